@@ -60,7 +60,8 @@ PURE = [
     *(str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("server/optimizers/*.py")),
     "parameters/gradients.py",
     *("server/admission.py", "server/ctr.py", "parameters/bags.py"),
-    "parameters/table_statistics.py",
+    *("parameters/table_statistics.py", "watermark.py", "placement/layout.py"),
+    *("placement/plan.py", "strategy/tables.py", "server/shard.py", "server/reply.py"),
     *("parameters/partition.py", "parameters/arguments.py", "checkpoint/store.py", "errors.py"),
 ]
 

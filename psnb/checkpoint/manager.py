@@ -9,11 +9,37 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from psnb.checkpoint import store
-from psnb.coordinator import ClusterCoordinator
+from psnb.checkpoint.checkpoint import Checkpoint, Parameter
 from psnb.errors import CheckpointError, ConfigurationError
+
+
+class SavedParameter(Parameter, Protocol):
+    """What a variable or embedding is to a checkpoint."""
+
+    @property
+    def optimizer(self) -> Any: ...  # noqa: D102
+    def shard_states(self) -> list[dict[str, np.ndarray]]: ...  # noqa: D102
+
+
+class Strategy(Protocol):
+    """What has parameters to be saved."""
+
+    @property
+    def parameters(self) -> Mapping[str, SavedParameter]: ...  # noqa: D102
+    def note_checkpoint(self, path: Path) -> None: ...  # noqa: D102
+
+
+@runtime_checkable
+class Coordinator(Protocol):
+    """What has a strategy."""
+
+    @property
+    def strategy(self) -> Strategy: ...  # noqa: D102
 
 
 class CheckpointManager:
@@ -40,11 +66,11 @@ class CheckpointManager:
 
     def __init__(
         self,
-        coordinator: ClusterCoordinator,
+        coordinator: Coordinator,
         directory: str | os.PathLike[str],
         max_to_keep: int = 3,
     ) -> None:
-        if not isinstance(coordinator, ClusterCoordinator):
+        if not isinstance(coordinator, Coordinator):
             raise ConfigurationError(
                 f"coordinator must be a psnb.ClusterCoordinator, found {coordinator!r}"
             )
@@ -104,6 +130,7 @@ class CheckpointManager:
             ),
             metadata or {},
         )
+        self._strategy.note_checkpoint(path)
         store.prune(self.directory, self._max_to_keep)
         return path
 
@@ -134,26 +161,7 @@ class CheckpointManager:
         chosen = self.latest_checkpoint if path is None else Path(path)
         if chosen is None:
             raise CheckpointError(f"there is no checkpoint in {str(self.directory)!r}")
-        parameters = self._strategy.parameters
-        manifest = store.read_manifest(chosen)
-        for name, parameter in parameters.items():
-            entry = manifest.entries.get(name)
-            if entry is None:
-                raise CheckpointError(
-                    f"checkpoint {str(chosen)!r} lacks {name!r}; "
-                    f"it has {', '.join(map(repr, manifest.entries)) or 'nothing'}"
-                )
-            _compare(chosen, name, parameter.describe(), entry.description)
-            store.check_files(chosen, entry, parameter.state_keys())
-        for name, parameter in parameters.items():
-            parameter.load_states(list(store.read_states(chosen, manifest.entries[name])))
-        return manifest.metadata
-
-
-def _compare(path: Path, name: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    for key, value in expected.items():
-        if found.get(key) != value:
-            raise CheckpointError(
-                f"checkpoint {str(path)!r}, parameter {name!r}: expected {key} {value!r}, "
-                f"found {found.get(key)!r}"
-            )
+        saved = Checkpoint(chosen, self._strategy.parameters)
+        saved.load()
+        self._strategy.note_checkpoint(chosen)
+        return saved.metadata

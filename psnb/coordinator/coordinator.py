@@ -13,10 +13,8 @@ import math
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any
 
-from psnb.cluster import closure_workers
 from psnb.coordinator.awaiting import join
 from psnb.coordinator.call import pack_call
 from psnb.coordinator.closure import Closure, FunctionRegistry
@@ -133,7 +131,13 @@ class ClusterCoordinator:
         self._queue = ClosureQueue(
             settings.max_queue_size, lambda: membership.wake_lanes(), self._events
         )
-        workers = partial(closure_workers, frozenset(strategy.server_addresses))
+        weak = weakref.ref(strategy)
+
+        def workers(cluster: dict[str, Any]) -> dict[str, str]:
+            # Servers come and go; and nothing here must keep the strategy alive.
+            known = weak()
+            return known.closure_workers(cluster) if known is not None else {}
+
         self._membership = membership = Membership(
             strategy.client,
             workers,

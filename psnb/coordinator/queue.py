@@ -29,10 +29,10 @@ from psnb.coordinator.options import Chooser, Pin
 from psnb.coordinator.remote_value import RemoteValue
 from psnb.coordinator.status import ClosureStatus
 from psnb.coordinator.waiting import Waiting
-from psnb.coordinator.watermark import Watermark
 from psnb.errors import CoordinatorClosedError, WorkerLostError
 from psnb.monitor import EventKind, EventLog, WorkerStatistics
 from psnb.runtime import pack_error
+from psnb.watermark import Watermark
 
 
 @dataclass(frozen=True, slots=True)

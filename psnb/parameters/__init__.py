@@ -9,6 +9,8 @@ from psnb.parameters.arguments import (
     check_rows,
     initial_array,
 )
+from psnb.parameters.batch import Request
+from psnb.parameters.connection import open_connection
 from psnb.parameters.dense_shards import DenseShard
 from psnb.parameters.embedding import Embedding
 from psnb.parameters.gradients import NonFinite, as_nonfinite
@@ -16,13 +18,7 @@ from psnb.parameters.live_optimizer import LiveOptimizer
 from psnb.parameters.partition import FixedShards, MaxSize, MinSize, Partitioner, row_ranges
 from psnb.parameters.table_statistics import EmbeddingStatistics, RowStatistics
 from psnb.parameters.together import pull, push
-from psnb.parameters.transport import (
-    CommTransport,
-    Request,
-    ServerAddress,
-    Transport,
-    set_process_transport,
-)
+from psnb.parameters.transport import CommTransport, Transport, set_process_transport
 from psnb.parameters.updates import CommitId, Updates, buffered
 from psnb.parameters.variable import Variable
 
@@ -40,7 +36,6 @@ __all__ = [
     "Partitioner",
     "Request",
     "RowStatistics",
-    "ServerAddress",
     "Transport",
     "Updates",
     "Variable",
@@ -53,6 +48,7 @@ __all__ = [
     "check_optimizer",
     "check_rows",
     "initial_array",
+    "open_connection",
     "pull",
     "push",
     "row_ranges",

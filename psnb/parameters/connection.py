@@ -25,6 +25,10 @@ from psnb.stream import MessageStream, message_stream
 logger = logging.getLogger("psnb")
 
 
+CONNECT_TIMEOUT = 5.0
+"""Seconds to reach a server that is not connected yet."""
+
+
 class Exchange(Protocol):
     """A request that wants an answer."""
 
@@ -93,7 +97,6 @@ class Connection:
 async def open_connection(
     pool: ConnectionPool,
     address: str,
-    timeout: float,
     on_broken: Callable[[list[Exchange], OSError], None],
 ) -> Connection:
     """Connect to the parameter servers at an address.
@@ -101,8 +104,9 @@ async def open_connection(
     Raises
     ------
     OSError
-        If that takes longer than ``timeout`` seconds, or nobody is there.
+        If that takes longer than `CONNECT_TIMEOUT`, or nobody is there.
     """
+    timeout = CONNECT_TIMEOUT
     # The pool's from beginning to end: with it, this connection is closed.
     comm = await connect(pool, address, timeout)
     release = partial(pool.reuse, address, comm)

@@ -11,24 +11,25 @@ from typing import Any
 
 import numpy as np
 
+from psnb.parameters.batch import Request
 from psnb.parameters.gradients import NonFinite
-from psnb.parameters.live_optimizer import LiveOptimizer
-from psnb.parameters.transport import Request, ServerAddress, Transport, process_transport
-from psnb.parameters.updates import TableWrite, write_requests
+from psnb.parameters.handle import Handle
+from psnb.parameters.transport import Transport
+from psnb.placement import ShardId
 from psnb.server import Optimizer
 
 
 @dataclass(frozen=True, slots=True)
 class DenseShard:
-    """Rows ``start`` to ``stop`` of a variable, and which table of which server holds them."""
+    """Rows ``start`` to ``stop`` of a variable, and which table of which shard holds them."""
 
-    server: ServerAddress
+    shard: ShardId
     table: str
     start: int
     stop: int
 
 
-class DenseShards:
+class DenseShards(Handle):
     """A description of a variable, and the way to its shards."""
 
     def __init__(
@@ -41,18 +42,10 @@ class DenseShards:
         transport: Transport | None,
         nonfinite: NonFinite = NonFinite.REFUSE,
     ) -> None:
-        self.name, self.shape, self.dtype = name, shape, dtype
-        self._made, self._nonfinite = optimizer, nonfinite
+        tables = [(each.shard, each.table) for each in shards]
+        super().__init__(name, optimizer, tables, transport, nonfinite)
+        self.shape, self.dtype = shape, dtype
         self._shards = tuple(shards)
-        self._transport = transport
-
-    @property
-    def optimizer(self) -> LiveOptimizer | None:
-        """What the servers do with a pushed gradient; its hyperparameters can be set live."""
-        if self._made is None:
-            return None
-        tables = [(shard.server, shard.table) for shard in self._shards]
-        return LiveOptimizer(self._made, self.name, tables, self._transport)
 
     def describe(self) -> dict[str, Any]:
         """Return what a checkpoint must have to be loaded, as JSON holds it."""
@@ -70,11 +63,16 @@ class DenseShards:
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         """Return values and optimizer state of every shard, for checkpoints."""
-        requests = [Request(s.server, s.table, "state", {}) for s in self._shards]
+        requests = [Request(s.shard, s.table, "state", {}) for s in self._shards]
         return self.transport.call(requests)
 
-    def load_states(self, states: Sequence[dict[str, np.ndarray]]) -> None:
-        """Take over what `shard_states` returned, from however many shards it came."""
+    def load_states(
+        self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
+    ) -> None:
+        """Take over what `shard_states` returned, from however many shards it came.
+
+        On all shards, or only on some of them.
+        """
         # Each shard counted its own steps, and all have had the same pushes.
         step = max(state["step"] for state in states)
         keys = states[0].keys() - {"step"}
@@ -86,8 +84,9 @@ class DenseShards:
         ]
         self.transport.call(
             [
-                Request(shard.server, shard.table, "load", {"state": state})
+                Request(shard.shard, shard.table, "load", {"state": state})
                 for shard, state in zip(self._shards, merged, strict=True)
+                if only is None or shard.shard.number in only
             ]
         )
 
@@ -109,13 +108,3 @@ class DenseShards:
         owners = np.searchsorted(stops, flat, side="right")
         split = [(shard, np.flatnonzero(owners == i)) for i, shard in enumerate(self._shards)]
         return [(shard, at) for shard, at in split if at.size]
-
-    def send(self, writes: Sequence[TableWrite], immediate: bool) -> None:
-        """Make writes of this parameter, or of others too that share its transport."""
-        if requests := write_requests(writes, immediate=immediate):
-            self.transport.call(requests)
-
-    @property
-    def transport(self) -> Transport:
-        """The way to the servers."""
-        return self._transport or process_transport()

@@ -55,7 +55,7 @@ class Embedding(Upkeep):
             self.rows,
             self.dtype,
             self._made,
-            self._servers,
+            self._shards,
             None,
             self._nonfinite,
             self.padding_idx,
@@ -282,21 +282,20 @@ class Embedding(Upkeep):
             flat, rows = summed(flat, rows)
             more["norm"] = norm(rows)
         writes: list[TableWrite] = [
-            (server, self.name, ("push", {"ids": flat[at], "gradients": rows[at], **more}))
-            for server, at in self._split(flat)
+            (shard, self.name, ("push", {"ids": flat[at], "gradients": rows[at], **more}))
+            for shard, at in self._split(flat)
         ]
         writes += [
-            (server, self.name, ("skip", {"count": bad[at].size}))
-            for server, at in self._split(bad)
+            (shard, self.name, ("skip", {"count": bad[at].size})) for shard, at in self._split(bad)
         ]
         if self.accessor is not None:
             writes += [
                 (
-                    server,
+                    shard,
                     self.name,
                     ("record", {"ids": seen[at], "shows": use[0, at], "clicks": use[1, at]}),
                 )
-                for server, at in self._split(seen)
+                for shard, at in self._split(seen)
             ]
         return writes
 

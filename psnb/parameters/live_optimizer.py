@@ -11,7 +11,9 @@ from dataclasses import fields
 from typing import Any
 
 from psnb.errors import ConfigurationError, PsnbError
-from psnb.parameters.transport import Request, ServerAddress, Transport, process_transport
+from psnb.parameters.batch import Request
+from psnb.parameters.transport import Transport, process_transport
+from psnb.placement import ShardId
 from psnb.server import Optimizer, tuned
 
 
@@ -34,7 +36,7 @@ class LiveOptimizer:
     name : str
         The parameter's name, for messages.
     tables : sequence of tuple
-        Server and table of each shard.
+        Each shard, and the table there.
     transport : Transport or None
         The way to them; None for that of the process.
     """
@@ -45,7 +47,7 @@ class LiveOptimizer:
         self,
         made: Optimizer,
         name: str,
-        tables: Sequence[tuple[ServerAddress, str]],
+        tables: Sequence[tuple[ShardId, str]],
         transport: Transport | None,
     ) -> None:
         # Past __setattr__, which is for hyperparameters.
@@ -86,13 +88,13 @@ class LiveOptimizer:
         checked = getattr(tuned(self._made, self._name, {name: value}), name)
         arguments = {"hyperparameters": {name: checked}}
         self._reach().call(
-            [Request(server, table, "tune", arguments) for server, table in self._tables]
+            [Request(shard, table, "tune", arguments) for shard, table in self._tables]
         )
 
     def current(self) -> Optimizer:
         """Ask the first shard's server for the optimizer as it is now."""
-        server, table = self._tables[0]
-        return self._reach().call([Request(server, table, "optimizer", {})])[0]
+        shard, table = self._tables[0]
+        return self._reach().call([Request(shard, table, "optimizer", {})])[0]
 
     def describe(self) -> dict[str, Any]:
         """Return name and current hyperparameters as JSON can hold them."""

@@ -12,11 +12,11 @@ import contextlib
 from distributed.comm import Comm, parse_host_port
 from distributed.core import ConnectionPool
 
-_SLOW = 0.3
+_SLOW = 0.1
 """Seconds after which connecting is slow enough to ask why."""
 
 _REFUSALS = 3
-_PAUSE = 0.1
+_PAUSE = 0.05
 
 
 async def connect(pool: ConnectionPool, address: str, timeout: float) -> Comm:

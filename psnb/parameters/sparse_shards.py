@@ -10,17 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from psnb.parameters.batch import Request
 from psnb.parameters.gradients import NonFinite
-from psnb.parameters.live_optimizer import LiveOptimizer
+from psnb.parameters.handle import Handle
 from psnb.parameters.partition import shard_of_ids
-from psnb.parameters.transport import Request, ServerAddress, Transport, process_transport
-from psnb.parameters.updates import TableWrite, write_requests
+from psnb.parameters.transport import Transport
+from psnb.placement import ShardId
 from psnb.server import Admission, Always, CtrAccessor, Optimizer, RowUse
 
 _ALWAYS = Always()
 
 
-class SparseShards:
+class SparseShards(Handle):
     """A description of an embedding, and the way to its shards."""
 
     def __init__(
@@ -30,26 +31,18 @@ class SparseShards:
         rows: int | None,
         dtype: np.dtype,
         optimizer: Optimizer | None,
-        servers: Sequence[ServerAddress],
+        shards: Sequence[ShardId],
         transport: Transport | None,
         nonfinite: NonFinite = NonFinite.REFUSE,
         padding_idx: int | None = None,
         admission: Admission = _ALWAYS,
         accessor: CtrAccessor | None = None,
     ) -> None:
-        self.name, self.dim, self.rows, self.dtype = name, dim, rows, dtype
-        self._made, self._nonfinite = optimizer, nonfinite
+        tables = [(shard, name) for shard in shards]
+        super().__init__(name, optimizer, tables, transport, nonfinite)
+        self.dim, self.rows, self.dtype = dim, rows, dtype
         self.padding_idx, self.admission, self.accessor = padding_idx, admission, accessor
-        self._servers = tuple(servers)
-        self._transport = transport
-
-    @property
-    def optimizer(self) -> LiveOptimizer | None:
-        """What the servers do with pushed gradients; its hyperparameters can be set live."""
-        if self._made is None:
-            return None
-        tables = [(server, self.name) for server in self._servers]
-        return LiveOptimizer(self._made, self.name, tables, self._transport)
+        self._shards = tuple(shards)
 
     def describe(self) -> dict[str, Any]:
         """Return what a checkpoint must have to be loaded, as JSON holds it."""
@@ -73,50 +66,44 @@ class SparseShards:
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         """Return ids, values and optimizer state of every shard, for checkpoints."""
-        requests = [Request(server, self.name, "state", {}) for server in self._servers]
+        requests = [Request(shard, self.name, "state", {}) for shard in self._shards]
         return self.transport.call(requests)
 
-    def load_states(self, states: Sequence[dict[str, np.ndarray]]) -> None:
+    def load_states(
+        self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
+    ) -> None:
         """Replace all rows by what `shard_states` returned, from however many shards it came.
 
-        Shards count their steps on their own; all go on from the highest count.
+        On all shards, or only on some of them. Shards count their steps on their own; all go on
+        from the highest count.
         """
         step = max(state["step"] for state in states)
         keys = states[0].keys() - {"step"}
         whole = {key: np.concatenate([state[key] for state in states]) for key in keys}
         waiting = {key: whole.pop(key) for key in keys if key.startswith("waiting.")}
-        parts: list[dict[str, Any]] = [{"step": step} for _ in self._servers]
+        parts: list[dict[str, Any]] = [{"step": step} for _ in self._shards]
         for ids, arrays in (("ids", whole), ("waiting.ids", waiting)):
             if arrays:
                 owners = self._owners(arrays[ids])
-                for shard, part in enumerate(parts):
-                    part |= {key: array[owners == shard] for key, array in arrays.items()}
+                for owner, part in enumerate(parts):
+                    part |= {key: array[owners == owner] for key, array in arrays.items()}
         self.transport.call(
             [
-                Request(server, self.name, "load", {"state": part})
-                for server, part in zip(self._servers, parts, strict=True)
+                Request(shard, self.name, "load", {"state": part})
+                for shard, part in zip(self._shards, parts, strict=True)
+                if only is None or shard.number in only
             ]
         )
 
     def _owners(self, flat: np.ndarray) -> np.ndarray:
-        return shard_of_ids(flat, len(self._servers), growing=self.rows is None)
+        return shard_of_ids(flat, len(self._shards), growing=self.rows is None)
 
-    def _split(self, flat: np.ndarray) -> list[tuple[ServerAddress, Any]]:
-        """Return each server that is asked, with the positions of its ids."""
+    def _split(self, flat: np.ndarray) -> list[tuple[ShardId, Any]]:
+        """Return each shard that is asked, with the positions of its ids."""
         if flat.size == 0:
             return []
-        if len(self._servers) == 1:
-            return [(self._servers[0], slice(None))]
+        if len(self._shards) == 1:
+            return [(self._shards[0], slice(None))]
         owners = self._owners(flat)
-        split = [(server, np.flatnonzero(owners == i)) for i, server in enumerate(self._servers)]
-        return [(server, at) for server, at in split if at.size]
-
-    def send(self, writes: Sequence[TableWrite], immediate: bool) -> None:
-        """Make writes of this parameter, or of others too that share its transport."""
-        if requests := write_requests(writes, immediate=immediate):
-            self.transport.call(requests)
-
-    @property
-    def transport(self) -> Transport:
-        """The way to the servers."""
-        return self._transport or process_transport()
+        split = [(shard, np.flatnonzero(owners == i)) for i, shard in enumerate(self._shards)]
+        return [(shard, at) for shard, at in split if at.size]

@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike
 
 from psnb.errors import ConfigurationError
 from psnb.parameters.arguments import checked_ids
+from psnb.parameters.batch import Request
 from psnb.parameters.sparse_shards import SparseShards
 from psnb.parameters.table_statistics import EmbeddingStatistics, RowStatistics
-from psnb.parameters.transport import Request
 from psnb.server import CtrAccessor
 
 
@@ -35,7 +35,7 @@ class Upkeep(SparseShards):
             If a server is gone; the others may have done it.
         """
         self.require_accessor()
-        self._ask_all("end_day", {})
+        self.send([(shard, self.name, ("end_day", {})) for shard in self._shards], immediate=True)
 
     def shrink(
         self,
@@ -138,5 +138,5 @@ class Upkeep(SparseShards):
 
     def _ask_all(self, operation: str, arguments: dict[str, Any]) -> list[Any]:
         return self.transport.call(
-            [Request(server, self.name, operation, arguments) for server in self._servers]
+            [Request(shard, self.name, operation, arguments) for shard in self._shards]
         )

@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike
 
 from psnb.errors import GradientError
 from psnb.parameters.arguments import checked_array, checked_rows, require_optimizer
+from psnb.parameters.batch import Request
 from psnb.parameters.dense_shards import DenseShards
 from psnb.parameters.gradients import must_skip, norm
-from psnb.parameters.transport import Request
 from psnb.parameters.updates import Reading, TableWrite, read_request
 
 
@@ -72,13 +72,13 @@ class Variable(DenseShards):
     def reading(self, rows: ArrayLike | None = None) -> Reading:
         """Return how the value, or some rows of it, are read; for `psnb.pull`."""
         if rows is None:
-            requests = [read_request(s.server, s.table, ("read", {})) for s in self._shards]
+            requests = [read_request(s.shard, s.table, ("read", {})) for s in self._shards]
             return Reading(self.transport, requests, self._joined)
         checked = checked_rows(rows, self.name, self.shape)
         flat = checked.reshape(-1)
         parts = self._split_rows(flat)
         requests = [
-            read_request(s.server, s.table, ("gather", {"rows": flat[at] - s.start}))
+            read_request(s.shard, s.table, ("gather", {"rows": flat[at] - s.start}))
             for s, at in parts
         ]
 
@@ -206,10 +206,10 @@ class Variable(DenseShards):
         array = self._checked(gradient, "gradient")
         if must_skip(array, self._nonfinite, f"gradient for variable {self.name!r}"):
             first = self._shards[0]
-            return [(first.server, first.table, ("skip", {"count": 1}))]
+            return [(first.shard, first.table, ("skip", {"count": 1}))]
         more = {} if made.clipnorm is None else {"norm": norm(array)}
         parts = zip(self._shards, self._split("gradient", array), strict=True)
-        return [(s.server, s.table, ("push", {**part, **more})) for s, part in parts]
+        return [(s.shard, s.table, ("push", {**part, **more})) for s, part in parts]
 
     def skipped(self) -> int:
         """Return how many updates were left out because they were not finite; asks the servers.
@@ -217,7 +217,7 @@ class Variable(DenseShards):
         Counted with ``nonfinite="skip"``, since the variable was made. What a closure pushes counts
         when the closure has ended.
         """
-        requests = [Request(s.server, s.table, "skipped", {}) for s in self._shards]
+        requests = [Request(s.shard, s.table, "skipped", {}) for s in self._shards]
         return sum(self.transport.call(requests))
 
     def _checked(self, value: ArrayLike, what: str) -> np.ndarray:
@@ -245,7 +245,7 @@ class Variable(DenseShards):
         self.send(
             [
                 (
-                    s.server,
+                    s.shard,
                     s.table,
                     (operation, {"rows": flat[where] - s.start, "values": array[where]}),
                 )
@@ -256,4 +256,4 @@ class Variable(DenseShards):
 
     def _write(self, operation: str, key: str, array: np.ndarray, immediate: bool) -> None:
         parts = zip(self._shards, self._split(key, array), strict=True)
-        self.send([(s.server, s.table, (operation, part)) for s, part in parts], immediate)
+        self.send([(s.shard, s.table, (operation, part)) for s, part in parts], immediate)

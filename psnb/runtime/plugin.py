@@ -8,12 +8,14 @@ notebooks, share it.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from distributed import Worker, WorkerPlugin
 from distributed.comm import Comm
 from distributed.core import Status
 
-from psnb.parameters import CommTransport, set_process_transport
+from psnb.parameters import CommTransport, open_connection, set_process_transport
+from psnb.placement import Directory
 from psnb.runtime.session import HANDLER, Session
 from psnb.server import HANDLER as SERVER_HANDLER
 from psnb.server import serve
@@ -29,6 +31,8 @@ class Runtime(WorkerPlugin):
     def setup(self, worker: Worker) -> None:
         """Register the handlers; Dask calls this on every worker, before it gets any work."""
         sessions: set[Session] = set()
+        directory = Directory(lambda strategy: worker.scheduler.psnb_layout(strategy=strategy))
+        transport = CommTransport(worker.loop, worker.rpc, directory)
 
         async def psnb_session(
             comm: Comm,
@@ -38,7 +42,9 @@ class Runtime(WorkerPlugin):
             beat: float,
             drain: float,
         ) -> Status:
-            session = Session(worker, comm, coordinator, worker_index, num_workers, beat, drain)
+            session = Session(
+                worker, comm, directory, coordinator, worker_index, num_workers, beat, drain
+            )
             sessions.add(session)
             try:
                 await session.serve()
@@ -48,8 +54,8 @@ class Runtime(WorkerPlugin):
 
         self._sessions = sessions
         worker.handlers[HANDLER] = psnb_session
-        serve(worker)
-        set_process_transport(CommTransport(worker.loop, worker.rpc))
+        serve(worker, partial(open_connection, worker.rpc))
+        set_process_transport(transport)
 
     async def teardown(self, worker: Worker) -> None:
         """Let the closures that are here end, then end all sessions.

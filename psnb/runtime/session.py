@@ -44,6 +44,7 @@ from distributed import Worker
 from distributed.comm import Comm
 
 from psnb.parameters import CommitId, CommTransport, Updates, buffered
+from psnb.placement import Directory
 from psnb.runtime.context import Cancellation, WorkerContext, entered
 from psnb.runtime.outbox import Outbox
 from psnb.runtime.packing import dumps, loads, pack_error, shorten_call
@@ -82,6 +83,8 @@ class Session:
         The Dask worker.
     comm : distributed.comm.Comm
         The coordinator's connection.
+    directory : Directory
+        Where shards are.
     coordinator : str
         Who it is, unique in the cluster: under it closures commit.
     worker_index, num_workers : int
@@ -96,6 +99,7 @@ class Session:
         self,
         worker: Worker,
         comm: Comm,
+        directory: Directory,
         coordinator: str,
         worker_index: int,
         num_workers: int,
@@ -105,7 +109,7 @@ class Session:
         self._worker, self._comm = worker, comm
         self._stream: MessageStream | None = None  # once the coordinator was answered
         self._coordinator, self._settled_below = coordinator, 0
-        self._transport = CommTransport(worker.loop, worker.rpc)
+        self._transport = CommTransport(worker.loop, worker.rpc, directory)
         self._index, self._num_workers = worker_index, num_workers
         self._resources = Resources()
         self._functions: dict[str, _Function] = {}

@@ -2,7 +2,9 @@
 
 from psnb.server.actor import HANDLER, ParameterServer, serve
 from psnb.server.admission import Admission, Always, CountFilter, Probability
+from psnb.server.copy import ITSELF
 from psnb.server.ctr import CtrAccessor, RowUse
+from psnb.server.host import Operation
 from psnb.server.initializers import Constant, Initializer, Normal, Uniform
 from psnb.server.kernels import all_finite, hash_ids, read_only, sum_duplicates
 from psnb.server.optimizers import (
@@ -26,6 +28,7 @@ from psnb.server.updater import tuned
 __all__ = [
     "FTRL",
     "HANDLER",
+    "ITSELF",
     "OPTIMIZABLE",
     "SGD",
     "Adagrad",
@@ -40,6 +43,7 @@ __all__ = [
     "Initializer",
     "Momentum",
     "Normal",
+    "Operation",
     "Optimizer",
     "ParameterServer",
     "PiecewiseConstant",

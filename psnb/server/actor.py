@@ -14,30 +14,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from distributed import Worker
 from distributed.comm import Comm
 from distributed.core import Status
-from distributed.protocol.pickle import loads
 
 from psnb.arena import Probe, can_see
 from psnb.arena import probe as own_probe
-from psnb.errors import ConfigurationError, InternalError, PsnbError
-from psnb.server.commits import CommitLog
-from psnb.server.tables import DenseTable, SparseTable, Table, warm_up
+from psnb.server.copy import Connect
+from psnb.server.host import Host, Operation, to_compile
+from psnb.server.reply import Answer, Reply
+from psnb.server.tables import TABLES, warm_up
 from psnb.stream import MessageStream, message_stream
-
-_TABLES: Mapping[str, type[Table]] = {"create_dense": DenseTable, "create_sparse": SparseTable}
-"""The operations that make a table, and of what kind."""
 
 HANDLER = "psnb_server"
 """The name of the handler on each Dask worker."""
 
 
 class ParameterServer:
-    """Holds tables and runs operations on them, one at a time.
+    """Holds shards of a strategy; see `Host`.
 
     Parameters
     ----------
@@ -46,77 +44,25 @@ class ParameterServer:
     """
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self._tables: dict[str, Table] = {}
-        self._log = CommitLog()
-
-    def call(self, table: str, operation: str, arguments: Mapping[str, Any]) -> Any:
-        """Run one operation; on the event loop only.
-
-        Parameters
-        ----------
-        table : str
-            A table's name; empty for operations of the server itself.
-        operation : str
-            One of the table's, or ``create_dense``, ``create_sparse``, ``drop``, ``commit``,
-            ``read_many``, ``write_many``, ``statistics``.
-        arguments : mapping of str to Any
-            Its keyword arguments.
-        """
-        if not table:
-            match operation:
-                case "create_dense" | "create_sparse":
-                    return self._create(_TABLES[operation](**arguments), arguments["name"])
-                case "drop":
-                    return self._tables.pop(arguments["name"], None) and None
-                case "commit":
-                    return self._commit(**arguments)
-                case "read_many" | "write_many":
-                    return self._run_many(**arguments)
-                case "statistics":
-                    return {name: held.nbytes() for name, held in self._tables.items()}
-            raise InternalError(f"server {self.name} has no operation {operation!r}")
-        held = self._held(table)
-        return held.call(operation, arguments)
-
-    def _commit(
-        self,
-        coordinator: str,
-        closure: int,
-        settled_below: int,
-        writes: Sequence[tuple[str, str, Mapping[str, Any]]],
-    ) -> None:
-        tables = [self._held(name) for name, _, _ in writes]
-        if self._log.enter(coordinator, closure, settled_below):
-            for table, (_, operation, arguments) in zip(tables, writes, strict=True):
-                table.write(operation, arguments)
-
-    def _run_many(self, operations: Sequence[tuple[str, str, Mapping[str, Any]]]) -> list[Any]:
-        tables = [self._held(name) for name, _, _ in operations]  # none is run unless all can be
-        return [
-            table.call(operation, arguments)
-            for table, (_, operation, arguments) in zip(tables, operations, strict=True)
-        ]
-
-    def _held(self, name: str) -> Table:
-        held = self._tables.get(name)
-        if held is None:
-            raise ConfigurationError(f"server {self.name} holds no {name!r}: it was dropped")
-        return held
-
-    def _create(self, table: Table, name: str) -> None:
-        if name in self._tables:
-            raise InternalError(f"server {self.name} holds a table {name!r} already")
-        self._tables[name] = table
+        self.host = Host(f"server {name}")
+        # Dropped by Dask, on the event loop, it takes its connections to other servers with it.
+        weakref.finalize(self, self.host.close).atexit = False
 
 
-def serve(worker: Worker) -> None:
+def serve(worker: Worker, connect: Connect) -> None:
     """Let a Dask worker answer requests to the parameter servers that it holds.
 
-    Whoever calls the handler keeps the connection. Then messages come, each ``(number, key, table,
-    operation, arguments)``, and an answer goes back for each: ``(number, "OK", result)``,
-    ``(number, "error", exception)``, or ``(number, "lost")`` if there is no such server any more:
-    its process was started again at the same address, or its strategy was closed.
+    Whoever calls the handler keeps the connection. Then messages come, each ``(number, key,
+    operations)``, and an answer goes back for each: ``(number, "OK", answers)``, or ``(number,
+    "lost")`` if there is no such server any more: its process was started again at the same
+    address, or its strategy was closed. The operations of a message run without others in between.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+        The worker.
+    connect : callable
+        Connects it to another server.
     """
 
     async def psnb_server(comm: Comm, probe: Probe | None) -> Status:
@@ -129,43 +75,37 @@ def serve(worker: Worker) -> None:
             if probe is not None and sees:
                 stream.share(probe[0], seen=seen)
             while True:
-                number, key, table, operation, arguments = await stream.receive()
-                request = key, table, operation, arguments
-                if operation in _TABLES:
-                    task = asyncio.create_task(make(stream, number, *request))
+                number, key, operations = await stream.receive()
+                if any(to_compile(operation) for operation in operations):
+                    task = asyncio.create_task(compile_and_run(stream, number, key, operations))
                     making.add(task)
                     task.add_done_callback(making.discard)
                 else:
-                    stream.send((number, *answer(*request)))
+                    run(stream, number, key, operations)
+                del operations  # not held while waiting for the next
         except OSError:  # whoever asked has gone
             return Status.dont_reply
         finally:
             stream.abort()
 
-    def answer(key: str, table: str, operation: str, arguments: Any) -> tuple[Any, ...]:
+    def run(stream: MessageStream, number: int, key: str, operations: Sequence[Operation]) -> None:
         server = worker.state.actors.get(key)
         if server is None:
-            return ("lost",)
-        try:
-            return "OK", server.call(table, operation, _plain(arguments))
-        except PsnbError as error:
-            return "error", error
-        except Exception as error:  # a bug of ours must reach its caller, not only the log
-            text = f"{operation} of {table!r} on server {server.name}: {error!r}"
-            return "error", InternalError(text)
+            stream.send((number, "lost"))
+            return
 
-    async def make(
-        stream: MessageStream, number: int, key: str, table: str, operation: str, arguments: Any
+        def send(answers: list[Answer]) -> None:
+            stream.send((number, "OK", answers))
+
+        server.host.run(operations, Reply(send), connect)
+
+    async def compile_and_run(
+        stream: MessageStream, number: int, key: str, operations: Sequence[Any]
     ) -> None:
         # What cannot be compiled cannot be made either, and there it is said.
         with contextlib.suppress(Exception):
-            await asyncio.to_thread(warm_up, _TABLES[operation], _plain(arguments))
-        stream.send((number, *answer(key, table, operation, arguments)))
+            for operation, arguments in filter(None, map(to_compile, operations)):
+                await asyncio.to_thread(warm_up, TABLES[operation], arguments)
+        run(stream, number, key, operations)
 
     worker.handlers[HANDLER] = psnb_server
-
-
-def _plain(arguments: Any) -> Mapping[str, Any]:
-    """Return the arguments of a request, pickled once more if it may hold users' classes."""
-    plain: Mapping[str, Any] = loads(arguments) if isinstance(arguments, bytes) else arguments
-    return plain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -82,7 +82,7 @@ class DenseTable(Table):
         slots = {f"slot.{name}": slot.copy() for name, slot in self._slots.items()}
         return {"values": self._values.copy(), **slots, "step": np.array([self._updater.step])}
 
-    def load(self, state: dict[str, np.ndarray]) -> None:
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
         """Take over what `state` returned."""
         self._values[...] = state["values"]
         for name, slot in self._slots.items():

@@ -47,9 +47,9 @@ class SparseTable(Table):
         How the use of rows is remembered, if ``rows`` is None; left out, it is not.
     """
 
-    writes = frozenset({"push", "record", "skip"})
+    writes = frozenset({"end_day", "push", "record", "skip"})
     reads = frozenset({"lookup", "state"})
-    controls = Table.controls | {"describe_rows", "end_day", "row_use", "shrink"}
+    controls = Table.controls | {"describe_rows", "row_use", "shrink"}
 
     def __init__(
         self,
@@ -97,6 +97,7 @@ class SparseTable(Table):
 
     def _rehearse(self, operation: str, arguments: Mapping[str, Any]) -> None:
         # It is no sighting of its ids, and no use of its rows, until it is committed.
+        # (Nor do days end in a closure: that happens at once.)
         if operation == "push":
             rows = self._locate(arguments["ids"], counting=False)
             self._apply(rows, arguments["gradients"], arguments.get("norm"))
@@ -166,7 +167,7 @@ class SparseTable(Table):
             state["waiting.ids"], state["waiting.sightings"] = self._growing().waiting_ids()
         return state
 
-    def load(self, state: dict[str, np.ndarray]) -> None:
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
         """Forget all rows, then take over those of ``state``, which may come from other shards."""
         self._clear()
         ids = state["ids"]
@@ -198,6 +199,11 @@ class SparseTable(Table):
                 self._slots[name][rows] = slot
 
         return undo
+
+    def changes(self, operation: str) -> bool:  # noqa: D102 - inherited
+        # A lookup may make rows, but any other table would make the same.
+        sees = self._admission.sightings > 1 and operation in {"lookup", "preview"}
+        return sees or operation == "shrink" or super().changes(operation)
 
     def nbytes(self) -> int:  # noqa: D102 - inherited
         arrays = [self._values, self._position, *self._slots.values()]

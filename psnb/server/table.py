@@ -42,6 +42,14 @@ class Table(ABC):
         """Return the bytes of parameters, optimizer state and index."""
 
     @abstractmethod
+    def state(self) -> dict[str, np.ndarray]:
+        """Return copies of what a checkpoint needs."""
+
+    @abstractmethod
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take over what `state` returned."""
+
+    @abstractmethod
     def _saved(self, writes: Sequence[Write]) -> Callable[[], None]:
         """Return what undoes the effect of the writes to come."""
 
@@ -70,6 +78,19 @@ class Table(ABC):
     def _rehearse(self, operation: str, arguments: Mapping[str, Any]) -> None:
         """Run a write that will be undone."""
         self.write(operation, arguments)
+
+    def changes(self, operation: str) -> bool:
+        """Return whether an operation may change the table."""
+        return operation in self.writes or operation in {"load", "tune"}
+
+    def content(self) -> dict[str, Any]:
+        """Return a copy of all that the table holds, for `take_over`."""
+        return {**self.state(), "skipped": self._updater.skipped}
+
+    def take_over(self, content: Mapping[str, Any]) -> None:
+        """Hold what `content` returned elsewhere."""
+        self.load({key: value for key, value in content.items() if key != "skipped"})
+        self._updater.skipped = content["skipped"]
 
     def skip(self, count: int) -> None:
         """Count updates, or rows of them, that were left out because they were not finite."""

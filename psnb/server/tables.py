@@ -12,7 +12,10 @@ from psnb.server.dense import DenseTable
 from psnb.server.sparse import SparseTable
 from psnb.server.table import Table
 
-__all__ = ["OPTIMIZABLE", "DenseTable", "SparseTable", "Table", "warm_up"]
+__all__ = ["OPTIMIZABLE", "TABLES", "DenseTable", "SparseTable", "Table", "warm_up"]
+
+TABLES: Mapping[str, type[Table]] = {"create_dense": DenseTable, "create_sparse": SparseTable}
+"""The operations that make a table, and of what kind."""
 
 OPTIMIZABLE = (np.dtype(np.float32), np.dtype(np.float64))
 """The dtypes that optimizers work on."""

@@ -14,12 +14,12 @@ from psnb.parameters import (
     FixedShards,
     NonFinite,
     Request,
-    ServerAddress,
     Variable,
     row_ranges,
     set_process_transport,
 )
 from psnb.parameters import transport as transport_module
+from psnb.placement import ShardId
 from psnb.server import (
     SGD,
     Adagrad,
@@ -27,9 +27,9 @@ from psnb.server import (
     Always,
     CtrAccessor,
     Optimizer,
-    ParameterServer,
     Uniform,
 )
+from psnb.server.shard import Shard
 
 ROWS, DIM = 10, 2
 SHARDS = pytest.mark.parametrize("shards", [1, 3])
@@ -37,17 +37,19 @@ KINDS = pytest.mark.parametrize("rows", [ROWS, None], ids=["fixed", "growing"])
 
 
 class InProcess:
-    """A transport to servers in this process; counts the requests that it carries."""
+    """A transport to shards in this process; counts the requests that it carries."""
 
-    def __init__(self, servers: int) -> None:
-        self.addresses = [ServerAddress(f"inproc://{i}", f"server-{i}") for i in range(servers)]
-        self._servers = {address: ParameterServer(address.key) for address in self.addresses}
+    def __init__(self, shards: int) -> None:
+        self.shards = [ShardId("s", number) for number in range(shards)]
+        self._shards = {shard: Shard(f"shard {shard.number}") for shard in self.shards}
         self.carried: list[Request] = []
+        self.calls = 0
 
     def call(self, requests: Sequence[Request]) -> list[Any]:
         self.carried.extend(requests)
+        self.calls += 1
         return [
-            self._servers[request.server].call(request.table, request.operation, request.arguments)
+            self._shards[request.to].call(request.table, request.operation, request.arguments)  # type: ignore[index]
             for request in requests
         ]
 
@@ -67,8 +69,8 @@ def variable(
     for i, (start, stop) in enumerate(row_ranges(value.shape[0], count) if count > 1 else [(0, 0)]):
         part = value[start:stop] if count > 1 else value
         arguments = {"name": f"{name}/{start}", "values": part, "optimizer": optimizer}
-        transport.call([Request(transport.addresses[i], "", "create_dense", arguments)])
-        placed.append(DenseShard(transport.addresses[i], f"{name}/{start}", start, stop))
+        transport.call([Request(transport.shards[i], "", "create_dense", arguments)])
+        placed.append(DenseShard(transport.shards[i], f"{name}/{start}", start, stop))
     choice = NonFinite(nonfinite)
     return Variable(name, value.shape, value.dtype, optimizer, placed, transport, choice)
 
@@ -84,7 +86,7 @@ def embedding(
     accessor: CtrAccessor | None = None,
 ) -> Embedding:
     transport = transport or InProcess(shards)
-    for index, address in enumerate(transport.addresses):
+    for index, shard in enumerate(transport.shards):
         arguments = {
             "name": "e",
             "dim": DIM,
@@ -98,14 +100,14 @@ def embedding(
             "admission": admission or Always(),
             "accessor": accessor,
         }
-        transport.call([Request(address, "", "create_sparse", arguments)])
+        transport.call([Request(shard, "", "create_sparse", arguments)])
     return Embedding(
         "e",
         DIM,
         rows,
         np.dtype(dtype),
         optimizer,
-        transport.addresses,
+        transport.shards,
         transport,
         NonFinite(nonfinite),
         admission=admission or Always(),

@@ -139,7 +139,7 @@ class Gone:
 
 
 def test_it_can_be_shown_when_its_servers_are_gone() -> None:
-    optimizer = LiveOptimizer(SGD(1.0), "v", [(InProcess(1).addresses[0], "v")], Gone())  # type: ignore[arg-type]
+    optimizer = LiveOptimizer(SGD(1.0), "v", [(InProcess(1).shards[0], "v")], Gone())  # type: ignore[arg-type]
     assert "'v', out of reach; made as SGD(" in repr(optimizer)
     with pytest.raises(ServerLostError):
         _ = optimizer.learning_rate

@@ -21,8 +21,9 @@ from psnb.errors import (
     InternalError,
     ServerLostError,
 )
-from psnb.parameters import CommTransport, Request, ServerAddress
-from psnb.parameters import transport as transport_module
+from psnb.parameters import CommTransport, Request
+from psnb.parameters import connection as connection_module
+from psnb.placement import Directory, ServerAddress
 from psnb.stream import MessageStream
 from tests.conftest import wait_until
 
@@ -39,7 +40,16 @@ def shared_memory(request: pytest.FixtureRequest) -> Iterator[bool]:
 def request(
     strategy: psnb.ParameterServerStrategy, table: str, operation: str, **arguments: Any
 ) -> Request:
-    return Request(strategy._servers[0], table, operation, arguments)
+    return Request(strategy._servers.shards[0], table, operation, arguments)
+
+
+def nowhere() -> Directory:
+    """Return a directory that knows nothing and asks nobody."""
+
+    async def ask(strategy: str) -> Any:
+        return None
+
+    return Directory(ask)
 
 
 def raises(error: type[Exception], action: Callable[[], Any]) -> bool:
@@ -55,11 +65,34 @@ def test_results_come_in_the_order_of_the_requests(strategy: psnb.ParameterServe
     for i, name in enumerate(names):
         strategy.variable(float(i), name=name)
     requests = [
-        Request(p._shards[0].server, name, "read", {}) for name, p in strategy.parameters.items()
+        Request(p._tables[0][0], name, "read", {}) for name, p in strategy.parameters.items()
     ]
-    assert {request.server for request in requests} == set(strategy._servers)
+    places = strategy._servers.layout.places
+    assert {places[request.to.number].primary for request in requests} == set(  # type: ignore[union-attr]
+        strategy._servers.layout.servers
+    )
     found = strategy._transport.call(requests)
     assert [float(value) for value in found] == [0, 1, 2, 3, 4, 5]
+
+
+def test_all_requests_of_a_call_to_one_server_go_in_one_message(
+    strategy: psnb.ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    e = strategy.embedding("e", 2, optimizer=psnb.SGD())
+    v = strategy.variable(np.zeros(4), optimizer=psnb.SGD())
+    psnb.pull({e: range(100), v: None})  # connects
+    sent = []
+    send = MessageStream.send
+
+    def noted(stream: MessageStream, message: Any) -> None:
+        sent.append(message)
+        send(stream, message)
+
+    monkeypatch.setattr(MessageStream, "send", noted)
+    psnb.pull({e: range(100), v: None})
+    assert len(sent) == len(strategy.server_addresses)
+    psnb.push({e: (range(100), np.ones((100, 2), np.float32)), v: np.ones(4)})
+    assert len(sent) == 2 * len(strategy.server_addresses)
 
 
 def test_no_requests_have_no_results(strategy: psnb.ParameterServerStrategy) -> None:
@@ -98,9 +131,8 @@ def test_large_arrays_go_through_shared_memory_where_it_is_wanted(
 ) -> None:
     v = strategy.variable(np.zeros(100_000))
     v.read()
-    (connection,) = strategy._transport._open.values()
-    mapped = connection._stream._mapped  # type: ignore[attr-defined]
-    assert bool(mapped is not None and mapped._maps) is shared_memory
+    mapped = [each._stream._mapped for each in strategy._transport._open.values()]  # type: ignore[attr-defined]
+    assert any(each is not None and each._maps for each in mapped) is shared_memory
 
 
 def test_the_main_thread_which_can_be_interrupted_sends_nothing_itself(
@@ -184,8 +216,7 @@ def test_bug_in_an_operation_is_an_internal_error_that_says_where(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
     v = strategy.variable([1.0, 2.0], name="v")
-    server = v._shards[0].server
-    wrong = Request(server, "v", "assign", {"values": np.ones(3, np.float32)})
+    wrong = Request(v._shards[0].shard, "v", "assign", {"values": np.ones(3, np.float32)})
     with pytest.raises(InternalError, match=r"assign of 'v' on .*could not broadcast"):
         strategy._transport.call([wrong])
     assert v.read().tolist() == [1, 2]
@@ -195,7 +226,7 @@ def test_one_failed_request_leaves_the_connection_in_order(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
     v = strategy.variable(7.0, name="v")
-    good = Request(v._shards[0].server, "v", "read", {})
+    good = Request(v._shards[0].shard, "v", "read", {})
     with pytest.raises(InternalError):
         strategy._transport.call([good, request(strategy, "", "explode"), good])
     assert v.read() == 7
@@ -216,13 +247,13 @@ def test_parameters_of_a_closed_strategy_are_lost_at_once(cluster: Client) -> No
 def test_server_that_cannot_be_reached_is_lost_after_the_time_to_connect(
     strategy: psnb.ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport_module, "CONNECT_TIMEOUT", 0.2)
-    nowhere = ServerAddress("tcp://127.0.0.1:1", "psnb-server-x")
+    monkeypatch.setattr(connection_module, "CONNECT_TIMEOUT", 0.2)
+    server = ServerAddress("tcp://127.0.0.1:1", "psnb-server-x")
     before = time.monotonic()
     with pytest.raises(
         ServerLostError, match=r"psnb-server-x at tcp://127.0.0.1:1 does not answer"
     ):
-        strategy._transport.call([Request(nowhere, "v", "read", {})])
+        strategy._transport.call([Request(server, "v", "read", {})])
     assert time.monotonic() - before < 2
 
 
@@ -261,6 +292,6 @@ def test_handle_of_a_closed_client_says_so(cluster: Client) -> None:
 def test_closed_event_loop_is_told_from_a_lost_server() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
-    transport = CommTransport(SimpleNamespace(asyncio_loop=loop), ConnectionPool())  # type: ignore[arg-type]
+    transport = CommTransport(SimpleNamespace(asyncio_loop=loop), ConnectionPool(), nowhere())  # type: ignore[arg-type]
     with pytest.raises(CoordinatorClosedError, match="was closed"):
         transport.call([Request(ServerAddress("tcp://127.0.0.1:1", "x"), "v", "read", {})])

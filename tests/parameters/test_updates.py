@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from psnb.errors import GradientError
-from psnb.parameters import CommitId, Updates, buffered
+from psnb.parameters import CommitId, Request, Updates, buffered
 from psnb.server import SGD, Adagrad
 from tests.parameters.test_handles import InProcess, embedding, variable
 
@@ -128,3 +130,24 @@ def test_writes_of_other_threads_are_not_held_back() -> None:
         thread.start()
         thread.join()
     np.testing.assert_array_equal(v.read(), [1, 1])
+
+
+class ForgetfulAnswers(InProcess):
+    """A transport that carries each request twice, as if the first answer had been lost."""
+
+    def call(self, requests: Sequence[Request]) -> list[Any]:
+        super().call(requests)
+        return super().call(requests)
+
+
+def test_a_write_outside_of_closures_that_is_sent_twice_is_made_once() -> None:
+    transport = ForgetfulAnswers(2)
+    v = variable(np.zeros(6), 2, SGD(1.0), transport)
+    e = embedding(rows=None, shards=2, optimizer=SGD(1.0), transport=transport)
+    before = e.lookup([1, 2])
+    for _ in range(3):
+        v.push(-np.ones(6))
+        v.assign_add(np.ones(6))
+        e.push([1, 2], -np.ones((2, 2), np.float32))
+    assert (v.read() == 6).all()
+    np.testing.assert_allclose(e.lookup([1, 2]), before + 3)

@@ -8,31 +8,32 @@ import numpy as np
 import pytest
 
 from psnb import errors
-from psnb.server import SGD, Adagrad, ParameterServer
+from psnb.server import SGD, Adagrad
 from psnb.server.commits import CommitLog
 from psnb.server.initializers import Constant
+from psnb.server.shard import Shard
 from psnb.server.tables import DenseTable, SparseTable
 
 ONES = np.ones(2, np.float32)
 
 
-def server() -> ParameterServer:
-    made = ParameterServer("test")
+def shard() -> Shard:
+    made = Shard("test")
     made.call("", "create_dense", {"name": "v", "values": 0 * ONES, "optimizer": SGD(1.0)})
     return made
 
 
-def commit(to: ParameterServer, closure: int, *, settled_below: int = 0, **more: Any) -> None:
+def commit(to: Shard, number: int, *, settled_below: int = 0, **more: Any) -> None:
     arguments = {
-        "coordinator": "a",
-        "closure": closure,
+        "writer": "a",
+        "number": number,
         "settled_below": settled_below,
         "writes": [("v", "push", {"gradient": -ONES})],
     }
     to.call("", "commit", {**arguments, **more})
 
 
-def value(of: ParameterServer) -> float:
+def value(of: Shard) -> float:
     return float(of.call("v", "read", {})[0])
 
 
@@ -62,21 +63,21 @@ def test_a_late_comer_with_an_old_mark_does_not_lower_it() -> None:
 
 
 def test_a_commit_that_comes_twice_is_applied_once() -> None:
-    made = server()
+    made = shard()
     for _ in range(3):
         commit(made, 7)
     assert value(made) == 1
 
 
 def test_a_commit_of_a_closure_that_ended_is_dropped() -> None:
-    made = server()
+    made = shard()
     commit(made, 9, settled_below=8)
     commit(made, 5)
     assert value(made) == 1
 
 
 def test_a_commit_to_a_table_that_is_not_there_changes_nothing_and_may_come_again() -> None:
-    made = server()
+    made = shard()
     both = [("v", "push", {"gradient": -ONES}), ("gone", "push", {"gradient": -ONES})]
     with pytest.raises(errors.ConfigurationError, match="'gone'"):
         commit(made, 1, writes=both)
@@ -86,7 +87,7 @@ def test_a_commit_to_a_table_that_is_not_there_changes_nothing_and_may_come_agai
 
 
 def test_a_commit_makes_no_reads_nor_loads() -> None:
-    made = server()
+    made = shard()
     with pytest.raises(errors.InternalError, match="'load'"):
         commit(made, 1, writes=[("v", "load", {"state": {}})])
 

@@ -1,20 +1,20 @@
 """ParameterServerStrategy: places variables on servers and knows which ones there are.
 
-The strategy starts one `ParameterServer` actor on each server process, holds their Dask futures
-(which keep them alive) and the registry of variables. It belongs to the notebook; closures get the
-handles that it makes. One lock guards the registry, so that two threads cannot take one name; it is
-not held while a server is asked.
+The strategy divides all parameters into shards, puts the shards on servers (`Servers`) and holds
+the registry of variables. It belongs to the notebook; closures get the handles that it makes. One
+lock guards the registry, so that two threads cannot take one name; it is not held while a server is
+asked.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
-import time
-import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, cast
 
@@ -22,9 +22,15 @@ import numpy as np
 from distributed import Client
 from numpy.typing import ArrayLike, DTypeLike
 
+from psnb.checkpoint import Checkpoint
 from psnb.cluster import choose_servers, closure_workers, identity
-from psnb.errors import ClusterError, ConfigurationError, CoordinatorClosedError, PsnbError
-from psnb.guard import SERVER_KEY, ServerGuard
+from psnb.errors import (
+    CheckpointError,
+    ClusterError,
+    ConfigurationError,
+    CoordinatorClosedError,
+    PsnbError,
+)
 from psnb.parameters import (
     CommTransport,
     DenseShard,
@@ -32,7 +38,6 @@ from psnb.parameters import (
     NonFinite,
     Partitioner,
     Request,
-    ServerAddress,
     Variable,
     as_admission,
     as_initializer,
@@ -44,22 +49,27 @@ from psnb.parameters import (
     initial_array,
     row_ranges,
 )
-from psnb.runtime import Runtime
-from psnb.scaling import ClosureScaling
-from psnb.server import (
-    OPTIMIZABLE,
-    Admission,
-    CtrAccessor,
-    Initializer,
-    Optimizer,
-    ParameterServer,
-)
+from psnb.placement import Place
+from psnb.server import OPTIMIZABLE, Admission, CtrAccessor, Initializer, Optimizer
+from psnb.strategy.keeper import Keeper
+from psnb.strategy.orders import Orders
+from psnb.strategy.rebalancing import rebalance
+from psnb.strategy.recovery import find_lost, host_again, replace_servers
+from psnb.strategy.servers import Servers, begin
+from psnb.strategy.tables import Creation, Tables, copies
 
-_START_TIMEOUT = 60.0
+SHARDS = 4
+"""Shards for each server that a strategy begins with: servers that are added later get some."""
 
 
 class Coordinator(Protocol):
-    """What a strategy knows of its coordinator: that it must be closed first."""
+    """What a strategy knows of its coordinator."""
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Begin nothing more and wait until nothing runs."""
+
+    def resume(self) -> None:
+        """Begin closures again."""
 
     def close(self) -> None:
         """End it; idempotent."""
@@ -85,6 +95,12 @@ class ParameterServerStrategy:
         How dense variables are split: `FixedShards`, `MinSize`, `MaxSize` or a function of shape
         and dtype; None keeps each whole. A shard goes to the server that holds the fewest bytes.
         Embeddings are always split over all servers.
+    replicas : int
+        1: each shard has a second copy on another server, and every update is on both before it is
+        acknowledged. When a server dies, the copies take over within two seconds and training goes
+        on; new copies are filled on the server that takes its place. It takes two servers, twice
+        the memory, and about twice the time for an update; reads cost the same. 0: a server's
+        shards are lost with it, and `recover` brings them back from the last checkpoint.
 
     Raises
     ------
@@ -100,6 +116,7 @@ class ParameterServerStrategy:
         client: Client,
         num_servers: int | None = None,
         partitioner: Partitioner | None = None,
+        replicas: int = 0,
     ) -> None:
         if not isinstance(client, Client) or client.asynchronous:
             raise ConfigurationError(
@@ -110,44 +127,33 @@ class ParameterServerStrategy:
             raise ConfigurationError(f"num_servers must be 1 or more, found {num_servers!r}")
         if partitioner is not None and not callable(partitioner):
             raise ConfigurationError(f"partitioner must be callable, found {partitioner!r}")
+        if replicas not in (0, 1):
+            raise ConfigurationError(f"replicas must be 0 or 1, found {replicas!r}")
         self.client = client
         self._coordinator: Coordinator | None = None
         self._partitioner = partitioner
         self._closed = False
         self._lock = threading.Lock()  # guards all that changes: the fields below
         self._parameters: dict[str, Variable | Embedding | None] = {}
+        self._last_checkpoint: Path | None = None
         addresses = choose_servers(client, num_servers)
-        client.register_plugin(Runtime())
-        _extend_scheduler(client)
-        unique = uuid.uuid4().hex[:8]
-        self._futures = [
-            client.submit(
-                ParameterServer,
-                f"{i} at {address}",
-                actor=True,
-                key=f"{SERVER_KEY}{unique}-{i}",
-                workers=[address],
-            )
-            for i, address in enumerate(addresses)
-        ]
-        end = time.monotonic() + _START_TIMEOUT
-        try:
-            for future in self._futures:
-                future.result(max(0.0, end - time.monotonic()))  # raises what made a start fail
-        except TimeoutError as error:
+        if len(addresses) <= replicas:
             raise ClusterError(
-                f"the parameter servers did not start within {_START_TIMEOUT:.0f} s: the "
-                f"threads of {', '.join(addresses)} may be busy with other tasks"
-            ) from error
-        self._servers = [
-            ServerAddress(address, future.key)
-            for address, future in zip(addresses, self._futures, strict=True)
-        ]
-        # Bytes that were placed on each server; what growing tables will take is not known.
-        self._placed = [0] * len(self._servers)
-        self._transport = CommTransport(client.loop, client.rpc)
+                f"replicas={replicas} takes {replicas + 1} servers, but there is {len(addresses)}: "
+                'start another one with dask worker ADDRESS --resources "ps=1", or '
+                "psnb.local_cluster(servers=2)"
+            )
+        self._servers = Servers(client)
+        servers = self._servers.start(addresses)
+        shards = range(SHARDS * len(servers))
+        self._tables = Tables(len(shards))
+        self._transport = CommTransport(client.loop, client.rpc, self._servers.directory)
+        self._orders = Orders(self._transport)
+        places = [Place(servers[index % len(servers)]) for index in shards]
+        client.sync(begin, self._servers, self._orders, places, replicas)
+        self._keeper = Keeper(client, self._servers, self._orders) if replicas else None
         # Dropped without a word, it takes its connections with it; handles keep the transport only.
-        self._hang_up = weakref.finalize(self, self._transport.close)
+        self._hang_up = weakref.finalize(self, _hang_up, self._transport, self._keeper)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.num_servers} servers"
@@ -162,7 +168,7 @@ class ParameterServerStrategy:
     @property
     def num_servers(self) -> int:
         """Parameter servers of this strategy."""
-        return len(self._servers)
+        return len(self.server_addresses)
 
     @property
     def num_workers(self) -> int:
@@ -176,7 +182,7 @@ class ParameterServerStrategy:
     @property
     def server_addresses(self) -> tuple[str, ...]:
         """Dask addresses of the servers."""
-        return tuple(server.address for server in self._servers)
+        return tuple(server.address for server in self._servers.running)
 
     def memory(self) -> dict[str, dict[str, int]]:
         """Ask the servers for the bytes of all tables: parameters, optimizer state and index.
@@ -185,16 +191,22 @@ class ParameterServerStrategy:
         -------
         dict
             For each server's address, the bytes of each table there. A table is an embedding, a
-            variable, or a shard of one (``"name/first row"``).
+            variable, or a part of one (``"name/first row"``).
 
         Raises
         ------
         ServerLostError
             If a server is gone.
         """
-        requests = [Request(server, "", "statistics", {}) for server in self._servers]
-        answers = self._transport.call(requests)
-        return dict(zip(self.server_addresses, answers, strict=True))
+        servers = self._servers.layout.servers
+        answers = self._transport.call([Request(each, "", "statistics", {}) for each in servers])
+        found: dict[str, dict[str, int]] = {}
+        for server, shards in zip(servers, answers, strict=True):
+            tables = found.setdefault(server.address, {})
+            for shard in shards.values():
+                for table, nbytes in shard.items():
+                    tables[table] = tables.get(table, 0) + nbytes
+        return found
 
     @property
     def parameters(self) -> Mapping[str, Variable | Embedding]:
@@ -337,7 +349,7 @@ class ParameterServerStrategy:
                 "name": name,
                 "dim": int(dim),
                 "rows": None if rows is None else int(rows),
-                "shards": len(self._servers),
+                "shards": len(self._servers.shards),
                 "dtype": kind.str,
                 "initializer": as_initializer(initializer, name),
                 "seed": int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()),
@@ -345,14 +357,16 @@ class ParameterServerStrategy:
                 "admission": entry,
                 "accessor": accessor,
             }
+            shards = self._servers.shards
             self._create(
+                name,
                 [
-                    Request(server, "", "create_sparse", {**table, "index": index})
-                    for index, server in enumerate(self._servers)
-                ]
+                    (shard.number, "create_sparse", {**table, "index": index})
+                    for index, shard in enumerate(shards)
+                ],
             )
             if rows is not None:
-                self._count_fixed(rows, dim * kind.itemsize * _copies(optimizer))
+                self._count_fixed(rows, dim * kind.itemsize * copies(optimizer))
         except BaseException:
             self._unreserve(name)
             raise
@@ -362,7 +376,7 @@ class ParameterServerStrategy:
             table["rows"],
             kind,
             optimizer,
-            self._servers,
+            shards,
             self._transport,
             choice,
             padding,
@@ -371,6 +385,117 @@ class ParameterServerStrategy:
         )
         self._register(made)
         return made
+
+    def recover(
+        self, checkpoint: str | os.PathLike[str] | None = None, *, consistent: bool = True
+    ) -> Mapping[str, Any]:
+        """Bring back the shards that were lost with their servers, from a checkpoint.
+
+        They go to whatever servers there are; those that Dask starts again in place of dead ones
+        are waited for, up to fifteen seconds. Handles, datasets and what is queued stay as they
+        are. The coordinator is drained before (closures that wait for a lost shard fail with
+        `ServerLostError`, which `ClusterCoordinator.join` raises if it has not yet) and resumed
+        after.
+
+        Parameters
+        ----------
+        checkpoint : str or os.PathLike, optional
+            The last one that a `CheckpointManager` of this strategy saved or restored, if left out.
+        consistent : bool
+            True: all parameters go back to the checkpoint, so that they fit each other. False: only
+            what was lost does, the rest keeps what it has learned since.
+
+        Returns
+        -------
+        mapping
+            The metadata that the checkpoint was saved with.
+
+        Raises
+        ------
+        CheckpointError
+            If there is none, or if it is damaged or does not fit; nothing was changed.
+        ClusterError
+            If there is no worker that can be a server.
+        ServerLostError
+            If another server dies meanwhile; call it again.
+        CoordinatorClosedError
+            If the strategy is closed.
+        """
+        with self._lock:
+            self._require_open()
+            path = self._last_checkpoint if checkpoint is None else Path(checkpoint)
+            coordinator = self._coordinator
+        if path is None:
+            raise CheckpointError(
+                "there is no checkpoint to recover from: pass its path, and save some with "
+                "psnb.CheckpointManager(coordinator, directory).save()"
+            )
+        saved = Checkpoint(path, self.parameters)  # first: it raises if it cannot be loaded
+        if coordinator is not None:
+            coordinator.drain()
+        try:
+            lost = self.client.sync(self._host_lost)
+            with self._lock:
+                made = [creation for index in lost for creation in self._tables.made_on(index)]
+            self._transport.call(self._creations(made))
+            self._tune_like_survivors(lost)
+            if consistent:
+                shards = self._servers.shards
+                self._transport.call([Request(shard, "", "forget", {}) for shard in shards])
+            saved.load(None if consistent else frozenset(lost))
+        finally:
+            if coordinator is not None:
+                coordinator.resume()
+        return saved.metadata
+
+    def rebalance(self, drain: Sequence[str] = ()) -> int:
+        """Spread the shards evenly over all servers that there are now, while they are in use.
+
+        Workers that were started with ``--resources "ps=1"`` since are taken in. What is asked of a
+        shard in the moment in which it moves waits for a few milliseconds; nothing is lost.
+
+        Parameters
+        ----------
+        drain : sequence of str
+            Names or addresses of servers that shall hold nothing any more; after this returns they
+            can be retired with ``client.retire_workers``.
+
+        Returns
+        -------
+        int
+            How many shards have moved.
+
+        Raises
+        ------
+        ConfigurationError
+            If one of ``drain`` is no server, or too few would be left.
+        ServerLostError
+            If a server dies meanwhile; the shards are where they were or where they should be, and
+            it can be called again.
+        """
+        with self._lock:
+            self._require_open()
+        moved: int = self.client.sync(
+            rebalance, self.client, self._servers, self._orders, frozenset(drain)
+        )
+        if self._keeper is not None:
+            self._keeper.want(len(self._servers.running))
+        return moved
+
+    def note_checkpoint(self, path: Path) -> None:
+        """Remember what to `recover` from; for `CheckpointManager`."""
+        with self._lock:
+            self._last_checkpoint = path
+
+    def closure_workers(self, cluster: dict[str, Any]) -> dict[str, str]:
+        """Return name by address of the workers that may run closures; for the coordinator.
+
+        Parameters
+        ----------
+        cluster : dict
+            What the Dask scheduler says of it.
+        """
+        return closure_workers(frozenset(self.server_addresses), cluster)
 
     def close(self) -> None:
         """Close the coordinator and free the servers, parameters and all; idempotent.
@@ -384,8 +509,7 @@ class ParameterServerStrategy:
         if self._coordinator is not None:
             self._coordinator.close()
         self._hang_up()
-        for future in self._futures:
-            future.release()
+        self._servers.close()
 
     def _reserve(self, name: str | None, kind: str) -> str:
         with self._lock:
@@ -405,7 +529,7 @@ class ParameterServerStrategy:
         return name
 
     def _closure_workers(self) -> dict[str, str]:
-        return closure_workers(frozenset(self.server_addresses), identity(self.client))
+        return self.closure_workers(identity(self.client))
 
     def _require_open(self) -> None:
         if self._closed:
@@ -419,21 +543,46 @@ class ParameterServerStrategy:
         with self._lock:
             del self._parameters[name]
 
-    def _create(self, requests: Sequence[Request]) -> None:
+    async def _host_lost(self) -> list[int]:
+        async with self._servers.changing:
+            wanted = len(self._servers.running)
+            lost, alive = await find_lost(self._servers, self._orders)
+            if lost:
+                usable = await replace_servers(self.client, self._servers, alive, wanted)
+                await host_again(self._servers, self._orders, lost, usable)
+            return lost
+
+    def _tune_like_survivors(self, lost: Sequence[int]) -> None:
+        # Hyperparameters may have been changed since the parameter was made.
+        for parameter in self.parameters.values():
+            parameter.tune_like_survivors(frozenset(lost))
+
+    def _creations(self, made: Sequence[Creation]) -> list[Request]:
+        shards = self._servers.shards
+        return [
+            Request(shards[number], "", operation, arguments)
+            for number, operation, arguments in made
+        ]
+
+    def _create(self, parameter: str, made: Sequence[Creation]) -> None:
+        requests = self._creations(made)
         try:
             self._transport.call(requests)
         except BaseException:
             # What some servers have made must not stand in the way of another try.
             for request in requests:
-                drop = Request(request.server, "", "drop", {"name": request.arguments["name"]})
+                drop = Request(request.to, "", "drop", {"name": request.arguments["name"]})
                 with suppress(PsnbError):
                     self._transport.call([drop])
             raise
+        with self._lock:
+            self._tables.remember(parameter, made)
 
     def _count_fixed(self, rows: int, row_bytes: int) -> None:
+        shards = len(self._servers.shards)
         with self._lock:
-            for index in range(len(self._servers)):
-                self._placed[index] += len(range(index, rows, len(self._servers))) * row_bytes
+            for index in range(shards):
+                self._tables.count(index, len(range(index, rows, shards)) * row_bytes)
 
     def _place_dense(
         self, name: str, value: np.ndarray, optimizer: Optimizer | None, nonfinite: NonFinite
@@ -446,35 +595,25 @@ class ParameterServerStrategy:
                 f"{value.shape}, it returned {count!r}"
             )
         ranges = row_ranges(value.shape[0], count) if count > 1 else [(0, 0)]
-        shards, requests = [], []
+        servers = [place.primary for place in self._servers.layout.places]
+        parts: list[DenseShard] = []
+        made: list[Creation] = []
         for start, stop in ranges:
             part = value[start:stop] if count > 1 else value
             with self._lock:
-                index = self._placed.index(min(self._placed))
-                self._placed[index] += part.nbytes * _copies(optimizer)
-            server = self._servers[index]
-            # A server may hold several shards of one variable.
+                index = self._tables.choose(part.nbytes * copies(optimizer), servers)
+            # A shard may hold several parts of one variable.
             table = name if count == 1 else f"{name}/{start}"
-            shards.append(DenseShard(server, table, start, stop))
+            parts.append(DenseShard(self._servers.shards[index], table, start, stop))
             arguments = {"name": table, "values": part, "optimizer": optimizer}
-            requests.append(Request(server, "", "create_dense", arguments))
-        self._create(requests)
+            made.append((index, "create_dense", arguments))
+        self._create(name, made)
         return Variable(
-            name, value.shape, value.dtype, optimizer, shards, self._transport, nonfinite
+            name, value.shape, value.dtype, optimizer, parts, self._transport, nonfinite
         )
 
 
-def _copies(optimizer: Optimizer | None) -> int:
-    """Return how many arrays of a parameter's size a server holds for it."""
-    return 1 + len(optimizer.slots if optimizer else ())
-
-
-def _extend_scheduler(client: Client) -> None:
-    try:
-        client.register_plugin(ServerGuard())
-        client.register_plugin(ClosureScaling())
-    except ImportError as error:
-        raise ClusterError(
-            f"the Dask scheduler cannot import psnb ({error}): install it beside the scheduler "
-            "too, in the same version as here and on the workers"
-        ) from error
+def _hang_up(transport: CommTransport, keeper: Keeper | None) -> None:
+    if keeper is not None:
+        keeper.close()
+    transport.close()

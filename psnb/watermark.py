@@ -1,4 +1,4 @@
-"""Watermark: below which number all closures have ended. Pure; guarded by the queue's lock."""
+"""Watermark: below which number all have ended. Pure; whoever uses it locks it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,82 @@
+"""Checkpoint: one that was saved, and what can be loaded from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from psnb.checkpoint import store
+from psnb.errors import CheckpointError
+
+
+class Parameter(Protocol):
+    """What is saved and loaded."""
+
+    def describe(self) -> Mapping[str, Any]: ...  # noqa: D102
+    def state_keys(self) -> frozenset[str]: ...  # noqa: D102
+    def load_states(  # noqa: D102
+        self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
+    ) -> None: ...
+
+
+class Checkpoint:
+    """A checkpoint that fits some parameters, as was checked.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Where it is.
+    parameters : mapping of str to Parameter
+        What will be loaded from it. What only the checkpoint has is left out.
+
+    Attributes
+    ----------
+    metadata : mapping
+        What it was saved with.
+
+    Raises
+    ------
+    CheckpointError
+        If it is damaged, or lacks a parameter or has another shape, dtype or optimizer state of it.
+    """
+
+    def __init__(self, path: Path, parameters: Mapping[str, Parameter]) -> None:
+        self._path, self._parameters = path, parameters
+        self._manifest = store.read_manifest(path)
+        self.metadata = self._manifest.metadata
+        for name, parameter in parameters.items():
+            entry = self._manifest.entries.get(name)
+            if entry is None:
+                raise CheckpointError(
+                    f"checkpoint {str(path)!r} lacks {name!r}; "
+                    f"it has {', '.join(map(repr, self._manifest.entries)) or 'nothing'}"
+                )
+            for key, value in parameter.describe().items():
+                if entry.description.get(key) != value:
+                    raise CheckpointError(
+                        f"checkpoint {str(path)!r}, parameter {name!r}: expected {key} {value!r}, "
+                        f"found {entry.description.get(key)!r}"
+                    )
+            store.check_files(path, entry, parameter.state_keys())
+
+    def load(self, only: frozenset[int] | None = None) -> None:
+        """Give all parameters what was saved.
+
+        Parameters
+        ----------
+        only : frozenset of int, optional
+            The shards that are to be loaded, if not all.
+
+        Raises
+        ------
+        CheckpointError
+            If a file cannot be read.
+        ServerLostError
+            If a server is gone.
+        """
+        for name, parameter in self._parameters.items():
+            states = list(store.read_states(self._path, self._manifest.entries[name]))
+            parameter.load_states(states, only)

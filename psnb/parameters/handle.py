@@ -1,0 +1,75 @@
+"""Handle: what variables and embeddings have in common, the way to their shards.
+
+A handle is a description; it keeps no state, so any number of threads may use one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from psnb.parameters.batch import Request
+from psnb.parameters.gradients import NonFinite
+from psnb.parameters.live_optimizer import LiveOptimizer
+from psnb.parameters.transport import Transport, process_transport
+from psnb.parameters.updates import TableWrite, write
+from psnb.placement import ShardId
+from psnb.server import Optimizer
+
+
+class Handle:
+    """A parameter, by its name, and how its shards are reached.
+
+    Parameters
+    ----------
+    name : str
+        Unique within the strategy.
+    optimizer : Optimizer or None
+        What it was made with.
+    tables : sequence of tuple
+        The shards that hold it, and under what name.
+    transport : Transport or None
+        The way to them; None for that of the process.
+    nonfinite : NonFinite
+        What happens to gradients that are not finite.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        optimizer: Optimizer | None,
+        tables: Sequence[tuple[ShardId, str]],
+        transport: Transport | None,
+        nonfinite: NonFinite,
+    ) -> None:
+        self.name = name
+        self._made, self._nonfinite = optimizer, nonfinite
+        self._tables = tuple(tables)
+        self._transport = transport
+
+    @property
+    def optimizer(self) -> LiveOptimizer | None:
+        """What the servers do with pushed gradients; its hyperparameters can be set live."""
+        if self._made is None:
+            return None
+        return LiveOptimizer(self._made, self.name, self._tables, self._transport)
+
+    @property
+    def transport(self) -> Transport:
+        """The way to the servers."""
+        return self._transport or process_transport()
+
+    def tune_like_survivors(self, lost: frozenset[int]) -> None:
+        """Give the tables of shards that were made anew the hyperparameters of the others."""
+        kept = [table for table in self._tables if table[0].number not in lost]
+        anew = [table for table in self._tables if table[0].number in lost]
+        if self._made is None or not kept or not anew:
+            return
+        shard, table = kept[0]
+        current = self.transport.call([Request(shard, table, "optimizer", {})])[0]
+        tune = {"hyperparameters": {f.name: getattr(current, f.name) for f in fields(current)}}
+        self.transport.call([Request(shard, table, "tune", tune) for shard, table in anew])
+
+    def send(self, writes: Sequence[TableWrite], immediate: bool) -> None:
+        """Make writes of this parameter, or of others too that share its transport."""
+        write(self.transport, writes, immediate=immediate)
