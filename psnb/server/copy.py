@@ -120,8 +120,9 @@ class Copy:
             # Sent at once: whatever is done from this moment on is sent on after it.
             await self._ask("adopt", {"index": self._index, "log": self._shard.log()})
             for name in self._shard.tables():
-                await self._ask("warm", {"creation": self._shard.creation(name)})
-                if name in self._shard.tables():  # it was not dropped meanwhile
+                if self._missing(name, installed):
+                    await self._ask("warm", {"creation": self._shard.creation(name)})
+                if self._missing(name, installed):
                     installed.add(name)
                     content = self._shard.content(name)
                     await self._ask("install", {"index": self._index, "content": content})
@@ -187,6 +188,10 @@ class Copy:
         elif change in self._held:
             reply, _ = self._held.pop(change)
             reply.release()
+
+    def _missing(self, table: str, installed: set[str]) -> bool:
+        # It may have been dropped meanwhile, or made anew, which was sent on.
+        return table in self._shard.tables() and table not in installed
 
     def _follow(self, table: str, operation: str, arguments: Mapping[str, Any]) -> _Change:
         more = {"table": table, "operation": operation, "arguments": arguments}

@@ -84,12 +84,10 @@ class Orders:
         """Let a server forget shards."""
         await self._ask(server, "drop", shards=list(shards))
 
-    async def _ask(
-        self, server: ServerAddress, operation: str, limit: float = TIMEOUT, **arguments: Any
-    ) -> Any:
+    async def _ask(self, server: ServerAddress, operation: str, **arguments: Any) -> Any:
         try:
-            return await self._transport.ask(server, operation, limit, **arguments)
+            return await self._transport.ask(server, operation, TIMEOUT, **arguments)
         except TimeoutError as error:
             raise ServerLostError(
-                f"parameter server {server.key} at {server.address} says nothing for {limit:g} s"
+                f"parameter server {server.key} at {server.address} says nothing for {TIMEOUT:g} s"
             ) from error

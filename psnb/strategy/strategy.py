@@ -58,9 +58,6 @@ from psnb.strategy.recovery import find_lost, host_again, replace_servers
 from psnb.strategy.servers import Servers, begin
 from psnb.strategy.tables import Creation, Tables, copies
 
-SHARDS = 4
-"""Shards for each server that a strategy begins with: servers that are added later get some."""
-
 
 class Coordinator(Protocol):
     """What a strategy knows of its coordinator."""
@@ -101,6 +98,10 @@ class ParameterServerStrategy:
         on; new copies are filled on the server that takes its place. It takes two servers, twice
         the memory, and about twice the time for an update; reads cost the same. 0: a server's
         shards are lost with it, and `recover` brings them back from the last checkpoint.
+    shards : int, optional
+        Into how many shards the parameters are divided: not less than there are servers, and one
+        for each of them by default. With more, `rebalance` can spread them over servers that are
+        added later; but every lookup is divided into as many parts, which takes time.
 
     Raises
     ------
@@ -117,6 +118,7 @@ class ParameterServerStrategy:
         num_servers: int | None = None,
         partitioner: Partitioner | None = None,
         replicas: int = 0,
+        shards: int | None = None,
     ) -> None:
         if not isinstance(client, Client) or client.asynchronous:
             raise ConfigurationError(
@@ -143,13 +145,17 @@ class ParameterServerStrategy:
                 'start another one with dask worker ADDRESS --resources "ps=1", or '
                 "psnb.local_cluster(servers=2)"
             )
+        count = len(addresses) if shards is None else shards
+        if not isinstance(count, int) or count < len(addresses):
+            raise ConfigurationError(
+                f"shards must be {len(addresses)} or more, one for each server; found {shards!r}"
+            )
         self._servers = Servers(client)
         servers = self._servers.start(addresses)
-        shards = range(SHARDS * len(servers))
-        self._tables = Tables(len(shards))
+        self._tables = Tables(count)
         self._transport = CommTransport(client.loop, client.rpc, self._servers.directory)
         self._orders = Orders(self._transport)
-        places = [Place(servers[index % len(servers)]) for index in shards]
+        places = [Place(servers[index % len(servers)]) for index in range(count)]
         client.sync(begin, self._servers, self._orders, places, replicas)
         self._keeper = Keeper(client, self._servers, self._orders) if replicas else None
         # Dropped without a word, it takes its connections with it; handles keep the transport only.
@@ -451,7 +457,8 @@ class ParameterServerStrategy:
     def rebalance(self, drain: Sequence[str] = ()) -> int:
         """Spread the shards evenly over all servers that there are now, while they are in use.
 
-        Workers that were started with ``--resources "ps=1"`` since are taken in. What is asked of a
+        Workers that were started with ``--resources "ps=1"`` since are taken in; there is something
+        for them if the strategy was made with more ``shards`` than servers. What is asked of a
         shard in the moment in which it moves waits for a few milliseconds; nothing is lost.
 
         Parameters

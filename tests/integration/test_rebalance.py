@@ -1,0 +1,138 @@
+"""Servers that are added and drained while closures run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import psnb
+from psnb import errors
+from tests.conftest import DEADLINE, wait_until
+from tests.integration.counting import Counter
+from tests.integration.helpers import CommandLine, address_of
+
+pytestmark = pytest.mark.slow
+
+
+class Growing:
+    """A cluster from the command line, to which servers can be added."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._cluster, self._stack = CommandLine(folder), stack
+        stack.enter_context(self._cluster.scheduler())
+        for name in "ab":
+            stack.enter_context(self._cluster.worker("--name", name, "--no-nanny"))
+        self.client = stack.enter_context(Client(scheduler_file=self._cluster.file))
+        self._count = 2
+
+    def add_server(self, name: str) -> None:
+        """Start one more server and wait until it is there."""
+        self._count += 1
+        options = ("--resources", "ps=1", "--name", name, "--no-nanny")
+        self._stack.enter_context(self._cluster.worker(*options))
+        self.client.wait_for_workers(self._count, DEADLINE)
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Iterator[Growing]:
+    with ExitStack() as stack:
+        made = Growing(tmp_path, stack)
+        made.add_server("s1")
+        yield made
+
+
+def shards(strategy: psnb.ParameterServerStrategy) -> dict[str, int]:
+    """Return how many shards each server is the primary of."""
+    found: dict[str, int] = {}
+    for place in strategy._servers.layout.places:
+        assert place.primary is not None
+        found[place.primary.address] = found.get(place.primary.address, 0) + 1
+    return found
+
+
+def test_servers_are_added_and_drained_while_closures_run(growing: Growing) -> None:
+    with psnb.ParameterServerStrategy(growing.client, shards=4) as strategy:
+        counter = Counter(strategy)
+        counter.wait_for(100)
+        growing.add_server("s2")
+        assert strategy.rebalance() == 2
+        assert set(shards(strategy).values()) == {2}
+        assert strategy.num_servers == 2
+        counter.wait_for(100)
+        assert strategy.rebalance(drain=["s1"]) == 2
+        assert shards(strategy) == {address_of(growing.client, "s2"): 4}
+        assert strategy.server_addresses == (address_of(growing.client, "s2"),)
+        counter.wait_for(100)
+        growing.client.retire_workers([address_of(growing.client, "s1")], close_workers=True)
+        counter.schedule(100)
+        counter.require_all()
+
+
+def test_with_copies_servers_come_and_go_likewise(growing: Growing) -> None:
+    growing.add_server("s2")
+    with psnb.ParameterServerStrategy(growing.client, replicas=1, shards=6) as strategy:
+        counter = Counter(strategy)
+        counter.wait_for(100)
+        growing.add_server("s3")
+        strategy.rebalance()
+        assert set(shards(strategy).values()) == {2}
+        counter.wait_for(100)
+        strategy.rebalance(drain=["s1"])
+        assert set(shards(strategy).values()) == {3}
+        wait_until(
+            lambda: all(place.replica for place in strategy._servers.layout.places),
+            "each shard has a copy",
+        )
+        gone = address_of(growing.client, "s1")
+        assert all(server.address != gone for server in strategy._servers.layout.servers)
+        counter.require_all()
+
+
+def test_optimizers_state_moves_with_its_shard(growing: Growing) -> None:
+    with psnb.ParameterServerStrategy(growing.client, shards=2) as strategy:
+        here = psnb.Adam(0.5)
+        v = strategy.variable(np.zeros(3), optimizer=here)
+        e = strategy.embedding("e", 2, optimizer=here, initializer=0.0)
+        w = strategy.variable(np.zeros(3), optimizer=here)  # on the other shard
+        rng = np.random.default_rng(0)
+        for step in range(6):
+            if step == 3:
+                growing.add_server("s2")
+                assert strategy.rebalance() == 1
+            gradient = rng.standard_normal(3)
+            psnb.push(
+                {v: gradient, w: gradient, e: ([1, 2, 3], np.full((3, 2), gradient[0], "f4"))}
+            )
+        np.testing.assert_array_equal(v.read(), w.read())
+        alone = strategy.variable(np.zeros(3), optimizer=here)
+        rng = np.random.default_rng(0)
+        for _ in range(6):
+            alone.push(rng.standard_normal(3))
+        np.testing.assert_array_equal(v.read(), alone.read())
+
+
+def test_a_balanced_strategy_moves_nothing(growing: Growing) -> None:
+    with psnb.ParameterServerStrategy(growing.client) as strategy:
+        assert strategy.rebalance() == 0
+        growing.add_server("s2")
+        assert strategy.rebalance() == 0  # one shard cannot be divided
+
+
+def test_drains_that_cannot_be_are_refused(growing: Growing) -> None:
+    with psnb.ParameterServerStrategy(growing.client) as strategy:
+        with pytest.raises(errors.ConfigurationError, match="too few servers"):
+            strategy.rebalance(drain=["s1"])
+        with pytest.raises(errors.ConfigurationError, match=r"'a', 'x'.* are no servers"):
+            strategy.rebalance(drain=["x", "a"])
+        assert strategy.num_servers == 1
+
+
+@pytest.mark.parametrize("shards", [0, 1, "many"])
+def test_fewer_shards_than_servers_are_refused(cluster: Client, shards: object) -> None:
+    with pytest.raises(errors.ConfigurationError, match="shards must be 2 or more"):
+        psnb.ParameterServerStrategy(cluster, shards=shards)  # type: ignore[arg-type]

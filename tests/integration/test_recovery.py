@@ -1,0 +1,233 @@
+"""Servers that die under a strategy without replicas, and what `recover` brings back."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import psnb
+from psnb import errors
+from psnb.strategy import recovery
+from tests.conftest import DEADLINE, wait_until
+from tests.integration.counting import kill, terminate
+from tests.integration.helpers import CommandLine
+
+pytestmark = pytest.mark.slow
+
+LOSSES = pytest.mark.parametrize("lose", [terminate, kill], ids=["graceful", "abrupt"])
+IDS = np.arange(20)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Client]:
+    """A worker and two servers; nannies mend what the tests break."""
+    with psnb.local_cluster(workers=1, servers=2) as client:
+        yield client
+
+
+@pytest.fixture
+def strategy(pair: Client) -> Iterator[psnb.ParameterServerStrategy]:
+    def servers() -> int:
+        workers = pair.scheduler_info(n_workers=-1)["workers"].values()
+        return sum("ps" in worker["resources"] for worker in workers)
+
+    wait_until(lambda: servers() == 2, "both servers are there again")
+    with psnb.ParameterServerStrategy(pair) as strategy:
+        yield strategy
+
+
+class Model:
+    """Two variables, one on each server, and an embedding over both."""
+
+    def __init__(self, strategy: psnb.ParameterServerStrategy) -> None:
+        self.strategy = strategy
+        self.variables = [
+            strategy.variable(np.zeros(4), optimizer=psnb.Momentum(1.0, 0.5)) for _ in "ab"
+        ]
+        self.table = strategy.embedding("table", 2, optimizer=psnb.Adagrad(1.0), initializer=0.0)
+        places = strategy._servers.layout.places
+        assert {places[v._tables[0][0].number].primary for v in self.variables} == set(
+            strategy._servers.layout.servers
+        )
+
+        variables, table = self.variables, self.table
+
+        def step() -> None:
+            for variable in variables:
+                variable.push(np.ones(4))
+            table.push(IDS, np.ones((IDS.size, 2), np.float32))
+
+        self.step = step
+
+    def values(self) -> list[np.ndarray]:
+        return [*(variable.read() for variable in self.variables), self.table.lookup(IDS)]
+
+    def server_of(self, variable: int) -> str:
+        place = self.strategy._servers.layout.places[self.variables[variable]._tables[0][0].number]
+        assert place.primary is not None
+        return place.primary.address
+
+
+def assert_same(one: list[np.ndarray], other: list[np.ndarray]) -> None:
+    for mine, yours in zip(one, other, strict=True):
+        np.testing.assert_array_equal(mine, yours)
+
+
+def is_lost(action: Callable[[], object]) -> bool:
+    try:
+        action()
+    except errors.ServerLostError:
+        return True
+    return False
+
+
+@LOSSES
+def test_all_parameters_go_back_to_the_last_checkpoint(
+    strategy: psnb.ParameterServerStrategy, tmp_path: Path, lose: Callable[..., None]
+) -> None:
+    model, coordinator = Model(strategy), psnb.ClusterCoordinator(strategy)
+    model.step()
+    psnb.CheckpointManager(coordinator, tmp_path).save({"step": 1})
+    saved = model.values()
+    model.step()
+    expected = model.values()
+    lose(strategy.client, model.server_of(0))
+    coordinator.schedule(model.variables[0].read)
+    with pytest.raises(errors.ServerLostError, match=r"strategy\.recover\(\)"):
+        coordinator.join(DEADLINE)
+    assert strategy.recover() == {"step": 1}
+    assert_same(model.values(), saved)
+    coordinator.schedule(model.step).fetch(DEADLINE)
+    assert_same(model.values(), expected)  # the optimizers' state came back as well
+
+
+def test_what_survived_may_keep_what_it_has_learned(
+    strategy: psnb.ParameterServerStrategy, tmp_path: Path
+) -> None:
+    model, coordinator = Model(strategy), psnb.ClusterCoordinator(strategy)
+    model.step()
+    path = psnb.CheckpointManager(coordinator, tmp_path).save()
+    old = model.values()
+    model.step()
+    new = model.values()
+    kill(strategy.client, model.server_of(1))
+    wait_until(lambda: is_lost(model.variables[1].read), "the server is lost")
+    strategy.recover(path, consistent=False)
+    first, second, rows = model.values()
+    np.testing.assert_array_equal(first, new[0])
+    np.testing.assert_array_equal(second, old[1])
+    assert {*rows[:, 0].tolist()} == {old[2][0, 0], new[2][0, 0]}
+
+
+def test_all_servers_may_die_at_once(
+    strategy: psnb.ParameterServerStrategy, tmp_path: Path
+) -> None:
+    model, coordinator = Model(strategy), psnb.ClusterCoordinator(strategy)
+    model.step()
+    psnb.CheckpointManager(coordinator, tmp_path).save()
+    saved = model.values()
+    kill(strategy.client, model.server_of(0), model.server_of(1))
+    wait_until(lambda: is_lost(model.values), "the servers are lost")
+    strategy.recover()
+    assert_same(model.values(), saved)
+    assert strategy.num_servers == 2
+
+
+def test_hyperparameters_that_were_changed_live_are_those_of_the_new_shards_too(
+    strategy: psnb.ParameterServerStrategy, tmp_path: Path
+) -> None:
+    table = strategy.embedding("table", 2, optimizer=psnb.SGD(1.0), initializer=0.0)
+    assert table.optimizer is not None
+    coordinator = psnb.ClusterCoordinator(strategy)
+    psnb.CheckpointManager(coordinator, tmp_path).save()
+    table.optimizer.learning_rate = 0.25
+    kill(strategy.client, strategy.server_addresses[0])
+    wait_until(lambda: is_lost(lambda: table.lookup(IDS)), "the server is lost")
+    strategy.recover()
+    table.push(IDS, -np.ones((IDS.size, 2), np.float32))
+    assert (table.lookup(IDS) == 0.25).all()
+
+
+def test_without_a_checkpoint_nothing_is_changed_and_it_says_what_to_do(
+    strategy: psnb.ParameterServerStrategy, tmp_path: Path
+) -> None:
+    model = Model(strategy)
+    with pytest.raises(errors.CheckpointError, match="no checkpoint to recover from"):
+        strategy.recover()
+    with pytest.raises(errors.CheckpointError, match="is no checkpoint"):
+        strategy.recover(tmp_path / "nowhere")
+    model.step()
+    assert (model.values()[0] == -1).all()
+
+
+def test_without_a_loss_everything_is_rolled_back_all_the_same(
+    strategy: psnb.ParameterServerStrategy, tmp_path: Path
+) -> None:
+    model, coordinator = Model(strategy), psnb.ClusterCoordinator(strategy)
+    psnb.CheckpointManager(coordinator, tmp_path).save()
+    saved = model.values()
+    model.step()
+    before = strategy._servers.layout
+    strategy.recover()
+    assert_same(model.values(), saved)
+    assert strategy._servers.layout == before
+
+
+def test_what_was_queued_runs_after_it(
+    strategy: psnb.ParameterServerStrategy, tmp_path: Path
+) -> None:
+    model, coordinator = Model(strategy), psnb.ClusterCoordinator(strategy)
+    psnb.CheckpointManager(coordinator, tmp_path).save()
+    coordinator.pause()
+    kill(strategy.client, model.server_of(0))
+    wait_until(lambda: is_lost(model.values), "the server is lost")
+    for _ in range(5):
+        coordinator.schedule(model.step)
+    strategy.recover()
+    coordinator.join(DEADLINE)
+    once = Expected(5).values
+    np.testing.assert_allclose(model.variables[0].read(), once)
+
+
+class Expected:
+    """What `Model.step` makes of a variable in some steps: momentum 0.5, rate 1, gradient 1."""
+
+    def __init__(self, steps: int) -> None:
+        velocity, self.values = np.zeros(4), np.zeros(4)
+        for _ in range(steps):
+            velocity = 0.5 * velocity + 1
+            self.values = self.values - velocity
+
+
+def test_the_servers_that_are_left_take_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "_WAIT", 1.0)  # nobody starts another
+    (tmp_path / "dask").mkdir()
+    cluster = CommandLine(tmp_path / "dask")
+    with ExitStack() as stack:
+        stack.enter_context(cluster.scheduler())
+        servers = [
+            stack.enter_context(cluster.worker("--resources", "ps=1", "--no-nanny"))
+            for _ in range(2)
+        ]
+        stack.enter_context(cluster.worker("--name", "a"))
+        client = stack.enter_context(Client(scheduler_file=cluster.file))
+        client.wait_for_workers(3, DEADLINE)
+        with psnb.ParameterServerStrategy(client) as strategy:
+            model, coordinator = Model(strategy), psnb.ClusterCoordinator(strategy)
+            model.step()
+            psnb.CheckpointManager(coordinator, tmp_path / "checkpoints").save()
+            saved = model.values()
+            servers[0].send_signal(signal.SIGKILL)
+            wait_until(lambda: is_lost(model.values), "the server is lost")
+            strategy.recover()
+            assert strategy.num_servers == 1
+            assert_same(model.values(), saved)
+            coordinator.schedule(model.step).fetch(DEADLINE)

@@ -1,0 +1,162 @@
+"""Servers that die under a strategy with replicas: nothing is lost, training goes on."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import psnb
+from psnb import errors
+from psnb.strategy import orders
+from tests.conftest import DEADLINE, wait_until
+from tests.integration.counting import Counter, Lose, kill, terminate
+from tests.integration.helpers import frozen
+
+pytestmark = pytest.mark.slow
+
+LOSSES = pytest.mark.parametrize("lose", [terminate, kill], ids=["graceful", "abrupt"])
+
+
+@pytest.fixture
+def pair() -> Iterator[Client]:
+    """Two workers and two servers."""
+    with psnb.local_cluster(workers=2, servers=2) as client:
+        yield client
+
+
+def wait_until_copied(strategy: psnb.ParameterServerStrategy) -> None:
+    wait_until(
+        lambda: all(place.replica for place in strategy._servers.layout.places),
+        "each shard has a copy",
+    )
+
+
+def primary(strategy: psnb.ParameterServerStrategy, shard: int = 0) -> str:
+    server = strategy._servers.layout.places[shard].primary
+    assert server is not None
+    return server.address
+
+
+@LOSSES
+def test_no_commit_is_lost_with_a_server_and_training_goes_on(pair: Client, lose: Lose) -> None:
+    with psnb.ParameterServerStrategy(pair, replicas=1) as strategy:
+        wait_until_copied(strategy)
+        counter = Counter(strategy)
+        counter.schedule(1500)
+        counter.wait_for(200)
+        lose(pair, primary(strategy))
+        counter.wait_for(200)
+        counter.require_all()
+
+
+def test_a_new_copy_is_filled_so_that_the_other_server_may_die_too(pair: Client) -> None:
+    with psnb.ParameterServerStrategy(pair, replicas=1) as strategy:
+        wait_until_copied(strategy)
+        counter = Counter(strategy)
+        counter.schedule(3000)
+        for _ in range(2):
+            counter.wait_for(200)
+            lost = primary(strategy)
+            kill(pair, lost)
+            wait_until(lambda lost=lost: primary(strategy) != lost, "a copy has taken over")
+            wait_until_copied(strategy)
+        counter.require_all()
+        assert strategy.num_servers == 2
+
+
+def test_what_the_notebook_and_other_threads_write_survives(pair: Client) -> None:
+    with psnb.ParameterServerStrategy(pair, replicas=1) as strategy:
+        wait_until_copied(strategy)
+        counter = Counter(strategy)
+        enough, begun = threading.Event(), threading.Event()
+
+        def write() -> None:
+            while not enough.is_set():
+                counter.count_here()
+                begun.set()
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        assert begun.wait(DEADLINE)
+        lost = primary(strategy)
+        kill(pair, lost)
+        wait_until(lambda: primary(strategy) != lost, "a copy has taken over")
+        for _ in range(20):
+            counter.counted()
+        enough.set()
+        thread.join(DEADLINE)
+        counter.require_all()
+
+
+def test_a_server_that_froze_is_replaced_and_changes_nothing_when_it_wakes(
+    pair: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orders, "TIMEOUT", 2.0)
+    with psnb.ParameterServerStrategy(pair, replicas=1) as strategy:
+        wait_until_copied(strategy)
+        counter = Counter(strategy)
+        counter.schedule(1500)
+        counter.wait_for(200)
+        lost = primary(strategy)
+        with frozen(pair.run(os.getpid)[lost]):
+            wait_until(lambda: primary(strategy) != lost, "a copy has taken over")
+            counter.wait_for(200)
+        counter.require_all()
+
+
+def test_a_strategy_with_copies_is_exact_when_workers_die_as_well(pair: Client) -> None:
+    with psnb.ParameterServerStrategy(pair, replicas=1) as strategy:
+        wait_until_copied(strategy)
+        counter = Counter(strategy)
+        counter.schedule(2000)
+        counter.wait_for(200)
+        workers = [w.address for w in counter.coordinator.statistics().workers]
+        kill(pair, workers[0], primary(strategy))
+        counter.wait_for(300)
+        counter.require_all()
+
+
+def test_what_was_tuned_and_admitted_is_the_same_on_the_copy(pair: Client) -> None:
+    with psnb.ParameterServerStrategy(pair, replicas=1) as strategy:
+        wait_until_copied(strategy)
+        v = strategy.variable(np.zeros(2), optimizer=psnb.Adam(0.5))
+        e = strategy.embedding(
+            "e", 2, optimizer=psnb.Adagrad(0.5), admission=psnb.CountFilter(2), initializer=1.0
+        )
+        assert v.optimizer is not None
+        v.optimizer.learning_rate = 0.125
+        e.lookup([1, 2, 3])
+        e.lookup([1, 2])
+        for _ in range(3):
+            v.push(np.ones(2))
+            e.push([1, 2], np.ones((2, 2), np.float32))
+        before = v.read(), e.lookup([1, 2]), e.statistics().rows
+        for shard in range(2):  # both servers, one after the other
+            lost = primary(strategy, shard)
+            kill(pair, lost)
+            wait_until(lambda s=shard, a=lost: primary(strategy, s) != a, "a copy has taken over")
+            wait_until_copied(strategy)
+        after = v.read(), e.lookup([1, 2]), e.statistics().rows
+        for one, other in zip(before, after, strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert v.optimizer.learning_rate == 0.125
+        assert (e.lookup([3]) == 1).all()  # its second sighting: the first was not forgotten
+
+
+def test_one_server_cannot_have_replicas() -> None:
+    with (
+        psnb.local_cluster(workers=1, servers=1) as client,
+        pytest.raises(errors.ClusterError, match="takes 2 servers, but there is 1"),
+    ):
+        psnb.ParameterServerStrategy(client, replicas=1)
+
+
+@pytest.mark.parametrize("replicas", [2, -1, "one"])
+def test_other_numbers_of_replicas_are_refused(cluster: Client, replicas: object) -> None:
+    with pytest.raises(errors.ConfigurationError, match="replicas must be 0 or 1"):
+        psnb.ParameterServerStrategy(cluster, replicas=replicas)  # type: ignore[arg-type]

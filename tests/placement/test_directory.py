@@ -1,0 +1,77 @@
+"""What a process knows of layouts, and how it comes to know it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from psnb.errors import ServerLostError
+from psnb.placement import Directory, Layout, LayoutBook, Place, ServerAddress
+
+A, B = ServerAddress("tcp://a", "a"), ServerAddress("tcp://b", "b")
+FIRST = Layout("s", 1, 1, (Place(A, B), Place(B)))
+SECOND = FIRST.with_places([Place(B), Place(None)])
+
+
+def test_a_layout_goes_through_the_scheduler_as_it_is() -> None:
+    book = LayoutBook()
+    directory = Directory(lambda strategy: answer(book.layout(strategy)))
+    for layout in (FIRST, SECOND):
+        book.publish("me", "s", layout.packed())
+        assert asyncio.run(directory.refresh("s")) == layout
+        assert directory.known("s") == layout
+    assert SECOND.servers == (B,)
+    assert SECOND.version == 2
+
+
+async def answer(value: Any) -> Any:
+    return value
+
+
+def test_an_older_layout_does_not_take_the_place_of_a_newer_one() -> None:
+    book = LayoutBook()
+    book.publish("me", "s", SECOND.packed())
+    book.publish("me", "s", FIRST.packed())
+    assert book.layout("s") == SECOND.packed()
+    directory = Directory(lambda strategy: answer(None))
+    directory.learn(SECOND)
+    directory.learn(FIRST)
+    assert directory.known("s") == SECOND
+
+
+def test_layouts_go_with_their_strategy_and_with_their_client() -> None:
+    book = LayoutBook()
+    for strategy, owner in (("s", "me"), ("t", "me"), ("u", "you")):
+        book.publish(owner, strategy, [strategy, 1, 0, []])
+    book.publish("me", "s", None)
+    assert [book.layout(each) is None for each in "stu"] == [True, False, False]
+    book.remove_client(None, "me")  # type: ignore[arg-type]
+    assert [book.layout(each) is None for each in "stu"] == [True, True, False]
+
+
+def test_a_closed_strategy_is_an_error_that_says_so() -> None:
+    directory = Directory(lambda strategy: answer(None))
+    directory.learn(FIRST)
+    with pytest.raises(ServerLostError, match="closed"):
+        asyncio.run(directory.refresh("s"))
+    assert directory.known("s") is None
+
+
+def test_those_who_ask_at_the_same_time_ask_once() -> None:
+    asked: list[str] = []
+
+    async def ask(strategy: str) -> Any:
+        asked.append(strategy)
+        await asyncio.sleep(0)
+        return FIRST.packed()
+
+    async def several() -> None:
+        directory = Directory(ask)
+        await asyncio.gather(*(directory.refresh("s") for _ in range(5)))
+        assert asked == ["s"]
+        await directory.refresh("s")
+        assert asked == ["s", "s"]
+
+    asyncio.run(several())
