@@ -119,12 +119,17 @@ def test_a_worker_given_up_for_dead_that_wakes_up_does_not_count_twice(tmp_path:
         assert int(v.read()) == 1
 
 
-def soak(seconds: float, workers: int, kills_wanted: int, seed: int = 0) -> dict[str, float]:
-    """Kill random workers while closures count, for so long and so often; return what happened."""
+def soak(
+    seconds: float, workers: int, kills_wanted: int, seed: int = 0, replicas: int = 0
+) -> dict[str, float]:
+    """Kill random workers while closures count, for so long and so often; return what happened.
+
+    With replicas, servers too, whenever all of their shards have copies.
+    """
     rng = random.Random(seed)
     with (
         psnb.local_cluster(workers=workers, servers=2) as client,
-        psnb.ParameterServerStrategy(client) as strategy,
+        psnb.ParameterServerStrategy(client, replicas=replicas) as strategy,
     ):
         coordinator = psnb.ClusterCoordinator(strategy)
         counter = strategy.variable(np.int64(0))
@@ -134,7 +139,7 @@ def soak(seconds: float, workers: int, kills_wanted: int, seed: int = 0) -> dict
             counter.assign_add(np.int64(1))
             table.push([row], -np.ones((1, 4), np.float32))
 
-        scheduled = kills = 0
+        scheduled = kills = server_kills = 0
         per_row = np.zeros(10, np.int64)
         end = time.monotonic() + seconds
         next_kill = time.monotonic() + 1
@@ -151,6 +156,10 @@ def soak(seconds: float, workers: int, kills_wanted: int, seed: int = 0) -> dict
                 if ready:
                     _kill_listener(rng.choice(ready).address)
                     kills += 1
+                places = strategy._servers.layout.places
+                if all(place.replica is not None for place in places):
+                    _kill_listener(rng.choice(strategy.server_addresses))
+                    server_kills += 1
                 next_kill = time.monotonic() + rng.uniform(0.2, 2.0)
             pause.wait(0.02)
         coordinator.join(4 * DEADLINE)
@@ -158,19 +167,24 @@ def soak(seconds: float, workers: int, kills_wanted: int, seed: int = 0) -> dict
         assert statistics.completed == scheduled
         assert int(counter.read()) == scheduled
         np.testing.assert_array_equal(table.lookup(np.arange(10)), np.tile(per_row, (4, 1)).T)
-        return {"closures": scheduled, "kills": kills, "retried": statistics.retried}
+        return {
+            "closures": scheduled,
+            "kills": kills,
+            "retried": statistics.retried,
+            "server kills": server_kills,
+        }
 
 
 @pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("workers", [3, 5])
+@pytest.mark.parametrize(("workers", "replicas"), [(3, 0), (5, 0), (3, 1)])
 def test_counts_are_exact_through_five_minutes_of_random_kills(
-    workers: int, capsys: pytest.CaptureFixture[str]
+    workers: int, replicas: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    happened = soak(seconds=300, workers=workers, kills_wanted=100, seed=workers)
+    happened = soak(300, workers, kills_wanted=100, seed=workers, replicas=replicas)
     with capsys.disabled():
-        print(f"\nsoak with {workers} workers: {happened}")
+        print(f"\nsoak with {workers} workers, {replicas} replicas: {happened}")
 
 
 def _kill_listener(address: str) -> None:
@@ -188,3 +202,9 @@ def _kill_listener(address: str) -> None:
 def test_counts_are_exact_to_the_unit_while_workers_are_killed_at_random() -> None:
     happened = soak(seconds=5, workers=3, kills_wanted=6)
     assert happened["retried"] >= 1
+
+
+@pytest.mark.slow
+def test_counts_are_exact_while_servers_with_copies_are_killed_as_well() -> None:
+    happened = soak(seconds=20, workers=2, kills_wanted=6, replicas=1)
+    assert happened["server kills"] >= 2
