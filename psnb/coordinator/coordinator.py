@@ -327,6 +327,11 @@ class ClusterCoordinator:
         """
         return self._queue.done()
 
+    @property
+    def paused(self) -> bool:
+        """Whether nothing new is begun, after `pause` or `drain`."""
+        return self._queue.statistics().paused
+
     def pause(self) -> None:
         """Begin no more closures until `resume`; idempotent, returns at once.
 

@@ -62,6 +62,10 @@ from psnb.strategy.tables import Creation, Tables, copies
 class Coordinator(Protocol):
     """What a strategy knows of its coordinator."""
 
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is begun at present."""
+
     def drain(self, timeout: float | None = None) -> None:
         """Begin nothing more and wait until nothing runs."""
 
@@ -138,6 +142,7 @@ class ParameterServerStrategy:
         self._lock = threading.Lock()  # guards all that changes: the fields below
         self._parameters: dict[str, Variable | Embedding | None] = {}
         self._last_checkpoint: Path | None = None
+        self._lost: set[int] = set()  # shards whose recovery was begun and has not ended
         addresses = choose_servers(client, num_servers)
         if len(addresses) <= replicas:
             raise ClusterError(
@@ -401,7 +406,7 @@ class ParameterServerStrategy:
         are waited for, up to fifteen seconds. Handles, datasets and what is queued stay as they
         are. The coordinator is drained before (closures that wait for a lost shard fail with
         `ServerLostError`, which `ClusterCoordinator.join` raises if it has not yet) and resumed
-        after.
+        after, unless it was paused.
 
         Parameters
         ----------
@@ -437,10 +442,12 @@ class ParameterServerStrategy:
                 "psnb.CheckpointManager(coordinator, directory).save()"
             )
         saved = Checkpoint(path, self.parameters)  # first: it raises if it cannot be loaded
+        paused = coordinator is None or coordinator.paused
         if coordinator is not None:
             coordinator.drain()
         try:
-            lost = self.client.sync(self._host_lost)
+            self._lost |= set(self.client.sync(self._host_lost))
+            lost = sorted(self._lost)
             with self._lock:
                 made = [creation for index in lost for creation in self._tables.made_on(index)]
             self._transport.call(self._creations(made))
@@ -449,8 +456,9 @@ class ParameterServerStrategy:
                 shards = self._servers.shards
                 self._transport.call([Request(shard, "", "forget", {}) for shard in shards])
             saved.load(None if consistent else frozenset(lost))
+            self._lost.clear()
         finally:
-            if coordinator is not None:
+            if coordinator is not None and not paused:
                 coordinator.resume()
         return saved.metadata
 

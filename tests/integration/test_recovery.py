@@ -13,6 +13,7 @@ from distributed import Client
 
 import psnb
 from psnb import errors
+from psnb.checkpoint import store
 from psnb.strategy import recovery
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import kill, terminate
@@ -179,6 +180,28 @@ def test_without_a_loss_everything_is_rolled_back_all_the_same(
     assert strategy._servers.layout == before
 
 
+def test_a_recovery_that_failed_can_be_tried_again(
+    strategy: psnb.ParameterServerStrategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, coordinator = Model(strategy), psnb.ClusterCoordinator(strategy)
+    model.step()
+    path = psnb.CheckpointManager(coordinator, tmp_path).save()
+    saved = model.values()
+    kill(strategy.client, model.server_of(0))
+    wait_until(lambda: is_lost(model.values), "the server is lost")
+    with monkeypatch.context() as damaged:
+        damaged.setattr(store, "load_file", lambda file: fail(OSError("the disk is gone")))
+        with pytest.raises(errors.CheckpointError, match="the disk is gone"):
+            strategy.recover()
+    assert not coordinator.paused
+    strategy.recover(path)
+    assert_same(model.values(), saved)
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
 def test_what_was_queued_runs_after_it(
     strategy: psnb.ParameterServerStrategy, tmp_path: Path
 ) -> None:
@@ -190,6 +213,8 @@ def test_what_was_queued_runs_after_it(
     for _ in range(5):
         coordinator.schedule(model.step)
     strategy.recover()
+    assert coordinator.paused
+    coordinator.resume()
     coordinator.join(DEADLINE)
     once = Expected(5).values
     np.testing.assert_allclose(model.variables[0].read(), once)
