@@ -491,12 +491,15 @@ class ClusterCoordinator:
         )
 
     def events(self) -> tuple[Event, ...]:
-        """Return what happened to workers and closures, the oldest first; cheap, any thread.
+        """Return what happened to workers, servers and closures, the oldest first; cheap.
+
+        Any thread may call.
 
         The last ten thousand events are kept. Each is also logged through `logging` under
         ``psnb``: losses as warnings, the rest as information.
         """
-        return self._events.all()
+        both = [*self._events.all(), *self.strategy.server_events()]
+        return tuple(sorted(both, key=lambda event: event.time))
 
     def close(self) -> None:
         """Cancel what is queued or in flight, end all lanes, free the workers; idempotent.

@@ -1,4 +1,4 @@
-"""Events: what happened to a coordinator's workers and closures, and when. Pure, thread-safe."""
+"""Events: what happened to workers, servers and closures, and when. Pure, thread-safe."""
 
 from __future__ import annotations
 
@@ -40,6 +40,18 @@ class EventKind(enum.Enum):
     """A closure raised, or was lost with its workers too often."""
     CLOSURES_CANCELLED = "closures cancelled"
     """Closures were cancelled, because another one failed or on close."""
+    SERVER_LOST = "server lost"
+    """A parameter server of a strategy with replicas died or hung."""
+    SERVER_JOINED = "server joined"
+    """A worker has become a parameter server, in place of a lost one or for `rebalance`."""
+    SHARDS_TAKEN_OVER = "shards taken over"
+    """The copies of a lost server's shards have become the shards."""
+    SHARDS_LOST = "shards lost"
+    """Shards were lost with all of their copies; `recover` brings them back from a checkpoint."""
+    SHARDS_RECOVERED = "shards recovered"
+    """`recover` has brought shards back."""
+    SHARDS_MOVED = "shards moved"
+    """`rebalance` has moved shards to other servers."""
     COORDINATOR_PAUSED = "coordinator paused"
     """Nothing new is begun from now on."""
     COORDINATOR_RESUMED = "coordinator resumed"
@@ -48,7 +60,13 @@ class EventKind(enum.Enum):
     """The coordinator was closed, or the Dask client under it."""
 
 
-_LOSSES = {EventKind.WORKER_UNREACHABLE, EventKind.WORKER_LOST, EventKind.NO_WORKERS}
+_LOSSES = {
+    EventKind.WORKER_UNREACHABLE,
+    EventKind.WORKER_LOST,
+    EventKind.NO_WORKERS,
+    EventKind.SERVER_LOST,
+    EventKind.SHARDS_LOST,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +96,7 @@ class Event:
 
 
 class EventLog:
-    """The latest events of a coordinator; each is logged under ``psnb`` as well.
+    """The latest events of a coordinator or strategy; each is logged under ``psnb`` as well.
 
     Thread-safe.
 

@@ -20,6 +20,7 @@ from distributed import Client
 
 from psnb.cluster import roles
 from psnb.errors import ClusterError, PsnbError, ServerLostError
+from psnb.monitor import EventKind
 from psnb.placement import ServerAddress, copies_to_make, fail_over
 from psnb.strategy.orders import Orders
 from psnb.strategy.servers import Servers
@@ -101,7 +102,7 @@ class Keeper:
                 await self._orders.describe(server)
                 await asyncio.sleep(_BEAT)
         except ServerLostError as error:
-            logger.warning("a parameter server was lost: %s", error)
+            self._servers.events.add(EventKind.SERVER_LOST, str(error))
             self._dead.add(server)
             del self._watches[server]
             self._news.set()
@@ -117,13 +118,14 @@ class Keeper:
             await self._servers.publish(layout.with_places(plan.places))
         for server in self._dead:
             self._servers.give_up(server)
-        for shards in plan.promoted.values():
-            logger.warning("the copies of shards %s have taken over", shards)
+        for server, shards in plan.promoted.items():
+            text = f"the copies of shards {list(shards)} at {server.address} have taken over"
+            self._servers.events.add(EventKind.SHARDS_TAKEN_OVER, text)
         if plan.lost:
-            logger.error(
-                "shards %s are lost with all of their copies; strategy.recover() brings them back "
-                "from the last checkpoint",
-                list(plan.lost),
+            self._servers.events.add(
+                EventKind.SHARDS_LOST,
+                f"shards {list(plan.lost)} are lost with all of their copies; strategy.recover() "
+                "brings them back from the last checkpoint",
             )
         gone = {index for index, server in self._filling.items() if server in self._dead}
         gone |= {index for shards in plan.promoted.values() for index in shards} | set(plan.lost)
@@ -179,5 +181,7 @@ class Keeper:
         if fresh:
             try:
                 await asyncio.to_thread(self._servers.start, fresh)
+                for address in fresh:
+                    self._servers.events.add(EventKind.SERVER_JOINED, f"{address} joins as server")
             except ClusterError as error:
                 logger.warning("a parameter server cannot be used: %s", error)

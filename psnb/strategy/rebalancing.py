@@ -13,6 +13,7 @@ from distributed import Client
 
 from psnb.cluster import roles
 from psnb.errors import ConfigurationError, PsnbError
+from psnb.monitor import EventKind
 from psnb.placement import Place, ServerAddress, moves
 from psnb.strategy.orders import Orders
 from psnb.strategy.servers import Servers
@@ -47,6 +48,8 @@ async def rebalance(
         )
     if fresh:
         await asyncio.to_thread(servers.start, fresh)
+        for address in fresh:
+            servers.events.add(EventKind.SERVER_JOINED, f"{address} joins as server")
     usable = [server for server in servers.running if server.address not in drained]
     async with servers.changing:
         weights = [0.0] * len(servers.layout.places)
@@ -58,6 +61,9 @@ async def rebalance(
         await _move(servers, orders, index, target)
     async with servers.changing:
         await _empty(servers, orders, drained)
+    if wanted:
+        text = f"shards moved: {', '.join(f'{index} to {to.address}' for index, to in wanted)}"
+        servers.events.add(EventKind.SHARDS_MOVED, text)
     return len(wanted)
 
 

@@ -9,6 +9,7 @@ from distributed import Client
 
 from psnb.cluster import roles
 from psnb.errors import ClusterError, ServerLostError
+from psnb.monitor import EventKind
 from psnb.placement import Place, ServerAddress
 from psnb.strategy.orders import Orders
 from psnb.strategy.servers import Servers
@@ -93,3 +94,5 @@ async def host_again(
     for server, shards in given.items():
         await orders.host(server, shards)
     await servers.publish(layout.with_places(places))
+    text = f"shards {list(lost)} are on {', '.join(server.address for server in given)} now"
+    servers.events.add(EventKind.SHARDS_RECOVERED, text)

@@ -17,6 +17,7 @@ from distributed import Client
 
 from psnb.errors import ClusterError, ServerLostError
 from psnb.guard import SERVER_KEY, ServerGuard
+from psnb.monitor import EventLog
 from psnb.placement import Directory, Layout, LayoutBook, Place, ServerAddress, ShardId
 from psnb.runtime import Runtime
 from psnb.scaling import ClosureScaling
@@ -41,6 +42,8 @@ class Servers:
         The strategy's, unique among those of the cluster.
     directory : Directory
         What this process knows of layouts.
+    events : EventLog
+        What happened to servers and shards.
     changing : asyncio.Lock
         Held by whoever decides on the next layout, from looking to publishing; servers are asked
         meanwhile, each time with a time limit. The client's event loop's.
@@ -48,6 +51,7 @@ class Servers:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self.events = EventLog()
         self.name = uuid.uuid4().hex[:8]
         self._numbers = itertools.count()
         self._futures: dict[ServerAddress, Any] = {}

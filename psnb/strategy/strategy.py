@@ -31,6 +31,7 @@ from psnb.errors import (
     CoordinatorClosedError,
     PsnbError,
 )
+from psnb.monitor import Event
 from psnb.parameters import (
     CommTransport,
     DenseShard,
@@ -496,6 +497,10 @@ class ParameterServerStrategy:
         if self._keeper is not None:
             self._keeper.want(len(self._servers.running))
         return moved
+
+    def server_events(self) -> tuple[Event, ...]:
+        """Return what happened to servers and shards, the oldest first; cheap, any thread."""
+        return self._servers.events.all()
 
     def note_checkpoint(self, path: Path) -> None:
         """Remember what to `recover` from; for `CheckpointManager`."""

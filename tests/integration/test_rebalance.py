@@ -11,7 +11,7 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb import errors
+from psnb import EventKind, errors
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter
 from tests.integration.helpers import CommandLine, address_of
@@ -71,6 +71,9 @@ def test_servers_are_added_and_drained_while_closures_run(growing: Growing) -> N
         growing.client.retire_workers([address_of(growing.client, "s1")], close_workers=True)
         counter.schedule(100)
         counter.require_all()
+        kinds = [event.kind for event in counter.coordinator.events()]
+        assert kinds.count(EventKind.SHARDS_MOVED) == 2
+        assert EventKind.SERVER_JOINED in kinds
 
 
 def test_with_copies_servers_come_and_go_likewise(growing: Growing) -> None:

@@ -11,7 +11,7 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb import errors
+from psnb import EventKind, errors
 from psnb.strategy import orders
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter, Lose, kill, terminate
@@ -52,6 +52,8 @@ def test_no_commit_is_lost_with_a_server_and_training_goes_on(pair: Client, lose
         lose(pair, primary(strategy))
         counter.wait_for(200)
         counter.require_all()
+        kinds = [event.kind for event in counter.coordinator.events()]
+        assert kinds.index(EventKind.SERVER_LOST) < kinds.index(EventKind.SHARDS_TAKEN_OVER)
 
 
 def test_a_new_copy_is_filled_so_that_the_other_server_may_die_too(pair: Client) -> None:
