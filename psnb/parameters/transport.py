@@ -25,8 +25,14 @@ from distributed.core import ConnectionPool, Status
 from distributed.protocol.pickle import dumps as cloudpickled
 from tornado.ioloop import IOLoop
 
-from psnb.errors import ConfigurationError, CoordinatorClosedError, ServerLostError
+from psnb.errors import (
+    ConfigurationError,
+    CoordinatorClosedError,
+    SerializationError,
+    ServerLostError,
+)
 from psnb.parameters.connection import Connection, open_connection
+from psnb.stream import UnreadableError
 
 CONNECT_TIMEOUT = 5.0
 """Seconds to reach a server that is not connected yet."""
@@ -88,6 +94,9 @@ class Transport(Protocol):
         ------
         ServerLostError
             If a server cannot be reached, or holds nothing of this strategy any more.
+        SerializationError
+            If arguments or results cannot be pickled, or not unpickled where they go. Requests of
+            others to that server that were under way then fail with it.
         """
 
 
@@ -115,6 +124,8 @@ class _Exchange:
 
     def __init__(self, request: Request, batch: _Batch) -> None:
         self.request, self._batch = request, batch
+        # Pickled here, in the caller's thread, where it may raise.
+        self._arguments = _packed(request)
         self.retries = RETRIES if request.operation in _REPEATABLE else 0
         self._answer: tuple[Any, ...] = ()
         self._error: Exception | None = None
@@ -122,10 +133,7 @@ class _Exchange:
     def message(self) -> tuple[Any, ...]:
         """Return what the server gets; see `psnb.server.actor`."""
         each = self.request
-        arguments: Any = each.arguments
-        if each.operation in _DESCRIPTIVE:
-            arguments = cloudpickled(arguments)
-        return each.server.key, each.table, each.operation, arguments
+        return each.server.key, each.table, each.operation, self._arguments
 
     def answered(self, answer: tuple[Any, ...]) -> None:
         self._answer = answer
@@ -140,6 +148,11 @@ class _Exchange:
         request, server = self.request, self.request.server
         where = f"parameter server {server.key} at {server.address}"
         what = f"({request.operation} of {request.table!r})"
+        if isinstance(self._error, UnreadableError):
+            raise SerializationError(
+                f"{where} and this process do not understand each other {what}, or another request "
+                f"of this moment: {self._error}. Both need the same modules, psnb as well"
+            ) from self._error
         if isinstance(self._error, OSError):  # TimeoutError among them
             raise ServerLostError(
                 f"{where} does not answer {what}: {self._error}. What it held is lost: make a new "
@@ -156,6 +169,19 @@ class _Exchange:
         if status == "error":
             raise rest[0]
         return rest[0]
+
+
+def _packed(request: Request) -> Any:
+    """Return the arguments as they travel."""
+    if request.operation not in _DESCRIPTIVE:
+        return request.arguments
+    try:
+        return cloudpickled(request.arguments)
+    except Exception as error:  # whatever a class may raise while it is pickled
+        raise SerializationError(
+            f"the arguments of {request.operation} cannot be pickled: {error!r}. Locks, files and "
+            "connections do not travel"
+        ) from error
 
 
 class CommTransport:
@@ -274,7 +300,7 @@ class CommTransport:
         for exchange in exchanges:
             if closed:
                 exchange.failed(CoordinatorClosedError(_CLOSED))
-            elif exchange.retries:
+            elif exchange.retries and not isinstance(error, UnreadableError):
                 exchange.retries -= 1
                 # If the process is gone, connecting again will tell.
                 self._loop.call_later(_RETRY_PAUSE, self._start, [exchange])

@@ -24,7 +24,7 @@ from distributed.protocol.pickle import loads
 
 from psnb.arena import Probe, can_see
 from psnb.arena import probe as own_probe
-from psnb.errors import ConfigurationError, InternalError, PsnbError
+from psnb.errors import ConfigurationError, InternalError, PsnbError, SerializationError
 from psnb.server.commits import CommitLog
 from psnb.server.tables import DenseTable, SparseTable, Table, warm_up
 from psnb.stream import MessageStream, message_stream
@@ -147,7 +147,16 @@ def serve(worker: Worker) -> None:
         if server is None:
             return ("lost",)
         try:
-            return "OK", server.call(table, operation, _plain(arguments))
+            plain = _plain(arguments)
+        except Exception as error:  # whatever a class may raise while it is made again
+            of = f"{operation} of {table!r}" if table else operation
+            text = (
+                f"the arguments of {of} cannot be unpickled on server {server.name}: {error!r}. "
+                "Install there the modules that they need, or define them in the notebook"
+            )
+            return "error", SerializationError(text)
+        try:
+            return "OK", server.call(table, operation, plain)
         except PsnbError as error:
             return "error", error
         except Exception as error:  # a bug of ours must reach its caller, not only the log
