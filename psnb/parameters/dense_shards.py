@@ -52,7 +52,7 @@ class DenseShards:
         if self._made is None:
             return None
         tables = [(shard.server, shard.table) for shard in self._shards]
-        return LiveOptimizer(self._made, self.name, tables, self._transport)
+        return LiveOptimizer(self._made, self.name, tables, self._transport, clips=True)
 
     def describe(self) -> dict[str, Any]:
         """Return what a checkpoint must have to be loaded, as JSON holds it."""

@@ -13,9 +13,10 @@ from numpy.typing import ArrayLike
 from psnb.errors import GradientError
 from psnb.parameters.arguments import checked_array, checked_ids, require_optimizer
 from psnb.parameters.bags import Bags, Combiner, make_bags
-from psnb.parameters.gradients import must_skip, norm, split_finite, summed
+from psnb.parameters.gradients import must_skip, split_finite, summed
 from psnb.parameters.updates import Reading, TableWrite, read_request
 from psnb.parameters.upkeep import Upkeep
+from psnb.server import norm
 
 
 class Embedding(Upkeep):
@@ -260,7 +261,7 @@ class Embedding(Upkeep):
         clicks: ArrayLike | None = None,
     ) -> list[TableWrite]:
         """Return what a push writes where; for `psnb.push`."""
-        made = require_optimizer(self._made, self.name)
+        require_optimizer(self._made, self.name)
         ids = checked_ids(ids, self.name, self.rows)
         what = f"gradients for embedding {self.name!r}"
         array = checked_array(gradients, self.dtype, what)
@@ -278,7 +279,7 @@ class Embedding(Upkeep):
         if must_skip(rows, self._nonfinite, what):
             flat, rows, bad = split_finite(flat, rows)
         more = {}
-        if made.clipnorm is not None:
+        if self._sends_norm:
             flat, rows = summed(flat, rows)
             more["norm"] = norm(rows)
         writes: list[TableWrite] = [

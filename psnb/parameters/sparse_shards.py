@@ -49,7 +49,19 @@ class SparseShards:
         if self._made is None:
             return None
         tables = [(server, self.name) for server in self._servers]
-        return LiveOptimizer(self._made, self.name, tables, self._transport)
+        clips = self._server_sees_all or self._sends_norm
+        return LiveOptimizer(self._made, self.name, tables, self._transport, clips)
+
+    @property
+    def _server_sees_all(self) -> bool:
+        """Whether a push comes to one server whole, which can take its norm itself."""
+        return len(self._servers) == 1 and isinstance(self.admission, Always)
+
+    @property
+    def _sends_norm(self) -> bool:
+        """Whether pushes are summed by id and sent with their norm; that costs time."""
+        made = self._made
+        return made is not None and made.clipnorm is not None and not self._server_sees_all
 
     def describe(self) -> dict[str, Any]:
         """Return what a checkpoint must have to be loaded, as JSON holds it."""

@@ -4,7 +4,7 @@ from psnb.server.actor import HANDLER, ParameterServer, serve
 from psnb.server.admission import Admission, Always, CountFilter, Probability
 from psnb.server.ctr import CtrAccessor, RowUse
 from psnb.server.initializers import Constant, Initializer, Normal, Uniform
-from psnb.server.kernels import all_finite, hash_ids, read_only, sum_duplicates
+from psnb.server.kernels import all_finite, hash_ids, norm, read_only, sum_duplicates
 from psnb.server.optimizers import (
     FTRL,
     SGD,
@@ -52,6 +52,7 @@ __all__ = [
     "Warmup",
     "all_finite",
     "hash_ids",
+    "norm",
     "read_only",
     "serve",
     "sum_duplicates",

@@ -90,7 +90,7 @@ class SparseTable(Table):
     def push(self, ids: np.ndarray, gradients: np.ndarray, norm: float | None = None) -> None:
         """Sum the gradients (``(n, dim)``) of equal ids, then let the optimizer apply them.
 
-        ``norm`` is that of the whole embedding's summed gradient, if it may be clipped by it.
+        ``norm`` is that of the whole embedding's summed gradient; left out, this is all of it.
         """
         self._updater.check()  # first: it makes no rows for a push that is refused
         self._apply(self._locate(ids), gradients, norm)
