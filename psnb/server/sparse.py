@@ -78,12 +78,22 @@ class SparseTable(Table):
         self._slots: dict[str, np.ndarray]
         self._clear()
 
-    def lookup(self, ids: np.ndarray) -> np.ndarray:
-        """Return the rows of ``ids`` (uint64, ``(n,)``), ``(n, dim)``; zeros if not admitted."""
-        rows = self._locate(ids)  # first: it may put larger arrays in place
-        if self._strict and (missing := rows < 0).any():
+    def lookup(self, ids: np.ndarray, training: bool = True) -> np.ndarray:
+        """Return the rows of ``ids`` (uint64, ``(n,)``), ``(n, dim)``; zeros if not admitted.
+
+        Without ``training`` no row is made and no id counts as sighted.
+        """
+        # First: it may put larger arrays in place.
+        rows = self._locate(ids) if training else self._rows.find(ids)
+        if (self._strict or not training) and (missing := rows < 0).any():
             found = np.zeros((ids.size, self._dim), self._dtype)
             found[~missing] = self._values[rows[~missing]]
+            if not training and self._admission.sightings == 1:
+                at = np.flatnonzero(missing)
+                at = at[self._admission.may_enter(ids[at], self._seed)]
+                first = np.empty((at.size, self._dim), self._dtype)
+                self._initializer.fill(first, kernels.read_only(ids[at]), self._seed)
+                found[at] = first
             return found
         return self._values.take(rows, axis=0)
 

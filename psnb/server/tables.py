@@ -47,6 +47,7 @@ def warm_up(table: type[Table], arguments: Mapping[str, Any]) -> None:
     small = SparseTable(
         **{**arguments, "rows": rows, "admission": Always(), "optimizer": optimizer}
     )
-    small.lookup(ids)
+    for training in (False, True):
+        small.lookup(ids, training)
     if optimizer is not None:
         small.push(ids, np.zeros((1, arguments["dim"]), arguments["dtype"]))
