@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -95,6 +96,20 @@ def test_a_process_sees_itself_and_not_one_that_is_not_there() -> None:
     assert not can_see((pid, fd, b"x" * len(token)))
     assert not can_see((2**22 + 1, fd, token))
     assert not can_see(None)
+
+
+def test_what_another_process_has_open_under_the_same_numbers_is_not_read() -> None:
+    reading, writing = os.pipe()
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(can_see, (os.getpid(), reading, b"x" * 16))
+            try:
+                # Reading it would wait for ever, or take what is not ours.
+                assert asked.result(5) is False
+            finally:
+                os.close(writing)
+    finally:
+        os.close(reading)
 
 
 def test_two_processes_see_each_others_blocks_and_nothing_is_left_in_dev_shm() -> None:
