@@ -12,6 +12,7 @@ from psnb.server import kernels
 from psnb.server.admission import Admission, Always
 from psnb.server.ctr import CtrAccessor, RowUse
 from psnb.server.initializers import Initializer
+from psnb.server.memory import empty
 from psnb.server.optimizers import Optimizer
 from psnb.server.rows import FixedRows, GrowingRows
 from psnb.server.table import Table, Write
@@ -209,8 +210,14 @@ class SparseTable(Table):
 
         return undo
 
-    def nbytes(self) -> int:  # noqa: D102 - inherited
-        arrays = [self._values, self._position, *self._slots.values()]
+    def nbytes(self) -> int:
+        """Return the bytes of parameters, optimizer state and index.
+
+        The room that a growing table keeps for more rows is not counted: the system gives memory
+        for it when they come.
+        """
+        n = self._rows.count
+        arrays = [self._values[:n], self._position, *(slot[:n] for slot in self._slots.values())]
         use = self._use.nbytes() if self._use else 0
         return sum(array.nbytes for array in arrays) + self._rows.nbytes() + use
 
@@ -250,8 +257,8 @@ class SparseTable(Table):
         capacity = len(self._values)
         if stop > capacity:
             # A table of fixed rows is made once, to measure; a growing one by half of itself, one
-            # array after the other. (Resizing in place copies nothing, but loses the huge pages
-            # that numpy asks for: random rows then take a third longer.)
+            # array after the other. (Resizing in place copies nothing, but loses the huge pages:
+            # random rows then take a third longer.)
             room = stop if start == 0 else max(stop, capacity * 3 // 2)
             self._values = _resized(self._values, room)
             for name in self._slots:
@@ -266,6 +273,6 @@ class SparseTable(Table):
 
 
 def _resized(array: np.ndarray, rows: int) -> np.ndarray:
-    larger = np.empty((rows, array.shape[1]), array.dtype)
+    larger = empty((rows, array.shape[1]), array.dtype)
     larger[: len(array)] = array
     return larger
