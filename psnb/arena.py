@@ -31,6 +31,8 @@ MOST_BYTES = 1 << 28
 
 _SMALLEST = 1 << 16
 
+_PROBE = "psnb-probe"
+
 Probe = tuple[int, int, bytes]
 """A process, a file that it has open, and what is in it."""
 
@@ -41,7 +43,7 @@ def _probe_of(pid: int) -> Probe | None:
     if not hasattr(os, "memfd_create"):
         return None
     token = secrets.token_bytes(16)
-    fd = os.memfd_create("psnb-probe", os.MFD_CLOEXEC)
+    fd = os.memfd_create(_PROBE, os.MFD_CLOEXEC)
     os.write(fd, token)
     return pid, fd, token
 
@@ -56,8 +58,13 @@ def can_see(other: Probe | None) -> bool:
     if other is None or not _wanted():
         return False
     pid, fd, token = other
+    path = f"/proc/{pid}/fd/{fd}"
     try:
-        with open(f"/proc/{pid}/fd/{fd}", "rb") as file:
+        # The other process may be one of another host, and what has its number here have a pipe
+        # open under that one: reading it would wait for ever.
+        if not os.readlink(path).startswith(f"/memfd:{_PROBE}"):
+            return False
+        with open(path, "rb") as file:
             return file.read(len(token)) == token
     except OSError:
         return False

@@ -57,7 +57,7 @@ class ClusterError(ConfigurationError):
 
 
 class SerializationError(ConfigurationError, TypeError):
-    """A closure, an argument or a result cannot be pickled."""
+    """A closure, an argument or a result cannot be pickled, or not unpickled where it goes."""
 
 
 class GradientError(ConfigurationError, TypeError):

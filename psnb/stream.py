@@ -39,6 +39,13 @@ _CHUNK = 1 << 18
 _SMALL = 1 << 16
 """Frames below this are copied together, larger ones are handed to the socket as they are."""
 
+HANG_UP_TIMEOUT = 1.0
+"""Seconds in which the other side, told that a message of its cannot be read, should hang up."""
+
+
+class UnreadableError(ConnectionError):
+    """A message arrived that cannot be unpickled, here or at the other end."""
+
 
 class MessageStream(ABC):
     """Sends and receives messages; after an error, or `abort`, it is of no use any more."""
@@ -66,11 +73,27 @@ class MessageStream(ABC):
 
         Raises
         ------
+        UnreadableError
+            If the message cannot be unpickled, or if one that was sent cannot at the other end;
+            both sides learn what it is. Nobody can tell who waits for an answer to it, so the
+            connection is of no use any more.
         OSError
             If the connection is, or gets, closed.
         """
         head, *buffers = await self._receive()
-        return pickle.loads(head, buffers=buffers)
+        if not head:  # no message: what the other side says of one of this side's
+            raise UnreadableError(str(buffers[0], "utf-8"))
+        try:
+            return pickle.loads(head, buffers=buffers)
+        except Exception as error:  # whatever a class may raise while it is made again
+            text = f"a message cannot be unpickled where it arrived: {error!r}"
+            self._send([b"", text.encode()])
+            # Hanging up first might overtake it.
+            with contextlib.suppress(OSError):
+                async with asyncio.timeout(HANG_UP_TIMEOUT):
+                    while True:
+                        await self._receive()
+            raise UnreadableError(text) from error
 
     def abort(self) -> None:
         """Close the connection at once; idempotent."""

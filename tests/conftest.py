@@ -20,6 +20,9 @@ from distributed import Client
 
 import psnb
 
+OTHER_CLUSTER = "PSNB_TEST_CLUSTER"
+"""Set by `tests.integration.two_hosts`, to run tests on a cluster of its making."""
+
 DEADLINE = 30.0
 """Seconds after which a test that waits for something gives up."""
 
@@ -66,8 +69,12 @@ def _processes_since(before: set[int]) -> list[psutil.Process]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Client]:
-    """Two workers and two servers, each a process of its own, for tests that harm none of them."""
-    with psnb.local_cluster(workers=2, servers=2) as client:
+    """Two workers and two servers, each a process of its own, for tests that harm none of them.
+
+    Or the cluster whose scheduler file `OTHER_CLUSTER` names.
+    """
+    file = os.environ.get(OTHER_CLUSTER)
+    with Client(scheduler_file=file) if file else psnb.local_cluster(2, 2) as client:
         yield client
 
 

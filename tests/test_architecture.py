@@ -55,6 +55,7 @@ PURE = [
         "server/dense.py",
         "server/sparse.py",
         "server/initializers.py",
+        "server/memory.py",
         "server/updater.py",
     ),
     *(str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("server/optimizers/*.py")),

@@ -12,7 +12,8 @@ import pytest
 from distributed.comm import Comm, CommClosedError, connect, listen
 from tornado.iostream import StreamClosedError
 
-from psnb.stream import MessageStream, message_stream
+from psnb import stream as stream_module
+from psnb.stream import MessageStream, UnreadableError, message_stream
 
 ADDRESSES = ["tcp://127.0.0.1:0", "inproc://", "ws://127.0.0.1:0"]
 
@@ -132,3 +133,62 @@ def test_threads_may_send_at_the_same_time_and_messages_stay_whole(address: str)
             ]
 
     converse(address, talk)
+
+
+class Unreadable:
+    """Pickles, but does not come back."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return __import__, ("no_such_module",)
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_both_sides_learn_what_could_not_be_unpickled(address: str) -> None:
+    async def run() -> None:
+        theirs: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
+
+        async def listening(comm: Comm) -> None:
+            stream = message_stream(comm)
+            try:
+                await stream.receive()
+            except OSError as error:
+                stream.abort()
+                theirs.set_result(error)
+
+        async with listen(address, listening) as listener:  # type: ignore[attr-defined]
+            stream = message_stream(await connect(listener.contact_address))
+            async with asyncio.timeout(10):
+                stream.send(("a request", Unreadable()))
+                with pytest.raises(UnreadableError, match="'no_such_module'") as ours:
+                    await stream.receive()
+                stream.abort()
+                assert str(await theirs) == str(ours.value)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_whoever_cannot_unpickle_does_not_wait_for_a_side_that_stays(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "HANG_UP_TIMEOUT", 0.05)
+
+    async def run() -> None:
+        leave = asyncio.Event()
+
+        async def staying(comm: Comm) -> None:
+            stream = message_stream(comm)
+            stream.send(Unreadable())
+            await leave.wait()
+            stream.abort()
+
+        async with listen(address, staying) as listener:  # type: ignore[attr-defined]
+            stream = message_stream(await connect(listener.contact_address))
+            async with asyncio.timeout(10):
+                with pytest.raises(UnreadableError, match="'no_such_module'"):
+                    await stream.receive()
+            leave.set()
+            stream.abort()
+            await asyncio.sleep(0)
+
+    asyncio.run(run())

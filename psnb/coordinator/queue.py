@@ -394,7 +394,7 @@ class ClosureQueue:
             try:
                 if chooser(worker):
                     chosen.append(chooser)
-            except Exception as error:
+            except Exception as error:  # the users' functions may raise anything
                 packed = pack_error(error, [f"raised by worker={chooser!r}, asked for {worker}"])
                 with self.settled:
                     for closure in self._waiting.take_pinned(chooser):

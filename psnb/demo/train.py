@@ -80,8 +80,9 @@ def score(model: WideAndDeep, data: Data, start: int, stop: int) -> np.ndarray:
     from psnb.demo.model import predict
 
     batch = data[1][start:stop]
-    rows = model.wide.lookup(batch.ids), model.deep.lookup(batch.ids)
-    return predict(model.network.read(), *rows, batch.dense)
+    wide = model.wide.lookup(batch.ids, training=False)
+    deep = model.deep.lookup(batch.ids, training=False)
+    return predict(model.network.read(), wide, deep, batch.dense)
 
 
 def evaluate(

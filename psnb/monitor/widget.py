@@ -97,7 +97,7 @@ class Publisher:
                 stopping = self._stopped.wait(self._interval)
                 more = self._tick(stopping)
                 stopping = stopping or not more
-        except Exception as error:
+        except Exception as error:  # a boundary: nobody else would learn of what ends a thread
             _log.exception("The coordinator's widget stops updating")
             # Whatever the coordinator's state is, it is not known here any more.
             self._end("unknown", f"No longer updated: {type(error).__name__}: {error}")
@@ -121,7 +121,7 @@ class Publisher:
         # Figures that stand still must not look live: the page would say "running" for ever.
         try:
             self._send({**self._last, "state": state, "notice": notice})
-        except Exception:
+        except Exception:  # of the kernel's comms, which raise what their transport raises
             # The page cannot be reached, and a reason that mattered has been logged already.
             _log.debug("The coordinator's widget could not send its last update", exc_info=True)
 

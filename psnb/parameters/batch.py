@@ -16,9 +16,16 @@ from typing import Any
 
 from distributed.protocol.pickle import dumps as cloudpickled
 
-from psnb.errors import CoordinatorClosedError, InternalError, PsnbError, ServerLostError
+from psnb.errors import (
+    CoordinatorClosedError,
+    InternalError,
+    PsnbError,
+    SerializationError,
+    ServerLostError,
+)
 from psnb.placement import ServerAddress, ShardId
 from psnb.server import ITSELF, Operation
+from psnb.stream import UnreadableError
 
 _DESCRIPTIVE = frozenset({"create_dense", "create_sparse", "tune"})
 """Operations whose arguments may be of classes that a notebook defines."""
@@ -54,6 +61,32 @@ def lost(request: Request, reason: BaseException | None) -> ServerLostError:
     return error
 
 
+def unreadable(request: Request, error: UnreadableError) -> SerializationError:
+    """Return the error for a request that one side sent and the other cannot unpickle."""
+    to = request.to
+    where = to.address if isinstance(to, ServerAddress) else f"of shard {to.number}"
+    made = SerializationError(
+        f"parameter server {where} and this process do not understand each other "
+        f"({request.operation} of {request.table!r}), or another request of this moment: {error}. "
+        "Both need the same modules, psnb as well"
+    )
+    made.__cause__ = error
+    return made
+
+
+def _packed(request: Request) -> Any:
+    """Return the arguments as they travel."""
+    if request.operation not in _DESCRIPTIVE:
+        return request.arguments
+    try:
+        return cloudpickled(request.arguments)
+    except Exception as error:  # whatever a class may raise while it is pickled
+        raise SerializationError(
+            f"the arguments of {request.operation} cannot be pickled: {error!r}. Locks, files and "
+            "connections do not travel"
+        ) from error
+
+
 class Batch:
     """Requests that somebody waits for.
 
@@ -69,6 +102,8 @@ class Batch:
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self.requests = requests
+        # Pickled here, in the caller's thread, where it may raise.
+        self._arguments = [_packed(request) for request in requests]
         self.done: Future[None] = Future()
         self.breaks = 0
         self._answers: list[tuple[Any, ...] | None] = [None] * len(requests)
@@ -80,11 +115,8 @@ class Batch:
     def operation(self, position: int) -> Operation:
         """Return what the server gets of a request."""
         request = self.requests[position]
-        arguments: Any = request.arguments
-        if request.operation in _DESCRIPTIVE:
-            arguments = cloudpickled(arguments)
         index = request.to.number if isinstance(request.to, ShardId) else ITSELF
-        return index, request.table, request.operation, arguments
+        return index, request.table, request.operation, self._arguments[position]
 
     def sent(self, positions: Sequence[int], server: ServerAddress) -> None:
         """Note where requests went; any thread, before they go."""

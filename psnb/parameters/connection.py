@@ -44,7 +44,8 @@ class Connection:
     stream : MessageStream
         Open.
     on_broken : callable
-        Called with the requests that have no answer when the connection breaks.
+        Called with the requests that have no answer when the connection breaks, and with what broke
+        it: `UnreadableError` if the one side sent what the other cannot unpickle.
     release : callable
         Called once when it is closed.
     """

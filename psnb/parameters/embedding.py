@@ -13,9 +13,10 @@ from numpy.typing import ArrayLike
 from psnb.errors import GradientError
 from psnb.parameters.arguments import checked_array, checked_ids, require_optimizer
 from psnb.parameters.bags import Bags, Combiner, make_bags
-from psnb.parameters.gradients import must_skip, norm, split_finite, summed
+from psnb.parameters.gradients import must_skip, split_finite, summed
 from psnb.parameters.updates import Reading, TableWrite, read_request
 from psnb.parameters.upkeep import Upkeep
+from psnb.server import norm
 
 
 class Embedding(Upkeep):
@@ -63,13 +64,17 @@ class Embedding(Upkeep):
             self.accessor,
         )
 
-    def lookup(self, ids: ArrayLike) -> np.ndarray:
+    def lookup(self, ids: ArrayLike, *, training: bool = True) -> np.ndarray:
         """Fetch the rows of some ids.
 
         Parameters
         ----------
         ids : array_like of int
             Any shape; ids may repeat.
+        training : bool
+            Where ids get their rows when they are seen (``rows=None``), False looks without being
+            seen, for evaluation and serving: no row is made and no sighting counted. An id without
+            a row then gives what its row would start with, and zeros if it is not admitted at once.
 
         Returns
         -------
@@ -85,9 +90,9 @@ class Embedding(Upkeep):
         ServerLostError
             If a server is gone.
         """
-        return self.reading(ids).fetch()
+        return self.reading(ids, training=training).fetch()
 
-    def reading(self, ids: ArrayLike) -> Reading:
+    def reading(self, ids: ArrayLike, *, training: bool = True) -> Reading:
         """Return how the rows of some ids are read; for `psnb.pull`."""
         ids = checked_ids(ids, self.name, self.rows)
         flat = ids.reshape(-1)
@@ -109,7 +114,10 @@ class Embedding(Upkeep):
                 out[real] = rows
             return out.reshape(*ids.shape, self.dim)
 
-        requests = [read_request(s, self.name, ("lookup", {"ids": asked[at]})) for s, at in parts]
+        more = {} if training else {"training": False}
+        requests = [
+            read_request(s, self.name, ("lookup", {"ids": asked[at], **more})) for s, at in parts
+        ]
         return Reading(self.transport, requests, value)
 
     def lookup_bags(
@@ -118,6 +126,8 @@ class Embedding(Upkeep):
         offsets: ArrayLike,
         combiner: str = "mean",
         weights: ArrayLike | None = None,
+        *,
+        training: bool = True,
     ) -> np.ndarray:
         """Fetch the rows of bags of ids, each combined into one.
 
@@ -138,6 +148,8 @@ class Embedding(Upkeep):
             weights.
         weights : array_like, optional
             One for each of ``values``, of `dtype`; 1 by default.
+        training : bool
+            False looks without being seen, as in `lookup`.
 
         Returns
         -------
@@ -156,7 +168,7 @@ class Embedding(Upkeep):
             If a server is gone.
         """
         bags = self._bags(values, offsets, combiner, weights)
-        return bags.combine(self.lookup(bags.ids))
+        return bags.combine(self.lookup(bags.ids, training=training))
 
     def push_bags(
         self,
@@ -174,8 +186,8 @@ class Embedding(Upkeep):
 
         Each id gets its share, summed over the bags that it is in. With ``max``, a column's
         gradient goes to the row that is the largest there, the first of equals, and the other rows
-        of the bag get zeros; to know which, the rows are looked up once more, so it is the largest
-        at the time of the push.
+        of the bag get zeros; to know which, the rows are looked up once more (which does not count
+        for admission), so it is the largest at the time of the push.
 
         Parameters
         ----------
@@ -203,7 +215,9 @@ class Embedding(Upkeep):
                 f"{what}: expected shape {(bags.count, self.dim)}, found {array.shape}"
             )
         must_skip(array, self._nonfinite, what)  # named by bag; what is to be skipped, `push` finds
-        looked_up = self.lookup(bags.ids) if bags.combiner is Combiner.MAX else None
+        looked_up = None
+        if bags.combiner is Combiner.MAX:
+            looked_up = self.lookup(bags.ids, training=False)  # seen they are by the push
         use: list[Any] = [None, None]
         if self.accessor is not None or shows is not None or clicks is not None:
             of_bags = self._use(np.arange(bags.count), shows, clicks)
@@ -260,7 +274,7 @@ class Embedding(Upkeep):
         clicks: ArrayLike | None = None,
     ) -> list[TableWrite]:
         """Return what a push writes where; for `psnb.push`."""
-        made = require_optimizer(self._made, self.name)
+        require_optimizer(self._made, self.name)
         ids = checked_ids(ids, self.name, self.rows)
         what = f"gradients for embedding {self.name!r}"
         array = checked_array(gradients, self.dtype, what)
@@ -278,7 +292,7 @@ class Embedding(Upkeep):
         if must_skip(rows, self._nonfinite, what):
             flat, rows, bad = split_finite(flat, rows)
         more = {}
-        if made.clipnorm is not None:
+        if self._sends_norm:
             flat, rows = summed(flat, rows)
             more["norm"] = norm(rows)
         writes: list[TableWrite] = [

@@ -6,7 +6,6 @@ a refusal must come before any other server has taken its part.
 
 from __future__ import annotations
 
-import math
 from enum import StrEnum
 
 import numpy as np
@@ -65,12 +64,6 @@ def split_finite(
     bad = np.unique(ids[~np.isfinite(gradients).all(axis=1)])
     good = ~np.isin(ids, bad)
     return ids[good], gradients[good], bad
-
-
-def norm(gradient: np.ndarray) -> float:
-    """Return the Euclidean norm, taken in double precision."""
-    flat = gradient.reshape(-1).astype(np.float64)
-    return math.sqrt(flat @ flat)
 
 
 def summed(ids: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -52,12 +52,18 @@ class Handle:
         """What the servers do with pushed gradients; its hyperparameters can be set live."""
         if self._made is None:
             return None
-        return LiveOptimizer(self._made, self.name, self._tables, self._transport)
+        return LiveOptimizer(
+            self._made, self.name, self._tables, self._transport, self._knows_norm()
+        )
 
     @property
     def transport(self) -> Transport:
         """The way to the servers."""
         return self._transport or process_transport()
+
+    def _knows_norm(self) -> bool:
+        """Return whether servers know the norm of a push."""
+        return True
 
     def tune_like_survivors(self, lost: frozenset[int]) -> None:
         """Give the tables of shards that were made anew the hyperparameters of the others."""

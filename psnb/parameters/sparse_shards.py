@@ -44,6 +44,20 @@ class SparseShards(Handle):
         self.padding_idx, self.admission, self.accessor = padding_idx, admission, accessor
         self._shards = tuple(shards)
 
+    def _knows_norm(self) -> bool:
+        return self._server_sees_all or self._sends_norm
+
+    @property
+    def _server_sees_all(self) -> bool:
+        """Whether a push comes to one shard whole, which can take its norm itself."""
+        return len(self._shards) == 1 and isinstance(self.admission, Always)
+
+    @property
+    def _sends_norm(self) -> bool:
+        """Whether pushes are summed by id and sent with their norm; that costs time."""
+        made = self._made
+        return made is not None and made.clipnorm is not None and not self._server_sees_all
+
     def describe(self) -> dict[str, Any]:
         """Return what a checkpoint must have to be loaded, as JSON holds it."""
         return {

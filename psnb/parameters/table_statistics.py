@@ -18,7 +18,7 @@ class EmbeddingStatistics:
     waiting : int
         Ids that were sighted, but not often enough to be admitted.
     nbytes : int
-        Bytes of all: parameters, optimizer state, use of rows and index, with room for growth.
+        Bytes of all: parameters, optimizer state, use of rows and index.
     index_nbytes : int
         Bytes of the hash maps from ids to rows.
     """

@@ -15,7 +15,7 @@ from psnb.parameters.variable import Variable
 Handle = Variable | Embedding
 
 
-def pull(wanted: Mapping[Handle, Any]) -> dict[Handle, np.ndarray]:
+def pull(wanted: Mapping[Handle, Any], *, training: bool = True) -> dict[Handle, np.ndarray]:
     """Read several variables and embeddings with one request to each server.
 
     Thread-safe; in the notebook, in closures and in Dask tasks. On a server nothing comes between
@@ -26,6 +26,8 @@ def pull(wanted: Mapping[Handle, Any]) -> dict[Handle, np.ndarray]:
     wanted : mapping
         For an embedding, the ids to look up; for a variable, rows to gather or None for all of it.
         The keys are the handles themselves.
+    training : bool
+        False looks embeddings up without being seen, as in `Embedding.lookup`.
 
     Returns
     -------
@@ -40,7 +42,14 @@ def pull(wanted: Mapping[Handle, Any]) -> dict[Handle, np.ndarray]:
         As those methods; all is checked before anything is sent.
     """
     _check(wanted)
-    found = fetch_together([handle.reading(which) for handle, which in wanted.items()])
+    found = fetch_together(
+        [
+            handle.reading(which)
+            if isinstance(handle, Variable)
+            else handle.reading(which, training=training)
+            for handle, which in wanted.items()
+        ]
+    )
     return dict(zip(wanted, found, strict=True))
 
 

@@ -29,9 +29,10 @@ from distributed.core import ConnectionPool, Status
 from tornado.ioloop import IOLoop
 
 from psnb.errors import ConfigurationError, CoordinatorClosedError, PsnbError, ServerLostError
-from psnb.parameters.batch import Batch, Request, lost
+from psnb.parameters.batch import Batch, Request, lost, unreadable
 from psnb.parameters.connection import CONNECT_TIMEOUT, Connection, open_connection
 from psnb.placement import Directory, ServerAddress
+from psnb.stream import UnreadableError
 
 CALL_TIMEOUT = 60.0
 """Seconds for one operation, its data's way included. A server whose process is gone is noticed at
@@ -62,6 +63,9 @@ class Transport(Protocol):
         ------
         ServerLostError
             If a server cannot be reached, or holds nothing of this strategy any more.
+        SerializationError
+            If arguments or results cannot be pickled, or not unpickled where they go. Requests of
+            others to that server that were under way then fail with it.
         """
 
 
@@ -288,6 +292,9 @@ class CommTransport:
             batch, positions = exchange.batch, exchange.positions
             if closed:
                 batch.failed(positions, CoordinatorClosedError(_CLOSED))
+            elif isinstance(error, UnreadableError):
+                for position in positions:
+                    batch.failed([position], unreadable(batch.requests[position], error))
             else:
                 batch.breaks += 1
                 # If the process is gone, connecting again will tell.

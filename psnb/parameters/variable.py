@@ -6,6 +6,7 @@ alone. It keeps no state, so any number of threads may use one.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from psnb.errors import GradientError
 from psnb.parameters.arguments import checked_array, checked_rows, require_optimizer
 from psnb.parameters.batch import Request
 from psnb.parameters.dense_shards import DenseShards
-from psnb.parameters.gradients import must_skip, norm
+from psnb.parameters.gradients import must_skip
 from psnb.parameters.updates import Reading, TableWrite, read_request
+from psnb.server import norm
 
 
 class Variable(DenseShards):
@@ -202,14 +204,17 @@ class Variable(DenseShards):
 
     def pushing(self, gradient: ArrayLike) -> list[TableWrite]:
         """Return what a push writes where; for `psnb.push`."""
-        made = require_optimizer(self._made, self.name)
+        require_optimizer(self._made, self.name)
         array = self._checked(gradient, "gradient")
-        if must_skip(array, self._nonfinite, f"gradient for variable {self.name!r}"):
+        # Costs what looking for NaN and infinities does, and tells of them: so it is always sent,
+        # and clipnorm can be switched on live.
+        size = norm(array)
+        what = f"gradient for variable {self.name!r}"
+        if not math.isfinite(size) and must_skip(array, self._nonfinite, what):
             first = self._shards[0]
             return [(first.shard, first.table, ("skip", {"count": 1}))]
-        more = {} if made.clipnorm is None else {"norm": norm(array)}
         parts = zip(self._shards, self._split("gradient", array), strict=True)
-        return [(s.shard, s.table, ("push", {**part, **more})) for s, part in parts]
+        return [(s.shard, s.table, ("push", {**part, "norm": size})) for s, part in parts]
 
     def skipped(self) -> int:
         """Return how many updates were left out because they were not finite; asks the servers.

@@ -110,7 +110,7 @@ def dumps(
     buffer = io.BytesIO()
     try:
         _Pickler(buffer, [] if references is None else references, inputs).dump(value)
-    except Exception as error:
+    except Exception as error:  # each class may raise its own while it is pickled
         named = _Named(zip(names, value, strict=True)) if names else value  # type: ignore[call-overload]
         path, culprit = _find_culprit(named, None if inputs is None else [])
         raise SerializationError(
@@ -216,7 +216,7 @@ def pack_error(error: BaseException, notes: list[str]) -> bytes:
         error.__traceback__ = None  # said by the note; frames of another process help nobody
         data = cloudpickle.dumps(error, protocol=PROTOCOL)
         pickle.loads(data)  # many exceptions pickle, but do not come back
-    except Exception:
+    except Exception:  # again whatever its class, or that of an attribute, may raise
         substitute = ClosureError(f"{type(error).__qualname__}: {_shortened(error, 500)}")
         for note in notes:
             substitute.add_note(note)
@@ -228,7 +228,7 @@ def unpack_error(data: bytes) -> BaseException:
     """Return what `pack_error` packed; a `ClosureError` if its type cannot be imported here."""
     try:
         error = pickle.loads(data)
-    except Exception as failure:
+    except Exception as failure:  # likewise; most often ImportError
         error = ClosureError(
             f"a closure failed with an exception that this process cannot unpickle: {failure!r}"
         )

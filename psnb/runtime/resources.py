@@ -93,7 +93,7 @@ class Resources:
             raise ClosureInputError(f"per-worker value {resource_id} was released")
         try:
             return future.result()
-        except BaseException as error:
+        except BaseException as error:  # whatever `make` has caught
             raise ClosureInputError(
                 f"a per-worker value that the closure uses could not be made: "
                 f"{type(error).__name__}: {error}"

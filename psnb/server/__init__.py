@@ -6,7 +6,7 @@ from psnb.server.copy import ITSELF
 from psnb.server.ctr import CtrAccessor, RowUse
 from psnb.server.host import Operation
 from psnb.server.initializers import Constant, Initializer, Normal, Uniform
-from psnb.server.kernels import all_finite, hash_ids, read_only, sum_duplicates
+from psnb.server.kernels import all_finite, hash_ids, norm, read_only, sum_duplicates
 from psnb.server.optimizers import (
     FTRL,
     SGD,
@@ -56,6 +56,7 @@ __all__ = [
     "Warmup",
     "all_finite",
     "hash_ids",
+    "norm",
     "read_only",
     "serve",
     "sum_duplicates",

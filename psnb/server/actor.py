@@ -25,7 +25,7 @@ from distributed.core import Status
 from psnb.arena import Probe, can_see
 from psnb.arena import probe as own_probe
 from psnb.server.copy import Connect
-from psnb.server.host import Host, Operation, to_compile
+from psnb.server.host import Host, Operation, may_compile, to_compile
 from psnb.server.reply import Answer, Reply
 from psnb.server.tables import TABLES, warm_up
 from psnb.stream import MessageStream, message_stream
@@ -76,7 +76,7 @@ def serve(worker: Worker, connect: Connect) -> None:
                 stream.share(probe[0], seen=seen)
             while True:
                 number, key, operations = await stream.receive()
-                if any(to_compile(operation) for operation in operations):
+                if any(map(may_compile, operations)):
                     task = asyncio.create_task(compile_and_run(stream, number, key, operations))
                     making.add(task)
                     task.add_done_callback(making.discard)

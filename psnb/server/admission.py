@@ -20,7 +20,7 @@ _MOST = 2**31 - 2
 
 @dataclass(frozen=True)
 class Admission(ABC):
-    """Decides which ids get a row, when they are looked up or pushed.
+    """Decides which ids get a row, when they are looked up (but for evaluation) or pushed.
 
     An id that is not admitted gives zeros, takes no gradient and costs no row. Once admitted it
     starts as the initializer says, and stays until `Embedding.shrink` removes it.

@@ -67,7 +67,7 @@ class DenseTable(Table):
     def push(self, gradient: np.ndarray, norm: float | None = None) -> None:
         """Let the optimizer apply a gradient of the shape of the values.
 
-        ``norm`` is that of the whole variable's gradient, if it may be clipped by it.
+        ``norm`` is that of the whole variable's gradient; left out, this is all of it.
         """
         self._updater.apply(
             self._values.reshape(1, -1),

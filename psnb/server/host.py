@@ -13,7 +13,7 @@ from typing import Any
 
 from distributed.protocol.pickle import loads
 
-from psnb.errors import InternalError, PsnbError
+from psnb.errors import InternalError, PsnbError, SerializationError
 from psnb.server.commits import CommitLog
 from psnb.server.copy import DEPOSED, DONE, ITSELF, Connect, Copy, CopyState
 from psnb.server.reply import Answer, Reply
@@ -94,6 +94,14 @@ class Host:
         index, table, name, packed = operation
         try:
             arguments = plain(packed)
+        except Exception as error:  # whatever a class may raise while it is made again
+            of = f"{name} of {table!r}" if table else name
+            text = (
+                f"the arguments of {of} cannot be unpickled on {self._name}: {error!r}. Install "
+                "there the modules that they need, or define them in the notebook"
+            )
+            return "error", SerializationError(text)
+        try:
             if index == ITSELF:
                 return "OK", self._manage(name, arguments, reply, connect)
             held = self._held.get(index)
@@ -238,6 +246,11 @@ def plain(arguments: Any) -> Mapping[str, Any]:
     """Return the arguments of a request, pickled once more if it may hold users' classes."""
     unpacked: Mapping[str, Any] = loads(arguments) if isinstance(arguments, bytes) else arguments
     return unpacked
+
+
+def may_compile(operation: Operation) -> bool:
+    """Return whether `to_compile` is worth asking; unlike it, unpickles nothing."""
+    return operation[2] in TABLES or operation[2] == "warm"
 
 
 def to_compile(operation: Operation) -> tuple[str, Mapping[str, Any]] | None:

@@ -12,6 +12,7 @@ from psnb.server import kernels
 from psnb.server.admission import Admission, Always
 from psnb.server.ctr import CtrAccessor, RowUse
 from psnb.server.initializers import Initializer
+from psnb.server.memory import empty
 from psnb.server.optimizers import Optimizer
 from psnb.server.rows import FixedRows, GrowingRows
 from psnb.server.table import Table, Write
@@ -78,19 +79,29 @@ class SparseTable(Table):
         self._slots: dict[str, np.ndarray]
         self._clear()
 
-    def lookup(self, ids: np.ndarray) -> np.ndarray:
-        """Return the rows of ``ids`` (uint64, ``(n,)``), ``(n, dim)``; zeros if not admitted."""
-        rows = self._locate(ids)  # first: it may put larger arrays in place
-        if self._strict and (missing := rows < 0).any():
+    def lookup(self, ids: np.ndarray, training: bool = True) -> np.ndarray:
+        """Return the rows of ``ids`` (uint64, ``(n,)``), ``(n, dim)``; zeros if not admitted.
+
+        Without ``training`` no row is made and no id counts as sighted.
+        """
+        # First: it may put larger arrays in place.
+        rows = self._locate(ids) if training else self._rows.find(ids)
+        if (self._strict or not training) and (missing := rows < 0).any():
             found = np.zeros((ids.size, self._dim), self._dtype)
             found[~missing] = self._values[rows[~missing]]
+            if not training and self._admission.sightings == 1:
+                at = np.flatnonzero(missing)
+                at = at[self._admission.may_enter(ids[at], self._seed)]
+                first = np.empty((at.size, self._dim), self._dtype)
+                self._initializer.fill(first, kernels.read_only(ids[at]), self._seed)
+                found[at] = first
             return found
         return self._values.take(rows, axis=0)
 
     def push(self, ids: np.ndarray, gradients: np.ndarray, norm: float | None = None) -> None:
         """Sum the gradients (``(n, dim)``) of equal ids, then let the optimizer apply them.
 
-        ``norm`` is that of the whole embedding's summed gradient, if it may be clipped by it.
+        ``norm`` is that of the whole embedding's summed gradient; left out, this is all of it.
         """
         self._updater.check()  # first: it makes no rows for a push that is refused
         self._apply(self._locate(ids), gradients, norm)
@@ -205,8 +216,14 @@ class SparseTable(Table):
         sees = self._admission.sightings > 1 and operation in {"lookup", "preview"}
         return sees or operation == "shrink" or super().changes(operation)
 
-    def nbytes(self) -> int:  # noqa: D102 - inherited
-        arrays = [self._values, self._position, *self._slots.values()]
+    def nbytes(self) -> int:
+        """Return the bytes of parameters, optimizer state and index.
+
+        The room that a growing table keeps for more rows is not counted: the system gives memory
+        for it when they come.
+        """
+        n = self._rows.count
+        arrays = [self._values[:n], self._position, *(slot[:n] for slot in self._slots.values())]
         use = self._use.nbytes() if self._use else 0
         return sum(array.nbytes for array in arrays) + self._rows.nbytes() + use
 
@@ -246,8 +263,8 @@ class SparseTable(Table):
         capacity = len(self._values)
         if stop > capacity:
             # A table of fixed rows is made once, to measure; a growing one by half of itself, one
-            # array after the other. (Resizing in place copies nothing, but loses the huge pages
-            # that numpy asks for: random rows then take a third longer.)
+            # array after the other. (Resizing in place copies nothing, but loses the huge pages:
+            # random rows then take a third longer.)
             room = stop if start == 0 else max(stop, capacity * 3 // 2)
             self._values = _resized(self._values, room)
             for name in self._slots:
@@ -262,6 +279,6 @@ class SparseTable(Table):
 
 
 def _resized(array: np.ndarray, rows: int) -> np.ndarray:
-    larger = np.empty((rows, array.shape[1]), array.dtype)
+    larger = empty((rows, array.shape[1]), array.dtype)
     larger[: len(array)] = array
     return larger

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,16 +35,22 @@ def warm_up(table: type[Table], arguments: Mapping[str, Any]) -> None:
     arguments : mapping of str to Any
         What it will be made with.
     """
+    optimizer = arguments["optimizer"]
+    if optimizer is not None:
+        optimizer = replace(optimizer, clipnorm=1.0)  # for it may be switched on live
     if table is DenseTable:
-        if arguments["optimizer"] is not None:
+        if optimizer is not None:
             value = np.zeros(1, arguments["values"].dtype)
-            DenseTable("", value, arguments["optimizer"]).push(value)
+            DenseTable("", value, optimizer).push(value)
         return
     # As small as it can be, with one row on its shard, which is admitted.
     rows = None if arguments["rows"] is None else int(arguments["index"]) + 1
     ids = np.array([arguments["index"]], np.uint64)
     SparseTable(**{**arguments, "rows": rows}).lookup(ids)
-    small = SparseTable(**{**arguments, "rows": rows, "admission": Always()})
-    small.lookup(ids)
-    if arguments["optimizer"] is not None:
+    small = SparseTable(
+        **{**arguments, "rows": rows, "admission": Always(), "optimizer": optimizer}
+    )
+    for training in (False, True):
+        small.lookup(ids, training)
+    if optimizer is not None:
         small.push(ids, np.zeros((1, arguments["dim"]), arguments["dtype"]))

@@ -312,7 +312,7 @@ class ParameterServerStrategy:
             Floats a row.
         rows : int, optional
             Ids are ``0 <= id < rows``. None: any 64-bit integer is an id, and rows are made when
-            an id is first looked up or pushed.
+            an id is first looked up (but for evaluation) or pushed.
         initializer : Initializer or float, optional
             How a row starts: `Uniform` (-0.05 to 0.05) by default, `Normal`, `Constant` or a
             number. A row depends on table name and id alone, not on servers or order.

@@ -1,17 +1,14 @@
 """A worker in a network of its own whose link is cut: what `test_network.py` runs apart.
 
-It needs to be root of a network namespace, so that it harms no network of the machine's:
-``unshare --user --map-root-user --net python -m tests.integration.cut_link FOLDER``. The worker
-gets another one; a pair of virtual devices joins the two.
+Run it after `namespaces.APART`: ``python -m tests.integration.cut_link FOLDER``. The worker gets
+another namespace; a pair of virtual devices joins the two.
 """
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +16,7 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind
-from tests.conftest import DEADLINE, wait_until
+from tests.conftest import DEADLINE
 from tests.integration.helpers import (
     CommandLine,
     Steps,
@@ -27,48 +24,9 @@ from tests.integration.helpers import (
     wait_until_ready,
     worker_name,
 )
+from tests.integration.namespaces import HERE, THERE, linked
 
-ADD_LINK = ("ip", "link", "add", "here", "type", "veth", "peer", "name", "there")
-HERE, THERE = "10.0.0.1", "10.0.0.2"
 HEARTBEAT_TIMEOUT = 2.0
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True)
-
-
-class Link:
-    """The way to another network namespace."""
-
-    def __init__(self, holder: int) -> None:
-        self.enter = ("nsenter", "--target", str(holder), "--net", "--")
-
-    def set(self, state: str) -> None:
-        """Set the far end ``up`` or ``down``; nobody is told, as with a cable."""
-        _run(*self.enter, "ip", "link", "set", "there", state)
-
-
-@contextmanager
-def linked() -> Iterator[Link]:
-    """Make the other namespace, which lasts as long as a process that idles in it."""
-    holder = subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE)
-    try:
-        own = Path("/proc/self/ns/net").readlink()
-        other = Path(f"/proc/{holder.pid}/ns/net")
-        wait_until(lambda: other.readlink() != own, "the other network is there")
-        link = Link(holder.pid)
-        _run("ip", "link", "set", "lo", "up")
-        _run(*ADD_LINK, "netns", str(holder.pid))
-        _run("ip", "address", "add", f"{HERE}/30", "dev", "here")
-        _run("ip", "link", "set", "here", "up")
-        _run(*link.enter, "ip", "link", "set", "lo", "up")
-        _run(*link.enter, "ip", "address", "add", f"{THERE}/30", "dev", "there")
-        link.set("up")
-        yield link
-    finally:
-        assert holder.stdin is not None
-        holder.stdin.close()  # ends cat
-        holder.wait(DEADLINE)
 
 
 def main(folder: Path) -> None:

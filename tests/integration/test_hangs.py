@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
+from psnb.coordinator.lane import Lane
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import frozen, wait_for_file
+from tests.test_stream import Unreadable
 
 pytestmark = pytest.mark.slow
 
@@ -150,3 +153,19 @@ def test_other_timeouts_for_the_same_strategy_are_refused(
     assert psnb.ClusterCoordinator(strategy) is coordinator
     with pytest.raises(errors.ConfigurationError, match="timeouts=Timeouts"):
         psnb.ClusterCoordinator(strategy, worker_timeout=4)
+
+
+def test_a_message_that_a_worker_cannot_unpickle_costs_its_session_and_says_so(
+    coordinator: psnb.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_message = Lane._run_message
+    bad = iter([Unreadable()])
+
+    def once(lane: Lane, closures: list[Any]) -> dict[str, Any]:
+        return {**run_message(lane, closures), "more": next(bad, None)}
+
+    monkeypatch.setattr(Lane, "_run_message", once)
+    assert coordinator.schedule(abs, args=(-1,)).fetch(DEADLINE) == 1
+    (lost,) = [e for e in coordinator.events() if e.kind is EventKind.WORKER_LOST]
+    assert "cannot be unpickled" in lost.message
+    assert "'no_such_module'" in lost.message

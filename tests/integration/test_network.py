@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 import sys
@@ -19,13 +18,10 @@ import psnb
 from psnb.parameters import CommTransport
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.black_hole import BlackHole
-from tests.integration.cut_link import ADD_LINK
 from tests.integration.helpers import CommandLine, Steps, wait_until_ready
+from tests.integration.namespaces import ADD_LINK, APART, require_namespaces
 
 pytestmark = pytest.mark.slow
-
-APART = ("unshare", "--user", "--map-root-user", "--net")
-"""Runs a command as the root of a network of its own, without any privilege."""
 
 
 def _free_port() -> int:
@@ -84,20 +80,7 @@ def test_closures_behind_a_black_hole_run_elsewhere_and_count_once(tmp_path: Pat
 
 
 def test_closures_of_a_worker_whose_link_is_cut_run_elsewhere(tmp_path: Path) -> None:
-    missing = [tool for tool in ("unshare", "nsenter", "ip") if shutil.which(tool) is None]
-    if missing:
-        pytest.skip(f"a network that can be cut needs {', '.join(missing)} (util-linux, iproute2)")
-    able = subprocess.run(
-        [*APART, *ADD_LINK],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if able.returncode:
-        pytest.skip(
-            "a network that can be cut needs user and network namespaces and virtual devices "
-            f"(veth), which this machine refuses: {able.stderr.strip()}"
-        )
+    require_namespaces(*APART, *ADD_LINK)
     done = subprocess.run(
         [*APART, sys.executable, "-m", "tests.integration.cut_link", str(tmp_path)],
         cwd=Path(__file__).parents[2],

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from psnb.errors import ConfigurationError, GradientError
 from psnb.parameters import Updates, Variable, as_nonfinite, buffered
-from psnb.parameters.gradients import norm, split_finite, summed
-from psnb.server import SGD, Adagrad
+from psnb.parameters.gradients import split_finite, summed
+from psnb.server import SGD, Adagrad, CountFilter
 from tests.parameters.test_handles import DIM, ROWS, InProcess, embedding, variable
 
 NAN, INF = np.nan, np.inf
@@ -59,8 +59,52 @@ def test_clipnorm_can_be_changed_and_switched_off_live() -> None:
     np.testing.assert_allclose(v.read(), [-4.5, -9.0, -3.0], rtol=1e-6)
 
 
-def test_norm_does_not_overflow() -> None:
-    assert norm(np.full(4, 1e38, np.float32)) == pytest.approx(2e38)
+def test_clipnorm_of_a_variable_made_without_can_be_switched_on_live() -> None:
+    v = split()
+    assert v.optimizer is not None
+    v.optimizer.clipnorm = 3.5
+    v.push([3.0, 6.0, 2.0])
+    np.testing.assert_allclose(v.read(), [-1.5, -3.0, -1.0], rtol=1e-6)
+
+
+@KINDS
+@pytest.mark.parametrize("made", [None, 1e30])
+def test_clipnorm_of_an_embedding_on_one_server_can_be_switched_on_live(
+    rows: int | None, made: float | None
+) -> None:
+    e = embedding(rows, 1, SGD(1.0, clipnorm=made), dtype="float64")
+    assert e.optimizer is not None
+    e.optimizer.clipnorm = 3.5
+    before = e.lookup([1, 2, 3])
+    e.push([1, 2, 1, 3], [[1, 0], [0, 6], [2, 0], [2, 0]])  # 3, 6 and 2: norm 7
+    expected = before - [[1.5, 0], [0, 3], [1, 0]]
+    np.testing.assert_allclose(e.lookup([1, 2, 3]), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("shards", "admission"), [(3, None), (1, CountFilter(2))])
+def test_clipnorm_of_an_embedding_is_refused_live_where_no_server_knows_the_norm(
+    shards: int, admission: CountFilter | None
+) -> None:
+    e = embedding(None, shards, SGD(1.0), admission=admission)
+    assert e.optimizer is not None
+    with pytest.raises(ConfigurationError, match=r"made without clipnorm.*\(clipnorm=1e30\)"):
+        e.optimizer.clipnorm = 3.5
+    assert e.optimizer.clipnorm is None
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_gradients_of_ids_that_are_not_admitted_count_for_the_norm(shards: int) -> None:
+    e = embedding(None, shards, SGD(1.0, clipnorm=5.0), dtype="float64", admission=CountFilter(2))
+    e.lookup([1])
+    e.push([1, 2], [[6.0, 0.0], [0.0, 8.0]])  # norm 10, and 2 is seen for the first time
+    fresh = embedding(None, shards, dtype="float64").lookup([1])
+    np.testing.assert_allclose(e.lookup([1]), fresh - [[3.0, 0.0]], rtol=0, atol=1e-12)
+
+
+def test_gradient_whose_norm_is_too_large_for_float64_is_finite_all_the_same() -> None:
+    v = variable(np.zeros(3), 3, SGD(1.0))
+    v.push([1e200, 1e200, 1.0])
+    assert v.read().tolist() == [-1e200, -1e200, -1]
 
 
 @settings(max_examples=60, deadline=None)

@@ -91,7 +91,6 @@ def test_schedule_can_take_the_place_of_a_number() -> None:
         ("learning_rate", "fast", "learning_rate='fast'"),
         ("momentum", 0.9, "momentum=0.9 needs"),
         ("centered", True, "centered=True needs"),
-        ("clipnorm", 1.0, "was made without clipnorm"),
         ("learing_rate", 0.1, "has no hyperparameter 'learing_rate'; it has learning_rate, "),
         ("_made", None, "has no hyperparameter '_made'"),
     ],
@@ -139,7 +138,7 @@ class Gone:
 
 
 def test_it_can_be_shown_when_its_servers_are_gone() -> None:
-    optimizer = LiveOptimizer(SGD(1.0), "v", [(InProcess(1).shards[0], "v")], Gone())  # type: ignore[arg-type]
+    optimizer = LiveOptimizer(SGD(1.0), "v", [(InProcess(1).shards[0], "v")], Gone(), True)  # type: ignore[arg-type]
     assert "'v', out of reach; made as SGD(" in repr(optimizer)
     with pytest.raises(ServerLostError):
         _ = optimizer.learning_rate

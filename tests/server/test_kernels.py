@@ -141,3 +141,15 @@ def test_one_bad_number_anywhere_is_seen(dtype: str, size: int, bad: float) -> N
 
 def test_no_number_at_all_is_finite() -> None:
     assert kernels.all_finite(np.empty((0, 3), np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("shape", [(0,), (1,), (1000, 7)])
+def test_norm_is_the_root_of_the_sum_of_squares(dtype: str, shape: tuple[int, ...]) -> None:
+    array = np.random.default_rng(0).normal(size=shape).astype(dtype)
+    expected = np.linalg.norm(array.astype(np.float64).reshape(-1))
+    assert kernels.norm(array) == pytest.approx(expected, rel=1e-12)
+
+
+def test_norm_does_not_overflow_the_dtype() -> None:
+    assert kernels.norm(np.full(4, 1e38, np.float32)) == pytest.approx(2e38)

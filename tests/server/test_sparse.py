@@ -45,10 +45,10 @@ class Sharded:
         owners = shard_of_ids(ids, len(self.tables), growing=True)
         return [(t, owners == i) for i, t in enumerate(self.tables)]
 
-    def lookup(self, ids: np.ndarray) -> np.ndarray:
+    def lookup(self, ids: np.ndarray, training: bool = True) -> np.ndarray:
         out = np.full((ids.size, DIM), np.nan)
         for each, at in self.split(ids):
-            out[at] = each.lookup(ids[at])
+            out[at] = each.lookup(ids[at], training)
         return out
 
     def push(self, ids: np.ndarray, gradients: np.ndarray, use: np.ndarray) -> None:
@@ -87,6 +87,13 @@ class Row:
     use: np.ndarray = field(default_factory=lambda: np.zeros(3, np.float32))
 
 
+def first(i: int) -> np.ndarray:
+    """Return how the row of an id starts."""
+    values = np.empty((1, DIM))
+    Uniform().fill(values, np.array([i], np.uint64), SEED)
+    return values[0]
+
+
 class Model:
     """What a table means: a dict of rows and a dict of sightings."""
 
@@ -102,13 +109,21 @@ class Model:
             self.sightings[i] = self.sightings.get(i, 0) + 1
             if self.sightings[i] >= self.admission.sightings:
                 del self.sightings[i]
-                first = np.empty((1, DIM))
-                Uniform().fill(first, np.array([i], np.uint64), SEED)
-                self.rows[i] = Row(first[0])
+                self.rows[i] = Row(first(i))
 
     def lookup(self, ids: np.ndarray) -> np.ndarray:
         self.sight(ids)
         found = [self.rows[i].values if i in self.rows else np.zeros(DIM) for i in ids.tolist()]
+        return np.array(found).reshape(-1, DIM)
+
+    def seen(self, ids: np.ndarray) -> np.ndarray:
+        """Return what a lookup gives that is no training."""
+        found = []
+        for i in ids.tolist():
+            at_once = self.admission.sightings == 1
+            enters = at_once and self.admission.may_enter(np.array([i], np.uint64), SEED)[0]
+            alone = first(i) if enters else np.zeros(DIM)
+            found.append(self.rows[i].values if i in self.rows else alone)
         return np.array(found).reshape(-1, DIM)
 
     def push(self, ids: np.ndarray, gradients: np.ndarray, use: np.ndarray) -> None:
@@ -142,6 +157,7 @@ class Model:
 IDS = st.lists(st.integers(0, 6) | st.integers(2**64 - 3, 2**64 - 1), max_size=8)
 OPERATIONS = st.one_of(
     st.tuples(st.just("lookup"), IDS),
+    st.tuples(st.just("look"), IDS),
     st.tuples(st.just("push"), IDS, st.integers(0, 2**32)),
     st.just(("end_day",)),
     st.tuples(
@@ -170,6 +186,9 @@ def test_a_growing_table_is_a_dict_of_rows(
                 each.end_day()
         elif name == "shrink":
             assert sum(each.shrink(*arguments) for each in found.tables) == model.shrink(*arguments)
+        elif name == "look":
+            ids = np.array(arguments[0], np.uint64)
+            np.testing.assert_allclose(found.lookup(ids, False), model.seen(ids), rtol=1e-12)
         else:
             ids = np.array(arguments[0], np.uint64)
             if name == "push":
@@ -211,6 +230,16 @@ def test_a_rehearsed_push_is_no_sighting_and_no_use() -> None:
     np.testing.assert_array_equal(made.lookup(known), before)
     assert made.describe_rows()["waiting"] == 0
     assert not made.row_use(known).any()
+
+
+@pytest.mark.parametrize("admission", ADMISSIONS)
+def test_what_a_lookup_gives_that_is_no_training_is_what_training_would_start_with(
+    admission: Admission,
+) -> None:
+    made, ids = table(admission), np.arange(40, dtype=np.uint64)
+    seen = made.lookup(ids, training=False)
+    assert made.describe_rows() == table(admission).describe_rows()
+    np.testing.assert_array_equal(seen, made.lookup(ids))
 
 
 def test_shrinking_frees_memory() -> None:

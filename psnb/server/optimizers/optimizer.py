@@ -96,10 +96,13 @@ class Optimizer(ABC):
         step : int
             How many updates the table has had before this one.
         norm : float, optional
-            Euclidean norm of the whole gradient that these rows are a part of, for ``clipnorm``.
+            Euclidean norm of the whole gradient that these rows are a part of, for ``clipnorm``;
+            if it is left out, these rows are all of it.
         """
-        if self.clipnorm is not None and norm is not None and norm > self.clipnorm:
-            gradients = gradients * values.dtype.type(self.clipnorm / norm)
+        if self.clipnorm is not None:
+            whole = kernels.norm(gradients) if norm is None else norm
+            if whole > self.clipnorm:
+                gradients = gradients * values.dtype.type(self.clipnorm / whole)
         if self.clipvalue is not None:
             bound = values.dtype.type(self.clipvalue)
             gradients = np.clip(gradients, -bound, bound)

@@ -1,0 +1,116 @@
+"""Values and datasets that each worker has one of its own of, on a real cluster."""
+
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+from typing import Any
+
+import pytest
+from distributed import Client
+
+import psnb
+from psnb import errors
+from tests.conftest import DEADLINE, wait_until
+
+LIVE: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Filled on the workers, which import this module too."""
+
+
+class Tracked:
+    """A per-worker value whose end can be seen."""
+
+    def __init__(self) -> None:
+        LIVE.add(self)
+
+
+def _count_live() -> int:
+    gc.collect()
+    return len(LIVE)
+
+
+def test_per_worker_values_at_any_depth_are_the_workers_own(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    pid = coordinator.create_per_worker_resource(os.getpid)
+    remotes = [
+        coordinator.schedule(lambda deep: (deep["x"][0], pid, os.getpid()), ({"x": [pid]},))
+        for _ in range(10)
+    ]
+    for argument, captured, actual in coordinator.fetch(remotes):
+        assert argument == captured == actual
+
+
+def test_a_dataset_is_made_on_each_worker_and_iterated_there(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    def numbers(context: psnb.InputContext) -> Any:
+        n = context.worker_index
+        while True:
+            yield n
+            n += 10
+
+    iterator = iter(coordinator.create_per_worker_dataset(numbers))
+    assert isinstance(iterator, psnb.PerWorkerValues)
+    taken = coordinator.fetch([coordinator.schedule(next, (iterator,)) for _ in range(40)])
+    for index in (0, 1):
+        mine = [n for n in taken if n % 10 == index]
+        assert sorted(mine) == [index + 10 * i for i in range(len(mine))]
+    assert len(taken) == len(set(taken))
+
+
+def test_two_iterators_of_a_dataset_are_independent(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    dataset = coordinator.create_per_worker_dataset(range(100))
+    first, second = iter(dataset), iter(dataset)
+
+    def take(a: Any, b: Any) -> tuple[int, int]:
+        return next(a), next(b)
+
+    for a, b in coordinator.fetch([coordinator.schedule(take, (first, second)) for _ in range(9)]):
+        assert a == b
+
+
+def test_next_in_the_notebook_is_refused(coordinator: psnb.ClusterCoordinator) -> None:
+    iterator = iter(coordinator.create_per_worker_dataset([1, 2]))
+    with pytest.raises(errors.ConfigurationError, match="inside a closure"):
+        next(iterator)
+
+
+def test_a_dataset_function_that_raises_fails_only_closures_that_use_it(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    iterator = iter(coordinator.create_per_worker_dataset(lambda: 1 / 0))
+    assert coordinator.schedule(lambda: 3).fetch(DEADLINE) == 3
+    remote = coordinator.schedule(next, (iterator,))
+    with pytest.raises(errors.ClosureInputError, match="division by zero"):
+        remote.fetch(DEADLINE)
+    with pytest.raises(errors.ClosureInputError):
+        coordinator.join(DEADLINE)
+
+
+def test_a_dataset_that_is_neither_iterable_nor_callable_is_refused(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    with pytest.raises(errors.ConfigurationError, match="iterable or a function"):
+        coordinator.create_per_worker_dataset(3)
+
+
+def test_a_per_worker_value_nobody_holds_is_released_on_the_workers(
+    cluster: Client, coordinator: psnb.ClusterCoordinator
+) -> None:
+    value = coordinator.create_per_worker_resource(Tracked)
+    coordinator.fetch([coordinator.schedule(id, (value,)) for _ in range(4)])
+    wait_until(
+        lambda: sum(cluster.run(_count_live).values()) == 2, "the value is there on both workers"
+    )
+    del value
+    gc.collect()
+
+    def released() -> bool:
+        coordinator.fetch([coordinator.schedule(lambda: None) for _ in range(4)])
+        return sum(cluster.run(_count_live).values()) == 0
+
+    wait_until(released, "both workers have let it go")
