@@ -125,7 +125,7 @@ class SparseTable(Table):
 
     def end_day(self) -> None:
         """Let shows and clicks decay, and count a day unseen."""
-        self._known_use().end_day()
+        self._known_use().end_day(self._rows.count)
 
     def shrink(self, threshold: float, days: float, forget_waiting: bool) -> int:
         """Remove rows of a lower score or more days unseen; return how many."""

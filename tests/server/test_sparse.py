@@ -213,6 +213,15 @@ def test_a_rehearsed_push_is_no_sighting_and_no_use() -> None:
     assert not made.row_use(known).any()
 
 
+def test_a_row_that_is_made_after_days_have_ended_was_not_unseen_on_them() -> None:
+    made, ids = table(), np.arange(6, dtype=np.uint64)
+    made.lookup(ids[:4])
+    made.lookup(ids[4:5])  # there is room for a sixth now
+    made.end_day()
+    made.lookup(ids[5:])
+    assert made.row_use(ids)[:, 2].tolist() == [1, 1, 1, 1, 1, 0]
+
+
 def test_shrinking_frees_memory() -> None:
     made = table()
     made.lookup(np.arange(20_000, dtype=np.uint64))
