@@ -15,6 +15,7 @@ import pytest
 
 from psnb.monitor.history import History
 from psnb.monitor.payload import MAX_POINTS, VERSION, Payload, Source, snapshot
+from psnb.monitor.staleness import Staleness
 from psnb.monitor.statistics import Statistics, WorkerStatistics
 from psnb.monitor.widget import CoordinatorWidget, Publisher
 
@@ -23,7 +24,9 @@ NEVER = 1e6
 """An interval after which no test still runs: only `stop` wakes such a publisher."""
 
 WORKER = WorkerStatistics("alice", "tcp://127.0.0.1:1", 0, "ready", 2, 10, 1, 3.5)
-STATISTICS = Statistics("idle", 7.0, 5, 2, 10, 1, 3, 4, (WORKER,), ("tcp://127.0.0.1:9",), {})
+STATISTICS = Statistics(
+    "idle", 7.0, 5, 2, 10, 1, 3, 4, (WORKER,), ("tcp://127.0.0.1:9",), {}, Staleness().statistics()
+)
 
 
 class FakeSource:
