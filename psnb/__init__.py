@@ -10,7 +10,15 @@ from psnb.coordinator import (
     RemoteValue,
     as_completed,
 )
-from psnb.monitor import Event, EventKind, MetricStatistics, Statistics, WorkerStatistics
+from psnb.modes import Async, BoundedStaleness, Geo, Sync
+from psnb.monitor import (
+    Event,
+    EventKind,
+    MetricStatistics,
+    StalenessStatistics,
+    Statistics,
+    WorkerStatistics,
+)
 from psnb.parameters import (
     Embedding,
     EmbeddingStatistics,
@@ -58,6 +66,8 @@ __all__ = [
     "Adam",
     "Admission",
     "Always",
+    "Async",
+    "BoundedStaleness",
     "CheckpointManager",
     "ClosureStatus",
     "ClusterCoordinator",
@@ -71,6 +81,7 @@ __all__ = [
     "EventKind",
     "ExponentialDecay",
     "FixedShards",
+    "Geo",
     "Initializer",
     "InputContext",
     "MaxSize",
@@ -88,7 +99,9 @@ __all__ = [
     "RemoteValue",
     "RowStatistics",
     "Schedule",
+    "StalenessStatistics",
     "Statistics",
+    "Sync",
     "Uniform",
     "Variable",
     "Warmup",

@@ -92,10 +92,13 @@ class Run:
         one that waits for long would make servers remember all that ended meanwhile.
     attempt : int
         1 for the first one.
+    round : int or None
+        The round that it takes part in, if there are rounds.
     """
 
     commit: int
     attempt: int = 1
+    round: int | None = None
 
 
 NOT_TAKEN = Run(-1)

@@ -26,10 +26,11 @@ from psnb.coordinator.queue import ClosureQueue
 from psnb.coordinator.remote_value import RemoteValue
 from psnb.coordinator.settings import DEFAULT_QUEUE_SIZE, Settings
 from psnb.coordinator.start_delay import StartDelay
+from psnb.coordinator.steps import Steps, gate_for
 from psnb.coordinator.structure import map_structure
 from psnb.coordinator.timeouts import DRAIN, HEARTBEAT, Timeouts
 from psnb.errors import ConfigurationError, CoordinatorClosedError
-from psnb.monitor import Event, EventLog, History, LiveView, Statistics
+from psnb.monitor import Event, EventLog, History, LiveView, Staleness, Statistics
 from psnb.runtime import make_dataset
 from psnb.strategy import ParameterServerStrategy
 
@@ -82,7 +83,8 @@ class ClusterCoordinator:
     -----
     After TensorFlow's ``tf.distribute.coordinator.ClusterCoordinator``. A closure runs at least
     once: if its worker dies, it runs again on another. Its effect on the parameters happens exactly
-    once, or not at all if it raises: see `Variable`.
+    once, or not at all if it raises: see `Variable`, and `Geo` for the mode in which it may be
+    lost.
     """
 
     strategy: ParameterServerStrategy
@@ -129,8 +131,13 @@ class ClusterCoordinator:
         )
         # The queue wakes the lanes and the lanes take from the queue: one must know the other late.
         self._queue = ClosureQueue(
-            settings.max_queue_size, lambda: membership.wake_lanes(), self._events
+            settings.max_queue_size,
+            lambda: membership.wake_lanes(),
+            self._events,
+            gate_for(strategy.mode),
+            lambda step: steps.begin(step),
         )
+        self._staleness = Staleness()
         weak = weakref.ref(strategy)
 
         def workers(cluster: dict[str, Any]) -> dict[str, str]:
@@ -144,10 +151,14 @@ class ClusterCoordinator:
             self._queue,
             self._resources,
             self.history,
+            self._staleness,
             self._events,
             settings.timeouts,
             settings.start_delay,
+            strategy.mode,
+            strategy.name,
         )
+        steps = Steps(self._queue, membership, strategy)
         self._ids = itertools.count()
         self._started = time.monotonic()
         self._elapsed: float | None = None
@@ -276,7 +287,7 @@ class ClusterCoordinator:
         ]
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until every scheduled closure has ended.
+        """Wait until every scheduled closure has ended, and has had its effect on the parameters.
 
         Parameters
         ----------
@@ -316,7 +327,9 @@ class ClusterCoordinator:
         await join(self._queue, timeout)
 
     def done(self) -> bool:
-        """Return whether every scheduled closure has ended; cheap, never blocks.
+        """Return whether every scheduled closure has ended and has had its effect.
+
+        Cheap, never blocks.
 
         Raises
         ------
@@ -488,6 +501,7 @@ class ClusterCoordinator:
             workers=self._membership.statistics(),
             servers=self.strategy.server_addresses,
             metrics=self.history.metrics(),
+            staleness=self._staleness.statistics(),
         )
 
     def events(self) -> tuple[Event, ...]:

@@ -25,8 +25,9 @@ from psnb.coordinator.per_worker import ResourceRegistry
 from psnb.coordinator.queue import ClosureQueue
 from psnb.coordinator.start_delay import StartDelay
 from psnb.coordinator.timeouts import Timeouts
-from psnb.monitor import EventKind, EventLog, History, WorkerStatistics
-from psnb.runtime import HANDLER
+from psnb.modes import Geo, Mode
+from psnb.monitor import EventKind, EventLog, History, Staleness, WorkerStatistics
+from psnb.runtime import HANDLER, unpack_error
 from psnb.stream import MessageStream, message_stream
 
 OPEN_TIMEOUT = 10.0
@@ -56,18 +57,29 @@ class Lane:
         What the worker must have.
     history : History
         Where reports go.
+    staleness : Staleness
+        Where the staleness of updates is counted.
     events : EventLog
         Where the worker's coming and going is noted.
     timeouts : Timeouts
         How patient to be.
     start_delay : StartDelay
         When to take the first closure.
+    mode : Mode
+        How updates come together.
+    strategy : str
+        Whose updates do: those to parameters of another one are made at once.
     connect : callable
         Opens a connection to an address.
     on_idle : callable
         Called with the lane when the worker could do more than there is.
     others_starve : callable
         Tells whether other workers have nothing to do.
+
+    Attributes
+    ----------
+    num_workers : int
+        Workers that there are at the moment; the event loop's alone.
     """
 
     def __init__(
@@ -79,19 +91,22 @@ class Lane:
         queue: ClosureQueue,
         resources: ResourceRegistry,
         history: History,
+        staleness: Staleness,
         events: EventLog,
         timeouts: Timeouts,
         start_delay: StartDelay,
+        mode: Mode,
+        strategy: str,
         connect: Callable[[str], Awaitable[Comm]],
         on_idle: Callable[[Lane], None],
         others_starve: Callable[[], bool],
     ) -> None:
         self.name, self.address, self.index = name, address, index
         self.state = LaneState.CONNECTING
-        self._num_workers = num_workers
+        self.num_workers = num_workers
         self._queue, self._resources, self._history = queue, resources, history
-        self._events, self._timeouts = events, timeouts
-        self._start_delay = start_delay
+        self._staleness, self._events, self._timeouts = staleness, events, timeouts
+        self._start_delay, self._mode, self._strategy = start_delay, mode, strategy
         self._connect, self._on_idle, self._others_starve = connect, on_idle, others_starve
         self._stream: MessageStream | None = None  # once the worker may be sent closures
         self._heard = True
@@ -102,6 +117,7 @@ class Lane:
         self._latency = Duration()  # of an answer beyond the time that its closure took
         self._told_to_stop: set[int] = set()
         self._drained = asyncio.Event()
+        self._flushing: asyncio.Future[bytes] | None = None
         self._functions: OrderedDict[str, None] = OrderedDict()
         self._known_resources: set[int] = set()
         self._completed = self._failed = 0
@@ -146,6 +162,7 @@ class Lane:
             self._enter(LaneState.LOST)
             if stream is not None:
                 stream.abort()
+            self._flushed(b"")
             closures = self._load.clear()
             kind, text = ended or (None, "the lane was ended")
             if kind is not None:
@@ -169,7 +186,10 @@ class Lane:
         # In a frame of its own, and so for results: what lives on here must not hold the last
         # closures, which keep their per-worker values alive.
         self._load.refused = False
-        self._load.ahead = SPREAD_SECONDS if self._others_starve() else AHEAD_SECONDS
+        if self._queue.limited:
+            self._load.ahead = 0.0
+        else:
+            self._load.ahead = SPREAD_SECONDS if self._others_starve() else AHEAD_SECONDS
         if self.state is LaneState.READY:
             closures = self._queue.take(self._load.add, self.statistics)
         else:
@@ -189,6 +209,19 @@ class Lane:
         """Ask for all closures back that the worker has not begun; on the event loop only."""
         if self._stream is not None and (waiting := self._load.waiting()):
             self._stream.send({"op": "recall", "ids": waiting})
+
+    async def flush(self) -> bytes:
+        """Have the worker send what it holds of its own; on the event loop.
+
+        Returns the pickled exception if it could not, else nothing. The worker answers within the
+        time limits of its requests, or is lost.
+        """
+        if self._stream is None:
+            return b""
+        if self._flushing is None:
+            self._flushing = asyncio.get_running_loop().create_future()
+            self._stream.send({"op": "flush"})
+        return await asyncio.shield(self._flushing)
 
     def starves(self) -> bool:
         """Return whether the worker has threads without work; on the event loop only."""
@@ -239,6 +272,7 @@ class Lane:
                     raise ConnectionError(f"it leaves, and did not finish within {draining:g} s")
 
     async def _open(self) -> MessageStream:
+        mode = self._mode
         async with asyncio.timeout(OPEN_TIMEOUT):
             comm = await self._connect(self.address)
             try:
@@ -247,9 +281,11 @@ class Lane:
                         "op": HANDLER,
                         "coordinator": self._queue.name,
                         "worker_index": self.index,
-                        "num_workers": self._num_workers,
+                        "num_workers": self.num_workers,
                         "beat": self._timeouts.beat,
                         "drain": self._timeouts.drain,
+                        "strategy": self._strategy,
+                        "exchange": mode.closures if isinstance(mode, Geo) else None,
                     }
                 )
                 reply = await comm.read()
@@ -270,7 +306,14 @@ class Lane:
 
     async def _end_when_drained(self) -> None:
         await self._drained.wait()
+        if isinstance(self._mode, Geo) and (error := await self.flush()):
+            raise ConnectionError(f"it could not send what it had learned: {unpack_error(error)}")
         raise _Drained
+
+    def _flushed(self, error: bytes) -> None:
+        flushing, self._flushing = self._flushing, None
+        if flushing is not None and not flushing.done():
+            flushing.set_result(error)
 
     def _end_if_drained(self) -> None:
         if self.state is LaneState.DRAINING and not self._load:
@@ -311,10 +354,14 @@ class Lane:
         return {
             "op": "run",
             "settled_below": self._queue.settled_below(),
+            "workers": self.num_workers,
             "functions": functions,
             "forget": forget,
             "closures": [
-                (c.id, c.function.id, c.run.attempt, c.run.commit, c.call.payload, c.call.inputs)
+                (
+                    *(c.id, c.function.id, c.run.attempt, c.run.commit, c.run.round),
+                    *(c.call.payload, c.call.inputs),
+                )
                 for c in closures
             ],
         }
@@ -330,13 +377,20 @@ class Lane:
         for when, values in message["reports"]:
             self._history.add(when, values)
         outcomes = []
-        for closure_id, succeeded, payload, seconds in message["results"]:
+        for closure_id, succeeded, payload, seconds, pushed, staleness in message["results"]:
             closure = self._load.remove(closure_id)
-            outcomes.append((closure, succeeded, payload))
+            outcomes.append((closure, succeeded, payload, pushed))
+            if staleness is not None:
+                self._staleness.add(staleness)
             closure.function.duration.add(seconds)
             self._completed += succeeded
             self._failed += not succeeded
             self._busy_seconds += seconds
+        if (flushed := message.get("flushed")) is not None:
+            error, staleness = flushed
+            if staleness is not None:
+                self._staleness.add(staleness)
+            self._flushed(error)
         if returned := message["returned"]:
             self._queue.give_back([self._load.remove(closure_id) for closure_id in returned])
         if outcomes:

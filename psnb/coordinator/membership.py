@@ -31,7 +31,9 @@ from psnb.coordinator.start_delay import StartDelay
 from psnb.coordinator.timeouts import Timeouts
 from psnb.coordinator.workload import Workload
 from psnb.demand import Demand
-from psnb.monitor import EventKind, EventLog, History, WorkerStatistics
+from psnb.modes import Mode
+from psnb.monitor import EventKind, EventLog, History, Staleness, WorkerStatistics
+from psnb.runtime import unpack_error
 from psnb.scaling import DEMAND
 
 logger = logging.getLogger("psnb")
@@ -52,7 +54,7 @@ class Membership:
     workers : callable
         Takes the scheduler's description of the cluster, returns name by address of the workers
         that may run closures.
-    queue, resources, history, events, timeouts, start_delay
+    queue, resources, history, staleness, events, timeouts, start_delay, mode, strategy
         Handed to the lanes.
     """
 
@@ -63,12 +65,16 @@ class Membership:
         queue: ClosureQueue,
         resources: ResourceRegistry,
         history: History,
+        staleness: Staleness,
         events: EventLog,
         timeouts: Timeouts,
         start_delay: StartDelay,
+        mode: Mode,
+        strategy: str,
     ) -> None:
         self._client, self._workers = client, workers
         self._queue, self._resources, self._history = queue, resources, history
+        self._staleness, self._mode, self._strategy = staleness, mode, strategy
         self._events, self._timeouts = events, timeouts
         self._start_delay = start_delay
         self._backoff = Backoff()
@@ -85,21 +91,37 @@ class Membership:
 
     def wake_lanes(self) -> None:
         """Let as many idle lanes look for work as there is work for; any thread."""
-        self._soon(self._wake_lanes)
+        self.soon(self._wake_lanes)
 
     def wake_all_lanes(self) -> None:
         """Let all lanes tell their workers what per-worker values to make; any thread."""
-        self._soon(self._wake_all_lanes)
+        self.soon(self._wake_all_lanes)
 
     def call_back(self) -> None:
         """Let workers return what they have not begun; any thread."""
-        self._soon(self._call_back)
+        self.soon(self._call_back)
 
-    def _soon(self, callback: Callable[[], None]) -> None:
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Call back on the event loop; any thread."""
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
             logger.debug("the Dask client is closed; nobody can run what was scheduled")
+
+    async def flush(self) -> None:
+        """Have workers send what they hold of their own; on the event loop.
+
+        What those hold that are lost meanwhile is lost with them.
+
+        Raises
+        ------
+        Exception
+            What the first worker raised that could not.
+        """
+        answers = await asyncio.gather(*(lane.flush() for lane in list(self._tasks)))
+        for answer in answers:
+            if answer:
+                raise unpack_error(answer)
 
     def statistics(self) -> tuple[WorkerStatistics, ...]:
         """Return a snapshot of the workers, by index; any thread."""
@@ -212,6 +234,8 @@ class Membership:
         self._backoff.keep(set(names))
         newcomers = [a for a in names if a not in served and self._backoff.ready(a, now)]
         count = sum(lane.address in names for lane in self._tasks) + len(newcomers)
+        for lane in self._tasks:
+            lane.num_workers = count
         for address in newcomers:
             index = next(
                 (lane.index for lane in self._lanes if lane.state is LaneState.LOST),
@@ -225,9 +249,12 @@ class Membership:
                 self._queue,
                 self._resources,
                 self._history,
+                self._staleness,
                 self._events,
                 self._timeouts,
                 self._start_delay,
+                self._mode,
+                self._strategy,
                 self._connect,
                 self._on_idle,
                 self._others_starve,

@@ -31,7 +31,8 @@ class Options:
     worker : str, int, callable or None
         Which worker must run it.
     detached : bool
-        Its failure is told to those who fetch it alone, and starts no generation of errors.
+        Its failure is told to those who fetch it alone, and starts no generation of errors; it
+        changes no parameters, so it may begin whatever the update mode.
 
     Raises
     ------

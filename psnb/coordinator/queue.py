@@ -5,6 +5,9 @@ and `put_back`. Errors come in *generations*: with the first failure every queue
 cancelled, the running ones are waited for, and then the next `put`, `join` or `done` raises the
 first error once, the others of the generation attached. After that the queue is as new.
 
+A `Gate` tells which closures may begin, by the update mode. What it wants done elsewhere goes out
+through ``on_step`` and comes back with `stepped`; nothing is over before that.
+
 What is queued waits for a worker (`Waiting` knows in which order) or for the results of other
 closures (`Dependents`). When one of those fails, its dependents fail with it; they add no error to
 the generation, which would only say the same again.
@@ -24,6 +27,7 @@ from dataclasses import dataclass
 
 from psnb.coordinator.closure import NOT_TAKEN, Closure, Run
 from psnb.coordinator.dependents import Dependents
+from psnb.coordinator.gate import Gate, Step
 from psnb.coordinator.generation import Generation
 from psnb.coordinator.options import Chooser, Pin
 from psnb.coordinator.remote_value import RemoteValue
@@ -61,6 +65,10 @@ class ClosureQueue:
         Called without the lock when a lane that went away hungry may come again; any thread.
     events : EventLog, optional
         Where retries, failures and cancellations are noted; without the lock, too.
+    gate : Gate, optional
+        Which closures may begin; its own from now on.
+    on_step : callable, optional
+        Called with the lock when the gate wants something done: it must neither block nor raise.
     """
 
     def __init__(
@@ -68,8 +76,12 @@ class ClosureQueue:
         max_size: int,
         on_work: Callable[[], None] = lambda: None,
         events: EventLog | None = None,
+        gate: Gate | None = None,
+        on_step: Callable[[Step], None] = lambda step: None,
     ) -> None:
         self._max_size = max_size
+        self._gate = gate or Gate()
+        self._on_step = on_step
         self._on_work = on_work
         self._events = EventLog() if events is None else events
         self._news: list[tuple[EventKind, str, list[Closure]]] = []  # not in the log yet
@@ -140,7 +152,9 @@ class ClosureQueue:
     def has_work(self) -> bool:
         """Return whether anything waits for a worker; if not, ``on_work`` tells when."""
         with self._room:
-            if self._waiting and not self._paused:
+            # A pinned one may be psnb's own, which no gate holds up.
+            open_ = self._gate.open() or self._waiting.pinned()
+            if self._waiting and not self._paused and open_:
                 return True
             self._hungry = True
             return False
@@ -167,7 +181,7 @@ class ClosureQueue:
         self._tell()
 
     def wait_until_nothing_runs(self, timeout: float | None) -> None:
-        """Wait for what runs, whatever waits.
+        """Wait for what runs, and for its effect, whatever waits.
 
         Raises
         ------
@@ -175,33 +189,46 @@ class ClosureQueue:
             If that takes longer than ``timeout`` seconds; it goes on.
         """
         with self.settled:
-            if not self.settled.wait_for(lambda: not self._running, timeout):
+            if not self.settled.wait_for(lambda: self._closed or self._at_rest(), timeout):
                 raise TimeoutError(
                     f"after {timeout} s {len(self._running)} closures are in flight; they go on"
                 )
 
-    def settle(self, outcomes: Iterable[tuple[Closure, bool, bytes]]) -> None:
+    def settle(self, outcomes: Iterable[tuple[Closure, bool, bytes, bool]]) -> None:
         """Record how running closures ended.
 
         Parameters
         ----------
         outcomes : iterable of tuple
-            Closure, whether it returned, and its pickled value or exception. Outcomes of closures
-            that do not run any more (the queue was closed) are dropped.
+            Closure, whether it returned, its pickled value or exception, and whether it has pushed
+            gradients. Outcomes of closures that do not run any more (the queue was closed) are
+            dropped.
         """
         with self.settled:
-            for closure, succeeded, outcome in outcomes:
+            for closure, succeeded, outcome, pushed in outcomes:
                 if self._running.pop(closure.id, None) is None:
                     continue
                 if succeeded:
                     self._completed += 1
-                    self._end(closure)
+                    self._end(closure, pushed=pushed)
                     closure.remote.set_status(ClosureStatus.COMPLETED, outcome)
                     if self._dependents:
                         for ready in self._dependents.complete(closure.remote, outcome):
                             self._wait(ready)
                 else:
                     self._fail(closure, outcome)
+            self._announce()
+        self._tell()
+
+    def stepped(self, error: Exception | None) -> None:
+        """Hear that what the gate wanted was done, or why it could not be."""
+        with self.settled:
+            self._gate.stepped()
+            if error is not None and not self._closed:
+                remote = RemoteValue(self.settled)
+                remote.set_status(ClosureStatus.FAILED, pack_error(error, []))
+                self._errors.add(remote)
+                self._cancel_queued("what was pushed could not be applied")
             self._announce()
         self._tell()
 
@@ -278,7 +305,7 @@ class ClosureQueue:
         self._tell()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until nothing waits or runs.
+        """Wait until nothing waits or runs, and all has had its effect.
 
         Raises
         ------
@@ -290,17 +317,17 @@ class ClosureQueue:
             If the queue is, or gets, closed.
         """
         with self.settled:
-            if not self.settled.wait_for(lambda: self._closed or self._idle(), timeout):
-                raise TimeoutError(
-                    f"after {timeout} s {self._queued()} closures are queued and "
-                    f"{len(self._running)} in flight; they go on"
-                )
+            if not self.settled.wait_for(lambda: self._closed or self._finished(), timeout):
+                left = f"{self._queued()} closures are queued and {len(self._running)} in flight"
+                if not self._queued() and not self._running:
+                    left = "what closures pushed is not applied yet"
+                raise TimeoutError(f"after {timeout} s {left}; they go on")
             self._require_open()
             if self._errors:
                 self._raise_errors()
 
     def done(self) -> bool:
-        """Return whether nothing waits or runs; never blocks.
+        """Return whether nothing waits or runs, and all has had its effect; never blocks.
 
         Raises
         ------
@@ -311,7 +338,7 @@ class ClosureQueue:
         """
         with self.settled:
             self._require_open()
-            if not self._idle():
+            if not self._finished():
                 return False
             if self._errors:
                 self._raise_errors()
@@ -338,6 +365,11 @@ class ClosureQueue:
                 self._cancel(closure, reason)
             self._room.notify_all()
             self._announce()
+
+    @property
+    def limited(self) -> bool:
+        """Whether closures may have to wait though workers are free: send none ahead."""
+        return self._gate.limits
 
     def failing(self) -> bool:
         """Return whether an error waits to be raised: what runs had better stop early."""
@@ -426,12 +458,23 @@ class ClosureQueue:
     # What follows runs under the lock.
 
     def _take(self, admit: Callable[[Closure], bool], pins: Sequence[Pin]) -> list[Closure]:
-        taken = self._waiting.take(admit, pins) if not self._paused else []
+        gate = self._gate
+
+        def begin(closure: Closure) -> bool:
+            if closure.options.detached:
+                return admit(closure)
+            if not gate.admits(closure) or not admit(closure):
+                return False
+            gate.begin(closure)
+            return True
+
+        taken = self._waiting.take(begin, pins) if not self._paused else []
         for closure in taken:
             closure.remote.set_status(ClosureStatus.RUNNING)
             self._running[closure.id] = closure
             if closure.run is NOT_TAKEN:
                 closure.run = Run(next(self._commits))
+            closure.run.round = gate.round
         # Also if one was refused: others may be waiting for another worker.
         self._hungry = True
         if taken:
@@ -440,7 +483,8 @@ class ClosureQueue:
 
     def _requeue(self, closure: Closure) -> None:
         closure.remote.set_status(ClosureStatus.QUEUED)
-        self._waiting.add_first(closure)
+        urgent = not closure.options.detached and self._gate.put_back(closure)
+        self._waiting.add_first(closure, of_all=urgent)
         self._call_when_hungry()
 
     def _call_when_hungry(self) -> None:
@@ -463,8 +507,25 @@ class ClosureQueue:
                 return
             self._room.wait()
 
-    def _idle(self) -> bool:
-        return not self._running and not self._queued()
+    def _finished(self) -> bool:
+        return not self._queued() and self._at_rest()
+
+    def _at_rest(self) -> bool:
+        # Whether nothing runs, and what did has had its effect; if it has not, see to it.
+        if self._running:
+            return False
+        if self._gate.complete():
+            return True
+        self._gate.finish()
+        self._go_on()
+        return self._gate.complete()
+
+    def _go_on(self) -> None:
+        # Where closures have ended or were put back, others may begin, or a step is due.
+        if (step := self._gate.due()) is not None:
+            self._on_step(step)
+        if self._gate.limits and self._waiting:
+            self._call_when_hungry()
 
     def _require_open(self) -> None:
         if self._closed:
@@ -485,9 +546,11 @@ class ClosureQueue:
         self._end(closure)
         closure.remote.set_status(ClosureStatus.FAILED, error)
 
-    def _end(self, closure: Closure) -> None:
+    def _end(self, closure: Closure, *, pushed: bool = False) -> None:
         if closure.run is not NOT_TAKEN:
             self._watermark.end(closure.run.commit)
+            if not closure.options.detached:
+                self._gate.end(closure, pushed=pushed)
 
     def _cancel_queued(self, reason: str) -> None:
         cancelled = self._waiting.clear()
@@ -510,10 +573,12 @@ class ClosureQueue:
         closure.remote.set_status(ClosureStatus.CANCELLED, text)
 
     def _announce(self) -> None:
+        if not self._closed:
+            self._go_on()
         self.settled.notify_all()
         if self._errors or self._closed:
             self._room.notify_all()
-        if self._idle_callbacks and self._idle():
+        if self._idle_callbacks and self._finished():
             for callback in self._idle_callbacks:
                 callback()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection
 from heapq import heappop, heappush
+from math import inf
 
 from psnb.coordinator.closure import Closure
 from psnb.coordinator.options import Chooser, Pin
@@ -22,13 +23,13 @@ class _Line:
 
     def __init__(self, pin: Pin | None = None) -> None:
         self.pin = pin
-        self._levels: dict[int, deque[Closure]] = {}
-        self._heap: list[int] = []  # the negated priorities in `_levels`, none of which is empty
+        self._levels: dict[float, deque[Closure]] = {}
+        self._heap: list[float] = []  # the negated priorities in `_levels`, none of which is empty
 
     def __bool__(self) -> bool:
         return bool(self._heap)
 
-    def level(self, priority: int) -> deque[Closure]:
+    def level(self, priority: float) -> deque[Closure]:
         """Return the closures of a priority; the caller adds one, so that it is not empty."""
         found = self._levels.get(priority)
         if found is None:
@@ -36,7 +37,7 @@ class _Line:
             heappush(self._heap, -priority)
         return found
 
-    def rank(self) -> tuple[int, int]:
+    def rank(self) -> tuple[float, int]:
         """Return what tells the first closure's turn among the lines: lower is earlier."""
         return self._heap[0], self._levels[-self._heap[0]][0].id
 
@@ -84,11 +85,11 @@ class Waiting:
         line.level(options.priority).append(closure)
         self._size += 1
 
-    def add_first(self, closure: Closure) -> None:
-        """Put a closure before those of its priority."""
+    def add_first(self, closure: Closure, *, of_all: bool = False) -> None:
+        """Put a closure before those of its priority, or before those of every priority."""
         options = closure.options
         line = self._anywhere if options.worker is None else self._line(options.worker)
-        line.level(options.priority).appendleft(closure)
+        line.level(inf if of_all else options.priority).appendleft(closure)
         self._size += 1
 
     def choosers(self) -> list[Chooser]:

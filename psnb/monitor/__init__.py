@@ -3,6 +3,7 @@
 from psnb.monitor.display import LiveView
 from psnb.monitor.events import Event, EventKind, EventLog
 from psnb.monitor.history import History
+from psnb.monitor.staleness import Staleness, StalenessStatistics
 from psnb.monitor.statistics import MetricStatistics, Statistics, WorkerStatistics
 
 __all__ = [
@@ -12,6 +13,8 @@ __all__ = [
     "History",
     "LiveView",
     "MetricStatistics",
+    "Staleness",
+    "StalenessStatistics",
     "Statistics",
     "WorkerStatistics",
 ]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from psnb.monitor.staleness import StalenessStatistics
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatistics:
@@ -89,6 +91,8 @@ class Statistics:
         Addresses of the parameter servers.
     metrics : mapping of str to MetricStatistics
         What closures reported.
+    staleness : StalenessStatistics
+        How far behind the updates of closures were.
     """
 
     state: str
@@ -102,3 +106,4 @@ class Statistics:
     workers: tuple[WorkerStatistics, ...]
     servers: tuple[str, ...]
     metrics: Mapping[str, MetricStatistics]
+    staleness: StalenessStatistics

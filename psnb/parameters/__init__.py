@@ -15,11 +15,13 @@ from psnb.parameters.dense_shards import DenseShard
 from psnb.parameters.embedding import Embedding
 from psnb.parameters.gradients import NonFinite, as_nonfinite
 from psnb.parameters.live_optimizer import LiveOptimizer
+from psnb.parameters.local_copies import LocalCopies
 from psnb.parameters.partition import FixedShards, MaxSize, MinSize, Partitioner, row_ranges
+from psnb.parameters.rounds import apply_round
 from psnb.parameters.table_statistics import EmbeddingStatistics, RowStatistics
 from psnb.parameters.together import pull, push
 from psnb.parameters.transport import CommTransport, Transport, set_process_transport
-from psnb.parameters.updates import CommitId, Updates, buffered
+from psnb.parameters.updates import CommitId, Round, Updates, buffered
 from psnb.parameters.variable import Variable
 
 __all__ = [
@@ -30,15 +32,18 @@ __all__ = [
     "EmbeddingStatistics",
     "FixedShards",
     "LiveOptimizer",
+    "LocalCopies",
     "MaxSize",
     "MinSize",
     "NonFinite",
     "Partitioner",
     "Request",
+    "Round",
     "RowStatistics",
     "Transport",
     "Updates",
     "Variable",
+    "apply_round",
     "as_admission",
     "as_initializer",
     "as_nonfinite",

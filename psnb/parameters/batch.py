@@ -176,14 +176,16 @@ class Batch:
             self.failed(positions, InternalError(f"a request could not be sent: {error!r}"))
             raise
 
-    def results(self) -> list[Any]:
-        """Return all results, or raise the first error."""
+    def results(self, seen: dict[ShardId, int] | None = None) -> list[Any]:
+        """Return all results, or raise the first error; see `Transport.call`."""
         answers, self._answers = self._answers, []
         found = []
-        for answer in answers:
+        for request, answer in zip(self.requests, answers, strict=True):
             if answer is None or answer[0] != "OK":
                 raise answer[1] if answer else CoordinatorClosedError("nobody waits any more")
             found.append(answer[1])
+            if seen is not None and isinstance(request.to, ShardId):
+                seen.setdefault(request.to, answer[2])
         return found
 
     def _settle(self, position: int, answer: tuple[Any, ...]) -> None:

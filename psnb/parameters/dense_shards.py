@@ -47,6 +47,12 @@ class DenseShards(Handle):
         self.shape, self.dtype = shape, dtype
         self._shards = tuple(shards)
 
+    @property
+    def clips_by_norm(self) -> bool:  # noqa: D102 - inherited
+        # Of one that is divided it may be switched on live.
+        divided = self._made is not None and len(self._shards) > 1
+        return divided or super().clips_by_norm
+
     def describe(self) -> dict[str, Any]:
         """Return what a checkpoint must have to be loaded, as JSON holds it."""
         return {

@@ -12,7 +12,7 @@ from psnb.parameters.batch import Request
 from psnb.parameters.gradients import NonFinite
 from psnb.parameters.live_optimizer import LiveOptimizer
 from psnb.parameters.transport import Transport, process_transport
-from psnb.parameters.updates import TableWrite, write
+from psnb.parameters.updates import TableWrite, current_updates, write
 from psnb.placement import ShardId
 from psnb.server import Optimizer
 
@@ -58,8 +58,23 @@ class Handle:
 
     @property
     def transport(self) -> Transport:
-        """The way to the servers."""
-        return self._transport or process_transport()
+        """The way to the servers; in a closure, to what it works on."""
+        if self._transport is not None:
+            return self._transport
+        updates = current_updates()
+        if updates is not None and updates.way is not None:
+            return updates.way
+        return process_transport()
+
+    @property
+    def clips_by_norm(self) -> bool:
+        """Whether the optimizer may scale gradients by a norm that no shard alone knows."""
+        return self._made is not None and self._made.clipnorm is not None
+
+    @property
+    def table_names(self) -> frozenset[str]:
+        """What it is called on its shards."""
+        return frozenset(table for _, table in self._tables)
 
     def _knows_norm(self) -> bool:
         """Return whether servers know the norm of a push."""

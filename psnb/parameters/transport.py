@@ -31,7 +31,7 @@ from tornado.ioloop import IOLoop
 from psnb.errors import ConfigurationError, CoordinatorClosedError, PsnbError, ServerLostError
 from psnb.parameters.batch import Batch, Request, lost, unreadable
 from psnb.parameters.connection import CONNECT_TIMEOUT, Connection, open_connection
-from psnb.placement import Directory, ServerAddress
+from psnb.placement import Directory, ServerAddress, ShardId
 from psnb.stream import UnreadableError
 
 CALL_TIMEOUT = 60.0
@@ -56,8 +56,12 @@ _CLOSED = "the Dask client or worker that carries parameters was closed"
 class Transport(Protocol):
     """Something that carries requests to servers."""
 
-    def call(self, requests: Sequence[Request]) -> list[Any]:
+    def call(
+        self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
+    ) -> list[Any]:
         """Run all requests, at the same time where they can, and return their results in order.
+
+        ``seen`` takes up how many updates of closures each shard has had that is not there yet.
 
         Raises
         ------
@@ -119,7 +123,9 @@ class CommTransport:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._hang_up)
 
-    def call(self, requests: Sequence[Request]) -> list[Any]:  # noqa: D102 - inherited
+    def call(  # noqa: D102 - inherited
+        self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
+    ) -> list[Any]:
         try:
             if asyncio.get_running_loop() is self._loop:
                 raise ConfigurationError(
@@ -136,7 +142,7 @@ class CommTransport:
             self._wait(batch)
         finally:
             batch.done.cancel()  # of no effect when it is done; else nobody waits any more
-        return batch.results()
+        return batch.results(seen)
 
     async def ask(self, server: ServerAddress, operation: str, timeout: float, **more: Any) -> Any:
         """Run one operation of a server itself; on the event loop.

@@ -5,19 +5,23 @@ of the thread); reads of the same parameter send the held-back writes along and 
 the closure's end all go out in one message to each server, under the closure's id: a shard applies
 an id once. If the closure fails, nothing was written. Writes outside of closures, and those that
 shall be made at once, go out under a number of this process.
+
+With the answers come how many updates a shard has had. A closure's commit tells what its first read
+of the shard was told, so that the shard can say how stale it is.
 """
 
 from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 import numpy as np
 
+from psnb.errors import ConfigurationError
 from psnb.parameters.batch import Request
 from psnb.parameters.transport import Transport
 from psnb.placement import ShardId
@@ -49,11 +53,76 @@ class CommitId:
     settled_below: int
 
 
-class Updates:
-    """Writes in order, to be committed together. Belongs to one thread."""
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Which round a closure takes part in.
 
-    def __init__(self) -> None:
+    Attributes
+    ----------
+    strategy : str
+        Whose parameters it is about: what is pushed to those of another one is not held back.
+    number : int
+        Which round.
+    """
+
+    strategy: str
+    number: int
+
+
+PUSHES = frozenset({"push", "record"})
+"""What is applied at the end of a round, where there are rounds."""
+
+_NOTHING_READ = -1
+
+
+class Updates:
+    """Writes in order, to be committed together. Belongs to one thread.
+
+    Parameters
+    ----------
+    counted : bool
+        Whether they are an update whose staleness counts, as those of closures are.
+    turn : Round, optional
+        The round in which the closure runs.
+    way : Transport, optional
+        What the closure reads and writes through; None for the transport of the process.
+
+    Attributes
+    ----------
+    holds : sequence of CommitId
+        Closures whose pushes are among the writes: shards remember it (`LocalCopies`).
+    """
+
+    def __init__(
+        self,
+        *,
+        counted: bool = False,
+        turn: Round | None = None,
+        way: Transport | None = None,
+    ) -> None:
+        self.counted, self.turn, self.way = counted, turn, way
+        self.holds: Sequence[CommitId] = ()
         self._writes: dict[ShardId, list[tuple[str, str, Mapping[str, Any]]]] = {}
+        self._seen: dict[ShardId, int] = {}  # the version of each shard that was read first
+
+    @property
+    def pushed(self) -> bool:
+        """Whether there are gradients among them."""
+        return any(
+            operation == "push" and (self.turn is None or self.in_round(shard))
+            for shard, writes in self._writes.items()
+            for _, operation, _ in writes
+        )
+
+    @property
+    def shards(self) -> tuple[ShardId, ...]:
+        """The shards that are written to."""
+        return tuple(self._writes)
+
+    def drop_pushes(self, shards: Collection[ShardId]) -> None:
+        """Forget the gradients that would go to some shards."""
+        for shard in shards:
+            self._writes[shard] = [w for w in self._writes[shard] if w[1] != "push"]
 
     def add(self, writes: Sequence[TableWrite]) -> None:
         """Take writes in as they are."""
@@ -71,25 +140,52 @@ class Updates:
         return bool(self._writes)
 
     def pending(self, shard: ShardId, table: str) -> list[Write]:
-        """Return the writes that a table has not seen yet."""
-        writes = self._writes.get(shard, ())
-        return [(operation, arguments) for name, operation, arguments in writes if name == table]
+        """Return the writes that a table has not seen yet, and that a read is to show.
 
-    def commit(self, transport: Transport, identity: CommitId) -> None:
+        What is pushed in a round changes nothing before its end.
+        """
+        hidden = PUSHES if self.in_round(shard) else ()
+        writes = self._writes.get(shard, ())
+        return [
+            (operation, arguments)
+            for name, operation, arguments in writes
+            if name == table and operation not in hidden
+        ]
+
+    def in_round(self, shard: ShardId) -> bool:
+        """Return whether what is pushed to a shard waits for the end of a round."""
+        return self.turn is not None and shard.strategy == self.turn.strategy
+
+    def read(self, transport: Transport, requests: Sequence[Request]) -> list[Any]:
+        """Run requests; of shards that are read for the first time, note the version."""
+        return transport.call(requests, self._seen) if self.counted else transport.call(requests)
+
+    def commit(self, transport: Transport, identity: CommitId) -> int | None:
         """Send all writes: each shard applies its part whole, and an id once.
+
+        Returns
+        -------
+        int or None
+            If they count: how many other updates came since the first read, on the shard where they
+            were most.
 
         Raises
         ------
         ServerLostError
             If a server is gone; the others may have applied their part.
         """
-        arguments = asdict(identity)
-        transport.call(
-            [
-                Request(shard, "", "commit", {**arguments, "writes": writes})
-                for shard, writes in self._writes.items()
-            ]
-        )
+        requests = []
+        for shard, writes in self._writes.items():
+            arguments = {**asdict(identity), "writes": writes}
+            if self.counted:
+                arguments["seen"] = self._seen.get(shard, _NOTHING_READ)
+            if self.holds:
+                arguments["holds"] = [astuple(each) for each in self.holds]
+            if self.turn is not None and self.in_round(shard):
+                arguments["round_number"] = self.turn.number
+            requests.append(Request(shard, "", "commit", arguments))
+        answers = transport.call(requests)
+        return max((each for each in answers if each is not None), default=None)
 
 
 class _Writer:
@@ -144,17 +240,34 @@ def write(transport: Transport, writes: Sequence[TableWrite], *, immediate: bool
 
     Raises
     ------
+    ConfigurationError
+        If gradients are to be applied now, in the middle of a round.
     ServerLostError
         If a server is gone; the others may have applied their part.
     """
-    held = None if immediate else current_updates()
+    held = current_updates()
+    if immediate:
+        if held is not None:
+            for shard, table, (operation, _) in writes:
+                if operation in PUSHES and held.in_round(shard):
+                    raise ConfigurationError(
+                        f"push(immediate=True) to {table!r}: in mode Sync the pushes of all "
+                        "closures of a round are applied together, at its end; leave "
+                        "immediate=True out"
+                    )
+        held = None
     if held is not None:
         held.hold(writes)
     elif writes:
         updates = Updates()
         updates.add(writes)
-        with _writer.commit() as identity:
-            updates.commit(transport, identity)
+        commit_now(transport, updates)
+
+
+def commit_now(transport: Transport, updates: Updates) -> int | None:
+    """Commit under a number of this process; see `Updates.commit`."""
+    with _writer.commit() as identity:
+        return updates.commit(transport, identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +280,7 @@ class Reading:
 
     def fetch(self) -> np.ndarray:
         """Ask for it."""
-        return self.value(self.transport.call(self.requests))
+        return self.value(_read(self.transport, self.requests))
 
 
 def fetch_together(readings: Sequence[Reading]) -> list[np.ndarray]:
@@ -178,10 +291,15 @@ def fetch_together(readings: Sequence[Reading]) -> list[np.ndarray]:
     values: dict[int, np.ndarray] = {}
     for several in by_transport.values():
         requests = [request for reading in several for request in reading.requests]
-        answers = iter(several[0].transport.call(requests))
+        answers = iter(_read(several[0].transport, requests))
         for reading in several:
             values[id(reading)] = reading.value([next(answers) for _ in reading.requests])
     return [values[id(reading)] for reading in readings]
+
+
+def _read(transport: Transport, requests: Sequence[Request]) -> list[Any]:
+    updates = current_updates()
+    return transport.call(requests) if updates is None else updates.read(transport, requests)
 
 
 def read_request(shard: ShardId, table: str, read: Write) -> Request:

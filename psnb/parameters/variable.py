@@ -30,7 +30,8 @@ class Variable(DenseShards):
     In a closure, writes are held back until it ends and then applied exactly once, also when the
     closure runs again because its worker died; if it raises, none is. Its own reads see them. Many
     steps in one closure are better written with ``immediate=True``: what is held back travels with
-    each read.
+    each read. That is so in mode `Async` and with `BoundedStaleness`; see `Sync` and `Geo` for what
+    becomes of a push there.
 
     Attributes
     ----------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from typing import Any
 
 from distributed import Worker, WorkerPlugin
 from distributed.comm import Comm
@@ -34,17 +35,8 @@ class Runtime(WorkerPlugin):
         directory = Directory(lambda strategy: worker.scheduler.psnb_layout(strategy=strategy))
         transport = CommTransport(worker.loop, worker.rpc, directory)
 
-        async def psnb_session(
-            comm: Comm,
-            coordinator: str,
-            worker_index: int,
-            num_workers: int,
-            beat: float,
-            drain: float,
-        ) -> Status:
-            session = Session(
-                worker, comm, directory, coordinator, worker_index, num_workers, beat, drain
-            )
+        async def psnb_session(comm: Comm, **opening: Any) -> Status:
+            session = Session(worker, comm, directory, **opening)
             sessions.add(session)
             try:
                 await session.serve()

@@ -11,16 +11,21 @@ Messages from the coordinator::
     {"op": "release", "ids": [int]}                                      forget such values
     {"op": "run", "settled_below": int,                      run closures; functions come once,
      "closures": [(id, function id, attempt, commit number,  and of closures below that commit
-                   payload, [payload of an input])],         number nothing is expected any more
-     "functions": {id: (name, payload)}, "forget": [id]}
+                   round, payload, [payload of an input])],  number nothing is expected any more
+     "functions": {id: (name, payload)}, "forget": [id],
+     "workers": int}                                         how many there are now
     {"op": "recall", "ids": [int]}                           return those that are not begun
     {"op": "cancel", "ids": [int]}                           likewise, and tell the others to stop
+    {"op": "flush"}                                          send servers what is held here
 
 and back, at least every ``beat`` seconds as a sign of life::
 
-    {"results": [(closure id, succeeded, payload, seconds)], "reports": [(time, {name: value})],
+    {"results": [(closure id, succeeded, payload, seconds,   whether it pushed gradients, and how
+                  pushed, staleness)],                       stale its update was, if there is one
+     "reports": [(time, {name: value})],
      "returned": [closure id],                               not begun, and not going to be
      "leaving": bool}                                        Dask closes the worker: send no more
+    {..., "flushed": (error, staleness)}                     servers have what was held, or why not
 
 Threads: the event loop reads and writes the connection; ``psnb-closure`` threads, as many as the
 Dask worker has, run the work in the order in which it came. They hand over results through
@@ -43,7 +48,7 @@ from typing import Any
 from distributed import Worker
 from distributed.comm import Comm
 
-from psnb.parameters import CommitId, CommTransport, Updates, buffered
+from psnb.parameters import CommitId, CommTransport, LocalCopies, Round, Updates, buffered
 from psnb.placement import Directory
 from psnb.runtime.context import Cancellation, WorkerContext, entered
 from psnb.runtime.outbox import Outbox
@@ -93,6 +98,10 @@ class Session:
         Seconds between signs of life.
     drain : float
         Seconds that closures get to end when the worker leaves.
+    strategy : str
+        Whose updates go by rounds or copies, where there are such.
+    exchange : int or None
+        If closures work on copies of the worker's own: after how many it sends what changed.
     """
 
     def __init__(
@@ -105,11 +114,16 @@ class Session:
         num_workers: int,
         beat: float,
         drain: float,
+        strategy: str,
+        exchange: int | None,
     ) -> None:
         self._worker, self._comm = worker, comm
         self._stream: MessageStream | None = None  # once the coordinator was answered
-        self._coordinator, self._settled_below = coordinator, 0
+        self._coordinator, self._strategy, self._settled_below = coordinator, strategy, 0
         self._transport = CommTransport(worker.loop, worker.rpc, directory)
+        self._copies = (
+            None if exchange is None else LocalCopies(self._transport, exchange, coordinator)
+        )
         self._index, self._num_workers = worker_index, num_workers
         self._resources = Resources()
         self._functions: dict[str, _Function] = {}
@@ -178,7 +192,13 @@ class Session:
             await asyncio.sleep(self._beat)
             self._outbox.flush()
 
-    def _send(self, results: list[Any], reports: list[Any], returned: Sequence[int] = ()) -> None:
+    def _send(
+        self,
+        results: list[Any],
+        reports: list[Any],
+        returned: Sequence[int] = (),
+        **more: Any,
+    ) -> None:
         if self._stream is not None:
             self._stream.send(
                 {
@@ -186,6 +206,7 @@ class Session:
                     "reports": reports,
                     "returned": returned,
                     "leaving": self._leaving,
+                    **more,
                 }
             )
 
@@ -193,6 +214,8 @@ class Session:
         match message["op"]:
             case "run":
                 self._settled_below = message["settled_below"]
+                if self._copies is not None:
+                    self._copies.workers = message["workers"]
                 for function_id in message["forget"]:
                     self._functions.pop(function_id, None)
                 for function_id, (name, payload) in message["functions"].items():
@@ -210,6 +233,8 @@ class Session:
                 for closure_id in message["ids"]:
                     if (cancellation := self._cancellations.get(closure_id)) is not None:
                         cancellation.requested = True
+            case "flush":
+                self._work.put(self._flush)
             case "define":
                 self._resources.define(message["id"])
                 self._work.put(partial(self._define, message["id"], message["payload"]))
@@ -261,14 +286,17 @@ class Session:
         function: _Function,
         attempt: int,
         commit: int,
+        round_number: int | None,
         payload: bytes,
         inputs: Sequence[bytes],
     ) -> None:
         start = time.perf_counter()
         args: tuple[Any, ...] = ()
         kwargs: dict[str, Any] = {}
+        copies, staleness = self._copies, None
+        turn = None if round_number is None else Round(self._strategy, round_number)
+        updates = Updates(counted=copies is None, turn=turn, way=copies)
         try:
-            updates = Updates()
             context = self._context(attempt, self._cancellations[closure_id])
             with entered(context), buffered(updates):
                 if payload:
@@ -278,7 +306,14 @@ class Session:
             if updates:
                 # Last: from here on the closure has happened, even if its result gets lost.
                 identity = CommitId(self._coordinator, commit, self._settled_below)
-                updates.commit(self._transport, identity)
+                if copies is None:
+                    staleness = updates.commit(self._transport, identity)
+                elif attempt == 1:
+                    updates.commit(copies, identity)
+                else:
+                    copies.commit_again(updates, identity)
+            if copies is not None and not self._closed:  # else what runs again would count twice
+                staleness = copies.closure_ended()
             succeeded = True
         except BaseException as error:  # a boundary: every exception goes to the notebook
             succeeded = False
@@ -287,4 +322,15 @@ class Session:
             packed = pack_error(error, [where])
         seconds = time.perf_counter() - start
         del self._cancellations[closure_id]
-        self._outbox.add_result((closure_id, succeeded, packed, seconds))
+        pushed = succeeded and updates.pushed
+        self._outbox.add_result((closure_id, succeeded, packed, seconds, pushed, staleness))
+
+    def _flush(self) -> None:
+        error, staleness = b"", None
+        try:
+            if self._copies is not None:
+                staleness = self._copies.exchange()
+        except BaseException as raised:  # a boundary, too
+            where = f"while worker {self._worker.name!r} sent what it had learned"
+            error = pack_error(raised, [where])
+        self._send([], [], flushed=(error, staleness))

@@ -4,9 +4,10 @@ from psnb.server.actor import HANDLER, ParameterServer, serve
 from psnb.server.admission import Admission, Always, CountFilter, Probability
 from psnb.server.copy import ITSELF
 from psnb.server.ctr import CtrAccessor, RowUse
+from psnb.server.duplicates import summed
 from psnb.server.host import Operation
 from psnb.server.initializers import Constant, Initializer, Normal, Uniform
-from psnb.server.kernels import all_finite, hash_ids, norm, read_only, sum_duplicates
+from psnb.server.kernels import all_finite, hash_ids, norm, read_only
 from psnb.server.optimizers import (
     FTRL,
     SGD,
@@ -22,7 +23,8 @@ from psnb.server.optimizers import (
     Schedule,
     Warmup,
 )
-from psnb.server.tables import OPTIMIZABLE
+from psnb.server.rows import GrowingRows
+from psnb.server.tables import OPTIMIZABLE, DenseTable, SparseTable
 from psnb.server.updater import tuned
 
 __all__ = [
@@ -39,7 +41,9 @@ __all__ = [
     "CosineDecay",
     "CountFilter",
     "CtrAccessor",
+    "DenseTable",
     "ExponentialDecay",
+    "GrowingRows",
     "Initializer",
     "Momentum",
     "Normal",
@@ -52,6 +56,7 @@ __all__ = [
     "RMSProp",
     "RowUse",
     "Schedule",
+    "SparseTable",
     "Uniform",
     "Warmup",
     "all_finite",
@@ -59,6 +64,6 @@ __all__ = [
     "norm",
     "read_only",
     "serve",
-    "sum_duplicates",
+    "summed",
     "tuned",
 ]

@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from psnb.server.reply import Reply
+from psnb.server.rounds import HELD
 from psnb.server.shard import Shard
 from psnb.server.tables import TABLES
 
@@ -235,7 +236,9 @@ def _part(
     if operation in TABLES:
         installed.add(arguments["name"])
     if operation == "commit":
-        # Also without writes: it must be known as done.
-        writes = [write for write in arguments["writes"] if write[0] in installed]
+        # Also without writes: it must be known as done. What waits for the end of a round is no
+        # part of any table yet.
+        waits = HELD if arguments.get("round_number") is not None else ()
+        writes = [w for w in arguments["writes"] if w[0] in installed or w[1] in waits]
         return {**arguments, "writes": writes}
     return arguments

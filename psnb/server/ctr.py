@@ -95,10 +95,10 @@ class RowUse:
         found[there] = self._use[rows[there]]
         return found
 
-    def end_day(self) -> None:
-        """Let shows and clicks decay, and count a day unseen."""
-        self._use[:, :2] *= self.accessor.show_click_decay_rate
-        self._use[:, 2] += 1
+    def end_day(self, count: int) -> None:
+        """Let shows and clicks of the first rows decay, and count a day unseen."""
+        self._use[:count, :2] *= self.accessor.show_click_decay_rate
+        self._use[:count, 2] += 1  # not of rows that are yet to come
 
     def kept(self, count: int, threshold: float, days: float) -> np.ndarray:
         """Return which of the first rows `Embedding.shrink` leaves, bool ``(count,)``."""

@@ -25,7 +25,7 @@ class DenseTable(Table):
         What `push` applies.
     """
 
-    writes = frozenset({"assign", "add", "push", "scatter_add", "scatter_assign", "skip"})
+    writes = frozenset({"assign", "add", "merge", "push", "scatter_add", "scatter_assign", "skip"})
     reads = frozenset({"gather", "read", "state"})
 
     def __init__(self, name: str, values: np.ndarray, optimizer: Optimizer | None) -> None:
@@ -76,6 +76,19 @@ class DenseTable(Table):
             gradient.reshape(1, -1),
             norm,
         )
+
+    def merge(
+        self, values: np.ndarray, slots: Mapping[str, np.ndarray], step: int, share: float
+    ) -> None:
+        """Take over what a copy has learned: add its ``values``, go on from its optimizer's state.
+
+        Each slot moves the ``share`` (0 to 1) of the way to the copy's, so it stays between the
+        two; the step is the copy's if that is later.
+        """
+        self._values += values
+        for name, slot in slots.items():
+            self._slots[name] += (slot - self._slots[name]) * slot.dtype.type(share)
+        self._updater.step = max(self._updater.step, step)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return copies of what a checkpoint needs: ``values``, ``slot.*``, ``step``."""

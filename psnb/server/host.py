@@ -111,7 +111,7 @@ class Host:
             if held.copies and held.shard.changes(table, name):
                 for copy in held.copies.values():
                     copy.forward(table, name, arguments, reply, len(reply.answers))
-            return "OK", result
+            return "OK", result, held.shard.version
         except PsnbError as error:
             return "error", error
         except Exception as error:  # a bug of ours must reach its caller, not only the log

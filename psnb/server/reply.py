@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 Answer = tuple[Any, ...]
-"""``("OK", result)``, ``("error", exception)``, or ``("moved",)``: the shard is not here."""
+"""``("OK", result, version of the shard)``, ``("OK", result)`` of a server itself, ``("error",
+exception)``, or ``("moved",)``: the shard is not here."""
 
 
 class Reply:

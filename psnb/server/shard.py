@@ -14,6 +14,7 @@ import numpy as np
 
 from psnb.errors import ConfigurationError, InternalError
 from psnb.server.commits import CommitLog
+from psnb.server.rounds import HELD, Write, square_norm
 from psnb.server.tables import TABLES, Table
 
 Creation = tuple[str, Mapping[str, Any]]
@@ -21,6 +22,9 @@ Creation = tuple[str, Mapping[str, Any]]
 
 Content = tuple[str, Mapping[str, Any], Mapping[str, Any]]
 """The same, and what the table holds."""
+
+_READS = frozenset({"holds", "square_norms", "statistics"})
+"""Operations of a shard that leave it as it is."""
 
 
 class Shard:
@@ -38,6 +42,11 @@ class Shard:
         self._creations: dict[str, Creation] = {}
         self._log = CommitLog()
 
+    @property
+    def version(self) -> int:
+        """How many updates of closures it has had."""
+        return self._log.version
+
     def call(self, table: str, operation: str, arguments: Mapping[str, Any]) -> Any:
         """Run one operation.
 
@@ -47,7 +56,8 @@ class Shard:
             A table's name; empty for operations of the shard itself.
         operation : str
             One of the table's, or ``create_dense``, ``create_sparse``, ``drop``, ``commit``,
-            ``forget`` (all commits), ``statistics``.
+            ``end_round``, ``square_norms``, ``holds`` (the pushes of a closure, in what a worker's
+            copies have learned), ``forget`` (all commits), ``statistics``.
         arguments : mapping of str to Any
             Its keyword arguments.
         """
@@ -67,13 +77,19 @@ class Shard:
                 return None
             case "commit":
                 return self._commit(**arguments)
+            case "end_round":
+                return self._end_round(**arguments)
+            case "square_norms":
+                return self._square_norms(**arguments)
+            case "holds":
+                return self._log.has(*_held_by(**arguments))
             case "statistics":
                 return {name: held.nbytes() for name, held in self._tables.items()}
         raise InternalError(f"{self.name} has no operation {operation!r}")
 
     def changes(self, table: str, operation: str) -> bool:
         """Return whether an operation may change the shard."""
-        return self._held(table).changes(operation) if table else operation != "statistics"
+        return self._held(table).changes(operation) if table else operation not in _READS
 
     def tables(self) -> tuple[str, ...]:
         """Return the names of all tables."""
@@ -116,15 +132,83 @@ class Shard:
         writer: str,
         number: int,
         settled_below: int,
-        writes: Sequence[tuple[str, str, Mapping[str, Any]]],
-    ) -> None:
-        tables = [self._held(name) for name, _, _ in writes]  # none is written unless all are there
-        if self._log.enter(writer, number, settled_below):
-            for table, (_, operation, arguments) in zip(tables, writes, strict=True):
+        writes: Sequence[Write],
+        seen: int | None = None,
+        round_number: int | None = None,
+        holds: Sequence[tuple[str, int, int]] = (),
+    ) -> int | None:
+        """Make writes, once, and return how stale they were.
+
+        Parameters
+        ----------
+        writer, number, settled_below
+            See `CommitLog.enter`.
+        writes : sequence of Write
+            In order.
+        seen : int, optional
+            For a closure's update: the version that it has read first, or -1.
+        round_number : int, optional
+            The round that a closure runs in: what it has pushed waits for the round's end.
+        holds : sequence of tuple
+            Writer, number and ``settled_below`` of closures whose pushes are in it, for ``holds``.
+        """
+        log = self._log
+        if round_number is not None and log.rounds.over(writer, round_number):
+            return None  # of a worker that was given up for dead
+        held = [write for write in writes if round_number is not None and write[1] in HELD]
+        now = [write for write in writes if round_number is None or write[1] not in HELD]
+        tables = [self._held(name) for name, _, _ in now]  # none is written unless all are there
+        if held:
+            # Whatever the log says: what it had pushed in a round that is over did not count.
+            log.rounds.hold(writer, number, held)
+        if log.enter(writer, number, settled_below):
+            for table, (_, operation, arguments) in zip(tables, now, strict=True):
                 table.write(operation, arguments)
+            for closure in holds:
+                log.enter(*_held_by(*closure))
+            if seen is not None:
+                log.measure(writer, number, seen)
+                log.version += round_number is None
+        return log.staleness(writer, number)
+
+    def _end_round(
+        self, writer: str, number: int, closures: Sequence[int], norms: Mapping[str, float]
+    ) -> None:
+        """Apply what closures pushed in a round, once, as one update; see `Rounds`.
+
+        ``norms`` has the norms of whole gradients, for the tables where they are known.
+        """
+        rounds = self._log.rounds
+        if rounds.over(writer, number):
+            return
+        for name, operation, arguments in rounds.averages(writer, closures):
+            if name not in self._tables:
+                continue  # this is a copy, which will get the table as it is after this
+            more = {"norm": norms[name]} if operation == "push" and name in norms else {}
+            self._tables[name].write(operation, {**arguments, **more})
+        rounds.end(writer, number)
+        self._log.version += len(closures)
+
+    def _square_norms(
+        self, writer: str, number: int, closures: Sequence[int], tables: Sequence[str]
+    ) -> dict[str, float]:
+        """Return the squares of the norms of a round's gradients, of tables that were pushed."""
+        rounds = self._log.rounds
+        if rounds.over(writer, number):
+            return {}
+        return {
+            name: square_norm(arguments)
+            for name, operation, arguments in rounds.averages(writer, closures)
+            if operation == "push" and name in tables
+        }
 
     def _held(self, name: str) -> Table:
         held = self._tables.get(name)
         if held is None:
             raise ConfigurationError(f"{self.name} holds no {name!r}: it was dropped")
         return held
+
+
+def _held_by(writer: str, number: int, settled_below: int) -> tuple[str, int, int]:
+    """Return under what a closure's pushes are entered that came in another commit than its own."""
+    return f"{writer}, by copies", number, settled_below

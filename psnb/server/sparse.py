@@ -48,8 +48,8 @@ class SparseTable(Table):
         How the use of rows is remembered, if ``rows`` is None; left out, it is not.
     """
 
-    writes = frozenset({"end_day", "push", "record", "skip"})
-    reads = frozenset({"lookup", "state"})
+    writes = frozenset({"end_day", "merge", "push", "record", "skip"})
+    reads = frozenset({"fetch", "lookup", "state"})
     controls = Table.controls | {"describe_rows", "row_use", "shrink"}
 
     def __init__(
@@ -124,6 +124,33 @@ class SparseTable(Table):
         n = kernels.sum_duplicates(rows, gradients, self._position, unique, summed)
         self._updater.apply(self._values, self._slots, unique[:n], summed[:n], norm)
 
+    def fetch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the rows of distinct ids as `state` does; of those alone that have one."""
+        rows = self._locate(ids)
+        there = rows >= 0
+        rows = rows[there]
+        slots = {f"slot.{name}": slot[rows] for name, slot in self._slots.items()}
+        step = np.array([self._updater.step])
+        return {"ids": ids[there], "values": self._values[rows], **slots, "step": step}
+
+    def merge(
+        self,
+        ids: np.ndarray,
+        values: np.ndarray,
+        slots: Mapping[str, np.ndarray],
+        step: int,
+        share: float,
+    ) -> None:
+        """Take over what a copy has learned of distinct ids; see `DenseTable.merge`."""
+        rows = self._locate(ids, counting=False)
+        there = rows >= 0
+        rows = rows[there]
+        self._values[rows] += values[there]
+        for name, slot in slots.items():
+            held = self._slots[name]
+            held[rows] += (slot[there] - held[rows]) * held.dtype.type(share)
+        self._updater.step = max(self._updater.step, step)
+
     def record(self, ids: np.ndarray, shows: np.ndarray, clicks: np.ndarray) -> None:
         """Add shows and clicks (float32, ``(n,)``) to the rows of ids that have one."""
         rows = self._rows.find(ids)
@@ -136,7 +163,7 @@ class SparseTable(Table):
 
     def end_day(self) -> None:
         """Let shows and clicks decay, and count a day unseen."""
-        self._known_use().end_day()
+        self._known_use().end_day(self._rows.count)
 
     def shrink(self, threshold: float, days: float, forget_waiting: bool) -> int:
         """Remove rows of a lower score or more days unseen; return how many."""
@@ -181,20 +208,29 @@ class SparseTable(Table):
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         """Forget all rows, then take over those of ``state``, which may come from other shards."""
         self._clear()
-        ids = state["ids"]
-        if isinstance(self._rows, GrowingRows):
-            rows = self._rows.insert(ids)
-            self._extend(0, self._rows.count, ids)
-        else:
-            rows = self._rows.find(ids)
-        self._values[rows] = state["values"]
-        for name, slot in self._slots.items():
-            slot[rows] = state[f"slot.{name}"]
+        rows = self.insert(state)
         if self._use is not None:
             self._use.load(rows, state)
         if self._admission.sightings > 1:
             self._growing().wait(state["waiting.ids"], state["waiting.sightings"])
         self._updater.step = int(state["step"][0])
+
+    def insert(self, state: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Take over rows that `fetch` or `state` returned, admitted or not; return which they are.
+
+        Where any id may come, none of them is here yet.
+        """
+        ids, before = state["ids"], self._rows.count
+        if isinstance(self._rows, GrowingRows):
+            rows = self._rows.insert(ids)
+            self._extend(before, self._rows.count, ids)
+        else:
+            rows = self._rows.find(ids)
+        self._values[rows] = state["values"]
+        for name, slot in self._slots.items():
+            slot[rows] = state[f"slot.{name}"]
+        self._updater.step = max(self._updater.step, int(state["step"][0]))
+        return rows
 
     def _saved(self, writes: Sequence[Write]) -> Callable[[], None]:
         # Rows made for ids that only the writes have stay: they are as initialised.
@@ -213,7 +249,7 @@ class SparseTable(Table):
 
     def changes(self, operation: str) -> bool:  # noqa: D102 - inherited
         # A lookup may make rows, but any other table would make the same.
-        sees = self._admission.sightings > 1 and operation in {"lookup", "preview"}
+        sees = self._admission.sightings > 1 and operation in {"fetch", "lookup", "preview"}
         return sees or operation == "shrink" or super().changes(operation)
 
     def nbytes(self) -> int:

@@ -31,6 +31,7 @@ from psnb.errors import (
     CoordinatorClosedError,
     PsnbError,
 )
+from psnb.modes import Async, Mode, Sync, check_mode
 from psnb.monitor import Event
 from psnb.parameters import (
     CommTransport,
@@ -40,6 +41,7 @@ from psnb.parameters import (
     Partitioner,
     Request,
     Variable,
+    apply_round,
     as_admission,
     as_initializer,
     as_nonfinite,
@@ -58,6 +60,8 @@ from psnb.strategy.rebalancing import rebalance
 from psnb.strategy.recovery import find_lost, host_again, replace_servers
 from psnb.strategy.servers import Servers, begin
 from psnb.strategy.tables import Creation, Tables, copies
+
+_ASYNC = Async()
 
 
 class Coordinator(Protocol):
@@ -107,6 +111,15 @@ class ParameterServerStrategy:
         Into how many shards the parameters are divided: not less than there are servers, and one
         for each of them by default. With more, `rebalance` can spread them over servers that are
         added later; but every lookup is divided into as many parts, which takes time.
+    mode : Async, Sync, BoundedStaleness or Geo
+        When what closures push is applied, and what they read meanwhile; `Async` by default.
+
+    Attributes
+    ----------
+    client : distributed.Client
+        As given.
+    mode : Async, Sync, BoundedStaleness or Geo
+        As given; `Sync` with the number of closures that a round has.
 
     Raises
     ------
@@ -124,6 +137,7 @@ class ParameterServerStrategy:
         partitioner: Partitioner | None = None,
         replicas: int = 0,
         shards: int | None = None,
+        mode: Mode = _ASYNC,
     ) -> None:
         if not isinstance(client, Client) or client.asynchronous:
             raise ConfigurationError(
@@ -136,6 +150,7 @@ class ParameterServerStrategy:
             raise ConfigurationError(f"partitioner must be callable, found {partitioner!r}")
         if replicas not in (0, 1):
             raise ConfigurationError(f"replicas must be 0 or 1, found {replicas!r}")
+        check_mode(mode)
         self.client = client
         self._coordinator: Coordinator | None = None
         self._partitioner = partitioner
@@ -163,6 +178,9 @@ class ParameterServerStrategy:
         self._orders = Orders(self._transport)
         places = [Place(servers[index % len(servers)]) for index in range(count)]
         client.sync(begin, self._servers, self._orders, places, replicas)
+        if mode == Sync():
+            mode = Sync(max(1, self.num_workers))
+        self.mode = mode
         self._keeper = Keeper(client, self._servers, self._orders) if replicas else None
         # Dropped without a word, it takes its connections with it; handles keep the transport only.
         self._hang_up = weakref.finalize(self, _hang_up, self._transport, self._keeper)
@@ -176,6 +194,11 @@ class ParameterServerStrategy:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    @property
+    def name(self) -> str:
+        """What its shards are told from those of other strategies by."""
+        return self._servers.name
 
     @property
     def num_servers(self) -> int:
@@ -226,6 +249,13 @@ class ParameterServerStrategy:
         with self._lock:
             made = {name: p for name, p in self._parameters.items() if p is not None}
         return MappingProxyType(made)
+
+    def apply_round(self, coordinator: str, number: int, closures: Sequence[int]) -> None:
+        """Make one update of what closures pushed in a round; for `ClusterCoordinator`."""
+        parameters = self.parameters.values()
+        apply_round(
+            self._transport, self._servers.shards, parameters, coordinator, number, closures
+        )
 
     def one_coordinator(self, make: Callable[[], C]) -> C:
         """Return the coordinator that is there, or make it; for `ClusterCoordinator`."""

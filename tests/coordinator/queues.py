@@ -32,12 +32,14 @@ def put(queue: ClosureQueue, count: int, retries: int = 0) -> list[Closure]:
     return closures
 
 
-def succeed(queue: ClosureQueue, each: Closure, value: object = None) -> None:
-    queue.settle([(each, True, dumps(value, "value"))])
+def succeed(
+    queue: ClosureQueue, each: Closure, value: object = None, *, pushed: bool = False
+) -> None:
+    queue.settle([(each, True, dumps(value, "value"), pushed)])
 
 
 def fail(queue: ClosureQueue, each: Closure, error: Exception) -> None:
-    queue.settle([(each, False, pack_error(error, []))])
+    queue.settle([(each, False, pack_error(error, []), False)])
 
 
 def in_thread(function: Callable[[], Any]) -> Future[Any]:

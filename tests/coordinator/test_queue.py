@@ -316,7 +316,7 @@ def test_a_queue_of_two_passes_thousands_of_closures_through_several_lanes() -> 
     def lane() -> None:
         while not ended.is_set():
             taken = queue.take(up_to(3))
-            queue.settle([(each, True, b"") for each in taken])
+            queue.settle([(each, True, b"", False) for each in taken])
             if not taken:
                 work.acquire(timeout=0.05)
 

@@ -7,12 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from psnb.monitor.history import History
+from psnb.monitor.staleness import Staleness
 from psnb.monitor.statistics import Statistics, WorkerStatistics
 
 DEADLINE = 10.0
 
 WORKER = WorkerStatistics("alice", "tcp://127.0.0.1:1", 0, "ready", 2, 10, 1, 3.5)
-STATISTICS = Statistics("idle", 7.0, 5, 2, 10, 1, 3, 4, (WORKER,), ("tcp://127.0.0.1:9",), {})
+STATISTICS = Statistics(
+    "idle", 7.0, 5, 2, 10, 1, 3, 4, (WORKER,), ("tcp://127.0.0.1:9",), {}, Staleness().statistics()
+)
 
 
 class FakeSource:

@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from psnb.errors import ConfigurationError, GradientError
 from psnb.parameters import Updates, Variable, as_nonfinite, buffered
-from psnb.parameters.gradients import split_finite, summed
+from psnb.parameters.gradients import split_finite
 from psnb.server import SGD, Adagrad, CountFilter
 from tests.parameters.test_handles import DIM, ROWS, InProcess, embedding, variable
 
@@ -105,16 +103,6 @@ def test_gradient_whose_norm_is_too_large_for_float64_is_finite_all_the_same() -
     v = variable(np.zeros(3), 3, SGD(1.0))
     v.push([1e200, 1e200, 1.0])
     assert v.read().tolist() == [-1e200, -1e200, -1]
-
-
-@settings(max_examples=60, deadline=None)
-@given(ids=st.lists(st.integers(0, 6), max_size=12))
-def test_summed_has_each_id_once_with_its_sum(ids: list[int]) -> None:
-    array, gradients = np.array(ids, np.uint64), np.arange(2.0 * len(ids)).reshape(-1, 2)
-    distinct, sums = summed(array, gradients)
-    assert sorted(distinct.tolist()) == sorted(set(ids))
-    for each, total in zip(distinct, sums, strict=True):
-        assert total.tolist() == gradients[array == each].sum(0).tolist()
 
 
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])

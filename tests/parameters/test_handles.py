@@ -45,13 +45,18 @@ class InProcess:
         self.carried: list[Request] = []
         self.calls = 0
 
-    def call(self, requests: Sequence[Request]) -> list[Any]:
+    def call(
+        self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
+    ) -> list[Any]:
         self.carried.extend(requests)
         self.calls += 1
-        return [
-            self._shards[request.to].call(request.table, request.operation, request.arguments)  # type: ignore[index]
-            for request in requests
-        ]
+        results = []
+        for request in requests:
+            shard = self._shards[request.to]  # type: ignore[index]
+            results.append(shard.call(request.table, request.operation, request.arguments))
+            if seen is not None:
+                seen.setdefault(request.to, shard.version)  # type: ignore[arg-type]
+        return results
 
 
 def variable(

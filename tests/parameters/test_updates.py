@@ -151,3 +151,59 @@ def test_a_write_outside_of_closures_that_is_sent_twice_is_made_once() -> None:
         e.push([1, 2], -np.ones((2, 2), np.float32))
     assert (v.read() == 6).all()
     np.testing.assert_allclose(e.lookup([1, 2]), before + 3)
+
+
+def counted(transport: InProcess, number: int, updates: Updates) -> int | None:
+    return updates.commit(transport, CommitId("a", number, 0))
+
+
+def test_the_staleness_of_an_update_is_what_came_since_its_first_read() -> None:
+    transport = InProcess(3)
+    v = variable(np.zeros(6), 3, SGD(1.0), transport)
+    slow, fast = Updates(counted=True), [Updates(counted=True) for _ in range(4)]
+    for number, updates in enumerate([slow, *fast]):
+        with buffered(updates):
+            v.read()
+            v.push(np.ones(6))
+            v.read()  # the first one counts
+        if updates is not slow:
+            assert counted(transport, number, updates) == 0
+    v.push(np.ones(6))  # no closure's
+    assert counted(transport, 0, slow) == len(fast)
+
+
+def test_the_largest_staleness_of_several_shards_counts() -> None:
+    transport = InProcess(2)
+    v, w = (variable(np.zeros(2), 2, SGD(1.0), transport, name) for name in "vw")
+    slow, other = Updates(counted=True), Updates(counted=True)
+    with buffered(slow):
+        v.gather([0, 1])
+        w.push(np.ones(2))
+    with buffered(other):
+        v.scatter_add([1], [1.0])  # on the second shard alone
+    assert counted(transport, 1, other) == 0
+    assert counted(transport, 0, slow) == 1
+
+
+def test_an_update_that_has_read_nothing_is_not_stale() -> None:
+    transport = InProcess(1)
+    v = variable(np.zeros(2), 1, SGD(1.0), transport)
+    for number in range(2):
+        updates = Updates(counted=True)
+        with buffered(updates):
+            v.push(np.ones(2))
+        assert counted(transport, number, updates) == 0
+
+
+def test_a_commit_that_comes_again_is_told_the_same() -> None:
+    transport = InProcess(1)
+    v = variable(np.zeros(2), 1, SGD(1.0), transport)
+    slow, fast = Updates(counted=True), Updates(counted=True)
+    with buffered(slow):
+        v.read()
+        v.push(np.ones(2))
+    with buffered(fast):
+        v.push(np.ones(2))
+    counted(transport, 1, fast)
+    assert [counted(transport, 0, slow) for _ in range(3)] == [1, 1, 1]
+    np.testing.assert_array_equal(v.read(), [-2, -2])

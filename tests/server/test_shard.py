@@ -1,5 +1,7 @@
 """Tests of a shard's operations."""
 
+import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -97,3 +99,143 @@ def test_statistics_of_an_embedding_grow_with_its_rows() -> None:
     before = shard.call("", "statistics", {})["e"]
     shard.call("e", "lookup", {"ids": np.arange(10_000, dtype=np.uint64)})
     assert shard.call("", "statistics", {})["e"] - before >= 10_000 * 2 * 4
+
+
+def pushed(
+    shard: Shard,
+    number: int,
+    gradient: float,
+    *,
+    turn: int = 0,
+    ids: tuple[int, ...] = (),
+    more: Sequence[Any] = (),
+) -> None:
+    """Commit what a closure has pushed in a round, and what else it has written."""
+    writes: list[Any] = [("v", "push", {"gradient": np.full(3, gradient, np.float32)}), *more]
+    if ids:
+        rows = np.full((len(ids), 2), gradient, np.float32)
+        writes.append(("e", "push", {"ids": np.array(ids, np.uint64), "gradients": rows}))
+    identity = {"writer": "a", "number": number, "settled_below": 0}
+    shard.call("", "commit", {**identity, "writes": writes, "seen": -1, "round_number": turn})
+
+
+def end_round(shard: Shard, turn: int, closures: list[int], **norms: float) -> None:
+    more = {"writer": "a", "number": turn, "closures": closures}
+    shard.call("", "end_round", {**more, "norms": norms})
+
+
+def value(shard: Shard) -> float:
+    return float(shard.call("v", "read", {})[0])
+
+
+def test_what_is_pushed_in_a_round_waits_for_its_end(shard: Shard) -> None:
+    pushed(shard, 0, -2.0)
+    pushed(shard, 1, -4.0)
+    assert value(shard) == 0
+    end_round(shard, 0, [0, 1])
+    assert value(shard) == 3
+
+
+def test_a_round_is_applied_once_however_often_it_ends(shard: Shard) -> None:
+    pushed(shard, 0, -2.0)
+    for _ in range(3):
+        end_round(shard, 0, [0])
+    assert value(shard) == 2
+    assert shard.version == 1
+
+
+def test_a_closure_counts_once_in_its_round_however_often_it_commits(shard: Shard) -> None:
+    for _ in range(3):
+        pushed(shard, 0, -2.0)
+    end_round(shard, 0, [0])
+    pushed(shard, 0, -2.0)  # from a worker that was given up for dead
+    end_round(shard, 1, [])
+    assert value(shard) == 2
+
+
+def test_one_that_did_not_complete_in_its_round_may_in_a_later_one(shard: Shard) -> None:
+    shard.call("", "create_dense", dense("count"))
+    count: Any = ("count", "add", {"values": np.ones(3, np.float32)})
+    pushed(shard, 0, -2.0)
+    pushed(shard, 1, -100.0, more=[count])
+    end_round(shard, 0, [0])
+    assert value(shard) == 2
+    pushed(shard, 1, -5.0, turn=1, more=[count])
+    end_round(shard, 1, [1])
+    assert value(shard) == 7
+    assert shard.call("count", "read", {}).tolist() == [1, 1, 1]  # what is not held was done
+
+
+def test_a_round_is_one_step_of_the_optimizer() -> None:
+    shard, expected = Shard("shard 0"), Shard("shard 1")
+    for each in (shard, expected):
+        each.call("", "create_dense", dense("v", optimizer=Adagrad(1.0)))
+        each.call("", "create_sparse", {**SPARSE, "optimizer": Adagrad(1.0)})
+    pushed(shard, 0, 1.0, ids=(3, 4, 3))
+    pushed(shard, 1, 3.0, ids=(4,))
+    end_round(shard, 0, [0, 1])
+    expected.call("v", "push", {"gradient": np.full(3, 2, np.float32)})
+    rows = np.array([[1, 1], [2, 2]], np.float32)
+    expected.call("e", "push", {"ids": np.array([3, 4], np.uint64), "gradients": rows})
+    for table in ("v", "e"):
+        found, wanted = (each.call(table, "state", {}) for each in (shard, expected))
+        for key, array in wanted.items():
+            np.testing.assert_array_equal(found[key], array)
+
+
+def test_the_norm_of_a_rounds_gradient_is_told_before_its_end() -> None:
+    shard = Shard("shard 0")
+    shard.call("", "create_dense", dense("v", optimizer=SGD(1.0, clipnorm=1.0)))
+    pushed(shard, 0, 1.0)
+    pushed(shard, 1, 3.0)
+    asked = {"writer": "a", "number": 0, "closures": [0, 1], "tables": ["v", "w"]}
+    assert shard.call("", "square_norms", asked) == {"v": 12}
+    end_round(shard, 0, [0, 1], v=4.0)  # that of all shards
+    assert value(shard) == -0.5
+    assert shard.call("", "square_norms", asked) == {}
+
+
+def test_a_copy_that_joins_in_the_middle_of_a_round_ends_it_likewise() -> None:
+    shard, copy = Shard("shard 0"), Shard("its copy")
+    shard.call("", "create_dense", dense("v", optimizer=SGD(1.0)))
+    shard.call("", "create_sparse", {**SPARSE, "optimizer": SGD(1.0)})
+    pushed(shard, 0, -2.0, ids=(1,))
+    copy.take_log(pickle.loads(pickle.dumps(shard.log())))
+    copy.install(shard.content("v"))
+    for each in (shard, copy):  # the embedding is on its way
+        pushed(each, 1, -4.0, ids=(2,))
+        end_round(each, 0, [0, 1])
+    copy.install(shard.content("e"))
+    for each in (shard, copy):
+        pushed(each, 2, -1.0, turn=1, ids=(1, 2))
+        end_round(each, 1, [2])
+    ids = {"ids": np.array([1, 2, 3], np.uint64)}
+    np.testing.assert_array_equal(copy.call("e", "lookup", ids), shard.call("e", "lookup", ids))
+    assert value(copy) == value(shard) == 4
+    assert copy.version == shard.version == 3
+
+
+def test_what_copies_of_workers_have_learned_makes_rows_where_they_were_not_looked_up() -> None:
+    shard, copy = Shard("shard 0"), Shard("its copy")
+    for each in (shard, copy):
+        each.call("", "create_sparse", {**SPARSE, "rows": None, "optimizer": SGD(1.0)})
+    ids = np.array([1, 2], np.uint64)
+    assert not shard.changes("e", "fetch")
+    fetched = shard.call("e", "fetch", {"ids": ids})  # which the copy does not hear of
+    merge = {"ids": ids, "values": fetched["values"], "slots": {}, "step": 1, "share": 1.0}
+    for each in (shard, copy):
+        each.call("e", "merge", merge)
+        np.testing.assert_array_equal(each.call("e", "lookup", {"ids": ids}), np.full((2, 2), 2))
+
+
+def test_state_of_an_optimizer_moves_a_share_of_the_way(shard: Shard) -> None:
+    shard.call("", "create_dense", dense("w", optimizer=Adagrad(1.0)))
+    slots = {"accumulator": np.full(3, 2.1, np.float32)}
+    merge = {"values": np.ones(3, np.float32), "slots": slots, "step": 7, "share": 0.25}
+    shard.call("w", "merge", merge)
+    state = shard.call("w", "state", {})
+    assert state["values"].tolist() == [1, 1, 1]
+    np.testing.assert_allclose(state["slot.accumulator"], np.full(3, 0.6), rtol=1e-6)
+    assert state["step"] == 7
+    shard.call("w", "merge", {**merge, "step": 3})
+    assert shard.call("w", "state", {})["step"] == 7

@@ -242,6 +242,15 @@ def test_what_a_lookup_gives_that_is_no_training_is_what_training_would_start_wi
     np.testing.assert_array_equal(seen, made.lookup(ids))
 
 
+def test_a_row_that_is_made_after_days_have_ended_was_not_unseen_on_them() -> None:
+    made, ids = table(), np.arange(6, dtype=np.uint64)
+    made.lookup(ids[:4])
+    made.lookup(ids[4:5])  # there is room for a sixth now
+    made.end_day()
+    made.lookup(ids[5:])
+    assert made.row_use(ids)[:, 2].tolist() == [1, 1, 1, 1, 1, 0]
+
+
 def test_shrinking_frees_memory() -> None:
     made = table()
     made.lookup(np.arange(20_000, dtype=np.uint64))

@@ -1,0 +1,54 @@
+"""What workers hold of their own is sent before anybody hears that all is done. Without Dask."""
+
+from __future__ import annotations
+
+from psnb.coordinator.flush_gate import FlushGate
+from psnb.coordinator.gate import Flush, Step
+from psnb.coordinator.queue import ClosureQueue
+from tests.coordinator.queues import TIMEOUT, in_thread, put, succeed, up_to, wait_for_waiter
+
+
+def flushing() -> tuple[ClosureQueue, list[Step]]:
+    steps: list[Step] = []
+    return ClosureQueue(100, gate=FlushGate(), on_step=steps.append), steps
+
+
+def test_join_waits_for_what_workers_hold() -> None:
+    queue, steps = flushing()
+    put(queue, 1)
+    (each,) = queue.take(up_to(9))
+    succeed(queue, each)
+    assert not steps
+    joining = in_thread(queue.join)
+    wait_for_waiter(queue.settled)
+    assert steps == [Flush()]
+    assert not joining.done()
+    queue.stepped(None)
+    joining.result(TIMEOUT)
+
+
+def test_there_is_nothing_to_send_where_nothing_has_begun_since() -> None:
+    queue, steps = flushing()
+    queue.join(TIMEOUT)
+    put(queue, 1)
+    succeed(queue, *queue.take(up_to(9)))
+    assert not queue.done()
+    queue.stepped(None)
+    assert queue.done()
+    assert steps == [Flush()]
+
+
+def test_a_closure_that_begins_meanwhile_is_waited_for_and_flushed_too() -> None:
+    queue, steps = flushing()
+    put(queue, 1)
+    succeed(queue, *queue.take(up_to(9)))
+    assert not queue.done()
+    put(queue, 1)
+    (second,) = queue.take(up_to(9))
+    queue.stepped(None)
+    assert not queue.done()
+    succeed(queue, second)
+    assert not queue.done()
+    assert steps == [Flush(), Flush()]
+    queue.stepped(None)
+    assert queue.done()

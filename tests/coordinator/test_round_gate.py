@@ -1,0 +1,198 @@
+"""Rounds of closures: which may begin, and when a round is applied. Without Dask."""
+
+from __future__ import annotations
+
+import pytest
+
+from psnb.coordinator.closure import Closure
+from psnb.coordinator.gate import ApplyRound, Step
+from psnb.coordinator.queue import ClosureQueue
+from psnb.coordinator.round_gate import RoundGate
+from psnb.errors import ServerLostError
+from tests.coordinator.queues import (
+    TIMEOUT,
+    fail,
+    in_thread,
+    numbers,
+    put,
+    put_one,
+    succeed,
+    up_to,
+    wait_for_waiter,
+    worker,
+)
+
+
+def rounds_of(closures: int) -> tuple[ClosureQueue, list[Step]]:
+    steps: list[Step] = []
+    return ClosureQueue(100, gate=RoundGate(closures), on_step=steps.append), steps
+
+
+def take(queue: ClosureQueue, count: int = 100) -> list[Closure]:
+    return queue.take(up_to(count))
+
+
+def commits(closures: list[Closure]) -> tuple[int, ...]:
+    return tuple(closure.run.commit for closure in closures)
+
+
+def test_no_closure_of_a_round_begins_before_the_round_before_it_was_applied() -> None:
+    queue, steps = rounds_of(2)
+    put(queue, 5)
+    first = take(queue)
+    assert numbers(first) == [0, 1]
+    succeed(queue, first[0], pushed=True)
+    assert take(queue) == []
+    succeed(queue, first[1], pushed=True)
+    assert steps == [ApplyRound(0, commits(first))]
+    assert take(queue) == []
+    assert not queue.has_work()
+    queue.stepped(None)
+    assert queue.has_work()
+    second = take(queue)
+    assert numbers(second) == [2, 3]
+    assert [each.run.round for each in (*first, *second)] == [0, 0, 1, 1]
+
+
+def test_lanes_that_went_away_are_woken_when_the_next_round_may_begin() -> None:
+    woken: list[None] = []
+    queue = ClosureQueue(100, lambda: woken.append(None), gate=RoundGate(1))
+    put(queue, 2)
+    (first,) = take(queue)
+    assert take(queue) == []
+    woken.clear()
+    succeed(queue, first, pushed=True)
+    queue.stepped(None)
+    assert woken
+
+
+def test_closures_count_in_the_order_of_their_commits_however_they_end() -> None:
+    queue, steps = rounds_of(3)
+    put(queue, 3)
+    taken = take(queue)
+    for each in reversed(taken):
+        succeed(queue, each, pushed=True)
+    assert steps == [ApplyRound(0, commits(taken))]
+
+
+def test_a_closure_that_failed_or_pushed_nothing_has_a_seat_and_no_vote() -> None:
+    queue, steps = rounds_of(3)
+    put(queue, 3)
+    pushed, silent, failed = take(queue)
+    fail(queue, failed, ValueError("boo"))
+    succeed(queue, silent)
+    succeed(queue, pushed, pushed=True)
+    assert steps == [ApplyRound(0, (pushed.run.commit,))]
+
+
+def test_a_round_in_which_nothing_was_pushed_needs_no_step() -> None:
+    queue, steps = rounds_of(2)
+    put(queue, 4)
+    for each in take(queue):
+        succeed(queue, each)
+    assert not steps
+    assert numbers(take(queue)) == [2, 3]
+
+
+def test_a_lost_closure_runs_again_in_its_round() -> None:
+    queue, steps = rounds_of(2)
+    put(queue, 4, retries=1)
+    ended, lost = take(queue)
+    succeed(queue, ended, pushed=True)
+    queue.put_back([lost], 1, "killed")
+    assert take(queue) == [lost]
+    assert take(queue) == []
+    succeed(queue, lost, pushed=True)
+    assert steps == [ApplyRound(0, commits([ended, lost]))]
+
+
+def test_a_lost_closure_does_not_hold_up_the_round_if_one_of_higher_priority_is_there() -> None:
+    queue, steps = rounds_of(2)
+    put(queue, 2, retries=1)
+    ended, lost = take(queue)
+    succeed(queue, ended, pushed=True)
+    queue.put_back([lost], 1, "killed")
+    urgent = put_one(queue, 9, priority=1)
+    assert take(queue) == [urgent]
+    succeed(queue, urgent, pushed=True)
+    assert steps == [ApplyRound(0, commits([ended, urgent]))]
+    queue.stepped(None)
+    assert take(queue) == [lost]
+    assert lost.run.round == 1
+
+
+def test_join_has_the_last_smaller_round_applied_first() -> None:
+    queue, steps = rounds_of(3)
+    put(queue, 1)
+    (each,) = take(queue)
+    succeed(queue, each, pushed=True)
+    assert not steps
+    joining = in_thread(queue.join)
+    wait_for_waiter(queue.settled)
+    assert steps == [ApplyRound(0, (each.run.commit,))]
+    assert not joining.done()
+    queue.stepped(None)
+    joining.result(TIMEOUT)
+
+
+def test_done_is_false_until_the_last_round_was_applied() -> None:
+    queue, steps = rounds_of(3)
+    put(queue, 1)
+    (each,) = take(queue)
+    succeed(queue, each, pushed=True)
+    assert [queue.done(), queue.done()] == [False, False]
+    assert len(steps) == 1
+    queue.stepped(None)
+    assert queue.done()
+
+
+def test_draining_applies_what_has_ended_and_leaves_the_rest_for_later_rounds() -> None:
+    queue, steps = rounds_of(3)
+    put(queue, 4, retries=1)
+    first, second = take(queue, 2)
+    succeed(queue, first, pushed=True)
+    queue.put_back([second], 1, "killed")
+    queue.pause()
+    draining = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
+    wait_for_waiter(queue.settled)
+    assert steps == [ApplyRound(0, (first.run.commit,))]
+    queue.stepped(None)
+    draining.result(TIMEOUT)
+    queue.resume()
+    assert numbers(take(queue)) == [1, 2, 3]
+
+
+def test_a_round_that_cannot_be_applied_is_an_error_of_its_own() -> None:
+    queue, _ = rounds_of(1)
+    put(queue, 3)
+    (each,) = take(queue)
+    succeed(queue, each, pushed=True)
+    queue.stepped(ServerLostError("gone"))
+    assert queue.statistics().queued == 0
+    with pytest.raises(ServerLostError, match="gone"):
+        queue.join(TIMEOUT)
+    put(queue, 1)
+    assert len(take(queue)) == 1
+
+
+def test_a_closed_queue_applies_nothing_more() -> None:
+    queue, steps = rounds_of(2)
+    put(queue, 2)
+    first, _ = take(queue)
+    succeed(queue, first, pushed=True)
+    queue.close()
+    assert not steps
+
+
+def test_what_is_detached_begins_at_any_time_and_takes_no_seat() -> None:
+    queue, steps = rounds_of(1)
+    put(queue, 2)
+    (first,) = take(queue)
+    detached = put_one(queue, 9, priority=1, pin="a", detached=True)
+    assert queue.has_work()
+    assert queue.take(up_to(9), worker) == [detached]
+    succeed(queue, first, pushed=True)
+    succeed(queue, detached)
+    assert steps == [ApplyRound(0, (first.run.commit,))]
+    queue.stepped(None)
+    assert numbers(take(queue)) == [1]

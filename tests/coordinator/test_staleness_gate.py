@@ -1,0 +1,116 @@
+"""The bound on staleness: no order of beginnings and ends can break it. Without Dask."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psnb.coordinator.closure import Closure
+from psnb.coordinator.queue import ClosureQueue
+from psnb.coordinator.staleness_gate import StalenessGate
+from tests.coordinator.queues import numbers, put, put_one, succeed, up_to
+
+
+def take(queue: ClosureQueue, count: int = 100) -> list[Closure]:
+    return queue.take(up_to(count))
+
+
+def test_closures_run_one_after_the_other_with_a_bound_of_zero() -> None:
+    queue = ClosureQueue(100, gate=StalenessGate(0))
+    put(queue, 3)
+    for number in range(3):
+        (each,) = take(queue)
+        assert each.id == number
+        succeed(queue, each)
+
+
+def test_so_many_run_at_once_as_the_bound_and_one_more() -> None:
+    queue = ClosureQueue(100, gate=StalenessGate(2))
+    put(queue, 9)
+    assert numbers(take(queue)) == [0, 1, 2]
+
+
+def test_nothing_begins_while_a_slow_closure_would_get_too_stale() -> None:
+    queue = ClosureQueue(100, gate=StalenessGate(2))
+    put(queue, 9)
+    slow, fast = take(queue, 2)
+    succeed(queue, fast)
+    (other,) = take(queue)  # may commit, as the one before it, while the slow one runs
+    succeed(queue, other)
+    assert take(queue) == []
+    assert not queue.has_work()
+    succeed(queue, slow)
+    assert numbers(take(queue)) == [3, 4, 5]
+
+
+def test_lanes_are_woken_when_the_slow_closure_ends() -> None:
+    woken: list[None] = []
+    queue = ClosureQueue(100, lambda: woken.append(None), gate=StalenessGate(0))
+    put(queue, 2)
+    (each,) = take(queue)
+    assert take(queue) == []
+    woken.clear()
+    succeed(queue, each)
+    assert woken
+
+
+def test_a_lost_closure_counts_until_it_has_ended_and_goes_before_all_others() -> None:
+    queue = ClosureQueue(100, gate=StalenessGate(1))
+    put(queue, 4, retries=1)
+    lost, other = take(queue)
+    queue.put_back([lost], 1, "killed")
+    succeed(queue, other)
+    put_one(queue, 9, priority=1)
+    assert queue.has_work()
+    assert numbers(take(queue)) == [0]  # its first run may commit still, and would be too stale
+    succeed(queue, lost)
+    assert numbers(take(queue)) == [9, 2]
+
+
+def test_a_lost_closure_that_fails_holds_nobody_up() -> None:
+    queue = ClosureQueue(100, gate=StalenessGate(0))
+    put(queue, 1)
+    (lost,) = take(queue)
+    queue.put_back([lost], 1, "killed")
+    with pytest.raises(Exception, match="retries"):
+        queue.join()
+    put(queue, 1)
+    assert len(take(queue)) == 1
+
+
+@given(
+    bound=st.integers(0, 4),
+    choices=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=80),
+)
+def test_no_update_is_staler_than_the_bound(bound: int, choices: list[tuple[int, int]]) -> None:
+    queue = ClosureQueue(1000, gate=StalenessGate(bound))
+    put(queue, 100, retries=100)
+    commits = 0
+    committed: set[int] = set()
+    # The runs of closures that may commit still, with the commits that they have not missed: those
+    # of a worker that was given up for dead among them.
+    alive: list[tuple[Closure, int]] = []
+    running: list[Closure] = []
+    for action, which in choices:
+        if action == 0:
+            for each in take(queue, which):
+                running.append(each)
+                alive.append((each, commits))
+        elif action == 1 and running:  # commits, and ends
+            each = running.pop(which % len(running))
+            for ended, seen in [run for run in alive if run[0] is each][-1:]:
+                if ended.id not in committed:
+                    assert commits - seen <= bound
+                    committed.add(ended.id)
+                    commits += 1
+            alive = [run for run in alive if run[0] is not each]
+            succeed(queue, each)
+        elif action == 2 and running:  # is lost, and may commit still
+            queue.put_back([running.pop(which % len(running))], 1, "frozen")
+        elif action == 3 and alive:  # a run commits, and nobody hears of it
+            each, seen = alive[which % len(alive)]
+            if each.id not in committed:
+                assert commits - seen <= bound
+                committed.add(each.id)
+                commits += 1

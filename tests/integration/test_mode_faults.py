@@ -1,0 +1,255 @@
+"""Workers that die or leave in other modes than the asynchronous one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import psnb
+from psnb.cluster import identity
+from psnb.parameters import CommTransport
+from tests.conftest import DEADLINE, wait_until
+from tests.integration.helpers import (
+    address_of,
+    kill_myself,
+    pid_of,
+    state_of,
+    wait_for_file,
+    wait_until_ended,
+    worker_name,
+)
+from tests.integration.test_sync import (
+    CLIPNORM,
+    CLOSURES,
+    Model,
+    adagrad,
+    assert_close,
+    batches,
+    synchronous,
+    trained_by_one_process,
+)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Client]:
+    """Two workers, which nannies start again, and two servers."""
+    with psnb.local_cluster(workers=2, servers=2) as client:
+        yield client
+
+
+@pytest.fixture
+def whole(started: Client) -> Client:
+    """The cluster, once nobody is missing."""
+
+    def is_whole() -> bool:
+        started.cluster.scale(4)  # Dask may give up a worker that its nanny starts too slowly
+        return len(identity(started)["workers"]) == 4
+
+    wait_until(is_whole, "the cluster is whole", 2 * DEADLINE)
+    return started
+
+
+def test_a_worker_killed_in_the_middle_of_a_round_changes_nothing(whole: Client) -> None:
+    data = batches("float64")
+    with synchronous(whole) as strategy:
+        model = Model(strategy, psnb.Adagrad(0.3, clipnorm=CLIPNORM), "float64")
+        start = model.values()
+        coordinator = psnb.ClusterCoordinator(strategy)
+
+        def step(number: int, *batch: np.ndarray) -> None:
+            model.step(*batch)
+            if number == 9 and psnb.worker_context().attempt == 1:
+                kill_myself()
+
+        for number, batch in enumerate(data):
+            coordinator.schedule(step, (number, *batch))
+        coordinator.join(2 * DEADLINE)
+        assert coordinator.statistics().retried >= 1
+        assert_close(model.values(), trained_by_one_process(start, data, adagrad), 1e-12)
+
+
+def test_a_killed_server_that_has_copies_changes_nothing_either(
+    whole: Client, tmp_path: Path
+) -> None:
+    data, begun, go_on = batches("float64"), tmp_path / "begun", tmp_path / "go on"
+    with psnb.ParameterServerStrategy(
+        whole, partitioner=psnb.FixedShards(2), replicas=1, mode=psnb.Sync(CLOSURES)
+    ) as strategy:
+        model = Model(strategy, psnb.Adagrad(0.3, clipnorm=CLIPNORM), "float64")
+        start = model.values()
+        coordinator = psnb.ClusterCoordinator(strategy)
+
+        def step(number: int, *batch: np.ndarray) -> None:
+            if number == 2 * CLOSURES + 1:  # another one of its round has committed, or will
+                begun.touch()
+                wait_for_file(go_on)
+            model.step(*batch)
+
+        for number, batch in enumerate(data):
+            coordinator.schedule(step, (number, *batch))
+        wait_until(begun.exists, "the third round runs")
+        os.kill(pid_of(whole, "server-0"), signal.SIGKILL)
+        go_on.touch()
+        coordinator.join(2 * DEADLINE)
+        assert_close(model.values(), trained_by_one_process(start, data, adagrad), 1e-12)
+
+
+def test_a_closure_that_dies_after_its_commit_counts_once_in_its_round(whole: Client) -> None:
+    with synchronous(whole, 2) as strategy:
+        variables = [strategy.variable(np.zeros(2), optimizer=psnb.SGD(1.0)) for _ in range(4)]
+        coordinator = psnb.ClusterCoordinator(strategy)
+
+        def step(gradient: float, dies: bool) -> int:
+            for variable in variables:
+                variable.push(np.full(2, gradient))
+            if dies and psnb.worker_context().attempt == 1:
+                _die_after_commit()
+            return psnb.worker_context().attempt
+
+        first = coordinator.schedule(step, (-1.0, True))
+        coordinator.schedule(step, (-3.0, False))
+        coordinator.join(2 * DEADLINE)
+        assert first.fetch() == 2
+        assert [each.read().tolist() for each in variables] == [[2, 2]] * 4
+
+
+def _die_after_commit() -> None:
+    real = CommTransport.call
+
+    def call(transport: CommTransport, requests: Any) -> Any:
+        real(transport, requests)
+        kill_myself()
+
+    CommTransport.call = call  # type: ignore[method-assign]
+
+
+def test_a_killed_worker_takes_what_it_has_not_sent_and_training_goes_on(
+    whole: Client, tmp_path: Path
+) -> None:
+    exchange, closures = 4, 6
+    with psnb.ParameterServerStrategy(whole, mode=psnb.Geo(exchange)) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        wait_until(
+            lambda: sum(w.state == "ready" for w in coordinator.statistics().workers) == 2,
+            "both workers are ready",
+        )
+        v = strategy.variable(np.zeros(2), optimizer=psnb.SGD(1.0))
+        e = strategy.embedding("e", 1, initializer=0.0, optimizer=psnb.SGD(1.0))
+
+        def step() -> str:
+            v.push(-np.ones(2))
+            e.push([3], -np.ones((1, 1), np.float32))
+            return worker_name()
+
+        def dies() -> int:
+            step()
+            if psnb.worker_context().attempt == 1:
+                kill_myself()
+            return psnb.worker_context().attempt
+
+        victim = coordinator.schedule(step).fetch(DEADLINE)
+        for _ in range(closures - 1):
+            coordinator.schedule(step, worker=victim).fetch(DEADLINE)
+        assert v.read().tolist() == [exchange / 2] * 2  # two more are held by the worker
+        index = next(w.index for w in coordinator.statistics().workers if w.name == victim)
+        # Runs again wherever that number is taken up.
+        assert coordinator.schedule(dies, worker=index).fetch(2 * DEADLINE) == 2
+        coordinator.join(2 * DEADLINE)
+        assert v.read().tolist() == [(exchange + 1) / 2] * 2
+        assert e.lookup([3]).tolist() == [[(exchange + 1) / 2]]
+
+
+def test_a_closure_that_dies_after_its_exchange_counts_once(whole: Client) -> None:
+    with psnb.ParameterServerStrategy(whole, mode=psnb.Geo(1)) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        wait_until(
+            lambda: sum(w.state == "ready" for w in coordinator.statistics().workers) == 2,
+            "both workers are ready",
+        )
+        v = strategy.variable(np.zeros(2), optimizer=psnb.SGD(1.0))
+
+        def step() -> int:
+            v.push(v.read() - 2)
+            if psnb.worker_context().attempt == 1:
+                _die_after_commit()
+            return psnb.worker_context().attempt
+
+        assert coordinator.schedule(step).fetch(2 * DEADLINE) == 2
+        coordinator.join(DEADLINE)
+        assert v.read().tolist() == [1, 1]
+
+
+def test_a_frozen_closure_of_a_round_that_is_over_comes_too_late(
+    whole: Client, tmp_path: Path
+) -> None:
+    with synchronous(whole, 1) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        v = strategy.variable(np.zeros(1), optimizer=psnb.SGD(1.0))
+        begun, go_on, late = tmp_path / "begun", tmp_path / "go on", tmp_path / "late"
+
+        def slow() -> None:
+            v.push([-1.0])
+            if not begun.exists():
+                begun.touch()
+                wait_for_file(go_on)
+                _tell_after_commit(late)
+
+        remote = coordinator.schedule(slow)
+        wait_until(begun.exists, "the closure runs")
+        # The worker is alive and its closure goes on, but the coordinator has lost its session.
+        lane = next(lane for lane in coordinator._membership._lanes if len(lane._load))
+        task = coordinator._membership._tasks[lane]
+        coordinator._membership._loop.call_soon_threadsafe(task.cancel)
+        remote.fetch(DEADLINE)
+        coordinator.join(DEADLINE)
+        assert v.read().tolist() == [1]
+        go_on.touch()
+        wait_until(late.exists, "the late closure has committed")
+        coordinator.schedule(v.push, ([-1.0],))
+        coordinator.join(DEADLINE)
+        assert v.read().tolist() == [2]
+
+
+def _tell_after_commit(path: Path) -> None:
+    real = CommTransport.call
+
+    def call(transport: CommTransport, requests: Any) -> Any:
+        try:
+            return real(transport, requests)
+        finally:
+            CommTransport.call = real  # type: ignore[method-assign]
+            path.touch()
+
+    CommTransport.call = call  # type: ignore[method-assign]
+
+
+# The last one: nobody starts the worker again.
+def test_a_worker_that_leaves_sends_what_it_holds_before(whole: Client) -> None:
+    with psnb.ParameterServerStrategy(whole, mode=psnb.Geo(1000)) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        wait_until(
+            lambda: sum(w.state == "ready" for w in coordinator.statistics().workers) == 2,
+            "both workers are ready",
+        )
+        v = strategy.variable(np.zeros(1), optimizer=psnb.SGD(1.0))
+
+        def step() -> str:
+            v.push([-2.0])
+            return worker_name()
+
+        leaver = coordinator.schedule(step).fetch(DEADLINE)
+        assert v.read().tolist() == [0]
+        pid = pid_of(whole, leaver)
+        whole.retire_workers([address_of(whole, leaver)])
+        wait_until(lambda: state_of(coordinator, leaver) == "lost", "it has left")
+        assert v.read().tolist() == [1]
+        wait_until_ended(pid)
