@@ -13,9 +13,10 @@ from numpy.typing import ArrayLike
 from psnb.errors import GradientError
 from psnb.parameters.arguments import checked_array, checked_ids, require_optimizer
 from psnb.parameters.bags import Bags, Combiner, make_bags
-from psnb.parameters.gradients import must_skip, norm, split_finite, summed
+from psnb.parameters.gradients import must_skip, norm, split_finite
 from psnb.parameters.updates import Reading, TableWrite, read_request
 from psnb.parameters.upkeep import Upkeep
+from psnb.server import summed
 
 
 class Embedding(Upkeep):

@@ -12,7 +12,7 @@ from enum import StrEnum
 import numpy as np
 
 from psnb.errors import ConfigurationError, GradientError
-from psnb.server import all_finite, sum_duplicates
+from psnb.server import all_finite
 
 
 class NonFinite(StrEnum):
@@ -71,12 +71,3 @@ def norm(gradient: np.ndarray) -> float:
     """Return the Euclidean norm, taken in double precision."""
     flat = gradient.reshape(-1).astype(np.float64)
     return math.sqrt(flat @ flat)
-
-
-def summed(ids: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each id once, with the sum of its gradients."""
-    distinct, rows = np.unique(ids, return_inverse=True)
-    order, sums = np.empty(ids.size, np.int64), np.empty_like(gradients)
-    scratch = np.full(distinct.size, -1, np.int32)
-    n = sum_duplicates(rows, gradients, scratch, order, sums)
-    return distinct[order[:n]], sums[:n]

@@ -3,8 +3,9 @@
 from psnb.server.actor import HANDLER, ParameterServer, serve
 from psnb.server.admission import Admission, Always, CountFilter, Probability
 from psnb.server.ctr import CtrAccessor, RowUse
+from psnb.server.duplicates import distinct, summed
 from psnb.server.initializers import Constant, Initializer, Normal, Uniform
-from psnb.server.kernels import all_finite, hash_ids, read_only, sum_duplicates
+from psnb.server.kernels import all_finite, hash_ids, read_only
 from psnb.server.optimizers import (
     FTRL,
     SGD,
@@ -51,9 +52,10 @@ __all__ = [
     "Uniform",
     "Warmup",
     "all_finite",
+    "distinct",
     "hash_ids",
     "read_only",
     "serve",
-    "sum_duplicates",
+    "summed",
     "tuned",
 ]

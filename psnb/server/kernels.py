@@ -13,8 +13,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from psnb.server.prefetching import AHEAD, ask_for, lines
+
 EMPTY = np.int32(-1)
-"""Marks a free slot of the hash map, and a row that is not in the batch at hand."""
+"""Marks a free slot of a hash map."""
+
+_FIRST_HEADS = 1 << 12
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -47,11 +51,17 @@ def hash_ids(ids, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, inline="always")
+def _first_slot(key, slots):  # type: ignore[no-untyped-def]
+    """Return where the search for an id begins."""
+    # The low 32 bits, brought into the range by a multiplication (Lemire, 2019): any size will do.
+    return ((_mix(key + _GOLDEN) & np.uint64(0xFFFFFFFF)) * slots) >> np.uint64(32)
+
+
+@njit(cache=True, nogil=True, inline="always")
 def _slot(keys, rows, key):  # type: ignore[no-untyped-def]
     """Return the slot that an id has in the hash map, or the free one that it would get."""
     slots = np.uint64(keys.size)
-    # The low 32 bits, brought into the range by a multiplication (Lemire, 2019): any size will do.
-    slot = ((_mix(key + _GOLDEN) & np.uint64(0xFFFFFFFF)) * slots) >> np.uint64(32)
+    slot = _first_slot(key, slots)
     # The key first: if it is there, as mostly, nothing waits for the other array.
     while keys[slot] != key and rows[slot] != EMPTY:
         slot += np.uint64(1)
@@ -69,6 +79,9 @@ def find(keys, rows, ids, out):  # type: ignore[no-untyped-def]
     ``n`` times but has no row yet.
     """
     for i in range(ids.size):
+        ahead = _first_slot(ids[min(i + AHEAD, ids.size - 1)], np.uint64(keys.size))
+        ask_for(keys, np.int64(ahead), 0)
+        ask_for(rows, np.int64(ahead), 0)
         row = rows[_slot(keys, rows, ids[i])]
         out[i] = row if row >= 0 else -1
 
@@ -81,6 +94,9 @@ def sight(keys, rows, ids, start, sightings, count, free, out):  # type: ignore[
     new count and how many slots may still be taken.
     """
     for i in range(start, ids.size):
+        ahead = _first_slot(ids[min(i + AHEAD, ids.size - 1)], np.uint64(keys.size))
+        ask_for(keys, np.int64(ahead), 0)
+        ask_for(rows, np.int64(ahead), 0)
         slot = _slot(keys, rows, ids[i])
         row = rows[slot]
         if row < 0:
@@ -118,27 +134,82 @@ def put(keys, rows, ids, values):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def sum_duplicates(rows, gradients, position, unique, summed):  # type: ignore[no-untyped-def]
-    """Sum the gradients of equal rows, in the order of their first appearance.
+def _heads(ids, size):  # type: ignore[no-untyped-def]
+    """Return a hash map, a power of two large, of where each of some distinct ids is."""
+    heads = np.full(size, EMPTY)
+    mask = np.uint64(size - 1)
+    for i in range(ids.size):
+        slot = _mix(ids[i] + _GOLDEN) & mask
+        while heads[slot] != EMPTY:
+            slot = (slot + np.uint64(1)) & mask
+        heads[slot] = i
+    return heads
 
-    ``position`` is scratch of one int32 a table row, all -1, and is left so. ``unique`` and
-    ``summed`` have room for every row; returns how many distinct rows there are.
+
+@njit(cache=True, nogil=True)
+def find_distinct(ids, found, position):  # type: ignore[no-untyped-def]
+    """Write each id (uint64) once into ``found``, in the order of first appearance.
+
+    ``position`` gets where in ``found`` each id is. Returns how many distinct ids there are.
     """
-    distinct = 0
-    for i in range(rows.size):
-        row = rows[i]
-        at = position[row]
-        if at < 0:
-            position[row] = distinct
-            unique[distinct] = row
-            summed[distinct] = gradients[i]
-            distinct += 1
+    count = 0
+    # Small at first, for as long as there are few distinct ids: it stays in the nearest cache.
+    heads = _heads(found[:0], _FIRST_HEADS)
+    mask = np.uint64(heads.size - 1)
+    for i in range(ids.size):
+        slot = _mix(ids[i] + _GOLDEN) & mask
+        at = heads[slot]
+        while at != EMPTY and found[at] != ids[i]:
+            slot = (slot + np.uint64(1)) & mask
+            at = heads[slot]
+        if at == EMPTY:
+            at = heads[slot] = count
+            found[at] = ids[i]
+            count += 1
+            if 2 * count > heads.size:
+                heads = _heads(found[:count], 4 * heads.size)
+                mask = np.uint64(heads.size - 1)
+        position[i] = at
+    return count
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
+def add_up(gradients, position, out):  # type: ignore[no-untyped-def]
+    """Add up gradients of the same position, in their order, in ``out``; see `find_distinct`.
+
+    Returns 0 if all of them are finite, and NaN if one is not.
+    """
+    seen = 0
+    nothing = gradients.dtype.type(0)
+    zero = gradients.dtype.type(0)
+    for i in range(position.size):
+        at = position[i]
+        if at == seen:
+            for j in range(gradients.shape[1]):
+                out[at, j] = gradients[i, j]
+                nothing += gradients[i, j] * zero
+            seen += 1
         else:
             for j in range(gradients.shape[1]):
-                summed[at, j] += gradients[i, j]
-    for i in range(distinct):
-        position[unique[i]] = -1
-    return distinct
+                out[at, j] += gradients[i, j]
+                nothing += gradients[i, j] * zero
+    return nothing
+
+
+@njit(cache=True, nogil=True)
+def take(values, rows, out):  # type: ignore[no-untyped-def]
+    """Copy rows of ``values`` to ``out``; zeros for rows below 0."""
+    for i in range(rows.size):
+        ahead = max(rows[min(i + AHEAD, rows.size - 1)], 0)
+        for line in range(lines(values)):
+            ask_for(values, ahead, line)
+        row = rows[i]
+        if row >= 0:
+            for j in range(values.shape[1]):
+                out[i, j] = values[row, j]
+        else:
+            for j in range(values.shape[1]):
+                out[i, j] = 0
 
 
 @njit(cache=True, nogil=True)

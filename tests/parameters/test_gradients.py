@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from psnb.errors import ConfigurationError, GradientError
 from psnb.parameters import Updates, Variable, as_nonfinite, buffered
-from psnb.parameters.gradients import norm, split_finite, summed
+from psnb.parameters.gradients import norm, split_finite
 from psnb.server import SGD, Adagrad
 from tests.parameters.test_handles import DIM, ROWS, InProcess, embedding, variable
 
@@ -61,16 +59,6 @@ def test_clipnorm_can_be_changed_and_switched_off_live() -> None:
 
 def test_norm_does_not_overflow() -> None:
     assert norm(np.full(4, 1e38, np.float32)) == pytest.approx(2e38)
-
-
-@settings(max_examples=60, deadline=None)
-@given(ids=st.lists(st.integers(0, 6), max_size=12))
-def test_summed_has_each_id_once_with_its_sum(ids: list[int]) -> None:
-    array, gradients = np.array(ids, np.uint64), np.arange(2.0 * len(ids)).reshape(-1, 2)
-    distinct, sums = summed(array, gradients)
-    assert sorted(distinct.tolist()) == sorted(set(ids))
-    for each, total in zip(distinct, sums, strict=True):
-        assert total.tolist() == gradients[array == each].sum(0).tolist()
 
 
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])

@@ -43,11 +43,11 @@ def test_a_day_takes_two_percent_and_a_push_ends_the_days_unseen() -> None:
 
 def test_rows_stay_at_the_thresholds_and_go_beyond() -> None:
     use = recorded([8.1, 7.9, 100.0], [0.0, 0.0, 0.0])
-    assert use.kept(3, 0.8, 30).tolist() == [True, False, True]
+    assert use.kept(0.8, 30).tolist() == [True, False, True]
     use.end_day()
-    assert use.kept(3, 0, 1).tolist() == [True] * 3
+    assert use.kept(0, 1).tolist() == [True] * 3
     use.end_day()
-    assert not use.kept(3, 0, 1).any()
+    assert not use.kept(0, 1).any()
 
 
 @pytest.mark.parametrize("bad", [-1, float("nan"), "1", None])
