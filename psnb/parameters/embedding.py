@@ -5,6 +5,7 @@ Like `Variable`, a handle is a description that pickles into closures; it keeps 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from psnb.errors import GradientError
 from psnb.parameters.arguments import checked_array, checked_ids, require_optimizer
 from psnb.parameters.bags import Bags, Combiner, make_bags
 from psnb.parameters.gradients import must_skip, norm, split_finite
+from psnb.parameters.transport import ServerAddress
 from psnb.parameters.updates import Reading, TableWrite, read_request
 from psnb.parameters.upkeep import Upkeep
-from psnb.server import summed
+from psnb.server import add_up, distinct, often_repeated
 
 
 class Embedding(Upkeep):
@@ -96,16 +98,22 @@ class Embedding(Upkeep):
         if self.padding_idx is not None:
             real = flat != np.uint64(self.padding_idx)
             asked = flat[real]
+        position = None
+        wanted = asked.size
+        if often_repeated(asked):
+            asked, position = distinct(asked)
         parts = self._split(asked)
 
         def value(answers: list[np.ndarray]) -> np.ndarray:
-            if len(parts) == 1 and asked.size == flat.size:
+            if len(parts) == 1:
                 out = answers[0]
             else:
                 out = np.empty((asked.size, self.dim), self.dtype)
                 for (_, at), rows in zip(parts, answers, strict=True):
                     out[at] = rows
-            if asked.size < flat.size:
+            if position is not None:
+                out = out.take(position, axis=0, mode="clip")  # none is outside, so do not look
+            if wanted < flat.size:
                 rows, out = out, np.zeros((flat.size, self.dim), self.dtype)
                 out[real] = rows
             return out.reshape(*ids.shape, self.dim)
@@ -276,15 +284,16 @@ class Embedding(Upkeep):
             real = flat != np.uint64(self.padding_idx)
             flat, rows, use = flat[real], rows[real], use[:, real]
         seen, bad = flat, flat[:0]
-        if must_skip(rows, self._nonfinite, what):
+        found, sums, finite = self._summed(flat, rows)
+        if not finite and must_skip(rows, self._nonfinite, what):
             flat, rows, bad = split_finite(flat, rows)
-        more = {}
+            found, sums, _ = self._summed(flat, rows)
+        more: dict[str, Any] = {"distinct": True}
         if made.clipnorm is not None:
-            flat, rows = summed(flat, rows)
-            more["norm"] = norm(rows)
+            more["norm"] = norm(sums)
         writes: list[TableWrite] = [
-            (server, self.name, ("push", {"ids": flat[at], "gradients": rows[at], **more}))
-            for server, at in self._split(flat)
+            (server, self.name, ("push", {"ids": ids, "gradients": gradients, **more}))
+            for server, ids, gradients in self._dealt(found, sums)
         ]
         writes += [
             (server, self.name, ("skip", {"count": bad[at].size}))
@@ -300,6 +309,32 @@ class Embedding(Upkeep):
                 for server, at in self._split(seen)
             ]
         return writes
+
+    def _summed(
+        self, ids: np.ndarray, gradients: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, bool]:
+        """Return each id once, with the sum of its gradients, and whether all are finite."""
+        found, position = distinct(ids)
+        sums = None
+        if len(self._servers) == 1:
+            sums = self.transport.lend(self._servers[0], (found.size, self.dim), self.dtype)
+        if sums is None:
+            sums = np.empty((found.size, self.dim), self.dtype)
+        return found, sums, add_up(gradients, position, sums)
+
+    def _dealt(
+        self, ids: np.ndarray, gradients: np.ndarray
+    ) -> Iterator[tuple[ServerAddress, np.ndarray, np.ndarray]]:
+        """Yield what each server gets, in arrays of its own that do not change any more."""
+        for server, at in self._split(ids):
+            if isinstance(at, slice):
+                part = ids, gradients
+            else:
+                own = self.transport.lend(server, (at.size, self.dim), self.dtype)
+                part = ids[at], gradients.take(at, axis=0, out=own, mode="clip")
+            for array in part:
+                array.flags.writeable = False
+            yield server, *part
 
     def _use(
         self, ids: np.ndarray, shows: ArrayLike | None, clicks: ArrayLike | None

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 from distributed.core import ConnectionPool, Status
 from distributed.protocol.pickle import dumps as cloudpickled
 from tornado.ioloop import IOLoop
@@ -88,6 +89,14 @@ class Transport(Protocol):
         ------
         ServerLostError
             If a server cannot be reached, or holds nothing of this strategy any more.
+        """
+
+    def lend(
+        self, server: ServerAddress, shape: tuple[int, ...], dtype: np.dtype
+    ) -> np.ndarray | None:
+        """Return an array that is not copied when it is sent to a server, or None.
+
+        Once sent it must stay as it is.
         """
 
 
@@ -218,6 +227,12 @@ class CommTransport:
         finally:
             batch.done.cancel()  # of no effect when it is done; else nobody waits any more
         return batch.results()
+
+    def lend(  # noqa: D102 - inherited
+        self, server: ServerAddress, shape: tuple[int, ...], dtype: np.dtype
+    ) -> np.ndarray | None:
+        connection = self._open.get(server.address)
+        return None if connection is None else connection.lend(shape, dtype)
 
     def _send_at_once(self, exchange: _Exchange) -> bool:
         connection = self._open.get(exchange.request.server.address)

@@ -17,6 +17,7 @@ from psnb.parameters.dense_shards import DenseShards
 from psnb.parameters.gradients import must_skip, norm
 from psnb.parameters.transport import Request
 from psnb.parameters.updates import Reading, TableWrite, read_request
+from psnb.server import all_finite, copy_if_finite
 
 
 class Variable(DenseShards):
@@ -204,12 +205,15 @@ class Variable(DenseShards):
         """Return what a push writes where; for `psnb.push`."""
         made = require_optimizer(self._made, self.name)
         array = self._checked(gradient, "gradient")
-        if must_skip(array, self._nonfinite, f"gradient for variable {self.name!r}"):
+        parts, finite = self._written(array)
+        if not finite and must_skip(array, self._nonfinite, f"gradient for variable {self.name!r}"):
             first = self._shards[0]
             return [(first.server, first.table, ("skip", {"count": 1}))]
         more = {} if made.clipnorm is None else {"norm": norm(array)}
-        parts = zip(self._shards, self._split("gradient", array), strict=True)
-        return [(s.server, s.table, ("push", {**part, **more})) for s, part in parts]
+        return [
+            (s.server, s.table, ("push", {"gradient": part, **more}))
+            for s, part in zip(self._shards, parts, strict=True)
+        ]
 
     def skipped(self) -> int:
         """Return how many updates were left out because they were not finite; asks the servers.
@@ -219,6 +223,22 @@ class Variable(DenseShards):
         """
         requests = [Request(s.server, s.table, "skipped", {}) for s in self._shards]
         return sum(self.transport.call(requests))
+
+    def _written(self, array: np.ndarray) -> tuple[list[np.ndarray], bool]:
+        """Return what each server gets of a gradient, and whether it is finite.
+
+        In memory that the servers see, if there is such: then it is looked at and copied in one go.
+        """
+        parts, finite = [], True
+        for shard, part in zip(self._shards, self._parts(array), strict=True):
+            lent = self.transport.lend(shard.server, part.shape, part.dtype)
+            if lent is None:
+                finite &= all_finite(part)
+            else:
+                finite &= copy_if_finite(part, lent)
+                lent.flags.writeable = False
+            parts.append(part if lent is None else lent)
+        return parts, finite
 
     def _checked(self, value: ArrayLike, what: str) -> np.ndarray:
         array = checked_array(value, self.dtype, f"{what} for variable {self.name!r}")

@@ -3,9 +3,9 @@
 from psnb.server.actor import HANDLER, ParameterServer, serve
 from psnb.server.admission import Admission, Always, CountFilter, Probability
 from psnb.server.ctr import CtrAccessor, RowUse
-from psnb.server.duplicates import distinct, summed
+from psnb.server.duplicates import add_up, distinct, often_repeated, summed
 from psnb.server.initializers import Constant, Initializer, Normal, Uniform
-from psnb.server.kernels import all_finite, hash_ids, read_only
+from psnb.server.kernels import all_finite, copy_if_finite, hash_ids, read_only
 from psnb.server.optimizers import (
     FTRL,
     SGD,
@@ -51,9 +51,12 @@ __all__ = [
     "Schedule",
     "Uniform",
     "Warmup",
+    "add_up",
     "all_finite",
+    "copy_if_finite",
     "distinct",
     "hash_ids",
+    "often_repeated",
     "read_only",
     "serve",
     "summed",

@@ -25,6 +25,7 @@ from distributed.protocol.pickle import loads
 from psnb.arena import Probe, can_see
 from psnb.arena import probe as own_probe
 from psnb.errors import ConfigurationError, InternalError, PsnbError
+from psnb.server import answers
 from psnb.server.commits import CommitLog
 from psnb.server.tables import DenseTable, SparseTable, Table, warm_up
 from psnb.stream import MessageStream, message_stream
@@ -129,18 +130,24 @@ def serve(worker: Worker) -> None:
             if probe is not None and sees:
                 stream.share(probe[0], seen=seen)
             while True:
-                number, key, table, operation, arguments = await stream.receive()
-                request = key, table, operation, arguments
-                if operation in _TABLES:
-                    task = asyncio.create_task(make(stream, number, *request))
+                task = run(stream, await stream.receive())
+                if task is not None:
                     making.add(task)
                     task.add_done_callback(making.discard)
-                else:
-                    stream.send((number, *answer(*request)))
         except OSError:  # whoever asked has gone
             return Status.dont_reply
         finally:
             stream.abort()
+
+    def run(stream: MessageStream, message: Any) -> asyncio.Task[None] | None:
+        number, key, table, operation, arguments = message
+        if operation in _TABLES:
+            return asyncio.create_task(make(stream, number, key, table, operation, arguments))
+        with answers.going_to(stream.lend):
+            result = answer(key, table, operation, arguments)
+        del message, arguments  # their memory goes back with the answer
+        stream.send((number, *result))
+        return None
 
     def answer(key: str, table: str, operation: str, arguments: Any) -> tuple[Any, ...]:
         server = worker.state.actors.get(key)

@@ -246,6 +246,21 @@ def _nothing(flat):  # type: ignore[no-untyped-def]
     return total
 
 
+@njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
+def _copy(flat, out):  # type: ignore[no-untyped-def]
+    zero = flat.dtype.type(0)
+    total = zero
+    for i in range(flat.size):
+        out[i] = flat[i]
+        total += flat[i] * zero
+    return total
+
+
+def copy_if_finite(array: np.ndarray, out: np.ndarray) -> bool:
+    """Copy a contiguous array of floats to another, and return what `all_finite` does."""
+    return bool(_copy(read_only(array.reshape(-1)), out.reshape(-1)) == 0)
+
+
 def all_finite(array: np.ndarray) -> bool:
     """Return whether a contiguous array of floats has neither NaN nor infinities."""
     return bool(_nothing(read_only(array.reshape(-1))) == 0)

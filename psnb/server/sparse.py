@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from psnb.errors import InternalError
-from psnb.server import kernels
+from psnb.server import answers, kernels
 from psnb.server.admission import Admission, Always
 from psnb.server.ctr import CtrAccessor, RowUse
 from psnb.server.duplicates import summed
@@ -82,7 +82,7 @@ class SparseTable(Table):
     def lookup(self, ids: np.ndarray) -> np.ndarray:
         """Return the rows of ``ids`` (uint64, ``(n,)``), ``(n, dim)``; zeros if not admitted."""
         rows = self._locate(ids)  # first: it may put larger arrays in place
-        found = np.empty((ids.size, self._dim), self._dtype)
+        found = answers.empty((ids.size, self._dim), self._dtype)
         kernels.take(kernels.read_only(self._values.rows), rows, found)
         return found
 
