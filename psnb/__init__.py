@@ -19,6 +19,7 @@ from psnb.parameters import (
     MinSize,
     RowStatistics,
     Variable,
+    prefetch,
     pull,
     push,
 )
@@ -98,6 +99,7 @@ __all__ = [
     "connect",
     "errors",
     "local_cluster",
+    "prefetch",
     "pull",
     "push",
     "report",

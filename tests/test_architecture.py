@@ -32,6 +32,7 @@ PUBLIC = [
         "connect",
         "errors",
         "local_cluster",
+        "prefetch",
         "pull",
         "push",
         "report",

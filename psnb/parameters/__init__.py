@@ -14,6 +14,7 @@ from psnb.parameters.embedding import Embedding
 from psnb.parameters.gradients import NonFinite, as_nonfinite
 from psnb.parameters.live_optimizer import LiveOptimizer
 from psnb.parameters.partition import FixedShards, MaxSize, MinSize, Partitioner, row_ranges
+from psnb.parameters.prefetch import prefetch
 from psnb.parameters.table_statistics import EmbeddingStatistics, RowStatistics
 from psnb.parameters.together import pull, push
 from psnb.parameters.transport import (
@@ -53,6 +54,7 @@ __all__ = [
     "check_optimizer",
     "check_rows",
     "initial_array",
+    "prefetch",
     "pull",
     "push",
     "row_ranges",

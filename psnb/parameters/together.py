@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,9 +39,21 @@ def pull(wanted: Mapping[Handle, Any]) -> dict[Handle, np.ndarray]:
     GradientError, IdOutOfRangeError, ServerLostError
         As those methods; all is checked before anything is sent.
     """
+    return asking(wanted)()
+
+
+def asking(wanted: Mapping[Handle, Any]) -> Callable[[], dict[Handle, np.ndarray]]:
+    """Return what does a `pull`, in any thread, with the writes of this one seen as they are now.
+
+    Raises
+    ------
+    ConfigurationError, GradientError, IdOutOfRangeError
+        As `pull`.
+    """
     _check(wanted)
-    found = fetch_together([handle.reading(which) for handle, which in wanted.items()])
-    return dict(zip(wanted, found, strict=True))
+    handles = list(wanted)
+    readings = [handle.reading(which) for handle, which in wanted.items()]
+    return lambda: dict(zip(handles, fetch_together(readings), strict=True))
 
 
 def push(gradients: Mapping[Handle, Any], *, immediate: bool = False) -> None:
