@@ -18,7 +18,7 @@ from psnb.server.prefetching import AHEAD, ask_for, lines
 EMPTY = np.int32(-1)
 """Marks a free slot of a hash map."""
 
-_FIRST_HEADS = 1 << 12
+_FIRST_HEADS = 1 << 15
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -153,8 +153,11 @@ def find_distinct(ids, found, position):  # type: ignore[no-untyped-def]
     ``position`` gets where in ``found`` each id is. Returns how many distinct ids there are.
     """
     count = 0
-    # Small at first, for as long as there are few distinct ids: it stays in the nearest cache.
-    heads = _heads(found[:0], _FIRST_HEADS)
+    # Small for as long as there are few distinct ids: it stays in a near cache.
+    size = 64
+    while size < min(2 * ids.size, _FIRST_HEADS):
+        size *= 2
+    heads = _heads(found[:0], size)
     mask = np.uint64(heads.size - 1)
     for i in range(ids.size):
         slot = _mix(ids[i] + _GOLDEN) & mask

@@ -19,7 +19,7 @@ def test_each_id_is_there_once_in_the_order_of_first_appearance(ids: np.ndarray)
     np.testing.assert_array_equal(found[position], ids)
 
 
-@pytest.mark.parametrize("count", [2_047, 2_048, 2_049, 100_000])
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 16_384, 16_385, 100_000])
 @pytest.mark.parametrize("shift", [0, 40])
 def test_any_number_of_distinct_ids_is_found(count: int, shift: int) -> None:
     ids = np.arange(count, dtype=np.uint64) << np.uint64(shift)
