@@ -5,7 +5,7 @@ Like `Variable`, a handle is a description that pickles into closures; it keeps 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,11 @@ from psnb.errors import GradientError
 from psnb.parameters.arguments import checked_array, checked_ids, require_optimizer
 from psnb.parameters.bags import Bags, Combiner, make_bags
 from psnb.parameters.gradients import must_skip, norm, split_finite
-from psnb.parameters.transport import ServerAddress
+from psnb.parameters.ids import SeenIds
+from psnb.parameters.sparse_shards import share
 from psnb.parameters.updates import Reading, TableWrite, read_request
 from psnb.parameters.upkeep import Upkeep
-from psnb.server import add_up, distinct, often_repeated
+from psnb.server import distinct
 
 
 class Embedding(Upkeep):
@@ -90,35 +91,24 @@ class Embedding(Upkeep):
         """
         return self.reading(ids).fetch()
 
-    def reading(self, ids: ArrayLike) -> Reading:
+    def reading(self, ids: ArrayLike, seen: SeenIds | None = None) -> Reading:
         """Return how the rows of some ids are read; for `psnb.pull`."""
-        ids = checked_ids(ids, self.name, self.rows)
-        flat = ids.reshape(-1)
-        asked = flat
-        if self.padding_idx is not None:
-            real = flat != np.uint64(self.padding_idx)
-            asked = flat[real]
-        position = None
-        wanted = asked.size
-        if often_repeated(asked):
-            asked, position = distinct(asked)
+        own = (seen or SeenIds()).get(ids, self.name, self.rows, self.padding_idx)
+        asked = own.asked
         parts = self._split(asked)
 
         def value(answers: list[np.ndarray]) -> np.ndarray:
             if len(parts) == 1:
-                out = answers[0]
-            else:
-                out = np.empty((asked.size, self.dim), self.dtype)
-                for (_, at), rows in zip(parts, answers, strict=True):
-                    out[at] = rows
-            if position is not None:
-                out = out.take(position, axis=0, mode="clip")  # none is outside, so do not look
-            if wanted < flat.size:
-                rows, out = out, np.zeros((flat.size, self.dim), self.dtype)
-                out[real] = rows
-            return out.reshape(*ids.shape, self.dim)
+                return own.spread(answers[0])
+            out = np.empty((asked.size, self.dim), self.dtype)
+            for (_, at), rows in zip(parts, answers, strict=True):
+                out[at] = rows
+            return own.spread(out)
 
-        requests = [read_request(s, self.name, ("lookup", {"ids": asked[at]})) for s, at in parts]
+        requests = [
+            read_request(server, self.name, ("lookup", {"ids": share(asked, at)}))
+            for server, at in parts
+        ]
         return Reading(self.transport, requests, value)
 
     def lookup_bags(
@@ -215,7 +205,7 @@ class Embedding(Upkeep):
         looked_up = self.lookup(bags.ids) if bags.combiner is Combiner.MAX else None
         use: list[Any] = [None, None]
         if self.accessor is not None or shows is not None or clicks is not None:
-            of_bags = self._use(np.arange(bags.count), shows, clicks)
+            of_bags = self._use((bags.count,), shows, clicks)
             use = [bags.total(each) for each in of_bags]
         self.push(bags.ids, bags.spread(array, looked_up), *use, immediate=immediate)
 
@@ -267,27 +257,29 @@ class Embedding(Upkeep):
         gradients: ArrayLike,
         shows: ArrayLike | None = None,
         clicks: ArrayLike | None = None,
+        *,
+        seen: SeenIds | None = None,
     ) -> list[TableWrite]:
         """Return what a push writes where; for `psnb.push`."""
         made = require_optimizer(self._made, self.name)
-        ids = checked_ids(ids, self.name, self.rows)
+        own = (seen or SeenIds()).get(ids, self.name, self.rows, self.padding_idx)
         what = f"gradients for embedding {self.name!r}"
         array = checked_array(gradients, self.dtype, what)
-        if array.shape != (*ids.shape, self.dim):
+        if array.shape != (*own.shape, self.dim):
             raise GradientError(
-                f"{what}: expected shape {(*ids.shape, self.dim)} for ids of shape {ids.shape}, "
+                f"{what}: expected shape {(*own.shape, self.dim)} for ids of shape {own.shape}, "
                 f"found {array.shape}"
             )
-        flat, rows = ids.reshape(-1), array.reshape(-1, self.dim)
-        use = self._use(ids, shows, clicks)
-        if self.padding_idx is not None:
-            real = flat != np.uint64(self.padding_idx)
-            flat, rows, use = flat[real], rows[real], use[:, real]
-        seen, bad = flat, flat[:0]
-        found, sums, finite = self._summed(flat, rows)
+        rows, use = array.reshape(-1, self.dim), self._use(own.shape, shows, clicks)
+        if own.real is not None:
+            rows, use = rows[own.real], use[:, own.real]
+        bad = own.flat[:0]
+        found, position = own.distinct
+        sums, finite = self._summed(found, position, rows)
         if not finite and must_skip(rows, self._nonfinite, what):
-            flat, rows, bad = split_finite(flat, rows)
-            found, sums, _ = self._summed(flat, rows)
+            flat, rows, bad = split_finite(own.flat, rows)
+            found, position = distinct(flat)
+            sums, _ = self._summed(found, position, rows)
         more: dict[str, Any] = {"distinct": True}
         if made.clipnorm is not None:
             more["norm"] = norm(sums)
@@ -304,52 +296,26 @@ class Embedding(Upkeep):
                 (
                     server,
                     self.name,
-                    ("record", {"ids": seen[at], "shows": use[0, at], "clicks": use[1, at]}),
+                    ("record", {"ids": own.flat[at], "shows": use[0, at], "clicks": use[1, at]}),
                 )
-                for server, at in self._split(seen)
+                for server, at in self._split(own.flat)
             ]
         return writes
 
-    def _summed(
-        self, ids: np.ndarray, gradients: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, bool]:
-        """Return each id once, with the sum of its gradients, and whether all are finite."""
-        found, position = distinct(ids)
-        sums = None
-        if len(self._servers) == 1:
-            sums = self.transport.lend(self._servers[0], (found.size, self.dim), self.dtype)
-        if sums is None:
-            sums = np.empty((found.size, self.dim), self.dtype)
-        return found, sums, add_up(gradients, position, sums)
-
-    def _dealt(
-        self, ids: np.ndarray, gradients: np.ndarray
-    ) -> Iterator[tuple[ServerAddress, np.ndarray, np.ndarray]]:
-        """Yield what each server gets, in arrays of its own that do not change any more."""
-        for server, at in self._split(ids):
-            if isinstance(at, slice):
-                part = ids, gradients
-            else:
-                own = self.transport.lend(server, (at.size, self.dim), self.dtype)
-                part = ids[at], gradients.take(at, axis=0, out=own, mode="clip")
-            for array in part:
-                array.flags.writeable = False
-            yield server, *part
-
     def _use(
-        self, ids: np.ndarray, shows: ArrayLike | None, clicks: ArrayLike | None
+        self, shape: tuple[int, ...], shows: ArrayLike | None, clicks: ArrayLike | None
     ) -> np.ndarray:
         """Return shows and clicks, float32 ``(2, n)``; empty if the table keeps none."""
         if self.accessor is None:
             if shows is not None or clicks is not None:
                 self.require_accessor()
-            return np.empty((0, ids.size), np.float32)
-        use = np.empty((2, *ids.shape), np.float32)
+            return np.empty((0, math.prod(shape)), np.float32)
+        use = np.empty((2, *shape), np.float32)
         for i, (what, given, default) in enumerate([("shows", shows, 1), ("clicks", clicks, 0)]):
             array = np.asarray(default if given is None else given)
-            if given is not None and array.shape != ids.shape:
+            if given is not None and array.shape != shape:
                 raise GradientError(
-                    f"{what} for embedding {self.name!r}: expected shape {ids.shape}, found "
+                    f"{what} for embedding {self.name!r}: expected shape {shape}, found "
                     f"{array.shape}"
                 )
             if array.dtype.kind not in "biuf" or not (np.isfinite(array) & (array >= 0)).all():

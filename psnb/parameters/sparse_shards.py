@@ -5,7 +5,7 @@ What `Embedding` is made of; it keeps no state, so any number of threads may use
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from psnb.parameters.live_optimizer import LiveOptimizer
 from psnb.parameters.partition import shard_of_ids
 from psnb.parameters.transport import Request, ServerAddress, Transport, process_transport
 from psnb.parameters.updates import TableWrite, write_requests
-from psnb.server import Admission, Always, CtrAccessor, Optimizer, RowUse
+from psnb.server import Admission, Always, CtrAccessor, Optimizer, RowUse, add_up
 
 _ALWAYS = Always()
 
@@ -111,6 +111,30 @@ class SparseShards:
         split = [(server, np.flatnonzero(owners == i)) for i, server in enumerate(self._servers)]
         return [(server, at) for server, at in split if at.size]
 
+    def _summed(
+        self, ids: np.ndarray, position: np.ndarray, gradients: np.ndarray
+    ) -> tuple[np.ndarray, bool]:
+        """Return the sum of each id's gradients, and whether all are finite."""
+        shape, sums = (ids.size, self.dim), None
+        if len(self._servers) == 1:
+            sums = self.transport.lend(self._servers[0], shape, self.dtype)
+        if sums is None:
+            sums = np.empty(shape, self.dtype)
+        return sums, add_up(gradients, position, sums)
+
+    def _dealt(
+        self, ids: np.ndarray, gradients: np.ndarray
+    ) -> Iterator[tuple[ServerAddress, np.ndarray, np.ndarray]]:
+        """Yield what each server gets, in arrays of its own that do not change any more."""
+        for server, at in self._split(ids):
+            if isinstance(at, slice):
+                part = gradients
+            else:
+                own = self.transport.lend(server, (at.size, self.dim), self.dtype)
+                part = gradients.take(at, axis=0, out=own, mode="clip")
+            part.flags.writeable = False
+            yield server, share(ids, at), part
+
     def send(self, writes: Sequence[TableWrite], immediate: bool) -> None:
         """Make writes of this parameter, or of others too that share its transport."""
         if requests := write_requests(writes, immediate=immediate):
@@ -120,3 +144,8 @@ class SparseShards:
     def transport(self) -> Transport:
         """The way to the servers."""
         return self._transport or process_transport()
+
+
+def share(ids: np.ndarray, at: Any) -> np.ndarray:
+    """Return a server's share: the very array, if it is all of them, so it is sent but once."""
+    return ids if isinstance(at, slice) else ids[at]

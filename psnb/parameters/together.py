@@ -9,6 +9,7 @@ import numpy as np
 
 from psnb.errors import ConfigurationError, GradientError
 from psnb.parameters.embedding import Embedding
+from psnb.parameters.ids import SeenIds
 from psnb.parameters.updates import TableWrite, fetch_together
 from psnb.parameters.variable import Variable
 
@@ -52,7 +53,11 @@ def asking(wanted: Mapping[Handle, Any]) -> Callable[[], dict[Handle, np.ndarray
     """
     _check(wanted)
     handles = list(wanted)
-    readings = [handle.reading(which) for handle, which in wanted.items()]
+    seen = SeenIds()
+    readings = [
+        handle.reading(which, seen) if isinstance(handle, Embedding) else handle.reading(which)
+        for handle, which in wanted.items()
+    ]
     return lambda: dict(zip(handles, fetch_together(readings), strict=True))
 
 
@@ -77,12 +82,13 @@ def push(gradients: Mapping[Handle, Any], *, immediate: bool = False) -> None:
         If a server is gone; the others may have applied their part.
     """
     _check(gradients)
+    seen = SeenIds()
     writes: dict[int, tuple[Handle, list[TableWrite]]] = {}
     for handle, given in gradients.items():
         if isinstance(handle, Variable):
             parts = handle.pushing(given)
         elif isinstance(given, tuple | list) and 2 <= len(given) <= 4:
-            parts = handle.pushing(*given)
+            parts = handle.pushing(*given, seen=seen)
         else:
             raise GradientError(
                 f"psnb.push: expected (ids, gradients) for embedding {handle.name!r}, found "
