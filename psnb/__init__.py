@@ -27,6 +27,7 @@ from psnb.parameters import (
     MinSize,
     RowStatistics,
     Variable,
+    prefetch,
     pull,
     push,
 )
@@ -111,6 +112,7 @@ __all__ = [
     "connect",
     "errors",
     "local_cluster",
+    "prefetch",
     "pull",
     "push",
     "report",

@@ -1,15 +1,16 @@
 """Arena: shared memory between two processes of one host, for the large buffers of messages.
 
-The sender copies a buffer into a *block* and sends the block's name; the receiver reads it where it
-lies and gives the block back when nobody holds it any more. Blocks are anonymous files in memory
+The sender copies a buffer into a *block*, or writes it there in the first place, and sends the
+block's name; the receiver reads it where it lies and gives the block back when nobody holds it any
+more. Blocks are anonymous files in memory
 (``memfd_create``) that the other side opens through ``/proc``: they have no names in ``/dev/shm``,
 so none is ever left behind, however the processes end, and the size of ``/dev/shm`` does not
 matter. Where the other process cannot be seen like that (another host, another container, another
 user, another system than Linux), `can_see` says so, and messages go as they are. So they do where
 Dask's setting ``psnb.shared-memory`` is false (``DASK_PSNB__SHARED_MEMORY=False``).
 
-Not thread-safe but for `Mapped.released`: blocks are given back by whichever thread drops the last
-array. The stream that owns an arena locks it.
+Not thread-safe, except that blocks are given back by whichever thread drops the last array. The
+stream that owns an arena locks it.
 """
 
 from __future__ import annotations
@@ -94,34 +95,78 @@ class Block:
 
 
 class Arena:
-    """The sender's blocks: made when needed, used again when they come back."""
+    """The sender's blocks: made when needed, used again when nobody holds them any more.
+
+    What is to be sent can be written into a block at once, if it is *lent*; else `put` copies it.
+    """
 
     def __init__(self) -> None:
         self._maps: list[tuple[Block, mmap.mmap]] = []  # by number
         self._free: dict[int, list[int]] = {}  # numbers by capacity
         self._bytes = 0
+        self._lent: dict[int, int] = {}  # to this side, numbers by address
+        self._held: dict[int, int] = {}  # by how many, this side and the reader; of those lent
+        self._dropped: deque[tuple[int, int]] = deque()  # (number, address); any thread adds
 
     def put(self, buffer: memoryview) -> Block | None:
-        """Copy a buffer into a block; None if there is no room."""
-        capacity = max(_SMALLEST, 1 << (buffer.nbytes - 1).bit_length())
-        free = self._free.get(capacity)
-        number = free.pop() if free else self._make(capacity)
+        """Copy a buffer into a block, unless it lies in one that was lent; None without room.
+
+        A lent one is then the reader's as well, and free when both have done with it.
+        """
+        self._take_back_dropped()
+        data = np.frombuffer(buffer, np.uint8)
+        number = self._lent.get(data.ctypes.data)
+        if number is not None and self._held[number] == 1:
+            self._held[number] = 2
+            return self._maps[number][0]
+        number = self._take(buffer.nbytes)
         if number is None:
             return None
         block, memory = self._maps[number]
-        np.frombuffer(memory, np.uint8, buffer.nbytes)[...] = np.frombuffer(buffer, np.uint8)
+        np.frombuffer(memory, np.uint8, buffer.nbytes)[...] = data
         return block
 
+    def lend(self, size: int) -> memoryview | None:
+        """Return a block to write into and perhaps to send with `put`; None without room.
+
+        It is this side's until the view, and all that is made of it, is gone.
+        """
+        self._take_back_dropped()
+        number = self._take(size)
+        if number is None:
+            return None
+        array = np.frombuffer(self._maps[number][1], np.uint8, size)
+        address = array.ctypes.data
+        self._held[number], self._lent[address] = 1, number
+        weakref.finalize(array, self._dropped.append, (number, address)).atexit = False
+        # Not the array: NumPy lets arrays that are made of one refer to what is beneath it.
+        return memoryview(array)  # type: ignore[arg-type]
+
     def take_back(self, number: int) -> None:
-        """Use a block again: its reader has done with it."""
-        self._free.setdefault(self._maps[number][0].capacity, []).append(number)
+        """Note that one who held a block has done with it."""
+        holders = self._held.pop(number, 1) - 1
+        if holders:
+            self._held[number] = holders
+        else:
+            self._free.setdefault(self._maps[number][0].capacity, []).append(number)
 
     def close(self) -> None:
-        """Give the memory back, as soon as the reader has done so too; idempotent."""
+        """Give the memory back, as soon as nobody holds it any more; idempotent."""
         for block, _ in self._maps:
             os.close(block.fd)
-        self._maps, self._free = [], {}
+        self._maps, self._free, self._held, self._lent = [], {}, {}, {}
         self._bytes = MOST_BYTES  # nothing can be put any more
+
+    def _take_back_dropped(self) -> None:
+        while self._dropped:
+            number, address = self._dropped.popleft()
+            if self._lent.pop(address, None) is not None:  # else the arena was closed
+                self.take_back(number)
+
+    def _take(self, size: int) -> int | None:
+        capacity = max(_SMALLEST, 1 << (size - 1).bit_length())
+        free = self._free.get(capacity)
+        return free.pop() if free else self._make(capacity)
 
     def _make(self, capacity: int) -> int | None:
         if self._bytes + capacity > MOST_BYTES:

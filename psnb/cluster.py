@@ -15,7 +15,7 @@ from distributed import Client, Scheduler
 
 from psnb.errors import ClusterError, ConfigurationError
 from psnb.guard import ROLE
-from psnb.local import LocalCluster, PatientNanny
+from psnb.local import QUIET, LocalCluster, PatientNanny
 
 CONNECT_TIMEOUT = 8.0
 """Seconds in which a scheduler must answer."""
@@ -95,7 +95,8 @@ def local_cluster(
     threads_per_worker : int
         Closures that a worker runs at the same time; 1 or more.
     dashboard_address : str, optional
-        Where Dask's own dashboard listens, for example ``":8787"``; none by default.
+        Where Dask's own dashboard listens, for example ``":8787"``; none by default, and then Dask
+        does not profile its tasks either.
 
     Returns
     -------
@@ -113,8 +114,10 @@ def local_cluster(
     for name, value in numbers.items():
         if not isinstance(value, int) or value < 1:
             raise ConfigurationError(f"local_cluster({name}={value!r}): must be 1 or more")
+    quiet = QUIET if dashboard_address is None else {}
     options = {
         "host": "127.0.0.1",
+        "settings": quiet,
         "nthreads": threads_per_worker,
         "dashboard": False,
         "silence_logs": logging.WARNING,
@@ -123,25 +126,26 @@ def local_cluster(
     worker = {"cls": PatientNanny, "options": options}
     server = {"cls": PatientNanny, "options": {**options, "nthreads": 1, "resources": {ROLE: 1}}}
     try:
-        cluster = LocalCluster(
-            workers={
-                **{f"server-{i}": server for i in range(servers)},
-                **{f"worker-{i}": worker for i in range(workers)},
-            },
-            worker=worker,
-            scheduler={
-                "cls": Scheduler,
-                "options": {
-                    "host": "127.0.0.1",
-                    "port": 0,
-                    "dashboard": dashboard_address is not None,
-                    # Its HTTP server runs in any case; the default port may be another cluster's.
-                    "dashboard_address": dashboard_address or "127.0.0.1:0",
+        with dask.config.set(quiet):  # for what runs in this process, the scheduler above all
+            cluster = LocalCluster(
+                workers={
+                    **{f"server-{i}": server for i in range(servers)},
+                    **{f"worker-{i}": worker for i in range(workers)},
                 },
-            },
-            silence_logs=logging.WARNING,
-            name="psnb",
-        )
+                worker=worker,
+                scheduler={
+                    "cls": Scheduler,
+                    "options": {
+                        "host": "127.0.0.1",
+                        "port": 0,
+                        "dashboard": dashboard_address is not None,
+                        # Its HTTP server runs in any case; the default port may be taken.
+                        "dashboard_address": dashboard_address or "127.0.0.1:0",
+                    },
+                },
+                silence_logs=logging.WARNING,
+                name="psnb",
+            )
     except (OSError, RuntimeError) as error:
         raise ClusterError(
             f"the local cluster did not start: {error} In a script, call local_cluster below "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import dask
 from distributed import Nanny, SpecCluster
 from distributed.core import Status
 from distributed.deploy.cluster import Cluster
@@ -24,11 +25,19 @@ _NANNY_TIMEOUT = (DRAIN_TIMEOUT + 5) / 0.8
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 28), "MALLOC_MMAP_THRESHOLD_": str(1 << 26)}
 
 
+# What Dask does a hundred times a second and more in each process takes a tenth of a core from two
+# workers and a server, and the server's attention: it asks what tasks are at, which closures are
+# not, and measures the delays of event loops.
+QUIET = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "500ms"}
+"""Settings for clusters whose Dask dashboard nobody looks at."""
+
+
 class PatientNanny(Nanny):
     """A nanny that leaves its worker the time to finish its closures when it is scaled away."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, settings: dict[str, Any], **kwargs: Any) -> None:
+        with dask.config.set(settings):  # what is in force now is so in its worker
+            super().__init__(*args, **kwargs)
         self.pre_spawn_env.update(_MALLOC)
 
     async def close(self, timeout: float = 5, reason: str = "nanny-close") -> Any:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import pickle
 import struct
 import threading
@@ -99,6 +100,14 @@ class MessageStream(ABC):
         """Close the connection at once; idempotent."""
         self._comm.abort()
 
+    def lend(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+        """Return an array that can be sent without being copied; any thread.
+
+        None if there is no such memory. Sent once, it must stay as it is. It must be sent whole, or
+        from its first element on.
+        """
+        return None
+
     @abstractmethod
     def share(self, pid: int, *, seen: bool) -> None:
         """Use shared memory with the process at the other end, which must be of this host.
@@ -139,6 +148,14 @@ class _SocketStream(MessageStream):
     def share(self, pid: int, *, seen: bool) -> None:
         self._mapped = Mapped(pid)
         self._arena = Arena() if seen else None
+
+    def lend(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+        size = math.prod(shape) * dtype.itemsize
+        if size < _SMALL:
+            return None
+        with self._lock:
+            block = self._arena.lend(size) if self._arena is not None else None
+        return None if block is None else np.frombuffer(block, dtype).reshape(shape)
 
     def abort(self) -> None:
         super().abort()

@@ -50,6 +50,89 @@ def test_a_block_is_used_again_when_nobody_holds_what_was_made_of_it() -> None:
     assert put(ours, 3).number == first.number
 
 
+def lent(ours: Arena, size: int = LARGE) -> np.ndarray:
+    view = ours.lend(size)
+    assert view is not None
+    return np.frombuffer(view, np.uint8)
+
+
+def sent(ours: Arena, array: np.ndarray) -> Block:
+    block = ours.put(memoryview(array))  # type: ignore[arg-type]
+    assert block is not None
+    return block
+
+
+def test_what_was_written_into_a_lent_block_is_not_copied() -> None:
+    ours, theirs = Arena(), Mapped(os.getpid())
+    array = lent(ours)
+    array[...] = 3
+    view = theirs.get(sent(ours, array), LARGE)
+    assert view[5] == 3
+    array[5] = 4
+    assert view[5] == 4
+
+
+def test_the_first_bytes_of_a_lent_block_can_be_sent_alone() -> None:
+    ours, theirs = Arena(), Mapped(os.getpid())
+    array = lent(ours)
+    array[...] = 3
+    assert bytes(theirs.get(sent(ours, array[:7]), 7)) == b"\3" * 7
+
+
+def test_what_lies_elsewhere_in_a_lent_block_is_copied() -> None:
+    ours, theirs = Arena(), Mapped(os.getpid())
+    array = lent(ours)
+    array[...] = 3
+    view = theirs.get(sent(ours, array[1:]), LARGE - 1)
+    array[...] = 4
+    assert set(view) == {3}
+
+
+def test_a_lent_block_that_is_not_sent_is_used_again() -> None:
+    ours = Arena()
+    array = lent(ours)
+    address = array.ctypes.data
+    del array
+    assert lent(ours).ctypes.data == address
+
+
+@pytest.mark.parametrize("reader_first", [True, False])
+def test_a_lent_block_is_used_again_when_neither_side_holds_it(reader_first: bool) -> None:
+    ours = Arena()
+    array = lent(ours)
+    number = sent(ours, array).number
+    if reader_first:
+        ours.take_back(number)
+        assert put(ours, 1).number != number
+        del array
+    else:
+        del array
+        assert put(ours, 1).number != number
+        ours.take_back(number)
+    assert put(ours, 1).number == number
+
+
+def test_a_lent_block_that_is_sent_once_more_is_copied() -> None:
+    ours, theirs = Arena(), Mapped(os.getpid())
+    array = lent(ours)
+    array[...] = 3
+    first, second = sent(ours, array), sent(ours, array)
+    assert first.number != second.number
+    theirs.get(first, LARGE)[0] = 9
+    assert theirs.get(second, LARGE)[0] == 3
+
+
+def test_a_lent_block_outlives_the_arena_and_can_be_sent_by_another() -> None:
+    ours, other = Arena(), Arena()
+    array = lent(ours)
+    array[...] = 3
+    ours.close()
+    view = Mapped(os.getpid()).get(sent(other, array), LARGE)
+    assert set(view) == {3}
+    del array
+    assert ours.lend(LARGE) is None
+
+
 def test_a_reader_may_write_into_what_it_got() -> None:
     ours, theirs = Arena(), Mapped(os.getpid())
     array = np.frombuffer(theirs.get(put(ours, 1), LARGE), np.uint8)
@@ -81,6 +164,11 @@ def open_files() -> set[int]:
     return found
 
 
+def in_dev_shm() -> set[str]:
+    """Return what is there, but the semaphores that other programs make and remove meanwhile."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
+
+
 def test_what_was_read_outlives_the_arena() -> None:
     ours, theirs = Arena(), Mapped(os.getpid())
     view = theirs.get(put(ours, 5), LARGE)
@@ -110,11 +198,6 @@ def test_what_another_process_has_open_under_the_same_numbers_is_not_read() -> N
                 os.close(writing)
     finally:
         os.close(reading)
-
-
-def in_dev_shm() -> set[str]:
-    """Return what is there, but for the semaphores of other programs' `multiprocessing`."""
-    return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
 
 
 def test_two_processes_see_each_others_blocks_and_nothing_is_left_in_dev_shm() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -25,7 +26,11 @@ def converse(address: str, talk: Callable[[MessageStream], Awaitable[None]]) -> 
         stream = message_stream(comm)
         try:
             while True:
-                stream.send(await stream.receive())
+                message = await stream.receive()
+                stream.send(message)
+                if isinstance(message, str) and message == "share":
+                    stream.share(os.getpid(), seen=True)
+                del message
         except OSError:
             stream.abort()
 
@@ -66,6 +71,26 @@ def test_arrays_arrive_as_copies_that_can_be_written(address: str, size: int) ->
         np.testing.assert_array_equal(got["a"], sent)
         got["a"][...] = -1
         assert not (sent == -1).any()
+
+    converse(address, talk)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_arrays_in_lent_memory_arrive_as_others_do(address: str, shared: bool) -> None:
+    async def talk(stream: MessageStream) -> None:
+        if shared:
+            stream.share(os.getpid(), seen=True)
+            stream.send("share")
+            assert await stream.receive() == "share"
+        for number in range(5):
+            lent = stream.lend((100, 500), np.dtype("f4"))
+            assert (lent is not None) is (shared and address.startswith("tcp"))
+            array = np.empty((100, 500), "f4") if lent is None else lent
+            array[...] = number
+            stream.send(("x", array))
+            _, got = await stream.receive()
+            np.testing.assert_array_equal(got, np.full((100, 500), number, "f4"))
 
     converse(address, talk)
 

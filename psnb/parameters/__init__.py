@@ -17,6 +17,7 @@ from psnb.parameters.gradients import NonFinite, as_nonfinite
 from psnb.parameters.live_optimizer import LiveOptimizer
 from psnb.parameters.local_copies import LocalCopies
 from psnb.parameters.partition import FixedShards, MaxSize, MinSize, Partitioner, row_ranges
+from psnb.parameters.prefetch import prefetch
 from psnb.parameters.rounds import apply_round
 from psnb.parameters.table_statistics import EmbeddingStatistics, RowStatistics
 from psnb.parameters.together import pull, push
@@ -54,6 +55,7 @@ __all__ = [
     "check_rows",
     "initial_array",
     "open_connection",
+    "prefetch",
     "pull",
     "push",
     "row_ranges",

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 from distributed.core import ConnectionPool
 
 from psnb.arena import can_see, probe
@@ -72,6 +73,10 @@ class Connection:
         if self._error is not None and self._pending.pop(number, None) is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and who waits is told
                 self._loop.call_soon_threadsafe(self._on_broken, [exchange], self._error)
+
+    def lend(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+        """Return an array that can be sent without being copied; see `MessageStream.lend`."""
+        return self._stream.lend(shape, dtype)
 
     def close(self) -> None:
         """Close it; requests under way count as broken."""

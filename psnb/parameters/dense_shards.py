@@ -97,9 +97,12 @@ class DenseShards(Handle):
         )
 
     def _split(self, key: str, array: np.ndarray) -> list[dict[str, Any]]:
+        return [{key: part} for part in self._parts(array)]
+
+    def _parts(self, array: np.ndarray) -> list[np.ndarray]:
         if len(self._shards) == 1:
-            return [{key: array}]
-        return [{key: array[shard.start : shard.stop]} for shard in self._shards]
+            return [array]
+        return [array[shard.start : shard.stop] for shard in self._shards]
 
     def _joined(self, parts: list[np.ndarray]) -> np.ndarray:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)

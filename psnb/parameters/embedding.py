@@ -5,6 +5,7 @@ Like `Variable`, a handle is a description that pickles into closures; it keeps 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from psnb.errors import GradientError
 from psnb.parameters.arguments import checked_array, checked_ids, require_optimizer
 from psnb.parameters.bags import Bags, Combiner, make_bags
 from psnb.parameters.gradients import must_skip, split_finite
+from psnb.parameters.ids import SeenIds
+from psnb.parameters.sparse_shards import share
 from psnb.parameters.updates import Reading, TableWrite, read_request
 from psnb.parameters.upkeep import Upkeep
-from psnb.server import norm, summed
+from psnb.server import distinct, norm
 
 
 class Embedding(Upkeep):
@@ -92,31 +95,26 @@ class Embedding(Upkeep):
         """
         return self.reading(ids, training=training).fetch()
 
-    def reading(self, ids: ArrayLike, *, training: bool = True) -> Reading:
+    def reading(
+        self, ids: ArrayLike, *, training: bool = True, seen: SeenIds | None = None
+    ) -> Reading:
         """Return how the rows of some ids are read; for `psnb.pull`."""
-        ids = checked_ids(ids, self.name, self.rows)
-        flat = ids.reshape(-1)
-        asked = flat
-        if self.padding_idx is not None:
-            real = flat != np.uint64(self.padding_idx)
-            asked = flat[real]
+        own = (seen or SeenIds()).get(ids, self.name, self.rows, self.padding_idx)
+        asked = own.asked
         parts = self._split(asked)
 
         def value(answers: list[np.ndarray]) -> np.ndarray:
-            if len(parts) == 1 and asked.size == flat.size:
-                out = answers[0]
-            else:
-                out = np.empty((asked.size, self.dim), self.dtype)
-                for (_, at), rows in zip(parts, answers, strict=True):
-                    out[at] = rows
-            if asked.size < flat.size:
-                rows, out = out, np.zeros((flat.size, self.dim), self.dtype)
-                out[real] = rows
-            return out.reshape(*ids.shape, self.dim)
+            if len(parts) == 1:
+                return own.spread(answers[0])
+            out = np.empty((asked.size, self.dim), self.dtype)
+            for (_, at), rows in zip(parts, answers, strict=True):
+                out[at] = rows
+            return own.spread(out)
 
         more = {} if training else {"training": False}
         requests = [
-            read_request(s, self.name, ("lookup", {"ids": asked[at], **more})) for s, at in parts
+            read_request(shard, self.name, ("lookup", {"ids": share(asked, at), **more}))
+            for shard, at in parts
         ]
         return Reading(self.transport, requests, value)
 
@@ -220,7 +218,7 @@ class Embedding(Upkeep):
             looked_up = self.lookup(bags.ids, training=False)  # seen they are by the push
         use: list[Any] = [None, None]
         if self.accessor is not None or shows is not None or clicks is not None:
-            of_bags = self._use(np.arange(bags.count), shows, clicks)
+            of_bags = self._use((bags.count,), shows, clicks)
             use = [bags.total(each) for each in of_bags]
         self.push(bags.ids, bags.spread(array, looked_up), *use, immediate=immediate)
 
@@ -272,32 +270,35 @@ class Embedding(Upkeep):
         gradients: ArrayLike,
         shows: ArrayLike | None = None,
         clicks: ArrayLike | None = None,
+        *,
+        seen: SeenIds | None = None,
     ) -> list[TableWrite]:
         """Return what a push writes where; for `psnb.push`."""
         require_optimizer(self._made, self.name)
-        ids = checked_ids(ids, self.name, self.rows)
+        own = (seen or SeenIds()).get(ids, self.name, self.rows, self.padding_idx)
         what = f"gradients for embedding {self.name!r}"
         array = checked_array(gradients, self.dtype, what)
-        if array.shape != (*ids.shape, self.dim):
+        if array.shape != (*own.shape, self.dim):
             raise GradientError(
-                f"{what}: expected shape {(*ids.shape, self.dim)} for ids of shape {ids.shape}, "
+                f"{what}: expected shape {(*own.shape, self.dim)} for ids of shape {own.shape}, "
                 f"found {array.shape}"
             )
-        flat, rows = ids.reshape(-1), array.reshape(-1, self.dim)
-        use = self._use(ids, shows, clicks)
-        if self.padding_idx is not None:
-            real = flat != np.uint64(self.padding_idx)
-            flat, rows, use = flat[real], rows[real], use[:, real]
-        seen, bad = flat, flat[:0]
-        if must_skip(rows, self._nonfinite, what):
-            flat, rows, bad = split_finite(flat, rows)
-        more = {}
+        rows, use = array.reshape(-1, self.dim), self._use(own.shape, shows, clicks)
+        if own.real is not None:
+            rows, use = rows[own.real], use[:, own.real]
+        bad = own.flat[:0]
+        found, position = own.distinct
+        sums, finite = self._summed(found, position, rows)
+        if not finite and must_skip(rows, self._nonfinite, what):
+            flat, rows, bad = split_finite(own.flat, rows)
+            found, position = distinct(flat)
+            sums, _ = self._summed(found, position, rows)
+        more: dict[str, Any] = {"distinct": True}
         if self._sends_norm:
-            flat, rows = summed(flat, rows)
-            more["norm"] = norm(rows)
+            more["norm"] = norm(sums)
         writes: list[TableWrite] = [
-            (shard, self.name, ("push", {"ids": flat[at], "gradients": rows[at], **more}))
-            for shard, at in self._split(flat)
+            (shard, self.name, ("push", {"ids": ids, "gradients": gradients, **more}))
+            for shard, ids, gradients in self._dealt(found, sums)
         ]
         writes += [
             (shard, self.name, ("skip", {"count": bad[at].size})) for shard, at in self._split(bad)
@@ -307,26 +308,26 @@ class Embedding(Upkeep):
                 (
                     shard,
                     self.name,
-                    ("record", {"ids": seen[at], "shows": use[0, at], "clicks": use[1, at]}),
+                    ("record", {"ids": own.flat[at], "shows": use[0, at], "clicks": use[1, at]}),
                 )
-                for shard, at in self._split(seen)
+                for shard, at in self._split(own.flat)
             ]
         return writes
 
     def _use(
-        self, ids: np.ndarray, shows: ArrayLike | None, clicks: ArrayLike | None
+        self, shape: tuple[int, ...], shows: ArrayLike | None, clicks: ArrayLike | None
     ) -> np.ndarray:
         """Return shows and clicks, float32 ``(2, n)``; empty if the table keeps none."""
         if self.accessor is None:
             if shows is not None or clicks is not None:
                 self.require_accessor()
-            return np.empty((0, ids.size), np.float32)
-        use = np.empty((2, *ids.shape), np.float32)
+            return np.empty((0, math.prod(shape)), np.float32)
+        use = np.empty((2, *shape), np.float32)
         for i, (what, given, default) in enumerate([("shows", shows, 1), ("clicks", clicks, 0)]):
             array = np.asarray(default if given is None else given)
-            if given is not None and array.shape != ids.shape:
+            if given is not None and array.shape != shape:
                 raise GradientError(
-                    f"{what} for embedding {self.name!r}: expected shape {ids.shape}, found "
+                    f"{what} for embedding {self.name!r}: expected shape {shape}, found "
                     f"{array.shape}"
                 )
             if array.dtype.kind not in "biuf" or not (np.isfinite(array) & (array >= 0)).all():

@@ -67,6 +67,9 @@ class LocalCopies:
         self._lock = threading.Lock()  # guards which cycle it is, and its count of closures
         self._cycle = _Cycle()
 
+    def lend(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        """Return None: what is pushed stays here."""
+
     def call(
         self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
     ) -> list[Any]:

@@ -5,7 +5,7 @@ What `Embedding` is made of; it keeps no state, so any number of threads may use
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from psnb.parameters.handle import Handle
 from psnb.parameters.partition import shard_of_ids
 from psnb.parameters.transport import Transport
 from psnb.placement import ShardId
-from psnb.server import Admission, Always, CtrAccessor, Optimizer, RowUse
+from psnb.server import Admission, Always, CtrAccessor, Optimizer, RowUse, add_up
 
 _ALWAYS = Always()
 
@@ -121,3 +121,32 @@ class SparseShards(Handle):
         owners = self._owners(flat)
         split = [(shard, np.flatnonzero(owners == i)) for i, shard in enumerate(self._shards)]
         return [(shard, at) for shard, at in split if at.size]
+
+    def _summed(
+        self, ids: np.ndarray, position: np.ndarray, gradients: np.ndarray
+    ) -> tuple[np.ndarray, bool]:
+        """Return the sum of each id's gradients, and whether all are finite."""
+        shape, sums = (ids.size, self.dim), None
+        if len(self._shards) == 1:
+            sums = self.transport.lend(self._shards[0], shape, self.dtype)
+        if sums is None:
+            sums = np.empty(shape, self.dtype)
+        return sums, add_up(gradients, position, sums)
+
+    def _dealt(
+        self, ids: np.ndarray, gradients: np.ndarray
+    ) -> Iterator[tuple[ShardId, np.ndarray, np.ndarray]]:
+        """Yield what each shard gets, in arrays of its own that do not change any more."""
+        for shard, at in self._split(ids):
+            if isinstance(at, slice):
+                part = gradients
+            else:
+                own = self.transport.lend(shard, (at.size, self.dim), self.dtype)
+                part = gradients.take(at, axis=0, out=own, mode="clip")
+            part.flags.writeable = False
+            yield shard, share(ids, at), part
+
+
+def share(ids: np.ndarray, at: Any) -> np.ndarray:
+    """Return a shard's share: the very array, if it is all of them, so it is sent but once."""
+    return ids if isinstance(at, slice) else ids[at]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from psnb.errors import ConfigurationError, GradientError
 from psnb.parameters.embedding import Embedding
+from psnb.parameters.ids import SeenIds
 from psnb.parameters.updates import TableWrite, fetch_together
 from psnb.parameters.variable import Variable
 
@@ -41,16 +42,29 @@ def pull(wanted: Mapping[Handle, Any], *, training: bool = True) -> dict[Handle,
     GradientError, IdOutOfRangeError, ServerLostError
         As those methods; all is checked before anything is sent.
     """
+    return asking(wanted, training=training)()
+
+
+def asking(
+    wanted: Mapping[Handle, Any], *, training: bool = True
+) -> Callable[[], dict[Handle, np.ndarray]]:
+    """Return what does a `pull`, in any thread, with the writes of this one seen as they are now.
+
+    Raises
+    ------
+    ConfigurationError, GradientError, IdOutOfRangeError
+        As `pull`.
+    """
     _check(wanted)
-    found = fetch_together(
-        [
-            handle.reading(which)
-            if isinstance(handle, Variable)
-            else handle.reading(which, training=training)
-            for handle, which in wanted.items()
-        ]
-    )
-    return dict(zip(wanted, found, strict=True))
+    handles = list(wanted)
+    seen = SeenIds()
+    readings = [
+        handle.reading(which, training=training, seen=seen)
+        if isinstance(handle, Embedding)
+        else handle.reading(which)
+        for handle, which in wanted.items()
+    ]
+    return lambda: dict(zip(handles, fetch_together(readings), strict=True))
 
 
 def push(gradients: Mapping[Handle, Any], *, immediate: bool = False) -> None:
@@ -74,12 +88,13 @@ def push(gradients: Mapping[Handle, Any], *, immediate: bool = False) -> None:
         If a server is gone; the others may have applied their part.
     """
     _check(gradients)
+    seen = SeenIds()
     writes: dict[int, tuple[Handle, list[TableWrite]]] = {}
     for handle, given in gradients.items():
         if isinstance(handle, Variable):
             parts = handle.pushing(given)
         elif isinstance(given, tuple | list) and 2 <= len(given) <= 4:
-            parts = handle.pushing(*given)
+            parts = handle.pushing(*given, seen=seen)
         else:
             raise GradientError(
                 f"psnb.push: expected (ids, gradients) for embedding {handle.name!r}, found "

@@ -25,6 +25,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 from distributed.core import ConnectionPool, Status
 from tornado.ioloop import IOLoop
 
@@ -70,6 +71,12 @@ class Transport(Protocol):
         SerializationError
             If arguments or results cannot be pickled, or not unpickled where they go. Requests of
             others to that server that were under way then fail with it.
+        """
+
+    def lend(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+        """Return an array that is not copied when it is sent to a shard's server, or None.
+
+        Once sent it must stay as it is.
         """
 
 
@@ -193,7 +200,7 @@ class CommTransport:
         groups: dict[ServerAddress, list[int]] = {}
         rest = []
         for position in positions:
-            server = self._server(batch.requests[position])
+            server = self._server(batch.requests[position].to)
             if server is None or server.address not in self._open:
                 rest.append(position)
             else:
@@ -207,12 +214,18 @@ class CommTransport:
                 connection.send(_Exchange(self, batch, server, mine))
         return rest
 
-    def _server(self, request: Request) -> ServerAddress | None:
-        to = request.to
+    def _server(self, to: ShardId | ServerAddress) -> ServerAddress | None:
         if isinstance(to, ServerAddress):
             return to
         layout = self._directory.known(to.strategy)
         return layout.places[to.number].primary if layout is not None else None
+
+    def lend(  # noqa: D102 - inherited
+        self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype
+    ) -> np.ndarray | None:
+        server = self._server(shard)
+        connection = self._open.get(server.address) if server is not None else None
+        return None if connection is None else connection.lend(shape, dtype)
 
     def _hang_up(self) -> None:
         self._open.clear()
@@ -246,7 +259,7 @@ class CommTransport:
     def _start(self, batch: Batch, positions: Iterable[int]) -> None:
         groups: dict[ServerAddress | None, list[int]] = {}
         for position in self._send(batch, positions):
-            groups.setdefault(self._server(batch.requests[position]), []).append(position)
+            groups.setdefault(self._server(batch.requests[position].to), []).append(position)
         for server, mine in groups.items():
             way = self._find(batch, mine) if server is None else self._carry(batch, mine, server)
             self._spawn(way)
@@ -255,7 +268,7 @@ class CommTransport:
         """Find out where shards are; those that are nowhere are lost."""
         with batch.failing(positions, _CLOSED):
             await self._refresh(batch, positions)
-            found = [p for p in positions if self._server(batch.requests[p]) is not None]
+            found = [p for p in positions if self._server(batch.requests[p].to) is not None]
             for position in set(positions).difference(found):
                 batch.failed([position], lost(batch.requests[position], None))
             self._start(batch, found)
@@ -326,7 +339,7 @@ class CommTransport:
             hopeful = []
             for position in positions:
                 request = batch.requests[position]
-                there = self._server(request)
+                there = self._server(request.to)
                 known = there is not None and (there != server or error is None)
                 if waited < FAILOVER_TIMEOUT and (known or self._copied(request)):
                     hopeful.append(position)
@@ -349,7 +362,7 @@ class CommTransport:
             elsewhere = [
                 position
                 for position, server in waiting.items()
-                if self._server(batch.requests[position]) not in (server, None)
+                if self._server(batch.requests[position].to) not in (server, None)
             ]
             self._start(batch, elsewhere)
 

@@ -16,7 +16,7 @@ import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -277,10 +277,12 @@ class Reading:
     transport: Transport
     requests: Sequence[Request]
     value: Callable[[list[Any]], np.ndarray]
+    # Of the closure that reads; another thread may ask for it.
+    updates: Updates | None = field(default_factory=lambda: current_updates())
 
     def fetch(self) -> np.ndarray:
         """Ask for it."""
-        return self.value(_read(self.transport, self.requests))
+        return self.value(_read(self.transport, self.requests, self.updates))
 
 
 def fetch_together(readings: Sequence[Reading]) -> list[np.ndarray]:
@@ -291,14 +293,13 @@ def fetch_together(readings: Sequence[Reading]) -> list[np.ndarray]:
     values: dict[int, np.ndarray] = {}
     for several in by_transport.values():
         requests = [request for reading in several for request in reading.requests]
-        answers = iter(_read(several[0].transport, requests))
+        answers = iter(_read(several[0].transport, requests, several[0].updates))
         for reading in several:
             values[id(reading)] = reading.value([next(answers) for _ in reading.requests])
     return [values[id(reading)] for reading in readings]
 
 
-def _read(transport: Transport, requests: Sequence[Request]) -> list[Any]:
-    updates = current_updates()
+def _read(transport: Transport, requests: Sequence[Request], updates: Updates | None) -> list[Any]:
     return transport.call(requests) if updates is None else updates.read(transport, requests)
 
 

@@ -18,7 +18,7 @@ from psnb.parameters.batch import Request
 from psnb.parameters.dense_shards import DenseShards
 from psnb.parameters.gradients import must_skip
 from psnb.parameters.updates import Reading, TableWrite, read_request
-from psnb.server import norm
+from psnb.server import all_finite, copy_with_norm, norm
 
 
 class Variable(DenseShards):
@@ -207,15 +207,18 @@ class Variable(DenseShards):
         """Return what a push writes where; for `psnb.push`."""
         require_optimizer(self._made, self.name)
         array = self._checked(gradient, "gradient")
-        # Costs what looking for NaN and infinities does, and tells of them: so it is always sent,
-        # and clipnorm can be switched on live.
-        size = norm(array)
+        parts, size = self._written(array)
         what = f"gradient for variable {self.name!r}"
-        if not math.isfinite(size) and must_skip(array, self._nonfinite, what):
+        finite = math.isfinite(size) or all_finite(array)
+        if not finite and must_skip(array, self._nonfinite, what):
             first = self._shards[0]
             return [(first.shard, first.table, ("skip", {"count": 1}))]
-        parts = zip(self._shards, self._split("gradient", array), strict=True)
-        return [(s.shard, s.table, ("push", {**part, "norm": size})) for s, part in parts]
+        # The norm costs what looking for NaN and infinities does, and tells of them: so it is
+        # always sent, and clipnorm can be switched on live.
+        return [
+            (s.shard, s.table, ("push", {"gradient": part, "norm": size}))
+            for s, part in zip(self._shards, parts, strict=True)
+        ]
 
     def skipped(self) -> int:
         """Return how many updates were left out because they were not finite; asks the servers.
@@ -225,6 +228,20 @@ class Variable(DenseShards):
         """
         requests = [Request(s.shard, s.table, "skipped", {}) for s in self._shards]
         return sum(self.transport.call(requests))
+
+    def _written(self, array: np.ndarray) -> tuple[list[np.ndarray], float]:
+        """Return what each shard gets of a gradient, and the norm of the whole.
+
+        In memory that the servers see, if there is such: then it is looked at and copied in one go.
+        """
+        parts, norms = [], []
+        for shard, part in zip(self._shards, self._parts(array), strict=True):
+            lent = self.transport.lend(shard.shard, part.shape, part.dtype)
+            norms.append(norm(part) if lent is None else copy_with_norm(part, lent))
+            if lent is not None:
+                lent.flags.writeable = False
+            parts.append(part if lent is None else lent)
+        return parts, math.hypot(*norms)
 
     def _checked(self, value: ArrayLike, what: str) -> np.ndarray:
         array = checked_array(value, self.dtype, f"{what} for variable {self.name!r}")

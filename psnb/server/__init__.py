@@ -4,10 +4,10 @@ from psnb.server.actor import HANDLER, ParameterServer, serve
 from psnb.server.admission import Admission, Always, CountFilter, Probability
 from psnb.server.copy import ITSELF
 from psnb.server.ctr import CtrAccessor, RowUse
-from psnb.server.duplicates import summed
+from psnb.server.duplicates import add_up, distinct, often_repeated, summed
 from psnb.server.host import Operation
 from psnb.server.initializers import Constant, Initializer, Normal, Uniform
-from psnb.server.kernels import all_finite, hash_ids, norm, read_only
+from psnb.server.kernels import all_finite, copy_with_norm, hash_ids, norm, read_only
 from psnb.server.optimizers import (
     FTRL,
     SGD,
@@ -59,9 +59,13 @@ __all__ = [
     "SparseTable",
     "Uniform",
     "Warmup",
+    "add_up",
     "all_finite",
+    "copy_with_norm",
+    "distinct",
     "hash_ids",
     "norm",
+    "often_repeated",
     "read_only",
     "serve",
     "summed",

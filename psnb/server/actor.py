@@ -24,6 +24,7 @@ from distributed.core import Status
 
 from psnb.arena import Probe, can_see
 from psnb.arena import probe as own_probe
+from psnb.server import answers
 from psnb.server.copy import Connect
 from psnb.server.host import Host, Operation, may_compile, to_compile
 from psnb.server.reply import Answer, Reply
@@ -75,18 +76,24 @@ def serve(worker: Worker, connect: Connect) -> None:
             if probe is not None and sees:
                 stream.share(probe[0], seen=seen)
             while True:
-                number, key, operations = await stream.receive()
-                if any(map(may_compile, operations)):
-                    task = asyncio.create_task(compile_and_run(stream, number, key, operations))
+                task = begin(stream, await stream.receive())
+                if task is not None:
                     making.add(task)
                     task.add_done_callback(making.discard)
-                else:
-                    run(stream, number, key, operations)
-                del operations  # not held while waiting for the next
         except OSError:  # whoever asked has gone
             return Status.dont_reply
         finally:
             stream.abort()
+
+    def begin(stream: MessageStream, message: Any) -> asyncio.Task[None] | None:
+        # In a frame of its own, so that the message is not held while waiting for the next: its
+        # memory goes back with the answer.
+        number, key, operations = message
+        if any(map(may_compile, operations)):
+            return asyncio.create_task(compile_and_run(stream, number, key, operations))
+        del message
+        run(stream, number, key, operations)
+        return None
 
     def run(stream: MessageStream, number: int, key: str, operations: Sequence[Operation]) -> None:
         server = worker.state.actors.get(key)
@@ -94,10 +101,11 @@ def serve(worker: Worker, connect: Connect) -> None:
             stream.send((number, "lost"))
             return
 
-        def send(answers: list[Answer]) -> None:
-            stream.send((number, "OK", answers))
+        def send(found: list[Answer]) -> None:
+            stream.send((number, "OK", found))
 
-        server.host.run(operations, Reply(send), connect)
+        with answers.going_to(stream.lend):
+            server.host.run(operations, Reply(send), connect)
 
     async def compile_and_run(
         stream: MessageStream, number: int, key: str, operations: Sequence[Any]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from psnb.errors import ConfigurationError
+from psnb.server.growing import GrowingArray
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,17 @@ class RowUse:
 
     def __init__(self, accessor: CtrAccessor) -> None:
         self.accessor = accessor
-        self._use = np.zeros((0, 3), np.float32)
+        self._all = GrowingArray(3, np.dtype(np.float32))
+
+    @property
+    def _use(self) -> np.ndarray:
+        return self._all.rows
 
     def grow(self, rows: int) -> None:
-        """Make room for so many rows; new ones are all zeros."""
-        self._use.resize((rows, 3), refcheck=False)
+        """Add rows until there are so many; new ones are all zeros."""
+        before = len(self._use)
+        self._all.grow(rows)
+        self._use[before:] = 0
 
     def record(self, rows: np.ndarray, shows: np.ndarray, clicks: np.ndarray) -> None:
         """Add shows and clicks to rows, which may repeat; they are seen today."""
@@ -95,24 +102,24 @@ class RowUse:
         found[there] = self._use[rows[there]]
         return found
 
-    def end_day(self, count: int) -> None:
-        """Let shows and clicks of the first rows decay, and count a day unseen."""
-        self._use[:count, :2] *= self.accessor.show_click_decay_rate
-        self._use[:count, 2] += 1  # not of rows that are yet to come
+    def end_day(self) -> None:
+        """Let shows and clicks decay, and count a day unseen."""
+        self._use[:, :2] *= self.accessor.show_click_decay_rate
+        self._use[:, 2] += 1
 
-    def kept(self, count: int, threshold: float, days: float) -> np.ndarray:
-        """Return which of the first rows `Embedding.shrink` leaves, bool ``(count,)``."""
-        show, click, unseen = self._use[:count].T
+    def kept(self, threshold: float, days: float) -> np.ndarray:
+        """Return which of the rows `Embedding.shrink` leaves, bool ``(count,)``."""
+        show, click, unseen = self._use.T
         kept: np.ndarray = (self.accessor.score(show, click) >= threshold) & (unseen <= days)
         return kept
 
     def keep(self, kept: np.ndarray) -> None:
         """Drop the rows that are not ``kept`` (bool); the others move up."""
-        self._use = self._use[: kept.size][kept]
+        self._all = self._all.kept(kept)
 
-    def state(self, count: int) -> dict[str, np.ndarray]:
-        """Return what the first rows have, as `load` takes it."""
-        return {name: self._use[:count, i].copy() for i, name in enumerate(self.NAMES)}
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what the rows have, as `load` takes it."""
+        return {name: self._use[:, i].copy() for i, name in enumerate(self.NAMES)}
 
     def load(self, rows: np.ndarray, state: Mapping[str, np.ndarray]) -> None:
         """Take over what `state` returned, for these rows."""

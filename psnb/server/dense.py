@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from psnb.server import answers
 from psnb.server.optimizers import Optimizer
 from psnb.server.table import Table, Write
 from psnb.server.updater import Updater
@@ -43,7 +44,8 @@ class DenseTable(Table):
 
     def gather(self, rows: np.ndarray) -> np.ndarray:
         """Return some rows (int64, ``(n,)``), ``(n, ...)``."""
-        return self._values.take(rows, axis=0)
+        out = answers.empty((rows.size, *self._values.shape[1:]), self._values.dtype)
+        return self._values.take(rows, axis=0, out=out, mode="clip")
 
     def assign(self, values: np.ndarray) -> None:
         """Replace the values; optimizer state stays."""

@@ -15,8 +15,12 @@ import math
 import numpy as np
 from numba import njit
 
+from psnb.server.prefetching import AHEAD, ask_for, lines
+
 EMPTY = np.int32(-1)
-"""Marks a free slot of the hash map, and a row that is not in the batch at hand."""
+"""Marks a free slot of a hash map."""
+
+_FIRST_HEADS = 1 << 15
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -49,11 +53,17 @@ def hash_ids(ids, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, inline="always")
+def _first_slot(key, slots):  # type: ignore[no-untyped-def]
+    """Return where the search for an id begins."""
+    # The low 32 bits, brought into the range by a multiplication (Lemire, 2019): any size will do.
+    return ((_mix(key + _GOLDEN) & np.uint64(0xFFFFFFFF)) * slots) >> np.uint64(32)
+
+
+@njit(cache=True, nogil=True, inline="always")
 def _slot(keys, rows, key):  # type: ignore[no-untyped-def]
     """Return the slot that an id has in the hash map, or the free one that it would get."""
     slots = np.uint64(keys.size)
-    # The low 32 bits, brought into the range by a multiplication (Lemire, 2019): any size will do.
-    slot = ((_mix(key + _GOLDEN) & np.uint64(0xFFFFFFFF)) * slots) >> np.uint64(32)
+    slot = _first_slot(key, slots)
     # The key first: if it is there, as mostly, nothing waits for the other array.
     while keys[slot] != key and rows[slot] != EMPTY:
         slot += np.uint64(1)
@@ -71,6 +81,9 @@ def find(keys, rows, ids, out):  # type: ignore[no-untyped-def]
     ``n`` times but has no row yet.
     """
     for i in range(ids.size):
+        ahead = _first_slot(ids[min(i + AHEAD, ids.size - 1)], np.uint64(keys.size))
+        ask_for(keys, np.int64(ahead), 0)
+        ask_for(rows, np.int64(ahead), 0)
         row = rows[_slot(keys, rows, ids[i])]
         out[i] = row if row >= 0 else -1
 
@@ -83,6 +96,9 @@ def sight(keys, rows, ids, start, sightings, count, free, out):  # type: ignore[
     new count and how many slots may still be taken.
     """
     for i in range(start, ids.size):
+        ahead = _first_slot(ids[min(i + AHEAD, ids.size - 1)], np.uint64(keys.size))
+        ask_for(keys, np.int64(ahead), 0)
+        ask_for(rows, np.int64(ahead), 0)
         slot = _slot(keys, rows, ids[i])
         row = rows[slot]
         if row < 0:
@@ -120,27 +136,85 @@ def put(keys, rows, ids, values):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def sum_duplicates(rows, gradients, position, unique, summed):  # type: ignore[no-untyped-def]
-    """Sum the gradients of equal rows, in the order of their first appearance.
+def _heads(ids, size):  # type: ignore[no-untyped-def]
+    """Return a hash map, a power of two large, of where each of some distinct ids is."""
+    heads = np.full(size, EMPTY)
+    mask = np.uint64(size - 1)
+    for i in range(ids.size):
+        slot = _mix(ids[i] + _GOLDEN) & mask
+        while heads[slot] != EMPTY:
+            slot = (slot + np.uint64(1)) & mask
+        heads[slot] = i
+    return heads
 
-    ``position`` is scratch of one int32 a table row, all -1, and is left so. ``unique`` and
-    ``summed`` have room for every row; returns how many distinct rows there are.
+
+@njit(cache=True, nogil=True)
+def find_distinct(ids, found, position):  # type: ignore[no-untyped-def]
+    """Write each id (uint64) once into ``found``, in the order of first appearance.
+
+    ``position`` gets where in ``found`` each id is. Returns how many distinct ids there are.
     """
-    distinct = 0
-    for i in range(rows.size):
-        row = rows[i]
-        at = position[row]
-        if at < 0:
-            position[row] = distinct
-            unique[distinct] = row
-            summed[distinct] = gradients[i]
-            distinct += 1
+    count = 0
+    # Small for as long as there are few distinct ids: it stays in a near cache.
+    size = 64
+    while size < min(2 * ids.size, _FIRST_HEADS):
+        size *= 2
+    heads = _heads(found[:0], size)
+    mask = np.uint64(heads.size - 1)
+    for i in range(ids.size):
+        slot = _mix(ids[i] + _GOLDEN) & mask
+        at = heads[slot]
+        while at != EMPTY and found[at] != ids[i]:
+            slot = (slot + np.uint64(1)) & mask
+            at = heads[slot]
+        if at == EMPTY:
+            at = heads[slot] = count
+            found[at] = ids[i]
+            count += 1
+            if 2 * count > heads.size:
+                heads = _heads(found[:count], 4 * heads.size)
+                mask = np.uint64(heads.size - 1)
+        position[i] = at
+    return count
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
+def add_up(gradients, position, out):  # type: ignore[no-untyped-def]
+    """Add up gradients of the same position, in their order, in ``out``; see `find_distinct`.
+
+    Returns 0 if all of them are finite, and NaN if one is not.
+    """
+    seen = 0
+    nothing = gradients.dtype.type(0)
+    zero = gradients.dtype.type(0)
+    for i in range(position.size):
+        at = position[i]
+        if at == seen:
+            for j in range(gradients.shape[1]):
+                out[at, j] = gradients[i, j]
+                nothing += gradients[i, j] * zero
+            seen += 1
         else:
             for j in range(gradients.shape[1]):
-                summed[at, j] += gradients[i, j]
-    for i in range(distinct):
-        position[unique[i]] = -1
-    return distinct
+                out[at, j] += gradients[i, j]
+                nothing += gradients[i, j] * zero
+    return nothing
+
+
+@njit(cache=True, nogil=True)
+def take(values, rows, out):  # type: ignore[no-untyped-def]
+    """Copy rows of ``values`` to ``out``; zeros for rows below 0."""
+    for i in range(rows.size):
+        ahead = max(rows[min(i + AHEAD, rows.size - 1)], 0)
+        for line in range(lines(values)):
+            ask_for(values, ahead, line)
+        row = rows[i]
+        if row >= 0:
+            for j in range(values.shape[1]):
+                out[i, j] = values[row, j]
+        else:
+            for j in range(values.shape[1]):
+                out[i, j] = 0
 
 
 @njit(cache=True, nogil=True)
@@ -183,6 +257,21 @@ def norm(array: np.ndarray) -> float:
     NaN or infinite if one of the numbers is, or if it is too large for float64.
     """
     return math.sqrt(_squares(read_only(array.reshape(-1))))
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
+def _copy(flat, out):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for i in range(flat.size):
+        out[i] = flat[i]
+        number = np.float64(flat[i])
+        total += number * number
+    return total
+
+
+def copy_with_norm(array: np.ndarray, out: np.ndarray) -> float:
+    """Copy a contiguous array of floats to another, and return its `norm`."""
+    return math.sqrt(_copy(read_only(array.reshape(-1)), out.reshape(-1)))
 
 
 def all_finite(array: np.ndarray) -> bool:

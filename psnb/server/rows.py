@@ -60,7 +60,8 @@ class FixedRows:
         return self.find(ids)
 
     def find(self, ids: np.ndarray) -> np.ndarray:  # noqa: D102 - inherited
-        return ids.astype(np.int64) // self._shards
+        rows = ids.view(np.int64)
+        return rows if self._shards == 1 else rows // self._shards
 
     def ids(self) -> np.ndarray:  # noqa: D102 - inherited
         return np.arange(self.count, dtype=np.uint64) * np.uint64(self._shards) + np.uint64(

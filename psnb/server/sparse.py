@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from psnb.errors import InternalError
-from psnb.server import kernels
+from psnb.server import answers, kernels
 from psnb.server.admission import Admission, Always
 from psnb.server.ctr import CtrAccessor, RowUse
+from psnb.server.duplicates import summed
+from psnb.server.growing import GrowingArray
 from psnb.server.initializers import Initializer
-from psnb.server.memory import empty
 from psnb.server.optimizers import Optimizer
 from psnb.server.rows import FixedRows, GrowingRows
 from psnb.server.table import Table, Write
@@ -74,9 +75,8 @@ class SparseTable(Table):
         self._strict = not isinstance(admission, Always)
         """Whether an id may have no row."""
         self._rows: FixedRows | GrowingRows
-        self._values: np.ndarray
-        self._position: np.ndarray
-        self._slots: dict[str, np.ndarray]
+        self._values: GrowingArray
+        self._slots: dict[str, GrowingArray]
         self._clear()
 
     def lookup(self, ids: np.ndarray, training: bool = True) -> np.ndarray:
@@ -86,52 +86,63 @@ class SparseTable(Table):
         """
         # First: it may put larger arrays in place.
         rows = self._locate(ids) if training else self._rows.find(ids)
-        if (self._strict or not training) and (missing := rows < 0).any():
-            found = np.zeros((ids.size, self._dim), self._dtype)
-            found[~missing] = self._values[rows[~missing]]
-            if not training and self._admission.sightings == 1:
-                at = np.flatnonzero(missing)
-                at = at[self._admission.may_enter(ids[at], self._seed)]
-                first = np.empty((at.size, self._dim), self._dtype)
-                self._initializer.fill(first, kernels.read_only(ids[at]), self._seed)
-                found[at] = first
-            return found
-        return self._values.take(rows, axis=0)
+        found = answers.empty((ids.size, self._dim), self._dtype)
+        kernels.take(kernels.read_only(self._values.rows), rows, found)
+        if not training and self._admission.sightings == 1:
+            at = np.flatnonzero(rows < 0)
+            at = at[self._admission.may_enter(ids[at], self._seed)]
+            first = np.empty((at.size, self._dim), self._dtype)
+            self._initializer.fill(first, kernels.read_only(ids[at]), self._seed)
+            found[at] = first
+        return found
 
-    def push(self, ids: np.ndarray, gradients: np.ndarray, norm: float | None = None) -> None:
+    def push(
+        self,
+        ids: np.ndarray,
+        gradients: np.ndarray,
+        norm: float | None = None,
+        distinct: bool = False,
+    ) -> None:
         """Sum the gradients (``(n, dim)``) of equal ids, then let the optimizer apply them.
 
         ``norm`` is that of the whole embedding's summed gradient; left out, this is all of it.
+        ``distinct`` says that no id is there twice, so there is nothing to sum.
         """
         self._updater.check()  # first: it makes no rows for a push that is refused
-        self._apply(self._locate(ids), gradients, norm)
+        self._apply(ids, gradients, norm, distinct)
 
     def _rehearse(self, operation: str, arguments: Mapping[str, Any]) -> None:
         # It is no sighting of its ids, and no use of its rows, until it is committed.
         # (Nor do days end in a closure: that happens at once.)
         if operation == "push":
-            rows = self._locate(arguments["ids"], counting=False)
-            self._apply(rows, arguments["gradients"], arguments.get("norm"))
+            self._apply(**{"norm": None, "distinct": False, **arguments}, counting=False)
 
-    def _apply(self, rows: np.ndarray, gradients: np.ndarray, norm: float | None) -> None:
+    def _apply(
+        self,
+        ids: np.ndarray,
+        gradients: np.ndarray,
+        norm: float | None,
+        distinct: bool,
+        counting: bool = True,
+    ) -> None:
+        if not distinct:
+            ids, gradients = summed(ids, gradients)
+        rows = self._locate(ids, counting=counting)
         if self._strict and (missing := rows < 0).any():
             rows, gradients = rows[~missing], gradients[~missing]
             if not rows.size:
                 return  # a push without rows of this shard is no step
-        unique = np.empty(rows.size, np.int64)
-        summed = np.empty_like(gradients)
-        gradients = kernels.read_only(gradients)
-        n = kernels.sum_duplicates(rows, gradients, self._position, unique, summed)
-        self._updater.apply(self._values, self._slots, unique[:n], summed[:n], norm)
+        slots = {name: slot.rows for name, slot in self._slots.items()}
+        self._updater.apply(self._values.rows, slots, rows, gradients, norm)
 
     def fetch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """Return the rows of distinct ids as `state` does; of those alone that have one."""
         rows = self._locate(ids)
         there = rows >= 0
         rows = rows[there]
-        slots = {f"slot.{name}": slot[rows] for name, slot in self._slots.items()}
+        slots = {f"slot.{name}": slot.rows[rows] for name, slot in self._slots.items()}
         step = np.array([self._updater.step])
-        return {"ids": ids[there], "values": self._values[rows], **slots, "step": step}
+        return {"ids": ids[there], "values": self._values.rows[rows], **slots, "step": step}
 
     def merge(
         self,
@@ -145,9 +156,9 @@ class SparseTable(Table):
         rows = self._locate(ids, counting=False)
         there = rows >= 0
         rows = rows[there]
-        self._values[rows] += values[there]
+        self._values.rows[rows] += values[there]
         for name, slot in slots.items():
-            held = self._slots[name]
+            held = self._slots[name].rows
             held[rows] += (slot[there] - held[rows]) * held.dtype.type(share)
         self._updater.step = max(self._updater.step, step)
 
@@ -163,19 +174,18 @@ class SparseTable(Table):
 
     def end_day(self) -> None:
         """Let shows and clicks decay, and count a day unseen."""
-        self._known_use().end_day(self._rows.count)
+        self._known_use().end_day()
 
     def shrink(self, threshold: float, days: float, forget_waiting: bool) -> int:
         """Remove rows of a lower score or more days unseen; return how many."""
         use, rows = self._known_use(), self._growing()
-        kept = use.kept(rows.count, threshold, days)
-        n, removed = int(kept.sum()), rows.count - int(kept.sum())
+        kept = use.kept(threshold, days)
+        removed = rows.count - int(kept.sum())
         # One array after the other: there is never a second copy of all.
-        self._values = self._values[: rows.count][kept]
+        self._values = self._values.kept(kept)
         for name, slot in self._slots.items():
-            self._slots[name] = slot[: rows.count][kept]
+            self._slots[name] = slot.kept(kept)
         use.keep(kept)
-        self._position = np.full(n, -1, np.int32)
         rows.keep(kept, forget_waiting=forget_waiting)
         return removed
 
@@ -195,12 +205,11 @@ class SparseTable(Table):
         And, where there are such, ``show``, ``click``, ``unseen_days`` of each row, and
         ``waiting.ids``, ``waiting.sightings`` of ids without one.
         """
-        n = self._rows.count
-        state = {"ids": self._rows.ids(), "values": self._values[:n].copy()}
-        state |= {f"slot.{name}": slot[:n].copy() for name, slot in self._slots.items()}
+        state = {"ids": self._rows.ids(), "values": self._values.rows.copy()}
+        state |= {f"slot.{name}": slot.rows.copy() for name, slot in self._slots.items()}
         state["step"] = np.array([self._updater.step])
         if self._use is not None:
-            state |= self._use.state(n)
+            state |= self._use.state()
         if self._admission.sightings > 1:
             state["waiting.ids"], state["waiting.sightings"] = self._growing().waiting_ids()
         return state
@@ -226,9 +235,9 @@ class SparseTable(Table):
             self._extend(before, self._rows.count, ids)
         else:
             rows = self._rows.find(ids)
-        self._values[rows] = state["values"]
+        self._values.rows[rows] = state["values"]
         for name, slot in self._slots.items():
-            slot[rows] = state[f"slot.{name}"]
+            slot.rows[rows] = state[f"slot.{name}"]
         self._updater.step = max(self._updater.step, int(state["step"][0]))
         return rows
 
@@ -237,13 +246,13 @@ class SparseTable(Table):
         ids = [each["ids"] for operation, each in writes if operation == "push"]
         rows = self._locate(np.concatenate([np.empty(0, np.uint64), *ids]), counting=False)
         rows = rows[rows >= 0]
-        values = self._values[rows]
-        slots = {name: slot[rows] for name, slot in self._slots.items()}
+        values = self._values.rows[rows]
+        slots = {name: slot.rows[rows] for name, slot in self._slots.items()}
 
         def undo() -> None:
-            self._values[rows] = values
+            self._values.rows[rows] = values
             for name, slot in slots.items():
-                self._slots[name][rows] = slot
+                self._slots[name].rows[rows] = slot
 
         return undo
 
@@ -258,10 +267,9 @@ class SparseTable(Table):
         The room that a growing table keeps for more rows is not counted: the system gives memory
         for it when they come.
         """
-        n = self._rows.count
-        arrays = [self._values[:n], self._position, *(slot[:n] for slot in self._slots.values())]
+        arrays = [self._values, *self._slots.values()]
         use = self._use.nbytes() if self._use else 0
-        return sum(array.nbytes for array in arrays) + self._rows.nbytes() + use
+        return sum(array.rows.nbytes for array in arrays) + self._rows.nbytes() + use
 
     def _known_use(self) -> RowUse:
         if self._use is None:
@@ -275,14 +283,17 @@ class SparseTable(Table):
 
     def _clear(self) -> None:
         rows, index, shards = self._fixed
-        self._values = np.empty((0, self._dim), self._dtype)
-        self._position = np.empty(0, np.int32)
-        self._slots = {name: np.empty_like(self._values) for name in self._updater.slots}
-        self._use = RowUse(self._accessor) if self._accessor else None
         if rows is None:
             self._rows = GrowingRows(self._admission, self._seed)
         else:
             self._rows = FixedRows(rows, index, shards)
+        most = None if rows is None else self._rows.count
+        self._values = GrowingArray(self._dim, self._dtype, most)
+        self._slots = {
+            name: GrowingArray(self._dim, self._dtype, most) for name in self._updater.slots
+        }
+        self._use = RowUse(self._accessor) if self._accessor else None
+        if rows is not None:
             self._extend(0, self._rows.count, self._rows.ids())
 
     def _locate(self, ids: np.ndarray, *, counting: bool = True) -> np.ndarray:
@@ -296,25 +307,11 @@ class SparseTable(Table):
         return rows
 
     def _extend(self, start: int, stop: int, ids: np.ndarray) -> None:
-        capacity = len(self._values)
-        if stop > capacity:
-            # A table of fixed rows is made once, to measure; a growing one by half of itself, one
-            # array after the other. (Resizing in place copies nothing, but loses the huge pages:
-            # random rows then take a third longer.)
-            room = stop if start == 0 else max(stop, capacity * 3 // 2)
-            self._values = _resized(self._values, room)
-            for name in self._slots:
-                self._slots[name] = _resized(self._slots[name], room)
-            self._position = np.full(room, -1, np.int32)
-            if self._use is not None:
-                self._use.grow(room)
+        for array in (self._values, *self._slots.values()):
+            array.grow(stop)
+        if self._use is not None:
+            self._use.grow(stop)
         ids = kernels.read_only(ids)
-        self._initializer.fill(self._values[start:stop], ids, self._seed)
+        self._initializer.fill(self._values.rows[start:stop], ids, self._seed)
         for name, slot in self._slots.items():
-            slot[start:stop] = self._updater.initial_slot(name)
-
-
-def _resized(array: np.ndarray, rows: int) -> np.ndarray:
-    larger = empty((rows, array.shape[1]), array.dtype)
-    larger[: len(array)] = array
-    return larger
+            slot.rows[start:stop] = self._updater.initial_slot(name)

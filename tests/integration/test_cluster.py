@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
@@ -163,3 +164,9 @@ def test_the_demo_runs_on_a_cluster_from_the_command_line(
     assert done.returncode == 0, done.stderr
     assert "1 parameter server(s), 2 worker(s)" in done.stdout
     assert "held-out AUC" in done.stdout
+
+
+def test_dask_profiles_nothing_where_nobody_looks(cluster: Client) -> None:
+    key = "distributed.worker.profile.enabled"
+    assert not any(cluster.run(dask.config.get, key).values())
+    assert dask.config.get(key)  # here it is as it was

@@ -45,6 +45,9 @@ class InProcess:
         self.carried: list[Request] = []
         self.calls = 0
 
+    def lend(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        """There is no memory between processes."""
+
     def call(
         self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
     ) -> list[Any]:
@@ -343,6 +346,37 @@ def test_bad_push_is_refused_before_anything_is_sent(
     with pytest.raises(error, match=message):
         e.push(ids, gradients)
     assert not transport.carried
+
+
+@KINDS
+@SHARDS
+def test_ids_that_are_repeated_often_are_asked_for_once(rows: int | None, shards: int) -> None:
+    transport = InProcess(shards)
+    e = embedding(rows, shards, transport=transport)
+    ids = np.random.default_rng(0).integers(0, ROWS, (40, 5))
+    transport.carried.clear()
+    found = e.lookup(ids)
+    asked = np.concatenate([request.arguments["ids"] for request in transport.carried])
+    assert sorted(asked.tolist()) == list(range(ROWS))
+    np.testing.assert_array_equal(found, e.lookup(range(ROWS))[ids])
+    found[0, 0] = 9
+    assert not (e.lookup(ids) == 9).any()
+
+
+@KINDS
+@SHARDS
+def test_ids_are_pushed_once_with_the_sum_of_their_gradients(rows: int | None, shards: int) -> None:
+    transport = InProcess(shards)
+    e = embedding(rows, shards, SGD(1.0), transport)
+    before = e.lookup(range(ROWS))
+    ids = np.random.default_rng(0).integers(0, ROWS, (40, 5))
+    transport.carried.clear()
+    e.push(ids, np.ones((40, 5, DIM), np.float32))
+    writes = [write for request in transport.carried for write in request.arguments["writes"]]
+    pushed = np.concatenate([arguments["ids"] for _, _, arguments in writes])
+    assert sorted(pushed.tolist()) == list(range(ROWS))
+    counts = np.bincount(ids.ravel(), minlength=ROWS)
+    np.testing.assert_allclose(before - e.lookup(range(ROWS)), counts[:, None] * [1, 1], rtol=1e-5)
 
 
 def test_lookup_of_an_id_outside_the_rows_is_refused() -> None:

@@ -67,8 +67,7 @@ def test_statistics_tell_rows_and_who_waits(shards: int) -> None:
     found = e.statistics()
     assert isinstance(found, EmbeddingStatistics)
     assert (found.rows, found.waiting) == (400, 600)
-    row_bytes = DIM * 4 + 4 + 12  # values, scratch, use
-    assert 400 * row_bytes <= found.nbytes - found.index_nbytes <= 2 * 400 * row_bytes
+    assert found.nbytes - found.index_nbytes == 400 * (DIM * 4 + 12)  # values and use
     e.shrink(forget_waiting=True)
     assert (e.statistics().rows, e.statistics().waiting) == (0, 0)
 

@@ -33,7 +33,7 @@ def test_shows_of_equal_rows_add_up() -> None:
 def test_a_day_takes_two_percent_and_a_push_ends_the_days_unseen() -> None:
     use = recorded([100.0, 100.0], [10.0, 10.0])
     for _ in range(2):
-        use.end_day(2)
+        use.end_day()
     none = np.zeros(1, np.float32)
     use.record(np.array([1]), none, none)
     np.testing.assert_allclose(
@@ -43,11 +43,11 @@ def test_a_day_takes_two_percent_and_a_push_ends_the_days_unseen() -> None:
 
 def test_rows_stay_at_the_thresholds_and_go_beyond() -> None:
     use = recorded([8.1, 7.9, 100.0], [0.0, 0.0, 0.0])
-    assert use.kept(3, 0.8, 30).tolist() == [True, False, True]
-    use.end_day(3)
-    assert use.kept(3, 0, 1).tolist() == [True] * 3
-    use.end_day(3)
-    assert not use.kept(3, 0, 1).any()
+    assert use.kept(0.8, 30).tolist() == [True, False, True]
+    use.end_day()
+    assert use.kept(0, 1).tolist() == [True] * 3
+    use.end_day()
+    assert not use.kept(0, 1).any()
 
 
 @pytest.mark.parametrize("bad", [-1, float("nan"), "1", None])

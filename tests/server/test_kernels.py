@@ -1,12 +1,9 @@
-"""Tests of the compiled loops: the hash map and the sum of duplicates."""
+"""Tests of the compiled loops: the hash map, rows, numbers that are not finite."""
 
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from psnb.server import kernels
 
@@ -102,29 +99,21 @@ def test_hash_of_distinct_ids_is_distinct() -> None:
     assert np.unique(out).size == np.unique(ids).size
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    rows=hnp.arrays(np.int64, st.integers(0, 40), elements=st.integers(0, 9)),
-    dim=st.integers(1, 3),
-    dtype=st.sampled_from(["f4", "f8"]),
-)
-def test_gradients_of_equal_rows_are_summed(rows: np.ndarray, dim: int, dtype: str) -> None:
-    # Whole numbers, so sums are exact in any order.
-    gradients = np.random.default_rng(0).integers(-9, 9, (rows.size, dim)).astype(dtype)
-    position = np.full(10, -1, np.int32)
-    unique, summed = np.empty(rows.size, np.int64), np.empty_like(gradients)
-    n = kernels.sum_duplicates(rows, gradients, position, unique, summed)
-    assert unique[:n].tolist() == list(dict.fromkeys(rows.tolist()))
-    expected = [gradients[rows == row].sum(0) for row in unique[:n]]
-    np.testing.assert_array_equal(summed[:n], np.reshape(expected, (n, dim)))
+@pytest.mark.parametrize("dim", [1, 3, 16, 40, 500])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 200])
+def test_rows_are_taken_and_missing_ones_are_zeros(count: int, dtype: str, dim: int) -> None:
+    rng = np.random.default_rng(count)
+    values, rows = rng.normal(size=(50, dim)).astype(dtype), rng.integers(-1, 50, count)
+    out = np.full((count, dim), np.nan, dtype)
+    kernels.take(kernels.read_only(values), rows, out)
+    np.testing.assert_array_equal(out, np.where(rows[:, None] < 0, 0, values[rows]))
 
 
-def test_summing_leaves_its_scratch_clean_and_gradients_unchanged() -> None:
-    rows, position = np.array([4, 1, 4], np.int64), np.full(6, -1, np.int32)
-    gradients = np.ones((3, 2), np.float32)
-    kernels.sum_duplicates(rows, gradients, position, np.empty(3, np.int64), gradients.copy())
-    assert (position == -1).all()
-    assert (gradients == 1).all()
+def test_rows_of_an_empty_table_are_missing() -> None:
+    out = np.full((3, 2), np.nan)
+    kernels.take(kernels.read_only(np.empty((0, 2))), np.full(3, -1), out)
+    assert not out.any()
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])

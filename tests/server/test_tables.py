@@ -220,7 +220,7 @@ def test_growing_table_keeps_values_and_accumulators_while_it_grows() -> None:
 
 def test_fixed_table_takes_no_more_memory_than_its_rows() -> None:
     table = Shards(1000, optimizer=Adagrad(), dtype="float32").tables[0]
-    assert table.nbytes() == 1000 * (DIM * 4 * 2 + 4)  # values, accumulator, scratch
+    assert table.nbytes() == 1000 * DIM * 4 * 2  # values and accumulator
 
 
 def dense(value: Any = (1.0, 2.0), optimizer: Optimizer | None = None) -> DenseTable:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
+from psnb.server import prefetching
 from psnb.server.optimizers.checks import require_number
 from psnb.server.optimizers.optimizer import Optimizer, above_zero
 from psnb.server.optimizers.schedules import Schedule
@@ -31,6 +32,11 @@ def _adam_rows(  # type: ignore[no-untyped-def]
     shrink,
 ):
     for i in range(rows.size):
+        ahead = rows[min(i + prefetching.AHEAD, rows.size - 1)]
+        for line in range(prefetching.lines(values)):
+            prefetching.ask_for(values, ahead, line)
+            prefetching.ask_for(first, ahead, line)
+            prefetching.ask_for(second, ahead, line)
         row = rows[i]
         for j in range(values.shape[1]):
             gradient = gradients[i, j]

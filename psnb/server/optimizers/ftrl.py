@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
+from psnb.server import prefetching
 from psnb.server.optimizers.checks import refusal, require_number
 from psnb.server.optimizers.optimizer import Optimizer
 from psnb.server.optimizers.schedules import Schedule
@@ -21,6 +22,11 @@ def _ftrl_rows(  # type: ignore[no-untyped-def]
 ):
     zero = l1 * 0
     for i in range(rows.size):
+        ahead = rows[min(i + prefetching.AHEAD, rows.size - 1)]
+        for line in range(prefetching.lines(values)):
+            prefetching.ask_for(values, ahead, line)
+            prefetching.ask_for(accumulator, ahead, line)
+            prefetching.ask_for(linear, ahead, line)
         row = rows[i]
         for j in range(values.shape[1]):
             gradient = gradients[i, j] + decay * values[row, j]

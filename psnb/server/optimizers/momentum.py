@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
+from psnb.server import prefetching
 from psnb.server.optimizers.checks import require_flag, require_number
 from psnb.server.optimizers.optimizer import Optimizer
 
@@ -15,6 +16,10 @@ from psnb.server.optimizers.optimizer import Optimizer
 @njit(cache=True, nogil=True)
 def _momentum_rows(values, velocity, rows, gradients, rate, momentum, nesterov, decay):  # type: ignore[no-untyped-def]
     for i in range(rows.size):
+        ahead = rows[min(i + prefetching.AHEAD, rows.size - 1)]
+        for line in range(prefetching.lines(values)):
+            prefetching.ask_for(values, ahead, line)
+            prefetching.ask_for(velocity, ahead, line)
         row = rows[i]
         for j in range(values.shape[1]):
             gradient = gradients[i, j] + decay * values[row, j]

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
+from psnb.server import prefetching
 from psnb.server.optimizers.optimizer import Optimizer
 
 
 @njit(cache=True, nogil=True)
 def _sgd_rows(values, rows, gradients, rate, decay):  # type: ignore[no-untyped-def]
     for i in range(rows.size):
+        ahead = rows[min(i + prefetching.AHEAD, rows.size - 1)]
+        for line in range(prefetching.lines(values)):
+            prefetching.ask_for(values, ahead, line)
         row = rows[i]
         for j in range(values.shape[1]):
             values[row, j] -= rate * (gradients[i, j] + decay * values[row, j])

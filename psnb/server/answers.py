@@ -1,0 +1,35 @@
+"""Where tables write what they return: into memory that is sent as it is, if there is such. Pure.
+
+Whoever runs an operation says where its answer goes; a table that makes a new array for it asks
+`empty` for one. Each thread and task has its own place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import numpy as np
+
+Lend = Callable[[tuple[int, ...], np.dtype], np.ndarray | None]
+"""Returns an array of a shape and dtype, or None if it has none to lend."""
+
+_lend: ContextVar[Lend | None] = ContextVar("psnb answers", default=None)
+
+
+@contextmanager
+def going_to(lend: Lend) -> Iterator[None]:
+    """Have answers written to what ``lend`` returns."""
+    token = _lend.set(lend)
+    try:
+        yield
+    finally:
+        _lend.reset(token)
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return an array for an answer, not filled yet."""
+    lend = _lend.get()
+    lent = None if lend is None else lend(shape, dtype)
+    return np.empty(shape, dtype) if lent is None else lent

@@ -1,0 +1,63 @@
+"""Tests of the ids of a lookup or push."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from psnb.errors import IdOutOfRangeError
+from psnb.parameters.ids import Ids, SeenIds
+
+DIM = 3
+
+
+def table(rows: int) -> np.ndarray:
+    return np.arange(rows * DIM, dtype="f4").reshape(rows, DIM) + 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    ids=st.lists(st.integers(0, 5), max_size=8) | st.lists(st.integers(0, 5), min_size=64),
+    padding=st.sampled_from([None, 0, 3]),
+)
+def test_rows_of_what_is_asked_become_rows_of_all(ids: list[int], padding: int | None) -> None:
+    of_ids = Ids(ids, "e", 6, padding)
+    found = of_ids.spread(table(6)[of_ids.asked.astype(int)])
+    expected = table(6)[np.array(ids, int)]
+    if padding is not None:
+        expected[np.array(ids, int) == padding] = 0
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_ids_of_any_shape_give_rows_of_that_shape() -> None:
+    assert Ids([[1, 2], [2, 1]], "e", 6, None).spread(table(4)).shape == (2, 2, DIM)
+    assert Ids(4, "e", 6, None).spread(table(1)).shape == (DIM,)
+    assert Ids(np.zeros((0, 7), int), "e", 6, None).spread(table(0)).shape == (0, 7, DIM)
+
+
+def test_few_ids_or_ids_that_hardly_repeat_are_asked_for_as_they_are() -> None:
+    for ids in ([1, 1, 1], np.arange(5000)):
+        assert Ids(ids, "e", None, None).asked.tolist() == list(ids)
+
+
+def test_the_same_object_is_looked_through_once() -> None:
+    seen, ids = SeenIds(), np.arange(10)
+    first = seen.get(ids, "deep", 10, None)
+    assert seen.get(ids, "wide", 10, None) is first
+    assert seen.get(ids.copy(), "wide", 10, None) is not first
+
+
+def test_tables_of_other_rows_or_padding_look_for_themselves() -> None:
+    seen, ids = SeenIds(), np.arange(10)
+    assert seen.get(ids, "large", 10, None).flat.size == 10
+    assert seen.get(ids, "padded", 10, 0).flat.size == 9
+    with pytest.raises(IdOutOfRangeError, match="'small' has 5 rows"):
+        seen.get(ids, "small", 5, None)
+
+
+def test_another_object_in_the_same_place_is_not_taken_for_the_first() -> None:
+    seen = SeenIds()
+    found = [seen.get(np.full(3, n), "e", None, None).flat.tolist() for n in range(50)]
+    assert found == [[n] * 3 for n in range(50)]

@@ -1,0 +1,55 @@
+"""Tests of where answers are written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from psnb.server import Constant, answers
+from psnb.server.tables import DenseTable, SparseTable
+
+F4 = np.dtype("f4")
+
+
+class Lender:
+    """Lends arrays and remembers them; the first ``most``."""
+
+    def __init__(self, most: int = 9) -> None:
+        self.lent: list[np.ndarray] = []
+        self._most = most
+
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+        if len(self.lent) == self._most:
+            return None
+        self.lent.append(np.full(shape, np.nan, dtype))
+        return self.lent[-1]
+
+
+def test_answers_are_new_arrays_where_nobody_lends() -> None:
+    assert answers.empty((2, 3), F4).shape == (2, 3)
+
+
+def test_what_is_looked_up_or_gathered_lies_in_lent_memory() -> None:
+    lender = Lender()
+    sparse = SparseTable("e", 2, 9, 0, 1, "float32", Constant(1.0), 0, None)
+    dense = DenseTable("v", np.ones((5, 2), "f4"), None)
+    with answers.going_to(lender):
+        looked_up = sparse.lookup(np.array([1, 2], np.uint64))
+        gathered = dense.gather(np.array([4, 0, 4]))
+    assert looked_up is lender.lent[0]
+    assert gathered is lender.lent[1]
+    assert (looked_up == 1).all()
+    assert (gathered == 1).all()
+
+
+def test_without_room_answers_are_new_arrays() -> None:
+    with answers.going_to(Lender(most=0)):
+        assert answers.empty((4,), F4).shape == (4,)
+
+
+def test_nothing_is_lent_any_more_at_the_end_even_after_an_error() -> None:
+    lender = Lender()
+    with pytest.raises(ZeroDivisionError), answers.going_to(lender):
+        _ = 1 / 0
+    answers.empty((4,), F4)
+    assert not lender.lent
