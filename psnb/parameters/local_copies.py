@@ -42,6 +42,19 @@ class _Cycle:
         self.pushed: list[CommitId] = []  # the closures that have
         self.updates = Updates(counted=True)
 
+    def answers(self, request: Request) -> bool:
+        """Return whether a request is for copies; under the lock.
+
+        To fetch a row makes one, so what is no training is asked the servers, unless it is here.
+        """
+        arguments = request.arguments
+        if request.operation == "preview":
+            arguments = arguments["arguments"]
+        if request.operation not in _READS or arguments.get("training", True):
+            return request.operation in _READS
+        key, ids = _needs(request)
+        return key in self.tables and self.tables[key].missing(ids) is None
+
 
 class LocalCopies:
     """A transport that keeps copies; thread-safe.
@@ -85,13 +98,15 @@ class LocalCopies:
         commits = [request for request in requests if request.operation == "commit"]
         if commits:
             return self._commit(commits)
-        reads = [request for request in requests if request.operation in _READS]
-        others = [request for request in requests if request.operation not in _READS]
+        cycle = self._cycle
+        with cycle.lock:
+            reads = [request for request in requests if cycle.answers(request)]
+        near = {id(request) for request in reads}
+        others = [request for request in requests if id(request) not in near]
         answers: dict[int, Any] = {}
         if others:
             answers |= zip(map(id, others), self._transport.call(others), strict=True)
         if reads:
-            cycle = self._cycle
             self._fetch(cycle, [_needs(request) for request in reads])
             with cycle.lock:
                 for each in reads:

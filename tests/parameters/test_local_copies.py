@@ -176,6 +176,23 @@ def test_rows_are_fetched_once_and_only_those_that_are_used() -> None:
     assert fetched == [[3, 4], [5]]
 
 
+def test_what_is_no_training_makes_no_rows_and_sees_those_that_are_here() -> None:
+    transport = InProcess(1)
+    e = embedding(None, 1, SGD(1.0), transport)
+    near, worker = on_shards(e), Worker(transport, 100)
+
+    def step() -> Any:
+        near.push([3], -np.ones((1, 2), np.float32))
+        return near.lookup([3], training=False)
+
+    assert worker.run(lambda: near.lookup([3, 4], training=False)).all()
+    assert e.statistics().rows == 0
+    seen = worker.run(step)
+    np.testing.assert_array_equal(worker.run(lambda: near.lookup([3], training=False)), seen)
+    assert e.statistics().rows == 1
+    np.testing.assert_allclose(e.lookup([3]) + 1, seen, rtol=1e-6)
+
+
 def test_other_writes_go_to_the_servers_and_are_seen_here() -> None:
     transport = InProcess(1)
     count = variable(np.zeros(1, np.int64), 1, None, transport, name="count")
