@@ -1,6 +1,7 @@
-"""`make bench`: psnb beside plain Dask, in one run on one cluster; the ratios count.
+"""`make bench`: psnb beside plain Dask and TensorFlow, in one run; the ratios count.
 
-Two workers of one thread, one server. Each figure is the median of several repetitions.
+Two workers of one thread, one server. Each figure is the median of several repetitions, of
+parameters and TensorFlow the best, beside what a plain copy of memory does in the same minute.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 import psnb
+from tests.benchmarks.peers import tensorflow
 
 ROWS, DIM, BATCH = 1_000_000, 16, 26 * 512
 DENSE_BYTES = 16_000_000
@@ -24,15 +26,20 @@ def nothing() -> None:
     """The closure that does nothing."""
 
 
-def per_second(work: Callable[[], None], amount: float, repetitions: int = 5) -> float:
-    """Return the median rate of some work, after one run to warm up."""
+def per_second(
+    work: Callable[[], None],
+    amount: float,
+    repetitions: int = 5,
+    of: Callable[[list[float]], float] = statistics.median,
+) -> float:
+    """Return a rate of some work, the median by default, after one run to warm up."""
     work()
     rates = []
     for _ in range(repetitions):
         begin = time.perf_counter()
         work()
         rates.append(amount / (time.perf_counter() - begin))
-    return statistics.median(rates)
+    return of(rates)
 
 
 def median_ms(work: Callable[[], object], repetitions: int = 200) -> float:
@@ -93,26 +100,43 @@ def parameters(
             coordinator.schedule(look_up_and_push, (seed,))
         coordinator.join()
 
-    dense_rate = per_second(run_dense, 20 * 2 * DENSE_BYTES / 1e6)
-    sparse_rate = per_second(run_sparse, 100 * BATCH / 1e6)
+    source, target = np.ones(DENSE_BYTES // 4, np.float32), np.zeros(DENSE_BYTES // 4, np.float32)
+    copy_rate = per_second(lambda: np.copyto(target, source), DENSE_BYTES / 1e6, 20, max)
+    dense_rate = per_second(run_dense, 20 * 2 * DENSE_BYTES / 1e6, 10, max)
+    sparse_rate = per_second(run_sparse, 100 * BATCH / 1e6, 10, max)
     read = coordinator.schedule(lambda: median_ms(small.read)).fetch()
     return [
-        ("dense 16 MB pull + push, MB/s", f"{dense_rate:,.0f}", "", ""),
-        ("embedding rows looked up + pushed, million/s", f"{sparse_rate:.2f}", "", ""),
+        ("a plain copy of 16 MB, MB/s", f"{copy_rate:,.0f}", "", ""),
+        ("dense 16 MB pull + push, MB/s", f"{dense_rate:,.0f}", "dense", ""),
+        ("embedding rows looked up + pushed, million/s", f"{sparse_rate:.2f}", "sparse", ""),
         ("read of a small variable, ms", f"{read:.2f}", "", ""),
     ]
 
 
+def beside_tensorflow(what: str, ours: str, work: str) -> tuple[str, ...]:
+    """Return a row of the table with what TensorFlow does of some work; rates are in millions."""
+    theirs = tensorflow(work)
+    if theirs is None:
+        return what, ours, "TensorFlow is not installed", ""
+    ratio = float(ours.replace(",", "")) * 1e6 / theirs
+    return what, ours, f"{theirs / 1e6:,.2f}", f"{ratio:.1f}x"
+
+
 def main() -> None:
     """Run all and print a table."""
-    table = Table("", "psnb", "Client.submit", "ratio", title="two workers, one server")
+    columns = "", "psnb", "Client.submit, or TensorFlow", "ratio"
+    table = Table(*columns, title="two workers, one server")
     with (
         psnb.local_cluster(workers=2, servers=1) as client,
         psnb.ParameterServerStrategy(client) as strategy,
     ):
         coordinator = psnb.ClusterCoordinator(strategy)
-        for row in (*closures(client, coordinator), *parameters(strategy, coordinator)):
-            table.add_row(*row)
+        rows = [*closures(client, coordinator), *parameters(strategy, coordinator)]
+    for what, ours, theirs, ratio in rows:
+        if theirs in ("dense", "sparse"):
+            table.add_row(*beside_tensorflow(what, ours, theirs))
+        else:
+            table.add_row(what, ours, theirs, ratio)
     Console().print(table)
 
 

@@ -1,7 +1,8 @@
-"""The work of `wide_and_deep` with TensorFlow's ParameterServerStrategy; prints examples a second.
+"""The benchmarks' work with TensorFlow's ParameterServerStrategy, in a process of its own.
 
-Run by that benchmark in a process of its own, with an interpreter that has TensorFlow:
-``python -m tests.benchmarks.tensorflow_peer BATCH``. Prints the best of some repetitions.
+``python -m tests.benchmarks.tensorflow_peer BATCH`` prints examples a second of wide & deep with
+batches of that size; with ``dense`` bytes, and with ``sparse`` rows a second of a large variable
+that is pulled and pushed. All are the best of some repetitions.
 """
 
 from __future__ import annotations
@@ -38,13 +39,53 @@ def _address() -> str:
         return f"127.0.0.1:{free.getsockname()[1]}"
 
 
-def examples_per_second(cluster: dict[str, list[str]], size: int) -> float:
-    """Return the best rate of some repetitions."""
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(cluster), rpc_layer="grpc", task_type="chief", task_id=0
-    )
-    strategy = tf.distribute.ParameterServerStrategy(resolver)
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+def best_rate(coordinator: Any, step: Any, args: tuple[Any, ...], amount: float) -> float:
+    """Return what the best of some repetitions does a second, of so much each step."""
+    rates = []
+    for _ in range(1 + REPETITIONS):
+        begin = time.perf_counter()
+        for _ in range(STEPS):
+            coordinator.schedule(step, args=args)
+        coordinator.join()
+        rates.append(STEPS * amount / (time.perf_counter() - begin))
+    return max(rates[1:])
+
+
+def dense_bytes(strategy: Any, coordinator: Any) -> float:
+    """Return bytes a second, both ways, of a variable of 16 MB."""
+    with strategy.scope():
+        variable = tf.Variable(tf.zeros([4_000_000]))
+
+    @tf.function
+    def step() -> None:
+        variable.assign_add(variable.read_value() * 0.0 + 1e-6)
+
+    return best_rate(coordinator, step, (), 2 * 16e6)
+
+
+def sparse_rows(strategy: Any, coordinator: Any) -> float:
+    """Return rows a second that are looked up and updated, without an optimizer."""
+    with strategy.scope():
+        table = tf.Variable(tf.zeros([clicks.ROWS, clicks.DIM]))
+    size = 512 * clicks.FIELDS
+
+    def batches() -> Any:
+        def random(_: Any) -> Any:
+            return tf.random.uniform([size], maxval=clicks.ROWS, dtype=tf.int32)
+
+        return tf.data.Dataset.from_tensors(0).repeat().map(random)
+
+    @tf.function
+    def step(batches: Any) -> None:
+        ids = next(batches)
+        table.scatter_sub(tf.IndexedSlices(tf.gather(table, ids) * 0.0 + 1e-3, ids))
+
+    iterator = iter(coordinator.create_per_worker_dataset(batches))
+    return best_rate(coordinator, step, (iterator,), size)
+
+
+def examples(strategy: Any, coordinator: Any, size: int) -> float:
+    """Return examples a second of wide & deep."""
     rng = np.random.default_rng(1)
 
     def with_state(values: np.ndarray) -> tuple[Any, Any]:
@@ -100,14 +141,7 @@ def examples_per_second(cluster: dict[str, list[str]], size: int) -> float:
         return loss
 
     iterator = iter(coordinator.create_per_worker_dataset(batches))
-    rates = []
-    for _ in range(1 + REPETITIONS):
-        begin = time.perf_counter()
-        for _ in range(STEPS):
-            coordinator.schedule(step, args=(iterator,))
-        coordinator.join()
-        rates.append(STEPS * size / (time.perf_counter() - begin))
-    return max(rates[1:])
+    return best_rate(coordinator, step, (iterator,), size)
 
 
 def main() -> None:
@@ -122,7 +156,19 @@ def main() -> None:
         for index in range(len(cluster[role]))
     ]
     try:
-        print(json.dumps(examples_per_second(cluster, int(sys.argv[1]))), flush=True)
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(cluster), rpc_layer="grpc", task_type="chief", task_id=0
+        )
+        strategy = tf.distribute.ParameterServerStrategy(resolver)
+        coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        match sys.argv[1]:
+            case "dense":
+                rate = dense_bytes(strategy, coordinator)
+            case "sparse":
+                rate = sparse_rows(strategy, coordinator)
+            case size:
+                rate = examples(strategy, coordinator, int(size))
+        print(json.dumps(rate), flush=True)
     finally:
         for process in processes:
             process.kill()

@@ -7,14 +7,10 @@ that are there, in the same run on the same workers.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 import psnb
-from tests.benchmarks import clicks
+from tests.benchmarks import clicks, peers
 
 SIZES = (512, 4096)
 STEPS = {512: 200, 4096: 40}
@@ -95,27 +91,6 @@ def measure(size: int) -> dict[str, float]:
         }
 
 
-def tensorflow(size: int) -> float | None:
-    """Return what TensorFlow's parameter servers do; None if it is not installed.
-
-    ``TENSORFLOW_PYTHON`` may name an interpreter that has it.
-    """
-    python = os.environ.get("TENSORFLOW_PYTHON", sys.executable)
-    here = subprocess.run([python, "-c", "import tensorflow"], capture_output=True, check=False)
-    if here.returncode:
-        return None
-    done = subprocess.run(
-        [python, "-m", "tests.benchmarks.tensorflow_peer", str(size)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[2],
-        timeout=600,
-        env={key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"},
-    )
-    return float(json.loads(done.stdout.splitlines()[-1]))
-
-
 def main() -> None:
     """Run all and print a table."""
     # A thread for each worker: two of them would take two cores from each other and the server.
@@ -131,7 +106,7 @@ def main() -> None:
         title="wide & deep, examples/s: two workers, one server, one step a closure",
     )
     for size in SIZES:
-        found, peer = measure(size), tensorflow(size)
+        found, peer = measure(size), peers.tensorflow(str(size))
         table.add_row(
             f"{size}",
             f"{found['best']:,.0f} ({found['median']:,.0f})",
