@@ -36,7 +36,7 @@ class Runtime(WorkerPlugin):
         transport = CommTransport(worker.loop, worker.rpc, directory)
 
         async def psnb_session(comm: Comm, **opening: Any) -> Status:
-            session = Session(worker, comm, directory, **opening)
+            session = Session(worker, comm, transport, **opening)
             sessions.add(session)
             try:
                 await session.serve()

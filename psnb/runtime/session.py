@@ -48,8 +48,8 @@ from typing import Any
 from distributed import Worker
 from distributed.comm import Comm
 
-from psnb.parameters import CommitId, CommTransport, LocalCopies, Round, Updates, buffered
-from psnb.placement import Directory
+from psnb.errors import CancelledError
+from psnb.parameters import CommitId, LocalCopies, Round, Transport, Updates, buffered
 from psnb.runtime.context import Cancellation, WorkerContext, entered
 from psnb.runtime.outbox import Outbox
 from psnb.runtime.packing import dumps, loads, pack_error, shorten_call
@@ -88,8 +88,8 @@ class Session:
         The Dask worker.
     comm : distributed.comm.Comm
         The coordinator's connection.
-    directory : Directory
-        Where shards are.
+    transport : Transport
+        The worker's way to the servers.
     coordinator : str
         Who it is, unique in the cluster: under it closures commit.
     worker_index, num_workers : int
@@ -108,7 +108,7 @@ class Session:
         self,
         worker: Worker,
         comm: Comm,
-        directory: Directory,
+        transport: Transport,
         coordinator: str,
         worker_index: int,
         num_workers: int,
@@ -120,10 +120,9 @@ class Session:
         self._worker, self._comm = worker, comm
         self._stream: MessageStream | None = None  # once the coordinator was answered
         self._coordinator, self._strategy, self._settled_below = coordinator, strategy, 0
-        self._transport = CommTransport(worker.loop, worker.rpc, directory)
-        self._copies = (
-            None if exchange is None else LocalCopies(self._transport, exchange, coordinator)
-        )
+        # That of the handles: what they have written into memory that is sent goes from there.
+        self._transport = transport
+        self._copies = None if exchange is None else LocalCopies(transport, exchange, coordinator)
         self._index, self._num_workers = worker_index, num_workers
         self._resources = Resources()
         self._functions: dict[str, _Function] = {}
@@ -180,7 +179,6 @@ class Session:
         self._ended.set()
         self._resources.clear()
         self._functions.clear()
-        self._transport.close()
         for _ in self._threads:
             self._work.put(None)
         if self._stream is not None:
@@ -304,6 +302,8 @@ class Session:
                 value = function.get()(*args, **kwargs)
             packed = b"" if value is None else dumps(value, f"the result of {function.name}")
             if updates:
+                if self._closed:
+                    raise CancelledError("the coordinator has closed, or is out of reach")
                 # Last: from here on the closure has happened, even if its result gets lost.
                 identity = CommitId(self._coordinator, commit, self._settled_below)
                 if copies is None:

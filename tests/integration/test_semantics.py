@@ -216,14 +216,15 @@ def test_a_running_closure_learns_that_another_one_failed(ready: psnb.ClusterCoo
 def test_a_running_closure_learns_that_the_coordinator_was_closed(
     ready: psnb.ClusterCoordinator, tmp_path: Any
 ) -> None:
-    stopped = tmp_path / "stopped"
+    begun, stopped = tmp_path / "begun", tmp_path / "stopped"
 
     def waits() -> None:
+        begun.touch()
         if _until_cancelled():
             stopped.touch()
 
-    remote = ready.schedule(waits)
-    wait_until(lambda: remote.status is psnb.ClosureStatus.RUNNING, "it runs")
+    ready.schedule(waits)
+    wait_until(begun.exists, "it runs")
     ready.close()
     wait_until(stopped.exists, "it has stopped")
 
