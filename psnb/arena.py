@@ -106,6 +106,7 @@ class Arena:
         self._bytes = 0
         self._lent: dict[int, int] = {}  # to this side, numbers by address
         self._held: dict[int, int] = {}  # by how many, this side and the reader; of those lent
+        self._lent_bytes = 0
         self._dropped: deque[tuple[int, int]] = deque()  # (number, address); any thread adds
 
     def put(self, buffer: memoryview) -> Block | None:
@@ -132,9 +133,12 @@ class Arena:
         It is this side's until the view, and all that is made of it, is gone.
         """
         self._take_back_dropped()
+        if self._lent_bytes + size > MOST_BYTES // 2:  # or nothing else could be sent meanwhile
+            return None
         number = self._take(size)
         if number is None:
             return None
+        self._lent_bytes += self._maps[number][0].capacity
         array = np.frombuffer(self._maps[number][1], np.uint8, size)
         address = array.ctypes.data
         self._held[number], self._lent[address] = 1, number
@@ -147,7 +151,7 @@ class Arena:
         holders = self._held.pop(number, 1) - 1
         if holders:
             self._held[number] = holders
-        else:
+        elif self._maps:  # else the arena was closed
             self._free.setdefault(self._maps[number][0].capacity, []).append(number)
 
     def close(self) -> None:
@@ -161,6 +165,7 @@ class Arena:
         while self._dropped:
             number, address = self._dropped.popleft()
             if self._lent.pop(address, None) is not None:  # else the arena was closed
+                self._lent_bytes -= self._maps[number][0].capacity
                 self.take_back(number)
 
     def _take(self, size: int) -> int | None:

@@ -146,6 +146,23 @@ def test_an_arena_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [ours.put(data(0)) is None for _ in range(4)] == [False, False, False, True]
 
 
+def test_half_of_an_arena_is_kept_for_what_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arena, "MOST_BYTES", 4 * LARGE)
+    ours = Arena()
+    held = [lent(ours), lent(ours)]
+    assert ours.lend(LARGE) is None
+    put(ours, 1)
+    held.pop()
+    lent(ours)
+
+
+def test_what_comes_back_to_a_closed_arena_is_of_no_interest() -> None:
+    ours = Arena()
+    block = put(ours, 1)
+    ours.close()
+    ours.take_back(block.number)
+
+
 def test_a_closed_arena_keeps_no_files_open_and_takes_nothing() -> None:
     ours = Arena()
     files = {os.fstat(put(ours, 1, size).fd).st_ino for size in (LARGE, 2 * LARGE)}
