@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +61,8 @@ def held(*namespaces: str) -> Iterator[tuple[int, tuple[str, ...]]]:
         of = f"/proc/{holder.pid}/ns"
         net = (f"--net={of}/net",) if "--net" in namespaces else ()
         own = (f"--mount={of}/mnt", f"--pid={of}/pid_for_children")
+        # In this folder, or Python would import another psnb than here, if one is installed.
+        own = (*own, f"--wd={Path.cwd()}")
         yield holder.pid, ("nsenter", *net, *(own if "--pid" in namespaces else ()), "--")
 
 
