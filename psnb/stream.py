@@ -36,7 +36,7 @@ from psnb.arena import Arena, Block, Mapped
 _HEAD = struct.Struct("<II")  # how many frames follow, and how many numbers of released blocks
 _BLOCK = struct.Struct("<QQQQ")  # a frame that is in shared memory: number, fd, capacity, size
 _SHARED = 1 << 63  # marks the length of such a frame
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16
 _SMALL = 1 << 16
 """Frames below this are copied together, larger ones are handed to the socket as they are."""
 
@@ -133,6 +133,7 @@ class _SocketStream(MessageStream):
     def __init__(self, comm: Comm, stream: IOStream) -> None:
         super().__init__(comm)
         self._stream = stream
+        self._chunk = bytearray(_CHUNK)
         self._read = bytearray()
         self._at = 0  # what lies before in `_read` was returned
         self._arena: Arena | None = None
@@ -246,7 +247,9 @@ class _SocketStream(MessageStream):
             del self._read[: self._at]
             self._at = 0
             while len(self._read) < size:
-                self._read += await self._stream.read_bytes(_CHUNK, partial=True)
+                # Not `read_bytes`, which makes a new buffer and copies it twice.
+                got = await self._stream.read_into(self._chunk, partial=True)
+                self._read += memoryview(self._chunk)[:got]
         start, self._at = self._at, self._at + size
         return self._read[start : self._at]
 
