@@ -67,11 +67,11 @@ def _after(real: Calls) -> Calls:
 
 
 def _before_the_answer(real: Calls) -> Calls:
-    from psnb.parameters.connection import Connection
+    from psnb.parameters.transport import _Exchange
 
     def call(transport: CommTransport, requests: Sequence[Request]) -> list[Any]:
         # It comes, and nobody hears it.
-        Connection._deliver = lambda connection, message: kill_myself()  # type: ignore[method-assign]
+        _Exchange.answered = lambda exchange, answer: kill_myself()  # type: ignore[method-assign]
         return real(transport, requests)
 
     return call
