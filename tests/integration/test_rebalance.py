@@ -26,14 +26,14 @@ class Growing:
         self._cluster, self._stack = CommandLine(folder), stack
         stack.enter_context(self._cluster.scheduler())
         for name in "ab":
-            stack.enter_context(self._cluster.worker("--name", name, "--no-nanny"))
+            stack.enter_context(self._cluster.worker("--name", name))
         self.client = stack.enter_context(Client(scheduler_file=self._cluster.file))
         self._count = 2
 
     def add_server(self, name: str) -> None:
         """Start one more server and wait until it is there."""
         self._count += 1
-        options = ("--resources", "ps=1", "--name", name, "--no-nanny")
+        options = ("--resources", "ps=1", "--name", name)
         self._stack.enter_context(self._cluster.worker(*options))
         self.client.wait_for_workers(self._count, DEADLINE)
 
