@@ -15,11 +15,16 @@ from psnb.errors import CheckpointError
 class Parameter(Protocol):
     """What is saved and loaded."""
 
-    def describe(self) -> Mapping[str, Any]: ...  # noqa: D102
-    def state_keys(self) -> frozenset[str]: ...  # noqa: D102
-    def load_states(  # noqa: D102
+    def describe(self) -> Mapping[str, Any]:
+        """Return what must be the same to load it."""
+
+    def state_keys(self) -> frozenset[str]:
+        """Return the names of the arrays in a shard's state."""
+
+    def load_states(
         self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
-    ) -> None: ...
+    ) -> None:
+        """Take over shards' states, on all shards or some."""
 
 
 class Checkpoint:

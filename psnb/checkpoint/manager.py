@@ -22,16 +22,22 @@ class SavedParameter(Parameter, Protocol):
     """What a variable or embedding is to a checkpoint."""
 
     @property
-    def optimizer(self) -> Any: ...  # noqa: D102
-    def shard_states(self) -> list[dict[str, np.ndarray]]: ...  # noqa: D102
+    def optimizer(self) -> Any:
+        """What describes its optimizer, or None."""
+
+    def shard_states(self) -> list[dict[str, np.ndarray]]:
+        """Return the state of each shard."""
 
 
 class Strategy(Protocol):
     """What has parameters to be saved."""
 
     @property
-    def parameters(self) -> Mapping[str, SavedParameter]: ...  # noqa: D102
-    def note_checkpoint(self, path: Path) -> None: ...  # noqa: D102
+    def parameters(self) -> Mapping[str, SavedParameter]:
+        """All of them, by name."""
+
+    def note_checkpoint(self, path: Path) -> None:
+        """Remember what can be recovered from."""
 
 
 @runtime_checkable
@@ -39,7 +45,8 @@ class Coordinator(Protocol):
     """What has a strategy."""
 
     @property
-    def strategy(self) -> Strategy: ...  # noqa: D102
+    def strategy(self) -> Strategy:
+        """The strategy."""
 
 
 class CheckpointManager:

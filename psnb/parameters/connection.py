@@ -13,14 +13,14 @@ import itertools
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from distributed.core import ConnectionPool
 
 from psnb.arena import can_see, probe
 from psnb.parameters.reach import connect
-from psnb.server import HANDLER
+from psnb.server import HANDLER, Exchange
 from psnb.stream import MessageStream, message_stream
 
 logger = logging.getLogger("psnb")
@@ -28,13 +28,6 @@ logger = logging.getLogger("psnb")
 
 CONNECT_TIMEOUT = 5.0
 """Seconds to reach a server that is not connected yet."""
-
-
-class Exchange(Protocol):
-    """A request that wants an answer."""
-
-    def message(self) -> tuple[Any, ...]: ...  # noqa: D102
-    def answered(self, answer: tuple[Any, ...]) -> None: ...  # noqa: D102
 
 
 class Connection:

@@ -205,9 +205,8 @@ class LocalCopies:
                 cycle.tables[key].write(operation, arguments)
             for key, arguments in pushes:
                 cycle.tables[key].push(arguments)
-            if (
-                pushes and identity.writer == self._coordinator
-            ):  # not one in the middle of a closure
+            # Not what was pushed in the middle of a closure, under a number of this process.
+            if pushes and identity.writer == self._coordinator:
                 cycle.pushed.append(identity)
             return True
 

@@ -25,6 +25,7 @@ from psnb.errors import ConfigurationError
 from psnb.parameters.batch import Request
 from psnb.parameters.transport import Transport
 from psnb.placement import ShardId
+from psnb.server import HELD
 from psnb.watermark import Watermark
 
 Write = tuple[str, Mapping[str, Any]]
@@ -68,9 +69,6 @@ class Round:
     strategy: str
     number: int
 
-
-PUSHES = frozenset({"push", "record"})
-"""What is applied at the end of a round, where there are rounds."""
 
 _NOTHING_READ = -1
 
@@ -131,9 +129,12 @@ class Updates:
 
     def hold(self, writes: Sequence[TableWrite]) -> None:
         """Hold writes back; arrays that could change meanwhile are copied."""
-        for shard, table, (operation, arguments) in writes:
-            kept = {key: _kept(value) for key, value in arguments.items()}
-            self._writes.setdefault(shard, []).append((table, operation, kept))
+        self.add(
+            [
+                (shard, table, (operation, {key: _kept(each) for key, each in arguments.items()}))
+                for shard, table, (operation, arguments) in writes
+            ]
+        )
 
     def __bool__(self) -> bool:
         """Return whether there is anything to commit."""
@@ -144,7 +145,7 @@ class Updates:
 
         What is pushed in a round changes nothing before its end.
         """
-        hidden = PUSHES if self.in_round(shard) else ()
+        hidden = HELD if self.in_round(shard) else ()
         writes = self._writes.get(shard, ())
         return [
             (operation, arguments)
@@ -249,7 +250,7 @@ def write(transport: Transport, writes: Sequence[TableWrite], *, immediate: bool
     if immediate:
         if held is not None:
             for shard, table, (operation, _) in writes:
-                if operation in PUSHES and held.in_round(shard):
+                if operation in HELD and held.in_round(shard):
                     raise ConfigurationError(
                         f"push(immediate=True) to {table!r}: in mode Sync the pushes of all "
                         "closures of a round are applied together, at its end; leave "

@@ -2,7 +2,7 @@
 
 from psnb.server.actor import HANDLER, ParameterServer, serve
 from psnb.server.admission import Admission, Always, CountFilter, Probability
-from psnb.server.copy import ITSELF
+from psnb.server.copy import ITSELF, Exchange
 from psnb.server.ctr import CtrAccessor, RowUse
 from psnb.server.duplicates import add_up, distinct, often_repeated, summed
 from psnb.server.host import Operation
@@ -23,6 +23,7 @@ from psnb.server.optimizers import (
     Schedule,
     Warmup,
 )
+from psnb.server.rounds import HELD
 from psnb.server.rows import GrowingRows
 from psnb.server.tables import OPTIMIZABLE, DenseTable, SparseTable
 from psnb.server.updater import tuned
@@ -30,6 +31,7 @@ from psnb.server.updater import tuned
 __all__ = [
     "FTRL",
     "HANDLER",
+    "HELD",
     "ITSELF",
     "OPTIMIZABLE",
     "SGD",
@@ -42,6 +44,7 @@ __all__ = [
     "CountFilter",
     "CtrAccessor",
     "DenseTable",
+    "Exchange",
     "ExponentialDecay",
     "GrowingRows",
     "Initializer",

@@ -1,21 +1,17 @@
 """ParameterServerStrategy: places variables on servers and knows which ones there are.
 
-The strategy divides all parameters into shards, puts the shards on servers (`Servers`) and holds
-the registry of variables. It belongs to the notebook; closures get the handles that it makes. One
-lock guards the registry, so that two threads cannot take one name; it is not held while a server is
-asked.
+The strategy divides all parameters into shards and puts the shards on servers (`Servers`), makes
+the tables there (`Maker`) and knows their names (`Registry`), keeps copies (`Keeper`), and brings
+back or moves what must be. It belongs to the notebook; closures get the handles that it makes.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
@@ -29,15 +25,12 @@ from psnb.errors import (
     ClusterError,
     ConfigurationError,
     CoordinatorClosedError,
-    PsnbError,
 )
 from psnb.modes import Async, Mode, Sync, check_mode
 from psnb.monitor import Event
 from psnb.parameters import (
     CommTransport,
-    DenseShard,
     Embedding,
-    NonFinite,
     Partitioner,
     Request,
     Variable,
@@ -50,16 +43,16 @@ from psnb.parameters import (
     check_optimizer,
     check_rows,
     initial_array,
-    row_ranges,
 )
 from psnb.placement import Place
 from psnb.server import OPTIMIZABLE, Admission, CtrAccessor, Initializer, Optimizer
 from psnb.strategy.keeper import Keeper
+from psnb.strategy.maker import Maker
 from psnb.strategy.orders import Orders
 from psnb.strategy.rebalancing import rebalance
 from psnb.strategy.recovery import find_lost, host_again, replace_servers
+from psnb.strategy.registry import Registry
 from psnb.strategy.servers import Servers, begin
-from psnb.strategy.tables import Creation, Tables, copies
 
 _ASYNC = Async()
 
@@ -153,10 +146,9 @@ class ParameterServerStrategy:
         check_mode(mode)
         self.client = client
         self._coordinator: Coordinator | None = None
-        self._partitioner = partitioner
         self._closed = False
-        self._lock = threading.Lock()  # guards all that changes: the fields below
-        self._parameters: dict[str, Variable | Embedding | None] = {}
+        self._lock = threading.Lock()  # guards all fields here that change; held for no request
+        self._registry = Registry()
         self._last_checkpoint: Path | None = None
         self._lost: set[int] = set()  # shards whose recovery was begun and has not ended
         addresses = choose_servers(client, num_servers)
@@ -173,11 +165,11 @@ class ParameterServerStrategy:
             )
         self._servers = Servers(client)
         servers = self._servers.start(addresses)
-        self._tables = Tables(count)
         self._transport = CommTransport(client.loop, client.rpc, self._servers.directory)
         self._orders = Orders(self._transport)
         places = [Place(servers[index % len(servers)]) for index in range(count)]
         client.sync(begin, self._servers, self._orders, places, replicas)
+        self._maker = Maker(self._servers, self._transport, partitioner)
         if mode == Sync():
             mode = Sync(max(1, self.num_workers))
         self.mode = mode
@@ -187,7 +179,7 @@ class ParameterServerStrategy:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.num_servers} servers"
-        return f"<psnb.ParameterServerStrategy {state}, {len(self._parameters)} parameters>"
+        return f"<psnb.ParameterServerStrategy {state}, {len(self._registry)} parameters>"
 
     def __enter__(self) -> ParameterServerStrategy:
         return self
@@ -225,8 +217,8 @@ class ParameterServerStrategy:
         Returns
         -------
         dict
-            For each server's address, the bytes of each table there. A table is an embedding, a
-            variable, or a part of one (``"name/first row"``).
+            For each server's address, the bytes of each table there, copies of shards counted
+            along. A table is an embedding, a variable, or a part of one (``"name/first row"``).
 
         Raises
         ------
@@ -246,9 +238,7 @@ class ParameterServerStrategy:
     @property
     def parameters(self) -> Mapping[str, Variable | Embedding]:
         """All variables and embeddings by name, in the order of their making; read-only."""
-        with self._lock:
-            made = {name: p for name, p in self._parameters.items() if p is not None}
-        return MappingProxyType(made)
+        return self._registry.all()
 
     def apply_round(self, coordinator: str, number: int, closures: Sequence[int]) -> None:
         """Make one update of what closures pushed in a round; for `ClusterCoordinator`."""
@@ -307,17 +297,14 @@ class ParameterServerStrategy:
         ServerLostError
             If a server is gone.
         """
-        name = self._reserve(name, "variable")
-        try:
+        self._check_open()
+        with self._registry.taking(name, "variable") as name:
             value = initial_array(initial_value, dtype, name)
             check_optimizer(optimizer, value.dtype, name)
             choice = as_nonfinite(nonfinite, name)
-            variable = self._place_dense(name, value, optimizer, choice)
-        except BaseException:
-            self._unreserve(name)
-            raise
-        self._register(variable)
-        return variable
+            made = self._maker.variable(name, value, optimizer, choice)
+        self._registry.add(made)
+        return made
 
     def embedding(
         self,
@@ -374,8 +361,8 @@ class ParameterServerStrategy:
         ServerLostError
             If a server is gone.
         """
-        name = self._reserve(name, "embedding")
-        try:
+        self._check_open()
+        with self._registry.taking(name, "embedding"):
             check_rows(name, dim, rows)
             kind = np.dtype(dtype)
             if kind not in OPTIMIZABLE:
@@ -383,49 +370,20 @@ class ParameterServerStrategy:
                     f"embedding {name!r}: dtype must be float32 or float64, found {kind}"
                 )
             check_optimizer(optimizer, kind, name)
-            choice = as_nonfinite(nonfinite, name)
-            padding = as_padding(padding_idx, name, rows)
-            entry = as_admission(admission, name, rows)
             check_accessor(accessor, name, rows)
-            table: dict[str, Any] = {
-                "name": name,
-                "dim": int(dim),
-                "rows": None if rows is None else int(rows),
-                "shards": len(self._servers.shards),
-                "dtype": kind.str,
-                "initializer": as_initializer(initializer, name),
-                "seed": int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()),
-                "optimizer": optimizer,
-                "admission": entry,
-                "accessor": accessor,
-            }
-            shards = self._servers.shards
-            self._create(
+            made = self._maker.embedding(
                 name,
-                [
-                    (shard.number, "create_sparse", {**table, "index": index})
-                    for index, shard in enumerate(shards)
-                ],
+                int(dim),
+                None if rows is None else int(rows),
+                kind,
+                as_initializer(initializer, name),
+                optimizer,
+                as_nonfinite(nonfinite, name),
+                as_padding(padding_idx, name, rows),
+                as_admission(admission, name, rows),
+                accessor,
             )
-            if rows is not None:
-                self._count_fixed(rows, dim * kind.itemsize * copies(optimizer))
-        except BaseException:
-            self._unreserve(name)
-            raise
-        made = Embedding(
-            name,
-            table["dim"],
-            table["rows"],
-            kind,
-            optimizer,
-            shards,
-            self._transport,
-            choice,
-            padding,
-            entry,
-            accessor,
-        )
-        self._register(made)
+        self._registry.add(made)
         return made
 
     def recover(
@@ -477,17 +435,20 @@ class ParameterServerStrategy:
         if coordinator is not None:
             coordinator.drain()
         try:
-            self._lost |= set(self.client.sync(self._host_lost))
-            lost = sorted(self._lost)
+            found = self.client.sync(self._host_lost)
             with self._lock:
-                made = [creation for index in lost for creation in self._tables.made_on(index)]
-            self._transport.call(self._creations(made))
-            self._tune_like_survivors(lost)
+                self._lost.update(found)
+                lost = frozenset(self._lost)
+            self._maker.make_again(sorted(lost))
+            for parameter in self.parameters.values():
+                # Hyperparameters may have been changed since the parameter was made.
+                parameter.tune_like_survivors(lost)
             if consistent:
                 shards = self._servers.shards
                 self._transport.call([Request(shard, "", "forget", {}) for shard in shards])
-            saved.load(None if consistent else frozenset(lost))
-            self._lost.clear()
+            saved.load(None if consistent else lost)
+            with self._lock:
+                self._lost -= lost
         finally:
             if coordinator is not None and not paused:
                 coordinator.resume()
@@ -519,8 +480,7 @@ class ParameterServerStrategy:
             If a server dies meanwhile; the shards are where they were or where they should be, and
             it can be called again.
         """
-        with self._lock:
-            self._require_open()
+        self._check_open()
         moved: int = self.client.sync(
             rebalance, self.client, self._servers, self._orders, frozenset(drain)
         )
@@ -561,23 +521,6 @@ class ParameterServerStrategy:
         self._hang_up()
         self._servers.close()
 
-    def _reserve(self, name: str | None, kind: str) -> str:
-        with self._lock:
-            self._require_open()
-            if name is None:
-                number = 1
-                while (name := f"{kind}_{number}") in self._parameters:
-                    number += 1
-            if not isinstance(name, str) or not name:
-                raise ConfigurationError(f"the name of a {kind} must be a text, found {name!r}")
-            if name in self._parameters:
-                raise ConfigurationError(
-                    f"the strategy has {name!r} already: use strategy.parameters[{name!r}], or "
-                    "another name"
-                )
-            self._parameters[name] = None
-        return name
-
     def _closure_workers(self) -> dict[str, str]:
         return self.closure_workers(identity(self.client))
 
@@ -585,13 +528,9 @@ class ParameterServerStrategy:
         if self._closed:
             raise CoordinatorClosedError("the strategy is closed: make a new one")
 
-    def _register(self, parameter: Variable | Embedding) -> None:
+    def _check_open(self) -> None:
         with self._lock:
-            self._parameters[parameter.name] = parameter
-
-    def _unreserve(self, name: str) -> None:
-        with self._lock:
-            del self._parameters[name]
+            self._require_open()
 
     async def _host_lost(self) -> list[int]:
         async with self._servers.changing:
@@ -601,66 +540,6 @@ class ParameterServerStrategy:
                 usable = await replace_servers(self.client, self._servers, alive, wanted)
                 await host_again(self._servers, self._orders, lost, usable)
             return lost
-
-    def _tune_like_survivors(self, lost: Sequence[int]) -> None:
-        # Hyperparameters may have been changed since the parameter was made.
-        for parameter in self.parameters.values():
-            parameter.tune_like_survivors(frozenset(lost))
-
-    def _creations(self, made: Sequence[Creation]) -> list[Request]:
-        shards = self._servers.shards
-        return [
-            Request(shards[number], "", operation, arguments)
-            for number, operation, arguments in made
-        ]
-
-    def _create(self, parameter: str, made: Sequence[Creation]) -> None:
-        requests = self._creations(made)
-        try:
-            self._transport.call(requests)
-        except BaseException:
-            # What some servers have made must not stand in the way of another try.
-            for request in requests:
-                drop = Request(request.to, "", "drop", {"name": request.arguments["name"]})
-                with suppress(PsnbError):
-                    self._transport.call([drop])
-            raise
-        with self._lock:
-            self._tables.remember(parameter, made)
-
-    def _count_fixed(self, rows: int, row_bytes: int) -> None:
-        shards = len(self._servers.shards)
-        with self._lock:
-            for index in range(shards):
-                self._tables.count(index, len(range(index, rows, shards)) * row_bytes)
-
-    def _place_dense(
-        self, name: str, value: np.ndarray, optimizer: Optimizer | None, nonfinite: NonFinite
-    ) -> Variable:
-        count = self._partitioner(value.shape, value.dtype) if self._partitioner else 1
-        most = max(1, value.shape[0]) if value.shape else 1
-        if not isinstance(count, int) or not 1 <= count <= most:
-            raise ConfigurationError(
-                f"variable {name!r}: the partitioner must return 1 to {most} shards for shape "
-                f"{value.shape}, it returned {count!r}"
-            )
-        ranges = row_ranges(value.shape[0], count) if count > 1 else [(0, 0)]
-        servers = [place.primary for place in self._servers.layout.places]
-        parts: list[DenseShard] = []
-        made: list[Creation] = []
-        for start, stop in ranges:
-            part = value[start:stop] if count > 1 else value
-            with self._lock:
-                index = self._tables.choose(part.nbytes * copies(optimizer), servers)
-            # A shard may hold several parts of one variable.
-            table = name if count == 1 else f"{name}/{start}"
-            parts.append(DenseShard(self._servers.shards[index], table, start, stop))
-            arguments = {"name": table, "values": part, "optimizer": optimizer}
-            made.append((index, "create_dense", arguments))
-        self._create(name, made)
-        return Variable(
-            name, value.shape, value.dtype, optimizer, parts, self._transport, nonfinite
-        )
 
 
 def _hang_up(transport: CommTransport, keeper: Keeper | None) -> None:

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 import psnb
+from tests.conftest import wait_until
 
 KILLS = 7
 
@@ -30,8 +31,10 @@ def outages() -> list[float]:
         counter = strategy.variable(np.zeros(1))
         written = 0
         for _ in range(KILLS):
-            while not all(place.replica for place in strategy._servers.layout.places):
-                time.sleep(0.1)
+            wait_until(
+                lambda: all(place.replica for place in strategy._servers.layout.places),
+                "each shard has a copy",
+            )
             primary = strategy._servers.layout.places[counter._tables[0][0].number].primary
             assert primary is not None
             (pid,) = client.run(os.getpid, workers=[primary.address]).values()

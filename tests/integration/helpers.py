@@ -173,6 +173,16 @@ def wait_until_ended(*pids: int) -> None:
     wait_until(lambda: all(map(ended, pids)), f"processes {pids} end by themselves")
 
 
+def wait_until_whole(client: Client, processes: int) -> None:
+    """Wait until a local cluster has all of its processes again."""
+
+    def is_whole() -> bool:
+        client.cluster.scale(processes)  # Dask may give up one that its nanny starts too slowly
+        return len(identity(client)["workers"]) == processes
+
+    wait_until(is_whole, "the cluster is whole", 2 * DEADLINE)
+
+
 def wait_until_ready(coordinator: psnb.ClusterCoordinator, *names: str) -> None:
     """Wait until these workers get work."""
     wait_until(

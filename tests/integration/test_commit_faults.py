@@ -10,10 +10,9 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb.cluster import identity
 from psnb.parameters import CommTransport, Request
-from tests.conftest import DEADLINE, wait_until
-from tests.integration.helpers import kill_myself
+from tests.conftest import DEADLINE
+from tests.integration.helpers import kill_myself, wait_until_whole
 
 pytestmark = pytest.mark.slow
 
@@ -28,12 +27,7 @@ def started() -> Iterator[Client]:
 @pytest.fixture
 def whole(started: Client) -> Client:
     """The cluster, once nobody is missing."""
-
-    def is_whole() -> bool:
-        started.cluster.scale(4)  # Dask may give up a worker that its nanny starts too slowly
-        return len(identity(started)["workers"]) == 4
-
-    wait_until(is_whole, "the cluster is whole", 2 * DEADLINE)
+    wait_until_whole(started, 4)
     return started
 
 

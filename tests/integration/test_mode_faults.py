@@ -14,7 +14,6 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb.cluster import identity
 from psnb.parameters import CommTransport
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import (
@@ -24,6 +23,7 @@ from tests.integration.helpers import (
     state_of,
     wait_for_file,
     wait_until_ended,
+    wait_until_whole,
     worker_name,
 )
 from tests.integration.test_sync import (
@@ -50,12 +50,7 @@ def started() -> Iterator[Client]:
 @pytest.fixture
 def whole(started: Client) -> Client:
     """The cluster, once nobody is missing."""
-
-    def is_whole() -> bool:
-        started.cluster.scale(4)  # Dask may give up a worker that its nanny starts too slowly
-        return len(identity(started)["workers"]) == 4
-
-    wait_until(is_whole, "the cluster is whole", 2 * DEADLINE)
+    wait_until_whole(started, 4)
     return started
 
 

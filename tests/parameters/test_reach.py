@@ -15,7 +15,7 @@ from distributed.core import ConnectionPool, Server, Status
 from distributed.utils import LoopRunner
 
 from psnb import errors
-from psnb.parameters import CommTransport, Request
+from psnb.parameters import CommTransport, Request, reach
 from psnb.placement import Directory, ServerAddress
 from psnb.server import HANDLER
 from psnb.stream import message_stream
@@ -103,11 +103,18 @@ def test_a_process_that_is_gone_is_noticed_at_once(flaky: Flaky) -> None:
 def test_a_connection_that_takes_its_time_is_waited_for(
     flaky: Flaky, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_once = flaky._pool.connect
+    at_once, refused = flaky._pool.connect, reach._refused
+    asked = asyncio.Event()
 
     async def slowly(*args: Any, **kwargs: Any) -> Comm:
-        await asyncio.sleep(0.5)
+        await asked.wait()  # it takes so long that somebody looks whether the process is there
         return await at_once(*args, **kwargs)
 
+    async def looked(address: str) -> bool:
+        found = await refused(address)
+        asked.set()
+        return found
+
     monkeypatch.setattr(flaky._pool, "connect", slowly)
+    monkeypatch.setattr(reach, "_refused", looked)
     assert flaky.call("push") == 1
