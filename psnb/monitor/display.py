@@ -1,5 +1,9 @@
 """Chooses how a coordinator shows itself: a live widget in a notebook, text anywhere else.
 
+In a notebook each output holds the live widget, and a static summary for whatever shows the
+notebook without one. When the coordinator is closed, by whichever thread, the outputs are replaced
+by its final summary: that is what a saved notebook keeps.
+
 The widget's libraries are imported when a notebook first asks, never on a worker or in a script.
 """
 
@@ -7,23 +11,31 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
+import uuid
+import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from psnb.monitor.payload import Source
+from psnb.monitor.feed import Feed
+from psnb.monitor.kernel import in_notebook
+from psnb.monitor.protocol import Update
+from psnb.monitor.source import Source
+from psnb.monitor.summary import render
 
 if TYPE_CHECKING:
     from psnb.monitor.widget import CoordinatorWidget
 
+_SCRIPT = Path(__file__).parent / "static" / "widget.js"
 
-def in_notebook() -> bool:
-    """Return whether this process is the kernel of a notebook."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return getattr(shell, "kernel", None) is not None
+NOT_BUILT = (
+    "This is how it was when the cell ran. For a live view, build the page's part of psnb with "
+    "`make frontend` (it takes Node), and restart the kernel."
+)
 
 
 class LiveView:
-    """The one widget of a coordinator, made when a notebook first shows it.
+    """All displays of one coordinator, which share one widget.
 
     Thread-safe.
     """
@@ -31,22 +43,60 @@ class LiveView:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # two threads that show it must not make two widgets
         self._widget: CoordinatorWidget | None = None
+        self._shown: list[str] = []  # ids of the outputs, to replace them at the end
+        self._source: weakref.ref[Source] | None = None
 
-    def mimebundle(self, source: Source, **options: Any) -> Any:
-        """Return what to display for the coordinator: live in a notebook, else its repr."""
+    def show(self, source: Source) -> None:
+        """Display the coordinator: live in a notebook, else its repr as a line of text."""
         if not in_notebook():
-            return {"text/plain": repr(source)}
+            sys.stdout.write(f"{source!r}\n")
+            return
+        from IPython.display import display
+
+        output = f"psnb-{uuid.uuid4().hex}"
+        with self._lock:
+            self._source = weakref.ref(source)
+            self._shown.append(output)
+        display(self._bundle(source), raw=True, display_id=output)
+
+    def stop(self) -> None:
+        """Replace the outputs by the final state and update no more; idempotent, any thread."""
+        with self._lock:
+            source = self._source() if self._source is not None else None
+            widget, self._widget = self._widget, None
+            shown, self._shown = self._shown, []
+        if source is None:
+            return
+        update = _state(source)
+        if widget is not None:
+            widget.finish(update)
+        if shown and in_notebook():
+            from IPython.display import update_display
+
+            bundle = {"text/html": render(update), "text/plain": repr(source)}
+            for output in shown:
+                update_display(bundle, raw=True, display_id=output)
+
+    def _bundle(self, source: Source) -> dict[str, Any]:
+        update = _state(source)
+        text = {"text/plain": repr(source)}
+        if update["summary"]["state"] == "closed":
+            return {"text/html": render(update), **text}
+        if not _SCRIPT.is_file():
+            return {"text/html": render(update, NOT_BUILT), **text}
         from psnb.monitor.widget import CoordinatorWidget
 
         with self._lock:
             # One that ended early, on an error, is followed by a new one.
             if self._widget is None or not self._widget.live:
                 self._widget = CoordinatorWidget(source)
-        return self._widget._repr_mimebundle_(**options)
-
-    def stop(self) -> None:
-        """Show the final state and update no more; idempotent."""
-        with self._lock:
             widget = self._widget
-        if widget is not None:
-            widget.stop()
+        live, _ = widget._repr_mimebundle_()
+        return {**live, "text/html": render(update), **text}
+
+
+def _state(source: Source) -> Update:
+    """Return all there is to tell of a coordinator now."""
+    update = Feed().next(source, time.time())
+    assert update is not None  # the first one tells everything
+    return update

@@ -1,143 +1,41 @@
-"""Live view of a coordinator in a notebook cell: state, workers, servers and reported metrics.
+"""The live widget of a coordinator: carries updates to the page, and commands back.
 
-The cell that shows the widget usually ends at once, and a later cell then blocks the notebook's
-thread in ``join`` for minutes. So each widget has one daemon thread, ``psnb-widget``, which takes
-a snapshot of the coordinator four times a second and sets one synchronised trait: one comm message
-a tick, which the page draws (``widget.js``) while the notebook's thread is busy or asleep.
-
-The threads meet in three places. The thread reads the source only through its ``statistics`` and
-``history``, which must be thread-safe. ``stop``, from whichever thread, sets an event that the
-publisher waits on. And the trait is written by the constructor before the thread starts and by the
-thread alone from then on. So nothing here needs a lock of its own.
+What is drawn, and how, is up to the page (``extension/src``, built into ``static/widget.js``). Here
+three kinds of threads meet. The publisher's sends updates, also while the notebook's thread is
+blocked in ``join``. The kernel's threads bring messages of the page (see
+`psnb.monitor.subshell`). And each command runs, and replies, on a thread of its own. All of them
+send through the kernel's comm, which any thread may use; what they share here are references that
+are replaced, never changed.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets
 
-from psnb.monitor.payload import Payload, Source, snapshot, worth_sending
+from psnb.monitor.commands import execute
+from psnb.monitor.protocol import VERSION, Reply, Update
+from psnb.monitor.publisher import INTERVAL, Publisher
+from psnb.monitor.source import Source
+from psnb.monitor.subshell import handle_beside_cells, waits_for_cells
 
-INTERVAL = 0.25
-"""Seconds between two updates: smooth to the eye, and next to nothing for kernel and network."""
+STATIC = Path(__file__).with_name("static")
+"""Where ``make frontend`` puts what the page needs."""
 
-STOP_TIMEOUT = 2.0
-"""Most seconds that ``stop`` waits for the last update; a stuck source must not hang a cell."""
-
-_log = logging.getLogger("psnb")
-
-
-class Publisher:
-    """Sends a source's snapshots at a steady pace from a thread of its own, until stopped.
-
-    It ends by itself when the source is closed. The source is held weakly where Python allows it: a
-    coordinator that nobody refers to any more can be collected while its widget still stands in a
-    cell, and the thread ends then. The thread never raises: an error is logged once to the logger
-    ``psnb``, the page is told, and it ends.
-
-    Parameters
-    ----------
-    source : Source
-        What to watch.
-    send : callable
-        Takes each `Payload` that is worth sending; called from the publisher's thread only.
-    interval : float
-        Seconds between two looks at the source.
-    """
-
-    def __init__(
-        self, source: Source, send: Callable[[Payload], object], interval: float = INTERVAL
-    ) -> None:
-        self._source = _weakly(source)
-        self._send = send
-        self._interval = interval
-        self._last = snapshot(source)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="psnb-widget", daemon=True)
-
-    @property
-    def first(self) -> Payload:
-        """The snapshot made at construction; it is not sent, the caller shows it."""
-        return self._last
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread still runs."""
-        return self._thread.is_alive()
-
-    def start(self) -> None:
-        """Start the thread; once."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread after one last snapshot; harmless when it has ended or never started.
-
-        Waits for that snapshot, but no longer than `STOP_TIMEOUT`. Do not call it while holding a
-        lock that the source's ``statistics`` takes.
-        """
-        self._stopped.set()
-        # The thread itself comes here when it drops the last reference to a source whose
-        # finalizer stops its widget.
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join(STOP_TIMEOUT)
-
-    def _run(self) -> None:
-        try:
-            stopping = False
-            while not stopping:
-                # Read before the snapshot is made, so a stop always gets one made after it.
-                stopping = self._stopped.wait(self._interval)
-                more = self._tick(stopping)
-                stopping = stopping or not more
-        except Exception as error:  # a boundary: nobody else would learn of what ends a thread
-            _log.exception("The coordinator's widget stops updating")
-            # Whatever the coordinator's state is, it is not known here any more.
-            self._end("unknown", f"No longer updated: {type(error).__name__}: {error}")
-
-    def _tick(self, last: bool) -> bool:
-        """Look at the source once, and return whether there may be more to come."""
-        # In a function of its own, so that no local keeps the source alive during the wait.
-        source = self._source()
-        if source is None:
-            self._end("closed", "The coordinator is gone.")
-            return False
-        payload = snapshot(source, self._last)
-        if last and payload["state"] != "closed":
-            payload["notice"] = "No longer updated."  # The coordinator goes on without the page.
-        if last or worth_sending(payload, self._last):
-            self._send(payload)
-            self._last = payload
-        return payload["state"] != "closed"
-
-    def _end(self, state: str, notice: str) -> None:
-        # Figures that stand still must not look live: the page would say "running" for ever.
-        try:
-            self._send({**self._last, "state": state, "notice": notice})
-        except Exception:  # of the kernel's comms, which raise what their transport raises
-            # The page cannot be reached, and a reason that mattered has been logged already.
-            _log.debug("The coordinator's widget could not send its last update", exc_info=True)
-
-
-def _weakly(source: Source) -> Callable[[], Source | None]:
-    try:
-        return weakref.ref(source)
-    except TypeError:  # A class with slots and without __weakref__.
-        return lambda: source
+WAITS = (
+    "This page or kernel handles clicks only when no cell runs. JupyterLab 4.4 or newer with "
+    "ipykernel 7 handles them at once; await coordinator.join_async() lets them through anywhere."
+)
 
 
 class CoordinatorWidget(anywidget.AnyWidget):
-    """Live view of a coordinator.
-
-    It updates itself from the moment it is made until `stop` or `close` is called, or the source
-    is closed or collected.
+    """Live view of a coordinator, from the moment it is made until it is closed or collected.
 
     Parameters
     ----------
@@ -148,21 +46,25 @@ class CoordinatorWidget(anywidget.AnyWidget):
 
     Attributes
     ----------
-    snapshot : dict
-        The newest `Payload`; the only trait that updates travel in, as JSON text.
+    first : str
+        JSON text of a full `Update`: what a view shows before it hears anything. Custom messages
+        carry the rest, each as ``{"text": JSON text}``.
     """
 
-    _esm = Path(__file__).with_name("widget.js")
-    _css = Path(__file__).with_name("widget.css")
+    _esm = STATIC / "widget.js"
+    _css = STATIC / "widget.css"
 
-    # Travels as JSON text: ipywidgets would look at each of a thousand points for a binary buffer,
-    # which takes longer than all else that sending does.
-    snapshot = traitlets.Dict().tag(sync=True, to_json=lambda value, _: json.dumps(value))
+    first = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, source: Source, interval: float = INTERVAL) -> None:
-        self._publisher = Publisher(source, self._show, interval)
+        self._source = weakref.ref(source)
+        self._publisher = Publisher(source, self._show, "psnb-widget", interval)
+        self._full = self._latest = self._publisher.first
+        self._waits = False
         # Given here, it travels in the message that opens the comm: the page never draws nothing.
-        super().__init__(snapshot=self._publisher.first)
+        super().__init__(first=json.dumps(self._full))
+        self.on_msg(self._receive)
+        handle_beside_cells(self.comm, self._handle_msg)
         self._publisher.start()
 
     @property
@@ -170,12 +72,17 @@ class CoordinatorWidget(anywidget.AnyWidget):
         """Whether it still follows its source."""
         return self._publisher.alive
 
-    def stop(self) -> None:
-        """Send the final state and end the updates; idempotent, any thread."""
+    def finish(self, update: Update) -> None:
+        """End the updates and show this full one for good, also on pages that come later.
+
+        Idempotent, any thread.
+        """
         self._publisher.stop()
+        self._full = self._latest = update
+        self.first = json.dumps(update)
 
     def close(self) -> None:
-        """Stop and take the widget off the page."""
+        """End the updates and take the widget off the page."""
         # A widget whose constructor failed is closed by its finalizer and has no publisher.
         publisher: Publisher | None = getattr(self, "_publisher", None)
         if publisher is not None:
@@ -184,11 +91,63 @@ class CoordinatorWidget(anywidget.AnyWidget):
 
     def __repr__(self) -> str:
         """Return what a page without widgets shows in its place."""
-        now: dict[str, Any] = self.snapshot
-        return (
-            f"<psnb coordinator, {now['state']}: {now['completed']} completed, "
-            f"{now['failed']} failed, {len(now['workers'])} workers>"
-        )
+        return f"<psnb coordinator, {self._latest['summary']['state']}>"
 
-    def _show(self, payload: Payload) -> None:
-        self.snapshot = dict(payload)
+    def _show(self, update: Update) -> None:
+        if update["full"]:
+            self._full = update
+        self._latest = update
+        # Only where there is a notice to tell: a view keeps it until it hears of another one.
+        if self._waits and update.get("notice") == "":
+            update = {**update, "notice": WAITS}
+        self._tell(update)
+
+    def _tell(self, message: Update | Reply) -> None:
+        # As text: ipywidgets and the kernel would look at each of a thousand points.
+        self.send({"text": json.dumps(message)})
+
+    def _receive(self, _widget: object, content: object, _buffers: object) -> None:
+        message = _parsed(content)
+        waits = waits_for_cells()
+        hello = isinstance(message, dict) and message.get("type") == "hello"
+        if hello or waits != self._waits:
+            self._waits = waits
+            self._greet()
+        if hello:
+            return
+        source = self._source()
+        if source is not None:
+            execute(source, message, "the widget", self._tell)
+        else:
+            self._tell(_refusal(message, self._full["coordinator"]))
+
+    def _greet(self) -> None:
+        if self._publisher.alive:
+            self._publisher.hello()
+        else:  # Nothing changes any more: all that there was, with how it ended.
+            ended = self._latest
+            notice = ended.get("notice", "")
+            self._tell({**self._full, "summary": ended["summary"], "notice": notice})
+
+
+def _parsed(content: object) -> object:
+    """Return the message in a page's text; what holds none is returned as it is."""
+    text = content.get("text") if isinstance(content, Mapping) else None
+    if not isinstance(text, str):
+        return content
+    try:
+        message: Any = json.loads(text)
+    except ValueError:
+        return content
+    return message
+
+
+def _refusal(message: object, coordinator: str) -> Reply:
+    return Reply(
+        type="reply",
+        version=VERSION,
+        id=str(message.get("id", "")) if isinstance(message, dict) else "",
+        coordinator=coordinator,
+        error="The coordinator is gone.",
+        result="",
+    )

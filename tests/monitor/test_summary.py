@@ -1,0 +1,155 @@
+"""The static summary: what saved notebooks show."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from psnb.monitor.protocol import Update
+from psnb.monitor.summary import MOST_FAILURES, MOST_ROWS, render
+from tests.monitor.updates import full_update, metric
+
+HOSTILE = '<img src=x onerror="alert(1)">&\''
+
+ELEMENTS = {
+    *("div", "strong", "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "pre"),
+    *("svg", "title", "rect", "path"),
+}
+
+
+class Reader(HTMLParser):
+    """Collects a page's elements and text, and checks that elements nest."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[str] = []
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.open: list[str] = []
+        self.feed(page)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data + " "
+
+
+def failure(number: int, text: str = "boom") -> dict[str, object]:
+    return {
+        "number": number,
+        "time": 1.0,
+        "worker": text,
+        "closure": text,
+        "error": f"{text} {number}",
+        "traceback": text,
+    }
+
+
+def hostile() -> Update:
+    return full_update(
+        summary={"state": HOSTILE},
+        identity={"name": HOSTILE},
+        notice=HOSTILE,
+        workers=[{"name": HOSTILE, "host": HOSTILE, "state": HOSTILE, "last_error": HOSTILE}],
+        servers=[{"name": HOSTILE, "state": HOSTILE}],
+        metrics=[metric(HOSTILE, [1.0, 2.0])],
+        failures=[failure(0, HOSTILE)],
+        checkpoint={"state": "failed", "path": "", "share": 0.0, "error": HOSTILE},
+    )
+
+
+def test_state_and_counters_are_there() -> None:
+    text = Reader(render(full_update())).text
+    for part in ("strategy-1", "running", "1:02:05", "completed 12,345", "retried 3", "queued 5"):
+        assert part in text
+
+
+def test_workers_and_servers_have_their_rows() -> None:
+    text = Reader(render(full_update())).text
+    for part in ("alice", "ready", "50%", "123 MB", "keeper", "serving", "4.2 MB"):
+        assert part in text
+
+
+def test_a_note_stands_in_it() -> None:
+    assert "as it was" in Reader(render(full_update(), "as it was")).text
+
+
+def test_a_metric_has_its_figures_and_a_chart() -> None:
+    page = Reader(render(full_update(metrics=[metric("loss", [3.0, 2.0, 1.0])])))
+    assert "loss" in page.text
+    assert page.elements.count("svg") == 1
+    assert page.elements.count("path") == 2
+
+
+def test_a_saved_checkpoint_is_told_with_its_path() -> None:
+    saved = {"state": "saved", "path": "/there/ckpt-1", "share": 1.0, "error": ""}
+    assert "checkpoint saved /there/ckpt-1" in Reader(render(full_update(checkpoint=saved))).text
+
+
+def test_the_latest_failures_are_told_with_their_tracebacks() -> None:
+    rows = [failure(number) for number in range(MOST_FAILURES + 1)]
+    page = Reader(render(full_update(failures=rows)))
+    assert f"boom {MOST_FAILURES}" in page.text
+    assert "boom 0:" not in page.text
+    assert page.elements.count("pre") == MOST_FAILURES
+
+
+def test_a_thousand_workers_do_not_make_a_huge_page() -> None:
+    rows = [{"name": f"w{number}", "index": number} for number in range(1000)]
+    page = Reader(render(full_update(workers=rows)))
+    assert f"and {1000 - MOST_ROWS} workers more" in page.text
+    assert page.elements.count("tr") < 2 * MOST_ROWS
+
+
+def test_names_are_text_never_markup() -> None:
+    page = render(hostile())
+    read = Reader(page)
+    assert set(read.elements) <= ELEMENTS
+    assert not [name for name in read.attributes if name.startswith("on")]
+    assert read.text.count(HOSTILE) >= 12
+
+
+def test_nothing_in_it_runs_or_is_loaded() -> None:
+    read = Reader(render(hostile()))
+    assert not read.attributes & {"src", "href"}
+    assert not set(read.elements) & {"script", "style", "img", "link", "iframe"}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1.0], [2.0, 2.0, 2.0], [np.nan, 1.0, np.nan, 3.0], [1.0, np.inf, 3.0], [-1e300, 1e300]],
+    ids=["one point", "a constant", "with gaps", "with an infinity", "huge"],
+)
+def test_charts_hold_finite_coordinates_only(values: list[float]) -> None:
+    page = render(full_update(metrics=[metric("loss", values)]))
+    assert "<svg" in page
+    assert 'd="M' in page
+    for path in page.split(' d="')[1:]:
+        assert not {"nan", "inf"} & set(path.split('"')[0].replace("M", " ").split(","))
+        assert "nan" not in path.split('"')[0]
+        assert "inf" not in path.split('"')[0]
+
+
+def test_a_series_of_nothing_but_nans_has_no_chart() -> None:
+    page = render(full_update(metrics=[metric("loss", [np.nan, np.nan, np.nan])]))
+    assert "<svg" not in page
+    assert "nan" in page
+
+
+def test_a_gap_breaks_the_line() -> None:
+    page = render(full_update(metrics=[metric("loss", [1.0, 2.0, np.nan, 3.0, 4.0])]))
+    assert page.split(' d="')[1].split('"')[0].count("M") == 2
+
+
+def test_a_long_series_is_thinned_out() -> None:
+    page = render(full_update(metrics=[metric("loss", np.arange(50_000.0))]))
+    assert len(page) < 20_000

@@ -1,0 +1,104 @@
+"""A full update to show, with parts that tests replace."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, cast
+
+import numpy as np
+
+from psnb.monitor.protocol import VERSION, Metric, Update
+
+
+def packed(values: Any) -> str:
+    return base64.b64encode(np.asarray(values, "<f8").tobytes()).decode()
+
+
+def metric(name: str, values: Any, averages: Any = None) -> Metric:
+    values = np.asarray(values, float)
+    return Metric(
+        name=name,
+        count=len(values),
+        last=float(values[-1]) if np.isfinite(values[-1]) else "nan",
+        smoothed=1.5,
+        start=0,
+        steps=packed(np.arange(len(values))),
+        times=packed(np.arange(len(values))),
+        values=packed(values),
+        averages=packed(values if averages is None else averages),
+    )
+
+
+def full_update(**parts: Any) -> Update:
+    """Return a full update; ``summary`` and ``identity`` take parts of themselves."""
+    summary = {
+        "time": 1_700_000_000.0,
+        "state": "running",
+        "elapsed": 3725.0,
+        "eta": None,
+        "examples": None,
+        "examples_per_second": None,
+        "closures_per_second": 12.5,
+        "queued": 5,
+        "in_flight": 2,
+        "completed": 12345,
+        "failed": 1,
+        "cancelled": 0,
+        "retried": 3,
+        "staleness_mean": "nan",
+        "staleness_max": 0,
+    }
+    identity = {
+        "name": "strategy-1",
+        "kernel": "",
+        "process": 1,
+        "host": "here",
+        "cluster": "tcp://127.0.0.1:1",
+        "dashboard": "",
+        "started": 1_700_000_000.0,
+    }
+    worker = {
+        "index": 0,
+        "name": "alice",
+        "address": "tcp://127.0.0.1:2",
+        "host": "here",
+        "state": "ready",
+        "in_flight": 2,
+        "completed": 10,
+        "failed": 1,
+        "closures_per_second": 3.25,
+        "busy": 0.5,
+        "memory": 123_000_000,
+        "last_error": "",
+    }
+    server = {
+        "name": "keeper",
+        "address": "tcp://127.0.0.1:3",
+        "state": "serving",
+        "shards": 2,
+        "bytes": 4_200_000,
+        "pulls_per_second": 11.0,
+        "pushes_per_second": 9.0,
+        "staleness": 1.5,
+    }
+    update = {
+        "type": "update",
+        "version": VERSION,
+        "coordinator": "c-1",
+        "sequence": 0,
+        "full": True,
+        "summary": summary | parts.pop("summary", {}),
+        "identity": identity | parts.pop("identity", {}),
+        "notice": "",
+        "depth": [],
+        "workers": [worker | row for row in parts.pop("workers", [{}])],
+        "servers": [server | row for row in parts.pop("servers", [{}])],
+        "metrics": [],
+        "timeline": [],
+        "failures": [],
+        "events": [],
+        "optimizers": [],
+        "checkpoint": {"state": "none", "path": "", "share": 0.0, "error": ""},
+        "controls": {},
+    }
+    return cast(Update, update | parts)
