@@ -5,21 +5,14 @@ The widget's libraries are imported when a notebook first asks, never on a worke
 
 from __future__ import annotations
 
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from psnb.monitor.payload import Source
+from psnb.monitor.kernel import in_notebook
+from psnb.monitor.source import Source
 
 if TYPE_CHECKING:
     from psnb.monitor.widget import CoordinatorWidget
-
-
-def in_notebook() -> bool:
-    """Return whether this process is the kernel of a notebook."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return getattr(shell, "kernel", None) is not None
 
 
 class LiveView:
