@@ -7,7 +7,7 @@ path of the notebook's machine; closures go on meanwhile.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,6 +16,7 @@ import numpy as np
 from psnb.checkpoint import store
 from psnb.checkpoint.checkpoint import Checkpoint, Parameter
 from psnb.errors import CheckpointError, ConfigurationError
+from psnb.monitor import CheckpointStatistics
 
 
 class SavedParameter(Parameter, Protocol):
@@ -47,6 +48,9 @@ class Coordinator(Protocol):
     @property
     def strategy(self) -> Strategy:
         """The strategy."""
+
+    def note_manager(self, manager: CheckpointManager) -> None:
+        """Let its ``checkpoint`` save with this one."""
 
 
 class CheckpointManager:
@@ -86,7 +90,14 @@ class CheckpointManager:
         self.directory = Path(directory).absolute()
         self._strategy = coordinator.strategy
         self._max_to_keep = max_to_keep
+        self._status = CheckpointStatistics()
         store.prepare(self.directory)
+        coordinator.note_manager(self)
+
+    @property
+    def status(self) -> CheckpointStatistics:
+        """How the save that was begun last fares; cheap, any thread."""
+        return self._status
 
     @property
     def checkpoints(self) -> list[Path]:
@@ -123,22 +134,15 @@ class CheckpointManager:
         ServerLostError
             If a server is gone.
         """
-        parameters = self._strategy.parameters
-        path = store.write(
-            self.directory,
-            (
-                (
-                    name,
-                    parameter.describe(),
-                    parameter.optimizer.describe() if parameter.optimizer else None,
-                    parameter.shard_states(),
-                )
-                for name, parameter in parameters.items()
-            ),
-            metadata or {},
-        )
-        self._strategy.note_checkpoint(path)
-        store.prune(self.directory, self._max_to_keep)
+        self._status = CheckpointStatistics("saving")
+        try:
+            path = store.write(self.directory, self._states(), metadata or {})
+            self._strategy.note_checkpoint(path)
+            store.prune(self.directory, self._max_to_keep)
+        except BaseException as error:
+            self._status = CheckpointStatistics("failed", error=str(error) or type(error).__name__)
+            raise
+        self._status = CheckpointStatistics("saved", str(path), 1.0)
         return path
 
     def restore(self, path: str | os.PathLike[str] | None = None) -> Mapping[str, Any]:
@@ -172,3 +176,10 @@ class CheckpointManager:
         saved.load()
         self._strategy.note_checkpoint(chosen)
         return saved.metadata
+
+    def _states(self) -> Iterator[tuple[str, Any, Any, list[dict[str, np.ndarray]]]]:
+        parameters = self._strategy.parameters
+        for done, (name, parameter) in enumerate(parameters.items()):
+            self._status = CheckpointStatistics("saving", share=done / len(parameters))
+            optimizer = parameter.optimizer.describe() if parameter.optimizer else None
+            yield name, parameter.describe(), optimizer, parameter.shard_states()

@@ -1,9 +1,9 @@
 """ClusterCoordinator: the notebook's side of scheduling.
 
 A facade over four parts: the queue (what waits and runs), the membership (a lane for each worker,
-on the Dask client's event loop), the registries of functions and per-worker values, and the history
-of metrics. It starts no thread of its own; its methods may be called from any thread but the event
-loop's.
+on the Dask client's event loop), the registries of functions and per-worker values, and the records
+that people read (`Watched`). It starts no thread of its own; its methods may be called from any
+thread but the event loop's.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from psnb.coordinator.start_delay import StartDelay
 from psnb.coordinator.steps import Steps, gate_for
 from psnb.coordinator.structure import map_structure
 from psnb.coordinator.timeouts import DRAIN, HEARTBEAT, Timeouts
+from psnb.coordinator.watched import Watched
 from psnb.errors import ConfigurationError, CoordinatorClosedError
-from psnb.monitor import Event, EventLog, History, LiveView, Staleness, Statistics
-from psnb.runtime import make_dataset
+from psnb.monitor import Records
+from psnb.runtime import make_dataset, unpack_error
 from psnb.strategy import ParameterServerStrategy
 
 
-class ClusterCoordinator:
+class ClusterCoordinator(Watched):
     """Schedules closures on the workers of a strategy, asynchronously.
 
     There is one for each strategy: asking again returns it. As the last line of a notebook's cell
@@ -68,8 +69,8 @@ class ClusterCoordinator:
         As given.
     settings : Settings
         The other arguments.
-    history : History
-        What closures reported with `psnb.report`.
+    records : Records
+        What its lanes write down; for views.
 
     Raises
     ------
@@ -86,8 +87,6 @@ class ClusterCoordinator:
     once, or not at all if it raises: see `Variable`, and `Geo` for the mode in which it may be
     lost.
     """
-
-    strategy: ParameterServerStrategy
 
     # Not __init__, which would run once more on the one that is there.
     def __new__(  # noqa: D102 - documented with the class
@@ -123,8 +122,7 @@ class ClusterCoordinator:
     def _begin(self, strategy: ParameterServerStrategy, settings: Settings) -> None:
         self.strategy = strategy
         self.settings = settings
-        self.history = History()
-        self._events = EventLog()
+        self.records = Records.empty(unpack_error)
         self._functions = FunctionRegistry()
         self._resources = ResourceRegistry(
             self._fetch_per_worker, lambda: membership.wake_all_lanes()
@@ -133,11 +131,11 @@ class ClusterCoordinator:
         self._queue = ClosureQueue(
             settings.max_queue_size,
             lambda: membership.wake_lanes(),
-            self._events,
+            self.records.events,
             gate_for(strategy.mode),
             lambda step: steps.begin(step),
+            self.records.failures.add,
         )
-        self._staleness = Staleness()
         weak = weakref.ref(strategy)
 
         def workers(cluster: dict[str, Any]) -> dict[str, str]:
@@ -150,9 +148,7 @@ class ClusterCoordinator:
             workers,
             self._queue,
             self._resources,
-            self.history,
-            self._staleness,
-            self._events,
+            self.records,
             settings.timeouts,
             settings.start_delay,
             strategy.mode,
@@ -160,25 +156,10 @@ class ClusterCoordinator:
         )
         steps = Steps(self._queue, membership, strategy)
         self._ids = itertools.count()
-        self._started = time.monotonic()
-        self._elapsed: float | None = None
-        self._view = LiveView()
+        self._watch_from_now_on()
         # Queue and lanes know neither coordinator nor strategy, so it can be collected while they
         # live.
         self._finalizer = weakref.finalize(self, _end, self._queue, membership)
-
-    def __repr__(self) -> str:
-        s = self.statistics()
-        ready = sum(worker.state == "ready" for worker in s.workers)
-        text = (
-            f"<psnb.ClusterCoordinator {s.state}: {s.queued} queued, {s.in_flight} in flight, "
-            f"{s.completed} completed, {s.failed} failed, {s.retried} retried; {ready} workers"
-        )
-        metrics = ", ".join(f"{name} {m.smoothed:.4g}" for name, m in s.metrics.items())
-        return f"{text}; {metrics}>" if metrics else f"{text}>"
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        return self._view.mimebundle(self, **options)
 
     def __enter__(self) -> ClusterCoordinator:
         return self
@@ -340,55 +321,6 @@ class ClusterCoordinator:
         """
         return self._queue.done()
 
-    @property
-    def paused(self) -> bool:
-        """Whether nothing new is begun, after `pause` or `drain`."""
-        return self._queue.statistics().paused
-
-    def pause(self) -> None:
-        """Begin no more closures until `resume`; idempotent, returns at once.
-
-        What runs on a worker goes on to its end; what was only sent there comes back to the queue.
-        Closures can be scheduled meanwhile. `join` and `fetch` wait for what is paused, too.
-
-        Raises
-        ------
-        CoordinatorClosedError
-            If the coordinator is closed.
-        """
-        self._queue.pause()
-        self._membership.call_back()
-
-    def resume(self) -> None:
-        """Go on after `pause` or `drain`; idempotent.
-
-        Raises
-        ------
-        CoordinatorClosedError
-            If the coordinator is closed.
-        """
-        self._queue.resume()
-
-    def drain(self, timeout: float | None = None) -> None:
-        """Pause, and wait until nothing runs: then the parameters stand still until `resume`.
-
-        For a checkpoint of one moment, for example. Errors of closures are left for `join`.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds to wait at most; None waits for as long as it takes.
-
-        Raises
-        ------
-        TimeoutError
-            If it takes longer; the coordinator stays paused.
-        CoordinatorClosedError
-            If the coordinator is closed.
-        """
-        self.pause()
-        self._queue.wait_until_nothing_runs(timeout)
-
     def fetch(self, structure: Any) -> Any:
         """Replace every `RemoteValue` in a structure by its result, waiting for it.
 
@@ -476,44 +408,6 @@ class ClusterCoordinator:
         if not callable(fn):
             raise ConfigurationError(f"fn must be callable, found {fn!r}")
         return PerWorkerValues(self._resources, self._define(fn, tuple(args), dict(kwargs or {})))
-
-    def statistics(self) -> Statistics:
-        """Return a frozen snapshot of queue, workers and metrics; cheap, any thread."""
-        queue = self._queue.statistics()
-        if queue.closed:
-            state = "closed"
-        elif queue.failing:
-            state = "failing"
-        elif queue.paused:
-            state = "draining" if queue.in_flight else "paused"
-        else:
-            state = "running" if queue.queued or queue.in_flight else "idle"
-        elapsed = time.monotonic() - self._started if self._elapsed is None else self._elapsed
-        return Statistics(
-            state=state,
-            elapsed=elapsed,
-            queued=queue.queued,
-            in_flight=queue.in_flight,
-            completed=queue.completed,
-            failed=queue.failed,
-            cancelled=queue.cancelled,
-            retried=queue.retried,
-            workers=self._membership.statistics(),
-            servers=self.strategy.server_addresses,
-            metrics=self.history.metrics(),
-            staleness=self._staleness.statistics(),
-        )
-
-    def events(self) -> tuple[Event, ...]:
-        """Return what happened to workers, servers and closures, the oldest first; cheap.
-
-        Any thread may call.
-
-        The last ten thousand events are kept. Each is also logged through `logging` under
-        ``psnb``: losses as warnings, the rest as information.
-        """
-        both = [*self._events.all(), *self.strategy.server_events()]
-        return tuple(sorted(both, key=lambda event: event.time))
 
     def close(self) -> None:
         """Cancel what is queued or in flight, end all lanes, free the workers; idempotent.

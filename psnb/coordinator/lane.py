@@ -11,6 +11,7 @@ new and finishes what it has. Other threads only read `statistics`.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -26,7 +27,7 @@ from psnb.coordinator.queue import ClosureQueue
 from psnb.coordinator.start_delay import StartDelay
 from psnb.coordinator.timeouts import Timeouts
 from psnb.modes import Geo, Mode
-from psnb.monitor import EventKind, EventLog, History, Staleness, WorkerStatistics
+from psnb.monitor import EventKind, Rate, Records, WorkerStatistics
 from psnb.runtime import HANDLER, unpack_error
 from psnb.stream import MessageStream, message_stream
 
@@ -55,12 +56,8 @@ class Lane:
         Where closures come from.
     resources : ResourceRegistry
         What the worker must have.
-    history : History
-        Where reports go.
-    staleness : Staleness
-        Where the staleness of updates is counted.
-    events : EventLog
-        Where the worker's coming and going is noted.
+    records : Records
+        Where reports go, and what happens is noted.
     timeouts : Timeouts
         How patient to be.
     start_delay : StartDelay
@@ -90,9 +87,7 @@ class Lane:
         num_workers: int,
         queue: ClosureQueue,
         resources: ResourceRegistry,
-        history: History,
-        staleness: Staleness,
-        events: EventLog,
+        records: Records,
         timeouts: Timeouts,
         start_delay: StartDelay,
         mode: Mode,
@@ -104,9 +99,9 @@ class Lane:
         self.name, self.address, self.index = name, address, index
         self.state = LaneState.CONNECTING
         self.num_workers = num_workers
-        self._queue, self._resources, self._history = queue, resources, history
-        self._staleness, self._events, self._timeouts = staleness, events, timeouts
-        self._start_delay, self._mode, self._strategy = start_delay, mode, strategy
+        self._queue, self._resources, self._records = queue, resources, records
+        self._timeouts, self._start_delay = timeouts, start_delay
+        self._mode, self._strategy = mode, strategy
         self._connect, self._on_idle, self._others_starve = connect, on_idle, others_starve
         self._stream: MessageStream | None = None  # once the worker may be sent closures
         self._heard = True
@@ -122,9 +117,12 @@ class Lane:
         self._known_resources: set[int] = set()
         self._completed = self._failed = 0
         self._busy_seconds = 0.0
+        self._ended, self._busy = Rate(), Rate()  # closures, and the seconds that they took
+        self._memory: int | None = None
 
     def statistics(self) -> WorkerStatistics:
         """Return a snapshot; any thread may call."""
+        now = time.monotonic()
         return WorkerStatistics(
             name=self.name,
             address=self.address,
@@ -134,6 +132,9 @@ class Lane:
             completed=self._completed,
             failed=self._failed,
             busy_seconds=self._busy_seconds,
+            closures_per_second=self._ended.value(now),
+            busy=self._busy_share(now),
+            memory=self._memory,
         )
 
     async def run(self) -> None:
@@ -168,7 +169,7 @@ class Lane:
             if kind is not None:
                 self._note(kind, text, closures)
             lost = f"worker {self.name!r} at {self.address}: {text}"
-            self._queue.put_back(closures, self._threads, lost)
+            self._queue.put_back(closures, self._threads, lost, self.name)
 
     def drain(self, why: str) -> None:
         """Send nothing more and end when all in flight has ended; on the event loop only."""
@@ -253,7 +254,7 @@ class Lane:
 
     def _note(self, kind: EventKind, text: str, closures: Sequence[Closure] = ()) -> None:
         message = f"worker {self.name!r} at {self.address} {text}"
-        self._events.add(kind, message, self.name, closures)
+        self._records.events.add(kind, message, self.name, closures)
 
     async def _watch(self) -> None:
         # Gives the worker up when it says nothing, or drains, for too long. Ticks are counted
@@ -375,13 +376,14 @@ class Lane:
         if message["leaving"]:
             self.drain("is being closed by Dask")
         for when, values in message["reports"]:
-            self._history.add(when, values)
+            self._records.history.add(when, values)
+        self._memory = message.get("memory", self._memory)
         outcomes = []
         for closure_id, succeeded, payload, seconds, pushed, staleness in message["results"]:
             closure = self._load.remove(closure_id)
-            outcomes.append((closure, succeeded, payload, pushed))
+            outcomes.append((closure, bool(succeeded), payload, pushed))
             if staleness is not None:
-                self._staleness.add(staleness)
+                self._records.staleness.add(staleness)
             closure.function.duration.add(seconds)
             self._completed += succeeded
             self._failed += not succeeded
@@ -389,11 +391,12 @@ class Lane:
         if (flushed := message.get("flushed")) is not None:
             error, staleness = flushed
             if staleness is not None:
-                self._staleness.add(staleness)
+                self._records.staleness.add(staleness)
             self._flushed(error)
         if returned := message["returned"]:
             self._queue.give_back([self._load.remove(closure_id) for closure_id in returned])
         if outcomes:
+            self._measure([result[3] for result in message["results"]], outcomes)
             now = asyncio.get_running_loop().time()
             self._latency.add(max(0.0, now - self._moved - message["results"][0][3]))
             self._moved = now
@@ -402,4 +405,21 @@ class Lane:
         self.pump()
         # Last: those who wait for the outcomes are awake, and need the interpreter that we leave.
         if outcomes:
-            self._queue.settle(outcomes)
+            self._queue.settle(outcomes, self.name)
+
+    def _measure(
+        self, seconds: list[float], outcomes: list[tuple[Closure, bool, bytes, bool]]
+    ) -> None:
+        now = time.monotonic()
+        self._ended.add(len(seconds), now)
+        self._busy.add(sum(seconds), now)
+        failed = sum(not succeeded for _, succeeded, _, _ in outcomes)
+        self._records.timeline.add(self.index, seconds, failed, self._threads, time.time())
+
+    def _busy_share(self, now: float) -> float:
+        # One that takes longer than the window is not known to have taken it before it ends.
+        holds = min(len(self._load), self._threads)
+        seconds = self._busy.value(now)
+        if holds and not self._ended.value(now):
+            seconds = float(holds)
+        return min(1.0, seconds / self._threads)

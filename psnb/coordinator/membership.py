@@ -32,7 +32,7 @@ from psnb.coordinator.timeouts import Timeouts
 from psnb.coordinator.workload import Workload
 from psnb.demand import Demand
 from psnb.modes import Mode
-from psnb.monitor import EventKind, EventLog, History, Staleness, WorkerStatistics
+from psnb.monitor import EventKind, Records, WorkerStatistics
 from psnb.runtime import unpack_error
 from psnb.scaling import DEMAND
 
@@ -54,7 +54,7 @@ class Membership:
     workers : callable
         Takes the scheduler's description of the cluster, returns name by address of the workers
         that may run closures.
-    queue, resources, history, staleness, events, timeouts, start_delay, mode, strategy
+    queue, resources, records, timeouts, start_delay, mode, strategy
         Handed to the lanes.
     """
 
@@ -64,18 +64,15 @@ class Membership:
         workers: Callable[[dict[str, Any]], dict[str, str]],
         queue: ClosureQueue,
         resources: ResourceRegistry,
-        history: History,
-        staleness: Staleness,
-        events: EventLog,
+        records: Records,
         timeouts: Timeouts,
         start_delay: StartDelay,
         mode: Mode,
         strategy: str,
     ) -> None:
         self._client, self._workers = client, workers
-        self._queue, self._resources, self._history = queue, resources, history
-        self._staleness, self._mode, self._strategy = staleness, mode, strategy
-        self._events, self._timeouts = events, timeouts
+        self._queue, self._resources, self._records = queue, resources, records
+        self._timeouts, self._mode, self._strategy = timeouts, mode, strategy
         self._start_delay = start_delay
         self._backoff = Backoff()
         unknown = dask.config.get("distributed.scheduler.unknown-task-duration")
@@ -248,9 +245,7 @@ class Membership:
                 count,
                 self._queue,
                 self._resources,
-                self._history,
-                self._staleness,
-                self._events,
+                self._records,
                 self._timeouts,
                 self._start_delay,
                 self._mode,
@@ -285,7 +280,7 @@ class Membership:
         elif now - self._waits_since >= limit:
             self._waits_since = None
             text = f"there was no worker for {limit:g} s (worker_timeout)"
-            self._events.add(EventKind.NO_WORKERS, f"{text}: what was queued has failed")
+            self._records.events.add(EventKind.NO_WORKERS, f"{text}: what was queued has failed")
             self._queue.fail_waiting(f"{text}: start one, for example with `dask worker ADDRESS`")
 
     async def _connect(self, address: str) -> Comm:

@@ -67,6 +67,8 @@ class ClosureQueue:
         Where retries, failures and cancellations are noted; without the lock, too.
     gate : Gate, optional
         Which closures may begin; its own from now on.
+    on_failure : callable, optional
+        Called with worker, closure and pickled exception of each that failed; without the lock.
     on_step : callable, optional
         Called with the lock when the gate wants something done: it must neither block nor raise.
     """
@@ -78,13 +80,16 @@ class ClosureQueue:
         events: EventLog | None = None,
         gate: Gate | None = None,
         on_step: Callable[[Step], None] = lambda step: None,
+        on_failure: Callable[[str, str, bytes], None] = lambda worker, closure, error: None,
     ) -> None:
         self._max_size = max_size
         self._gate = gate or Gate()
-        self._on_step = on_step
+        self._on_step, self._on_failure = on_step, on_failure
         self._on_work = on_work
         self._events = EventLog() if events is None else events
-        self._news: list[tuple[EventKind, str, list[Closure]]] = []  # not in the log yet
+        # Not told yet:
+        self._news: list[tuple[EventKind, str, list[Closure]]] = []
+        self._failures: list[tuple[str, str, bytes]] = []
         lock = threading.Lock()  # guards all fields and the outcomes of all remote values
         self._room = threading.Condition(lock)
         self.settled = threading.Condition(lock)
@@ -180,6 +185,18 @@ class ClosureQueue:
                 self._wake = True
         self._tell()
 
+    def cancel_queued(self) -> int:
+        """Cancel all that waits, and return how many that were; what runs goes on."""
+        with self.settled:
+            self._require_open()
+            before = self._cancelled
+            self._cancel_queued("the queue was emptied")
+            self._announce()
+            self._room.notify_all()
+            count = self._cancelled - before
+        self._tell()
+        return count
+
     def wait_until_nothing_runs(self, timeout: float | None) -> None:
         """Wait for what runs, and for its effect, whatever waits.
 
@@ -194,7 +211,9 @@ class ClosureQueue:
                     f"after {timeout} s {len(self._running)} closures are in flight; they go on"
                 )
 
-    def settle(self, outcomes: Iterable[tuple[Closure, bool, bytes, bool]]) -> None:
+    def settle(
+        self, outcomes: Iterable[tuple[Closure, bool, bytes, bool]], worker: str = ""
+    ) -> None:
         """Record how running closures ended.
 
         Parameters
@@ -203,6 +222,8 @@ class ClosureQueue:
             Closure, whether it returned, its pickled value or exception, and whether it has pushed
             gradients. Outcomes of closures that do not run any more (the queue was closed) are
             dropped.
+        worker : str
+            Where they ran.
         """
         with self.settled:
             for closure, succeeded, outcome, pushed in outcomes:
@@ -216,7 +237,7 @@ class ClosureQueue:
                         for ready in self._dependents.complete(closure.remote, outcome):
                             self._wait(ready)
                 else:
-                    self._fail(closure, outcome)
+                    self._fail(closure, outcome, worker)
             self._announce()
         self._tell()
 
@@ -232,7 +253,9 @@ class ClosureQueue:
             self._announce()
         self._tell()
 
-    def put_back(self, closures: Sequence[Closure], executing: int, lost: str) -> None:
+    def put_back(
+        self, closures: Sequence[Closure], executing: int, lost: str, worker: str = ""
+    ) -> None:
         """Return closures whose worker was lost, to run first elsewhere.
 
         Parameters
@@ -244,6 +267,8 @@ class ClosureQueue:
             others never began. One without retries left fails with `WorkerLostError`.
         lost : str
             What happened to whom, for the message.
+        worker : str
+            Who it was.
         """
         with self.settled:
             again = []
@@ -259,7 +284,7 @@ class ClosureQueue:
                             f"the last time: {lost}. If it does not kill its workers, for example "
                             "by their memory limit, schedule it with more retries"
                         )
-                        self._fail(closure, pack_error(error, []))
+                        self._fail(closure, pack_error(error, []), worker)
                         continue
                     closure.run.attempt += 1
                 again.append(closure)
@@ -410,11 +435,14 @@ class ClosureQueue:
 
     def _tell(self) -> None:
         # Without the lock: whoever added news or work comes here, and settling must stay cheap.
-        if self._news:
+        if self._news or self._failures:
             with self.settled:
                 news, self._news = self._news, []
+                failures, self._failures = self._failures, []
             for kind, text, closures in news:
                 self._events.add(kind, text, closures=closures)
+            for failure in failures:
+                self._on_failure(*failure)
         if self._wake:
             self._wake = False
             self._on_work()
@@ -533,8 +561,10 @@ class ClosureQueue:
                 "the coordinator is closed: make a new one with psnb.ClusterCoordinator(strategy)"
             )
 
-    def _fail(self, closure: Closure, error: bytes | RemoteValue) -> None:
+    def _fail(self, closure: Closure, error: bytes | RemoteValue, worker: str = "") -> None:
         self._end_failed(closure, error)
+        if isinstance(error, bytes):  # else it failed with another one, which was told of
+            self._failures.append((worker, str(closure), error))
         self._news.append((EventKind.CLOSURE_FAILED, f"closure {closure} failed", [closure]))
         if not closure.options.detached:
             self._wake = self._wake or not self._errors  # lanes ask what runs to stop early

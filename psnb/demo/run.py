@@ -199,7 +199,7 @@ class _Job:
 
     def _evaluate(self, progress: Progress | None) -> None:
         auc = train.evaluate(self._coordinator, self._model, self._data, self._labels)
-        metrics = self._coordinator.history.metrics()
+        metrics = self._coordinator.statistics().metrics
         loss = metrics["loss"].smoothed if "loss" in metrics else float("nan")
         self._curve.append(Point(self._step, auc, loss))
         self._save()

@@ -1,20 +1,47 @@
 """Snapshots and history of what a coordinator does, and their displays."""
 
+from psnb.monitor.commands import execute
 from psnb.monitor.display import LiveView
 from psnb.monitor.events import Event, EventKind, EventLog
+from psnb.monitor.failures import Failure, FailureLog
 from psnb.monitor.history import History
+from psnb.monitor.kernel import in_notebook, kernel_id
+from psnb.monitor.plot import plot
+from psnb.monitor.protocol import CommandName, Identity
+from psnb.monitor.rate import Rate
+from psnb.monitor.records import Records
+from psnb.monitor.source import Source
 from psnb.monitor.staleness import Staleness, StalenessStatistics
-from psnb.monitor.statistics import MetricStatistics, Statistics, WorkerStatistics
+from psnb.monitor.statistics import (
+    CheckpointStatistics,
+    MetricStatistics,
+    ServerStatistics,
+    Statistics,
+    WorkerStatistics,
+)
 
 __all__ = [
+    "CheckpointStatistics",
+    "CommandName",
     "Event",
     "EventKind",
     "EventLog",
+    "Failure",
+    "FailureLog",
     "History",
+    "Identity",
     "LiveView",
     "MetricStatistics",
+    "Rate",
+    "Records",
+    "ServerStatistics",
+    "Source",
     "Staleness",
     "StalenessStatistics",
     "Statistics",
     "WorkerStatistics",
+    "execute",
+    "in_notebook",
+    "kernel_id",
+    "plot",
 ]

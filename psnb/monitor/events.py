@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 
 logger = logging.getLogger("psnb")
 
@@ -56,6 +56,8 @@ class EventKind(enum.Enum):
     """Nothing new is begun from now on."""
     COORDINATOR_RESUMED = "coordinator resumed"
     """Closures are begun again."""
+    COMMAND_GIVEN = "command given"
+    """Somebody used a control of a live view."""
     COORDINATOR_CLOSED = "coordinator closed"
     """The coordinator was closed, or the Dask client under it."""
 
@@ -124,3 +126,9 @@ class EventLog:
         """Return the events that are kept, the oldest first."""
         with self._lock:
             return tuple(self._events)
+
+    def since(self, when: float) -> tuple[Event, ...]:
+        """Return those later than that, in seconds since the epoch, the oldest first."""
+        with self._lock:
+            late = tuple(takewhile(lambda event: event.time > when, reversed(self._events)))
+        return late[::-1]

@@ -8,23 +8,55 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from time import monotonic
 
 import numpy as np
 
+from psnb.monitor.rate import Rate
 from psnb.monitor.statistics import MetricStatistics
 
 SMOOTHING = 0.02
 """Weight of a new value in the moving average: about the last hundred values count."""
 
 
+EXAMPLES = "examples"
+"""The metric that counts what was trained on: ``psnb.report(examples=len(batch))``."""
+
 _POINT = np.dtype([("step", "i8"), ("time", "f8"), ("value", "f8"), ("smoothed", "f8")])
 """One point; an array of them is copied in microseconds, so that a reader holds the lock
 briefly."""
 
 
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Points of a series from one on; each array has the shape ``(points,)``.
+
+    Attributes
+    ----------
+    start : int
+        The number of points before these.
+    thinnings : int
+        How often the series was thinned out; after that its points have other numbers.
+    steps : numpy.ndarray
+        int64: how many values had been reported.
+    times : numpy.ndarray
+        float64, seconds since the epoch.
+    values, averages : numpy.ndarray
+        float64; the second is smoothed.
+    """
+
+    start: int
+    thinnings: int
+    steps: np.ndarray
+    times: np.ndarray
+    values: np.ndarray
+    averages: np.ndarray
+
+
 @dataclass
 class _Series:
     stride: int = 1
+    thinnings: int = 0
     count: int = 0
     total: float = 0.0
     last: float = float("nan")
@@ -45,9 +77,10 @@ class History:
         then on only every second value is kept, so a series always spans the whole run.
     """
 
-    def __init__(self, capacity: int = 2048) -> None:
+    def __init__(self, capacity: int = 10_000) -> None:
         self._capacity = capacity
         self._series: dict[str, _Series] = {}
+        self._examples = Rate()
         self._lock = threading.Lock()  # guards _series and all in it
 
     def add(self, time: float, values: dict[str, float]) -> None:
@@ -61,6 +94,8 @@ class History:
             The reported metrics.
         """
         with self._lock:
+            if (examples := values.get(EXAMPLES)) is not None:
+                self._examples.add(examples, monotonic())
             for name, value in values.items():
                 series = self._series.get(name)
                 if series is None:
@@ -84,6 +119,12 @@ class History:
                         series.length = len(kept)
                         series.points[: series.length] = kept
                         series.stride *= 2
+                        series.thinnings += 1
+
+    def examples_per_second(self) -> float | None:
+        """Return how many `EXAMPLES` were reported a second lately; None if none ever were."""
+        with self._lock:
+            return self._examples.value(monotonic()) if EXAMPLES in self._series else None
 
     def metrics(self) -> dict[str, MetricStatistics]:
         """Return the newest figures of each metric, by name."""
@@ -92,6 +133,30 @@ class History:
                 name: MetricStatistics(s.count, s.last, s.smoothed, s.total)
                 for name, s in self._series.items()
             }
+
+    def points(self, name: str, thinnings: int = 0, start: int = 0) -> Points:
+        """Return one metric's points from one on, or all if it was thinned out meanwhile.
+
+        Parameters
+        ----------
+        name : str
+            A name that closures report.
+        thinnings, start : int
+            What earlier points ended with: those of an earlier `Points`, the second with its length
+            added.
+
+        Raises
+        ------
+        KeyError
+            If nothing of that name was reported yet.
+        """
+        with self._lock:
+            series = self._series[name]
+            if series.thinnings != thinnings:
+                start = 0
+            points = series.points[start : series.length].copy()
+            thinnings = series.thinnings
+        return Points(start, thinnings, *(points[field] for field in _POINT.names or ()))
 
     def series(self, name: str) -> dict[str, np.ndarray]:
         """Return one metric's points.

@@ -6,8 +6,10 @@ may keep it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from psnb.monitor.staleness import StalenessStatistics
 
@@ -32,6 +34,14 @@ class WorkerStatistics:
         Closures that ended there.
     busy_seconds : float
         Time that its threads spent inside closures, in seconds.
+    closures_per_second : float
+        Closures that ended there, over the last seconds.
+    busy : float
+        Share of its threads' time spent inside closures over the last seconds, 0 to 1.
+    memory : int or None
+        Bytes that its process takes; None as long as nobody knows.
+    last_error : str
+        What the last closure raised that failed there, in one line; empty if none did.
     """
 
     name: str
@@ -42,6 +52,69 @@ class WorkerStatistics:
     completed: int
     failed: int
     busy_seconds: float
+    closures_per_second: float = 0.0
+    busy: float = 0.0
+    memory: int | None = None
+    last_error: str = ""
+
+    @property
+    def host(self) -> str:
+        """The host that it runs on."""
+        return self.address.rpartition("//")[2].rpartition(":")[0].strip("[]")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatistics:
+    """One parameter server, as it was when it was last asked.
+
+    Attributes
+    ----------
+    name : str
+        Its name among the strategy's servers.
+    address : str
+        Its Dask address.
+    state : str
+        ``"unknown"`` (not asked yet), ``"serving"`` or ``"unreachable"``.
+    shards : int
+        Shards that it serves or keeps copies of.
+    bytes : int
+        Of parameters, optimizer state and index.
+    pulls_per_second, pushes_per_second : float
+        Reads and writes of variables and embeddings lately.
+    staleness : float
+        Mean of the updates lately; NaN if there was none.
+    """
+
+    name: str
+    address: str
+    state: str = "unknown"
+    shards: int = 0
+    bytes: int = 0
+    pulls_per_second: float = 0.0
+    pushes_per_second: float = 0.0
+    staleness: float = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStatistics:
+    """The newest checkpoint of a coordinator's `CheckpointManager`.
+
+    Attributes
+    ----------
+    state : str
+        ``"none"``, ``"saving"``, ``"saved"`` or ``"failed"``.
+    path : str
+        Where it is; empty until it is saved.
+    share : float
+        How much of the parameters is written, 0 to 1.
+    error : str
+        Why it failed; empty if it did not.
+    """
+
+    state: Literal["none", "saving", "saved", "failed"] = "none"
+    path: str = ""
+    share: float = 0.0
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +160,23 @@ class Statistics:
         How often a closure went back to the queue because its worker was lost.
     workers : tuple of WorkerStatistics
         Workers known so far, the lost ones among them, by index.
-    servers : tuple of str
-        Addresses of the parameter servers.
+    servers : tuple of ServerStatistics
+        The parameter servers. Their figures are asked for only while somebody watches.
     metrics : mapping of str to MetricStatistics
         What closures reported.
     staleness : StalenessStatistics
         How far behind the updates of closures were.
+    closures_per_second : float
+        Closures that ended over the last seconds.
+    eta : float or None
+        Seconds until all that is queued or in flight will have ended at this rate; None if nothing
+        is, or nothing ends.
+    examples : float or None
+        The sum of what closures reported as ``examples``; None if none did.
+    examples_per_second : float or None
+        The same over the last seconds.
+    checkpoint : CheckpointStatistics
+        The newest checkpoint.
     """
 
     state: str
@@ -104,6 +188,11 @@ class Statistics:
     cancelled: int
     retried: int
     workers: tuple[WorkerStatistics, ...]
-    servers: tuple[str, ...]
+    servers: tuple[ServerStatistics, ...]
     metrics: Mapping[str, MetricStatistics]
     staleness: StalenessStatistics
+    closures_per_second: float = 0.0
+    eta: float | None = None
+    examples: float | None = None
+    examples_per_second: float | None = None
+    checkpoint: CheckpointStatistics = CheckpointStatistics()

@@ -102,8 +102,12 @@ class LiveOptimizer:
 
     def current(self) -> Optimizer:
         """Ask the first shard's server for the optimizer as it is now."""
+        return self._reach().call([self.request()])[0]
+
+    def request(self) -> Request:
+        """Return what asks for the optimizer as it is."""
         shard, table = self._tables[0]
-        return self._reach().call([Request(shard, table, "optimizer", {})])[0]
+        return Request(shard, table, "optimizer", {})
 
     def describe(self) -> dict[str, Any]:
         """Return name and current hyperparameters as JSON can hold them."""

@@ -25,14 +25,14 @@ class Outbox:
     unstarted : collection
         Its length tells how many closures wait to be run.
     send : callable
-        Sends lists of results and reports; called by any thread.
+        Sends lists of results and reports, and what else it is given; called by any thread.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         unstarted: Sized,
-        send: Callable[[list[Any], list[Any]], None],
+        send: Callable[..., None],
     ) -> None:
         self._loop, self._unstarted, self._send = loop, unstarted, send
         self._lock = threading.Lock()  # guards the next three, used by several threads
@@ -63,12 +63,12 @@ class Outbox:
         with self._lock:
             self._reports.append((when, values))
 
-    def flush(self) -> None:
-        """Send all there is, if only a sign of life; any thread."""
+    def flush(self, **more: int) -> None:
+        """Send all there is, if only a sign of life, and what else is to be told; any thread."""
         with self._lock:
             results, self._results = self._results, []
             reports, self._reports = self._reports, []
-        self._send(results, reports)
+        self._send(results, reports, **more)
 
     def _tick(self) -> None:
         with self._lock:

@@ -26,6 +26,7 @@ and back, at least every ``beat`` seconds as a sign of life::
      "returned": [closure id],                               not begun, and not going to be
      "leaving": bool}                                        Dask closes the worker: send no more
     {..., "flushed": (error, staleness)}                     servers have what was held, or why not
+    {..., "memory": int}                                     bytes that the process takes
 
 Threads: the event loop reads and writes the connection; ``psnb-closure`` threads, as many as the
 Dask worker has, run the work in the order in which it came. They hand over results through
@@ -45,6 +46,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+import psutil
 from distributed import Worker
 from distributed.comm import Comm
 
@@ -186,9 +188,10 @@ class Session:
         self._comm.abort()
 
     async def _give_signs_of_life(self) -> None:
+        process = psutil.Process()
         while True:
             await asyncio.sleep(self._beat)
-            self._outbox.flush()
+            self._outbox.flush(memory=process.memory_info().rss)
 
     def _send(
         self,

@@ -19,6 +19,7 @@ from psnb.server.copy import DEPOSED, DONE, ITSELF, Connect, Copy, CopyState
 from psnb.server.reply import Answer, Reply
 from psnb.server.shard import Content, Shard
 from psnb.server.tables import TABLES
+from psnb.server.traffic import Traffic
 
 Operation = tuple[int, str, str, Any]
 """The number of a shard, a table there or "", an operation and its arguments."""
@@ -75,6 +76,7 @@ class Host:
         self._name = name
         self._held: dict[int, _Held] = {}
         self._filling: set[asyncio.Task[None]] = set()
+        self._traffic = Traffic()
 
     def run(self, operations: Sequence[Operation], reply: Reply, connect: Connect) -> None:
         """Run the operations of a message, without others in between."""
@@ -108,6 +110,7 @@ class Host:
             if held is None or held.role is not Role.PRIMARY:
                 return ("moved",)
             result = held.shard.call(table, name, arguments)
+            self._traffic.count(table, name, arguments, result)
             if held.copies and held.shard.changes(table, name):
                 for copy in held.copies.values():
                     copy.forward(table, name, arguments, reply, len(reply.answers))
@@ -135,6 +138,8 @@ class Host:
                 return self._describe()
             case "statistics":
                 return self._statistics()
+            case "load":
+                return self._load()
             case "copy":
                 return self._copy(connect=connect, **arguments)
             case "let_go":
@@ -164,6 +169,18 @@ class Host:
     def _statistics(self) -> dict[int, dict[str, int]]:
         """Return the bytes of all tables of each shard, copies too."""
         return {index: held.shard.call("", "statistics", {}) for index, held in self._held.items()}
+
+    def _load(self) -> dict[str, int]:
+        """Return how much it holds, and was asked to do since it was started."""
+        traffic = self._traffic
+        return {
+            "shards": len(self._held),
+            "bytes": sum(sum(tables.values()) for tables in self._statistics().values()),
+            "pulls": traffic.pulls,
+            "pushes": traffic.pushes,
+            "updates": traffic.updates,
+            "staleness": traffic.staleness,
+        }
 
     def _copy(self, index: int, address: str, key: str, connect: Connect) -> None:
         """Begin to fill a copy on another server."""

@@ -27,7 +27,7 @@ from psnb.errors import (
     CoordinatorClosedError,
 )
 from psnb.modes import Async, Mode, Sync, check_mode
-from psnb.monitor import Event
+from psnb.monitor import Event, ServerStatistics
 from psnb.parameters import (
     CommTransport,
     Embedding,
@@ -53,6 +53,7 @@ from psnb.strategy.rebalancing import rebalance
 from psnb.strategy.recovery import find_lost, host_again, replace_servers
 from psnb.strategy.registry import Registry
 from psnb.strategy.servers import Servers, begin
+from psnb.strategy.watch import ServerWatch
 
 _ASYNC = Async()
 
@@ -175,7 +176,8 @@ class ParameterServerStrategy:
         self.mode = mode
         self._keeper = Keeper(client, self._servers, self._orders) if replicas else None
         # Dropped without a word, it takes its connections with it; handles keep the transport only.
-        self._hang_up = weakref.finalize(self, _hang_up, self._transport, self._keeper)
+        self._watch = ServerWatch(self._servers, self._transport, self._registry.all)
+        self._hang_up = weakref.finalize(self, _hang_up, self._transport, self._keeper, self._watch)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.num_servers} servers"
@@ -488,9 +490,21 @@ class ParameterServerStrategy:
             self._keeper.want(len(self._servers.running))
         return moved
 
-    def server_events(self) -> tuple[Event, ...]:
-        """Return what happened to servers and shards, the oldest first; cheap, any thread."""
-        return self._servers.events.all()
+    def watch(self) -> None:
+        """Keep `server_statistics` and `optimizers` fresh for some seconds; cheap, never waits."""
+        self._watch.keep()
+
+    def server_statistics(self) -> tuple[ServerStatistics, ...]:
+        """Return how the servers fared when they were last asked (`watch`); cheap, any thread."""
+        return self._watch.statistics()
+
+    def optimizers(self) -> Mapping[str, Optimizer]:
+        """Return what each parameter's optimizer was set to when last asked, likewise."""
+        return self._watch.optimizers()
+
+    def server_events(self, since: float = 0.0) -> tuple[Event, ...]:
+        """Return what happened to servers and shards after a time, the oldest first; any thread."""
+        return self._servers.events.since(since)
 
     def note_checkpoint(self, path: Path) -> None:
         """Remember what to `recover` from; for `CheckpointManager`."""
@@ -542,7 +556,8 @@ class ParameterServerStrategy:
             return lost
 
 
-def _hang_up(transport: CommTransport, keeper: Keeper | None) -> None:
+def _hang_up(transport: CommTransport, keeper: Keeper | None, watch: ServerWatch) -> None:
     if keeper is not None:
         keeper.close()
-    transport.close()
+    transport.close()  # what the watch has asked for ends with it
+    watch.stop()

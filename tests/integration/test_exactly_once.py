@@ -140,6 +140,7 @@ def soak(
             table.push([row], -np.ones((1, 4), np.float32))
 
         scheduled = kills = server_kills = 0
+        killed: object = None
         per_row = np.zeros(10, np.int64)
         end = time.monotonic() + seconds
         next_kill = time.monotonic() + 1
@@ -156,9 +157,13 @@ def soak(
                 if ready:
                     _kill_listener(rng.choice(ready).address)
                     kills += 1
-                places = strategy._servers.layout.places
-                if all(place.replica is not None for place in places):
-                    _kill_listener(rng.choice(strategy.server_addresses))
+                servers = strategy._servers
+                # One at a time: a second one dead, before anybody has noticed the first, is what
+                # two copies do not survive.
+                noticed = killed not in servers.running
+                if noticed and all(place.replica is not None for place in servers.layout.places):
+                    killed = rng.choice(servers.running)
+                    _kill_listener(killed.address)
                     server_kills += 1
                 next_kill = time.monotonic() + rng.uniform(0.2, 2.0)
             pause.wait(0.02)

@@ -175,7 +175,7 @@ def test_reports_reach_statistics_and_history(coordinator: psnb.ClusterCoordinat
     metrics = coordinator.statistics().metrics
     assert metrics["loss"].total == 45
     assert metrics["constant"].smoothed == 2
-    assert sorted(coordinator.history.series("loss")["value"]) == list(range(10))
+    assert sorted(coordinator.history()["loss"]["value"]) == list(range(10))
 
 
 def test_a_long_closure_reports_while_it_runs(coordinator: psnb.ClusterCoordinator) -> None:

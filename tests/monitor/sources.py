@@ -1,37 +1,101 @@
-"""Coordinators for the widget's tests: figures that tests set, and nothing behind them."""
+"""Coordinators for the views' tests: figures that tests set, and nothing behind them."""
 
 from __future__ import annotations
 
+import pickle
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from psnb.monitor.history import History
+from psnb.monitor.events import Event
+from psnb.monitor.protocol import CommandName, Identity
+from psnb.monitor.records import Records
 from psnb.monitor.staleness import Staleness
-from psnb.monitor.statistics import Statistics, WorkerStatistics
+from psnb.monitor.statistics import ServerStatistics, Statistics, WorkerStatistics
 
 DEADLINE = 10.0
 
 WORKER = WorkerStatistics("alice", "tcp://127.0.0.1:1", 0, "ready", 2, 10, 1, 3.5)
+SERVER = ServerStatistics("server 0", "tcp://127.0.0.1:9", "serving", 1, 1000)
 STATISTICS = Statistics(
-    "idle", 7.0, 5, 2, 10, 1, 3, 4, (WORKER,), ("tcp://127.0.0.1:9",), {}, Staleness().statistics()
+    "idle", 7.0, 5, 2, 10, 1, 3, 4, (WORKER,), (SERVER,), {}, Staleness().statistics()
 )
 
 
 class FakeSource:
-    """A coordinator's outside, with figures that tests set."""
+    """A coordinator's outside, with figures that tests set, noting what it is told to do."""
+
+    id = "c0ffee"
 
     def __init__(self, **changes: Any) -> None:
-        self.history = History()
+        self.records = Records.empty(pickle.loads)
         self.now = replace(STATISTICS, **changes)
         self.error: Exception | None = None
         self.asked = threading.Semaphore(0)  # Released at each look at the source.
+        self.done: list[tuple[Any, ...]] = []
+        self.told: list[str] = []
+        self.refused: dict[CommandName, str] = {}
+        self.rates: dict[str, tuple[str, float | str]] = {"users": ("Adagrad", 0.5)}
 
     def statistics(self) -> Statistics:
         self.asked.release()
         if self.error is not None:
             raise self.error
-        return replace(self.now, metrics=self.history.metrics())
+        return replace(self.now, metrics=self.records.history.metrics())
+
+    def events(self, since: float = 0.0) -> tuple[Event, ...]:
+        return self.records.events.since(since)
+
+    def identity(self) -> Identity:
+        return Identity(
+            name="abc",
+            kernel="",
+            process=1,
+            host="here",
+            cluster="tcp://127.0.0.1:2",
+            dashboard="",
+            started=0.0,
+        )
+
+    def optimizers(self) -> Mapping[str, tuple[str, float | str]]:
+        return self.rates
+
+    def controls(self) -> dict[CommandName, str]:
+        return self.refused
+
+    def watch(self) -> None:
+        pass
+
+    def pause(self) -> None:
+        self._do("pause")
+
+    def resume(self) -> None:
+        self._do("resume")
+
+    def drain(self, timeout: float | None = None) -> None:
+        self._do("drain")
+
+    def cancel_queued(self) -> int:
+        self._do("cancel_queued")
+        return 1234
+
+    def checkpoint(self) -> Path:
+        self._do("checkpoint")
+        return Path("here") / "checkpoint-1"
+
+    def set_learning_rate(self, parameter: str, value: float) -> None:
+        self._do("set_learning_rate", parameter, value)
+
+    def add_worker(self) -> None:
+        self._do("add_worker")
+
+    def retire_worker(self, worker: str) -> None:
+        self._do("retire_worker", worker)
+
+    def note_command(self, message: str) -> None:
+        self.told.append(message)
 
     def set(self, **changes: Any) -> None:
         self.now = replace(self.now, **changes)
@@ -43,9 +107,14 @@ class FakeSource:
         for _ in range(count):
             assert self.asked.acquire(timeout=DEADLINE), "the publisher does not look"
 
+    def _do(self, *what: Any) -> None:
+        if self.error is not None:
+            raise self.error
+        self.done.append(what)
+
 
 def reporting(*values: float) -> FakeSource:
     source = FakeSource()
     for step, value in enumerate(values):
-        source.history.add(float(step), {"loss": value})
+        source.records.history.add(float(step), {"loss": value})
     return source

@@ -1,0 +1,45 @@
+"""A figure of what closures reported, for papers; a live view is the widget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from psnb.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def plot(
+    history: Mapping[str, Mapping[str, np.ndarray]],
+    metrics: Sequence[str] | None = None,
+    *,
+    log: bool = False,
+) -> Figure:
+    """Draw metrics, each on axes of its own; see `ClusterCoordinator.plot`."""
+    names = list(history) if metrics is None else list(metrics)
+    for name in names:
+        if name not in history:
+            known = ", ".join(map(repr, history)) or "nothing"
+            raise ConfigurationError(f"no closure has reported {name!r} yet; there is {known}")
+    if not names:
+        raise ConfigurationError("no closure has reported anything yet: psnb.report(loss=...)")
+    # The object-oriented interface: no window system is asked for, no global state is left behind.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 2.8 * len(names)), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, name in zip(figure.subplots(len(names), squeeze=False)[:, 0], names, strict=True):
+        series = history[name]
+        axes.plot(series["step"], series["value"], color="tab:blue", alpha=0.3, linewidth=0.8)
+        axes.plot(series["step"], series["smoothed"], color="tab:blue", linewidth=1.6)
+        # Names are the user's: none of them is meant as mathematics.
+        axes.set_ylabel(name, parse_math=False)
+        axes.set_yscale("log" if log else "linear")
+        axes.set_xlabel("values reported")
+        axes.grid(alpha=0.25)
+    return figure

@@ -1,0 +1,109 @@
+"""What the controls of a view do."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from psnb.errors import CheckpointError
+from psnb.monitor.commands import execute
+from psnb.monitor.protocol import VERSION, Reply
+from tests.monitor.sources import DEADLINE, FakeSource
+
+
+def command(name: str, **arguments: Any) -> dict[str, Any]:
+    return {
+        "type": "command",
+        "version": VERSION,
+        "id": "7",
+        "coordinator": "c0ffee",
+        "command": name,
+        "arguments": arguments,
+    }
+
+
+def answer(source: FakeSource, message: object) -> Reply:
+    replies: list[Reply] = []
+    came = threading.Event()
+
+    def reply(each: Reply) -> None:
+        replies.append(each)
+        came.set()
+
+    execute(source, message, "the test", reply)
+    assert came.wait(DEADLINE)
+    (only,) = replies
+    return only
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "done"),
+    [
+        ("pause", {}, ("pause",)),
+        ("resume", {}, ("resume",)),
+        ("drain", {}, ("drain",)),
+        ("cancel_queued", {}, ("cancel_queued",)),
+        ("checkpoint", {}, ("checkpoint",)),
+        ("add_worker", {}, ("add_worker",)),
+        ("retire_worker", {"worker": "alice"}, ("retire_worker", "alice")),
+        (
+            "set_learning_rate",
+            {"parameter": "users", "value": 1},
+            ("set_learning_rate", "users", 1.0),
+        ),
+    ],
+)
+def test_a_command_is_done_and_noted(
+    name: str, arguments: dict[str, Any], done: tuple[Any, ...]
+) -> None:
+    source = FakeSource()
+    reply = answer(source, command(name, **arguments))
+    assert (reply["id"], reply["error"]) == ("7", "")
+    assert reply["result"]
+    assert source.done == [done]
+    (told,) = source.told
+    assert name.replace("_", " ") in told
+    assert "the test" in told
+
+
+def test_what_a_command_raises_comes_back() -> None:
+    source = FakeSource()
+    source.error = CheckpointError("the disk is full")
+    assert answer(source, command("checkpoint"))["error"] == "the disk is full"
+
+
+def test_a_bug_comes_back_with_its_type(caplog: pytest.LogCaptureFixture) -> None:
+    source = FakeSource()
+    source.error = KeyError("x")
+    assert answer(source, command("pause"))["error"] == "KeyError: 'x'"
+    assert "failed" in caplog.text
+
+
+def test_a_control_that_cannot_be_used_says_why() -> None:
+    source = FakeSource()
+    source.refused = {"pause": "it is paused already"}
+    assert answer(source, command("pause"))["error"] == "it is paused already"
+    assert source.done == []
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (None, "no command"),
+        ({"type": "hello"}, "no command"),
+        ({**command("pause"), "version": 99}, "reload"),
+        (command("explode"), "explode"),
+        (command("pause", now=True), "no arguments"),
+        (command("retire_worker"), "worker"),
+        (command("retire_worker", worker=3), "cannot be 3"),
+        (command("set_learning_rate", parameter="users", value="x"), "cannot be 'x'"),
+        (command("set_learning_rate", parameter="users", value=True), "cannot be True"),
+        (command("set_learning_rate", parameter="users", value=float("nan")), "finite"),
+    ],
+)
+def test_a_bad_message_gets_an_error_and_changes_nothing(message: object, says: str) -> None:
+    source = FakeSource()
+    assert says in answer(source, message)["error"]
+    assert source.done == []

@@ -1,0 +1,60 @@
+"""Failures of closures, as people see them."""
+
+from __future__ import annotations
+
+import pickle
+
+from psnb.monitor.failures import MOST_FAILURES, FailureLog
+from psnb.runtime import pack_error, unpack_error
+
+
+def failed(message: str) -> bytes:
+    try:
+        raise ValueError(message)
+    except ValueError as error:
+        return pack_error(error, ["in closure step(1) on worker 'alice', attempt 1"])
+
+
+def test_a_failure_tells_type_message_place_and_traceback() -> None:
+    log = FailureLog(unpack_error)
+    log.add("alice", "step #7", failed("bad batch\nsecond line"))
+    (failure,) = log.since(0)
+    assert (failure.number, failure.worker, failure.closure) == (0, "alice", "step #7")
+    assert failure.error == "ValueError: bad batch"
+    assert "in closure step(1)" in failure.traceback
+    assert "raise ValueError(message)" in failure.traceback
+
+
+def test_only_those_that_are_new_are_told_again() -> None:
+    log = FailureLog(unpack_error)
+    log.add("alice", "a #1", failed("first"))
+    log.add("alice", "b #2", failed("second"))
+    assert [each.error for each in log.since(1)] == ["ValueError: second"]
+
+
+def test_the_last_error_of_a_worker_is_its_own() -> None:
+    log = FailureLog(unpack_error)
+    log.add("alice", "a #1", failed("first"))
+    log.add("bob", "b #2", failed("second"))
+    assert log.last_of("alice") == "ValueError: first"
+    assert log.last_of("carol") == ""
+
+
+def test_the_oldest_are_forgotten() -> None:
+    log = FailureLog(pickle.loads)
+    packed = pickle.dumps(KeyError("x"))
+    for _ in range(MOST_FAILURES + 5):
+        log.add("alice", "a #1", packed)
+    kept = log.since(0)
+    assert (len(kept), kept[0].number) == (MOST_FAILURES, 5)
+
+
+class SilentError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_an_exception_whose_message_raises_is_told_by_its_type() -> None:
+    log = FailureLog(lambda packed: SilentError())
+    log.add("alice", "a #1", b"")
+    assert log.last_of("alice").startswith("SilentError")

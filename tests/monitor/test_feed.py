@@ -1,0 +1,141 @@
+"""The updates that one view gets."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import pickle
+from dataclasses import replace
+
+import numpy as np
+
+from psnb.monitor.events import EventKind
+from psnb.monitor.feed import Feed
+from psnb.monitor.protocol import VERSION, Metric, Update
+from psnb.monitor.statistics import CheckpointStatistics
+from tests.monitor.sources import WORKER, FakeSource, reporting
+
+
+def told(feed: Feed, source: FakeSource, now: float = 100.0, full: bool = False) -> Update:
+    update = feed.next(source, now, full)
+    assert update is not None
+    assert json.loads(json.dumps(update, allow_nan=False)) == json.loads(json.dumps(update))
+    return update
+
+
+def unpacked(packed: str) -> list[float]:
+    return np.frombuffer(base64.b64decode(packed), "<f8").tolist()
+
+
+def values(metric: Metric) -> list[float]:
+    return unpacked(metric["values"])
+
+
+def test_the_first_update_has_every_part() -> None:
+    update = told(Feed(), reporting(3.0))
+    assert set(update) == set(Update.__annotations__)
+    assert (update["full"], update["version"], update["sequence"]) == (True, VERSION, 0)
+
+
+def test_nothing_is_told_twice() -> None:
+    feed, source = Feed(), reporting(3.0)
+    source.set(state="running")
+    told(feed, source)
+    update = told(feed, source, 100.25)
+    assert set(update) == {"type", "version", "coordinator", "sequence", "full", "summary"}
+    assert update["sequence"] == 1
+
+
+def test_an_idle_coordinator_is_told_of_rarely() -> None:
+    feed, source = Feed(), FakeSource()
+    told(feed, source)
+    assert feed.next(source, 100.5) is None
+    assert feed.next(source, 120.0) is not None
+
+
+def test_new_points_are_appended() -> None:
+    feed, source = Feed(), reporting(3.0, 2.0)
+    told(feed, source)
+    source.records.history.add(2.0, {"loss": 1.0})
+    (metric,) = told(feed, source, 100.25)["metrics"]
+    assert (metric["start"], values(metric), metric["count"]) == (2, [1.0], 3)
+
+
+def test_a_series_that_was_thinned_out_is_told_anew() -> None:
+    feed, source = Feed(), reporting(*range(9_999))
+    told(feed, source)
+    source.records.history.add(0.0, {"loss": 0.0})
+    (metric,) = told(feed, source, 100.25)["metrics"]
+    assert (metric["start"], len(values(metric))) == (0, 5_000)
+
+
+def test_nan_and_infinities_travel() -> None:
+    update = told(Feed(), reporting(1.0, math.inf, math.nan))
+    (metric,) = update["metrics"]
+    assert metric["last"] == "nan"
+    assert values(metric)[:2] == [1.0, math.inf]
+    assert math.isnan(values(metric)[2])
+
+
+def test_only_workers_that_changed_are_told() -> None:
+    feed = Feed()
+    bob = replace(WORKER, name="bob", index=1)
+    source = FakeSource(workers=(WORKER, bob))
+    told(feed, source)
+    source.set(workers=(WORKER, replace(bob, state="lost")))
+    (row,) = told(feed, source, 100.25)["workers"]
+    assert (row["name"], row["state"], row["host"]) == ("bob", "lost", "127.0.0.1")
+
+
+def test_failures_and_events_are_appended() -> None:
+    feed, source = Feed(), FakeSource()
+    told(feed, source)
+    source.records.failures.add("alice", "step #1", pickle.dumps(ValueError("no")))
+    source.records.events.add(EventKind.WORKER_LOST, "alice was lost", "alice")
+    update = told(feed, source, 100.25)
+    assert [each["error"] for each in update["failures"]] == ["ValueError: no"]
+    assert [each["kind"] for each in update["events"]] == ["worker lost"]
+    source.records.failures.add("alice", "step #2", pickle.dumps(ValueError("again")))
+    update = told(feed, source, 100.5)
+    assert [each["number"] for each in update["failures"]] == [1]
+    assert "events" not in update
+
+
+def test_spans_that_grew_are_told_again() -> None:
+    feed, source = Feed(), FakeSource()
+    source.records.timeline.add(0, [0.01], 0, 1, 99.0)
+    told(feed, source)
+    source.records.timeline.add(0, [0.01], 0, 1, 99.02)
+    (span,) = told(feed, source, 100.25)["timeline"]
+    assert span["closures"] == 2
+
+
+def test_parts_that_are_whole_are_told_when_they_change() -> None:
+    feed, source = Feed(), FakeSource()
+    told(feed, source)
+    source.rates = {"users": ("Adagrad", 0.1)}
+    source.set(checkpoint=CheckpointStatistics("saved", "here", 1.0))
+    update = told(feed, source, 100.25)
+    assert update["optimizers"][0]["learning_rate"] == 0.1
+    assert update["checkpoint"]["path"] == "here"
+    assert "servers" not in update
+
+
+def test_whoever_asks_gets_everything_again() -> None:
+    feed, source = Feed(), reporting(3.0, 2.0)
+    source.records.failures.add("alice", "step #1", pickle.dumps(ValueError("no")))
+    first = told(feed, source)
+    again = told(feed, source, 100.25, full=True)
+    assert again["full"]
+    for part in ("metrics", "failures", "workers", "servers", "optimizers", "controls"):
+        assert again[part] == first[part]  # type: ignore[literal-required]
+
+
+def test_the_depth_of_the_queue_goes_back_a_minute() -> None:
+    feed, source = Feed(), FakeSource()
+    for second in range(100):
+        source.set(queued=second)
+        feed.next(source, float(second))
+    depth = told(feed, source, 99.5, full=True)["depth"]
+    assert (depth[0][:2], depth[-1][:2]) == ((40.0, 40), (99.5, 99))
