@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from psnb.monitor import (
     LiveView,
     Records,
     Statistics,
+    in_notebook,
     kernel_id,
     plot,
 )
@@ -83,8 +84,19 @@ class Watched:
         metrics = ", ".join(f"{name} {m.smoothed:.4g}" for name, m in s.metrics.items())
         return f"{text}; {metrics}>" if metrics else f"{text}>"
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        return self._view.mimebundle(self, **options)
+    def dashboard(self) -> None:
+        """Show the live dashboard below this cell, as the coordinator does as a cell's last line.
+
+        It follows the coordinator also while another cell blocks in `join`, and its buttons work
+        then. When the coordinator is closed, its final state takes the place. Outside of notebooks
+        this prints a line.
+        """
+        self._view.show(self)
+
+    def _ipython_display_(self) -> None:
+        if not in_notebook():
+            raise NotImplementedError  # IPython takes the repr then.
+        self._view.show(self)
 
     @property
     def id(self) -> str:

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
 _SCRIPT = Path(__file__).parent / "static" / "widget.js"
 
+AS_IT_WAS = "This is how it was when the cell ran."
+
 NOT_BUILT = (
-    "This is how it was when the cell ran. For a live view, build the page's part of psnb with "
-    "`make frontend` (it takes Node), and restart the kernel."
+    f"{AS_IT_WAS} For a live view, build what pages need with `make frontend` (it takes Node), and "
+    "restart the kernel."
 )
 
 
@@ -91,8 +93,8 @@ class LiveView:
             if self._widget is None or not self._widget.live:
                 self._widget = CoordinatorWidget(source)
             widget = self._widget
-        live, _ = widget._repr_mimebundle_()
-        return {**live, "text/html": render(update), **text}
+        live = {"application/vnd.jupyter.widget-view+json": widget.get_view_spec()}
+        return {**live, "text/html": render(update, AS_IT_WAS), **text}
 
 
 def _state(source: Source) -> Update:

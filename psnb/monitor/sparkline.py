@@ -12,8 +12,8 @@ from psnb.monitor.protocol import Metric, Packed
 WIDTH, HEIGHT = 240, 70
 """Size in CSS pixels."""
 
-MOST_POINTS = WIDTH
-"""Points drawn of one series: more than one a pixel cannot be seen."""
+MOST_POINTS = WIDTH // 2
+"""Points drawn of one series: enough for the eye, and the page is kept with the notebook."""
 
 _MARGIN = 3
 

@@ -11,7 +11,8 @@ cells, so that clicks work while a cell blocks in ``join``. Two things of the ke
   psnb's messages are handled without: they draw nothing.
 
 Elsewhere (older kernels, pages that know no subshells) messages wait until the running cell has
-ended; `waits_for_cells` tells. ``tests/browser/test_subshell.py`` fails when Jupyter changes this.
+ended; `must_wait` and `has_waited` tell. ``tests/browser/test_clicks.py`` fails when Jupyter
+changes any of this.
 """
 
 from __future__ import annotations
@@ -36,6 +37,16 @@ def handle_beside_cells(comm: Any, handle: Callable[[dict[str, Any]], object]) -
         comm._reply_subshell_for = lambda data, default: default
 
 
-def waits_for_cells() -> bool:
-    """Return, while a message is handled, whether it had to wait until no cell ran."""
+def must_wait(comm: Any) -> bool:
+    """Return whether messages certainly wait for cells, because the kernel has no subshells."""
+    kernel = getattr(comm, "kernel", None)
+    features = getattr(kernel, "kernel_info", {}).get("supported_features", ())
+    return kernel is not None and "kernel subshells" not in features
+
+
+def has_waited() -> bool:
+    """Return, while a message is handled, whether it was handled where cells run.
+
+    A page's very first message may be although later ones are not: it comes before its subshell.
+    """
     return threading.current_thread() is threading.main_thread()

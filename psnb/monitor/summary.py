@@ -145,7 +145,8 @@ def _servers(servers: list[ServerRow]) -> str:
             (
                 *(row["name"], row["state"], str(row["shards"]), _bytes(row["bytes"])),
                 *(_number(row["pulls_per_second"]), _number(row["pushes_per_second"])),
-                _number(row["staleness"]),
+                # NaN if there was no update, not if one was NaN.
+                "" if row["staleness"] == "nan" else _number(row["staleness"]),
             )
             for row in servers
         ],

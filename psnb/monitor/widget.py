@@ -23,7 +23,7 @@ from psnb.monitor.commands import execute
 from psnb.monitor.protocol import VERSION, Reply, Update
 from psnb.monitor.publisher import INTERVAL, Publisher
 from psnb.monitor.source import Source
-from psnb.monitor.subshell import handle_beside_cells, waits_for_cells
+from psnb.monitor.subshell import handle_beside_cells, has_waited, must_wait
 
 STATIC = Path(__file__).with_name("static")
 """Where ``make frontend`` puts what the page needs."""
@@ -60,11 +60,12 @@ class CoordinatorWidget(anywidget.AnyWidget):
         self._source = weakref.ref(source)
         self._publisher = Publisher(source, self._show, "psnb-widget", interval)
         self._full = self._latest = self._publisher.first
-        self._waits = False
+        self._waits = False  # whether clicks are handled between cells only, as far as known
         # Given here, it travels in the message that opens the comm: the page never draws nothing.
         super().__init__(first=json.dumps(self._full))
         self.on_msg(self._receive)
         handle_beside_cells(self.comm, self._handle_msg)
+        self._waits = must_wait(self.comm)
         self._publisher.start()
 
     @property
@@ -108,13 +109,12 @@ class CoordinatorWidget(anywidget.AnyWidget):
 
     def _receive(self, _widget: object, content: object, _buffers: object) -> None:
         message = _parsed(content)
-        waits = waits_for_cells()
-        hello = isinstance(message, dict) and message.get("type") == "hello"
-        if hello or waits != self._waits:
-            self._waits = waits
+        if isinstance(message, dict) and message.get("type") == "hello":
             self._greet()
-        if hello:
             return
+        if has_waited() != self._waits:
+            self._waits = not self._waits
+            self._greet()
         source = self._source()
         if source is not None:
             execute(source, message, "the widget", self._tell)

@@ -1,0 +1,73 @@
+"""Messages that are handled while a cell runs: what is changed of a comm, and of which."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from ipykernel.comm.comm import BaseComm
+from IPython.core.interactiveshell import InteractiveShell
+
+from psnb.monitor.subshell import handle_beside_cells, must_wait
+
+MESSAGE = {"content": {"comm_id": "1", "data": {}}}
+
+
+def new_comm() -> Any:
+    return BaseComm(target_name="psnb-test")
+
+
+def test_messages_go_where_the_page_sends_them() -> None:
+    mine, other = new_comm(), new_comm()
+    for each in (mine, other):
+        each._reply_subshell_id = "the shell that published last"
+    handle_beside_cells(mine, print)
+    assert mine._reply_subshell_for({}, "the page's") == "the page's"
+    assert other._reply_subshell_for({}, "the page's") == "the shell that published last"
+
+
+def test_the_hook_of_this_ipykernel_is_the_one_that_is_replaced() -> None:
+    assert hasattr(BaseComm, "_reply_subshell_for"), (
+        "ipykernel routes comm messages in another way: see psnb.monitor.subshell"
+    )
+
+
+def test_a_message_fires_no_events_of_a_cell() -> None:
+    shell = InteractiveShell.instance()
+    fired: list[str] = []
+    got: list[dict[str, Any]] = []
+    notes = {
+        name: (lambda name=name: fired.append(name)) for name in ("pre_execute", "post_execute")
+    }
+    for name, note in notes.items():
+        shell.events.register(name, note)
+    try:
+        plain, mine = new_comm(), new_comm()
+        plain.on_msg(got.append)
+        plain.handle_msg(MESSAGE)
+        assert fired == ["pre_execute", "post_execute"], (
+            "comms fire no events: it is needed no more"
+        )
+        handle_beside_cells(mine, got.append)
+        mine.handle_msg(MESSAGE)
+    finally:
+        for name, note in notes.items():
+            shell.events.unregister(name, note)
+        InteractiveShell.clear_instance()
+    assert fired == ["pre_execute", "post_execute"]
+    assert got == [MESSAGE, MESSAGE]
+
+
+def test_a_comm_without_the_hook_is_taken_as_it_is() -> None:
+    bare = SimpleNamespace()
+    handle_beside_cells(bare, print)
+    assert vars(bare) == {"handle_msg": print}
+
+
+def test_a_kernel_without_subshells_lets_messages_wait() -> None:
+    old = SimpleNamespace(kernel=SimpleNamespace(kernel_info={"supported_features": ["debugger"]}))
+    new = SimpleNamespace(
+        kernel=SimpleNamespace(kernel_info={"supported_features": ["kernel subshells"]})
+    )
+    assert must_wait(old)
+    assert not must_wait(new)
