@@ -12,9 +12,12 @@ from psnb.coordinator import (
 )
 from psnb.modes import Async, BoundedStaleness, Geo, Sync
 from psnb.monitor import (
+    CheckpointStatistics,
     Event,
     EventKind,
+    Failure,
     MetricStatistics,
+    ServerStatistics,
     StalenessStatistics,
     Statistics,
     WorkerStatistics,
@@ -70,6 +73,7 @@ __all__ = [
     "Async",
     "BoundedStaleness",
     "CheckpointManager",
+    "CheckpointStatistics",
     "ClosureStatus",
     "ClusterCoordinator",
     "Constant",
@@ -81,6 +85,7 @@ __all__ = [
     "Event",
     "EventKind",
     "ExponentialDecay",
+    "Failure",
     "FixedShards",
     "Geo",
     "Initializer",
@@ -100,6 +105,7 @@ __all__ = [
     "RemoteValue",
     "RowStatistics",
     "Schedule",
+    "ServerStatistics",
     "StalenessStatistics",
     "Statistics",
     "Sync",

@@ -23,6 +23,7 @@ PUBLIC = [
     *("Admission", "Always", "CountFilter", "CtrAccessor", "Probability"),
     *("EmbeddingStatistics", "RowStatistics", "StalenessStatistics"),
     *("Async", "BoundedStaleness", "Geo", "Sync"),
+    *("CheckpointStatistics", "Failure", "ServerStatistics"),
     *("CheckpointManager", "ClosureStatus", "ClusterCoordinator", "Constant"),
     *("Embedding", "Event", "EventKind", "FixedShards", "Initializer", "InputContext"),
     *("MaxSize", "MetricStatistics", "MinSize", "Normal"),
@@ -53,6 +54,8 @@ PURE = [
     *("coordinator/staleness_gate.py", "coordinator/flush_gate.py"),
     *("modes.py", "monitor/staleness.py", "server/duplicates.py", "server/rounds.py"),
     *("coordinator/workload.py", "demand.py", "monitor/events.py"),
+    *("monitor/protocol.py", "monitor/feed.py", "monitor/rate.py", "monitor/failures.py"),
+    *("monitor/timeline.py", "monitor/source.py", "monitor/commands.py", "server/traffic.py"),
     *(
         "server/kernels.py",
         "server/table.py",

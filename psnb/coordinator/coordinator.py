@@ -31,7 +31,7 @@ from psnb.coordinator.structure import map_structure
 from psnb.coordinator.timeouts import DRAIN, HEARTBEAT, Timeouts
 from psnb.coordinator.watched import Watched
 from psnb.errors import ConfigurationError, CoordinatorClosedError
-from psnb.monitor import Records
+from psnb.monitor import ProgressLine, Records, wanted
 from psnb.runtime import make_dataset, unpack_error
 from psnb.strategy import ParameterServerStrategy
 
@@ -267,13 +267,16 @@ class ClusterCoordinator(Watched):
             for args in zip(*iterables, strict=False)
         ]
 
-    def join(self, timeout: float | None = None) -> None:
+    def join(self, timeout: float | None = None, *, progress: bool | None = None) -> None:
         """Wait until every scheduled closure has ended, and has had its effect on the parameters.
 
         Parameters
         ----------
         timeout : float, optional
             Seconds to wait at most; None waits for as long as it takes.
+        progress : bool, optional
+            Whether to tell in a line on stderr how the work goes, when it takes more than a second;
+            if left out, where that is a terminal. (In a notebook, show the coordinator.)
 
         Raises
         ------
@@ -288,7 +291,11 @@ class ClusterCoordinator(Watched):
         CoordinatorClosedError
             If the coordinator is, or gets, closed.
         """
-        self._queue.join(timeout)
+        if not wanted(progress):
+            self._queue.join(timeout)
+            return
+        with ProgressLine(self):
+            self._queue.join(timeout)
 
     async def join_async(self, timeout: float | None = None) -> None:
         """Do what `join` does without blocking the event loop: ``await coordinator.join_async()``.

@@ -26,6 +26,7 @@ from psnb.monitor import (
     CommandName,
     Event,
     EventKind,
+    Failure,
     Identity,
     LiveView,
     Records,
@@ -159,6 +160,14 @@ class Watched:
         """
         both = [*self.records.events.since(since), *self.strategy.server_events(since)]
         return tuple(sorted(both, key=lambda event: event.time))
+
+    def failures(self) -> tuple[Failure, ...]:
+        """Return which closures raised and what, the oldest first; any thread may call.
+
+        The last two hundred are kept, whether `join` has raised them or not. Those that failed only
+        because an input of theirs did are not among them.
+        """
+        return self.records.failures.since(0)
 
     def history(self) -> dict[str, dict[str, np.ndarray]]:
         """Return everything that closures reported with `psnb.report`, by metric.

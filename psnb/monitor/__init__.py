@@ -7,6 +7,7 @@ from psnb.monitor.failures import Failure, FailureLog
 from psnb.monitor.history import History
 from psnb.monitor.kernel import in_notebook, kernel_id
 from psnb.monitor.plot import plot
+from psnb.monitor.progress import ProgressLine, wanted
 from psnb.monitor.protocol import CommandName, Identity
 from psnb.monitor.rate import Rate
 from psnb.monitor.records import Records
@@ -32,6 +33,7 @@ __all__ = [
     "Identity",
     "LiveView",
     "MetricStatistics",
+    "ProgressLine",
     "Rate",
     "Records",
     "ServerStatistics",
@@ -44,4 +46,5 @@ __all__ = [
     "in_notebook",
     "kernel_id",
     "plot",
+    "wanted",
 ]

@@ -1,0 +1,198 @@
+"""What people see of a coordinator, and its controls, on real clusters."""
+
+from __future__ import annotations
+
+import math
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import psnb
+from psnb import errors
+from tests.conftest import DEADLINE, wait_until
+from tests.integration.helpers import wait_for_file
+
+
+def test_a_failure_is_told_with_worker_closure_and_traceback(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    def divides() -> float:
+        return 1 / 0
+
+    coordinator.schedule(divides)
+    with pytest.raises(ZeroDivisionError):
+        coordinator.join(DEADLINE)
+    (failure,) = coordinator.failures()
+    assert failure.error == "ZeroDivisionError: division by zero"
+    assert failure.closure.startswith("test_a_failure")
+    assert "return 1 / 0" in failure.traceback
+    (worker,) = [w for w in coordinator.statistics().workers if w.failed]
+    assert (worker.name, worker.last_error) == (failure.worker, failure.error)
+
+
+def test_rates_memory_and_timeline_of_workers(coordinator: psnb.ClusterCoordinator) -> None:
+    stop = threading.Event()
+
+    def work() -> None:
+        psnb.report(examples=10)
+        sum(range(100_000))
+
+    def keep_busy() -> None:
+        while not stop.is_set():
+            for _ in range(50):
+                coordinator.schedule(work)
+            coordinator.join(DEADLINE)
+
+    thread = threading.Thread(target=keep_busy)
+    thread.start()
+    try:
+        wait_until(
+            lambda: all(
+                w.memory and w.memory > 10_000_000 and w.busy > 0 and w.closures_per_second > 1
+                for w in coordinator.statistics().workers
+            ),
+            "both workers have figures",
+        )
+    finally:
+        stop.set()
+        thread.join(DEADLINE)
+    now = coordinator.statistics()
+    assert now.examples == 10 * now.completed
+    assert now.examples_per_second == pytest.approx(10 * now.closures_per_second, rel=0.5)
+    spans = coordinator.records.timeline.since(0.0)
+    assert sum(span["closures"] for span in spans) == now.completed
+    assert {span["worker"] for span in spans} == {0, 1}
+
+
+def test_servers_are_asked_while_somebody_watches(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    table = strategy.embedding("rows", 4, rows=1000, optimizer=psnb.Adagrad(0.5))
+    assert {server.state for server in coordinator.statistics().servers} == {"unknown"}
+
+    def step() -> None:
+        ids = np.arange(100)
+        table.push(ids, table.lookup(ids))
+
+    def seen() -> bool:
+        coordinator.watch()
+        for _ in range(20):
+            coordinator.schedule(step)
+        coordinator.join(DEADLINE)
+        return all(
+            s.state == "serving" and s.bytes > 8000 and s.pulls_per_second and s.pushes_per_second
+            for s in coordinator.statistics().servers
+        )
+
+    wait_until(seen, "both servers tell what they do")
+    assert all(
+        math.isnan(s.staleness) or s.staleness >= 0 for s in coordinator.statistics().servers
+    )
+    assert coordinator.optimizers() == {"rows": ("Adagrad", 0.5)}
+    coordinator.set_learning_rate("rows", 0.25)
+
+    def changed() -> bool:
+        coordinator.watch()
+        return coordinator.optimizers() == {"rows": ("Adagrad", 0.25)}
+
+    wait_until(changed, "the new rate is told")
+
+
+def test_a_learning_rate_needs_an_optimizer(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    strategy.variable(np.zeros(2), name="plain")
+    for name in ("plain", "absent"):
+        with pytest.raises(errors.ConfigurationError, match=name):
+            coordinator.set_learning_rate(name, 0.1)
+
+
+def test_what_is_queued_can_be_cancelled(
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    go_on = tmp_path / "go on"
+
+    def waits() -> str:
+        wait_for_file(go_on)
+        return "ended"
+
+    remotes = [coordinator.schedule(waits) for _ in range(20)]
+    wait_until(lambda: coordinator.statistics().in_flight >= 2, "two run")
+    coordinator.pause()  # what was only sent comes back
+    wait_until(lambda: coordinator.statistics().in_flight == 2, "the others are back")
+    assert coordinator.cancel_queued() == 18
+    go_on.touch()
+    coordinator.resume()
+    coordinator.join(DEADLINE)
+    ends = [remote.status for remote in remotes]
+    assert ends.count(psnb.ClosureStatus.COMPLETED) == 2
+    assert ends.count(psnb.ClosureStatus.CANCELLED) == 18
+    cancelled = next(r for r in remotes if r.status is psnb.ClosureStatus.CANCELLED)
+    with pytest.raises(errors.CancelledError, match="emptied"):
+        cancelled.fetch(1)
+
+
+def test_a_checkpoint_is_saved_with_the_manager_made_last(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    strategy.variable(np.zeros(2), name="v")
+    with pytest.raises(errors.CheckpointError, match="CheckpointManager"):
+        coordinator.checkpoint()
+    assert "CheckpointManager" in coordinator.controls()["checkpoint"]
+    psnb.CheckpointManager(coordinator, tmp_path)
+    assert coordinator.controls()["checkpoint"] == ""
+    path = coordinator.checkpoint()
+    assert path.parent == tmp_path
+    saved = coordinator.statistics().checkpoint
+    assert (saved.state, saved.path, saved.share) == ("saved", str(path), 1.0)
+
+
+def test_a_checkpoint_that_fails_is_told(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    manager = psnb.CheckpointManager(coordinator, tmp_path)
+    with pytest.raises(errors.CheckpointError):
+        manager.save({"not JSON": object()})
+    failed = coordinator.statistics().checkpoint
+    assert (failed.state, failed.path) == ("failed", "")
+    assert "JSON" in failed.error
+
+
+def test_history_and_plot_have_what_was_reported(coordinator: psnb.ClusterCoordinator) -> None:
+    with pytest.raises(errors.ConfigurationError, match="report"):
+        coordinator.plot()
+    for step in range(5):
+        coordinator.schedule(lambda step: psnb.report(loss=step, **{"a$b": 1.0}), (step,))
+    coordinator.join(DEADLINE)
+    wait_until(lambda: len(coordinator.history()["loss"]["value"]) == 5, "all reports have come")
+    assert sorted(coordinator.history()["loss"]["value"]) == list(range(5))
+    figure = coordinator.plot()
+    figure.canvas.draw()
+    assert [axes.get_ylabel() for axes in figure.axes] == ["loss", "a$b"]
+    assert len(coordinator.plot(["loss"], log=True).axes) == 1
+    with pytest.raises(errors.ConfigurationError, match="'auc'"):
+        coordinator.plot(["auc"])
+
+
+@pytest.mark.slow
+def test_workers_are_added_and_retired() -> None:
+    with (
+        psnb.local_cluster(workers=1, servers=1) as client,
+        psnb.ParameterServerStrategy(client) as strategy,
+    ):
+        coordinator = psnb.ClusterCoordinator(strategy)
+
+        def ready() -> list[str]:
+            return [str(w.name) for w in coordinator.statistics().workers if w.state == "ready"]
+
+        wait_until(lambda: len(ready()) == 1, "the worker is there")
+        (first,) = ready()
+        coordinator.add_worker()
+        wait_until(lambda: len(ready()) == 2, "another one joins")
+        coordinator.retire_worker(first)
+        wait_until(lambda: len(ready()) == 1 and first not in ready(), "the first one leaves")
+        assert coordinator.schedule(lambda: 5).fetch(DEADLINE) == 5
+        with pytest.raises(errors.ConfigurationError, match="nobody"):
+            coordinator.retire_worker("nobody")

@@ -1,0 +1,50 @@
+"""The line in the terminal."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from psnb.monitor.progress import ProgressLine, describe, wanted
+from tests.monitor.sources import FakeSource, reporting
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_it_is_shown_in_a_terminal_only_unless_told() -> None:
+    assert wanted(None, Terminal())
+    assert not wanted(None, io.StringIO())
+    assert wanted(True, io.StringIO())
+    assert not wanted(False, Terminal())
+
+
+def test_a_process_without_stderr_shows_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    assert not wanted(None)
+
+
+def test_it_tells_state_work_and_metrics() -> None:
+    source = reporting(0.25)
+    source.set(state="running", eta=75.2, closures_per_second=1234.0)
+    text = describe(source.statistics())
+    for part in ("running", "10 done", "7 to do", "1,234/s", "1:15 left", "1 failed", "loss 0.25"):
+        assert part in text
+
+
+def test_it_is_drawn_while_the_work_goes_on() -> None:
+    source, terminal = FakeSource(state="running"), Terminal()
+    with ProgressLine(source, terminal, delay=0.0):
+        source.wait_for_looks(3)
+    assert "7 to do" in terminal.getvalue()
+
+
+def test_what_ends_soon_shows_nothing() -> None:
+    terminal = Terminal()
+    with ProgressLine(FakeSource(), terminal, delay=60.0):
+        pass
+    assert terminal.getvalue() == ""
