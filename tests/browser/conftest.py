@@ -87,6 +87,7 @@ def set_up(cluster: Client) -> str:
     """A cell that makes a coordinator on the cluster of all tests."""
     address = cluster.scheduler.address
     return f"""
+import time
 import psnb
 client = psnb.connect({address!r})
 strategy = psnb.ParameterServerStrategy(client)
@@ -94,8 +95,7 @@ coordinator = psnb.ClusterCoordinator(strategy)
 weights = strategy.variable([0.0] * 4, "weights", optimizer=psnb.SGD(0.5))
 
 def step(number, seconds=0.05):
-    import threading
-    threading.Event().wait(seconds)
+    time.sleep(seconds)
     weights.push([0.001] * 4)
     psnb.report(loss=1.0 / (1 + number))
 """

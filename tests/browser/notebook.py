@@ -22,6 +22,8 @@ class Notebook:
 
     Attributes
     ----------
+    lab : Lab
+        The server that it is on.
     page : playwright.sync_api.Page
         The page that it is open in.
     path : Path
@@ -29,7 +31,7 @@ class Notebook:
     """
 
     def __init__(self, lab: Lab, page: Page, path: Path) -> None:
-        self.page, self.path = page, path
+        self.lab, self.page, self.path = lab, page, path
         self._address = lab.page(path.name)
 
     def open(self, kernel: bool = True) -> Notebook:

@@ -1,0 +1,53 @@
+"""The live dashboard of a coordinator on a page, as people read and press it."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Locator, expect
+
+PATIENCE = 30_000
+"""Milliseconds after which a wait gives up."""
+
+
+class Dashboard:
+    """A dashboard in some part of a page.
+
+    Attributes
+    ----------
+    root : playwright.sync_api.Locator
+        The part.
+    """
+
+    def __init__(self, root: Locator) -> None:
+        self.root = root
+        self._state = root.locator(".psnb-top .psnb-state")
+
+    def wait_for_state(self, state: str) -> None:
+        """Wait until the coordinator's state is shown to be this."""
+        expect(self._state).to_have_text(state, timeout=PATIENCE)
+
+    def count(self, counter: str) -> int:
+        """Return a counter: queued, in flight, completed, retried, failed or cancelled."""
+        return int(re.sub(r"\D", "", self._counter(counter).inner_text()))
+
+    def wait_for_more(self, counter: str, than: int) -> None:
+        """Wait until a counter is greater."""
+        expect(self._counter(counter)).not_to_have_text(f"{than:,}", timeout=PATIENCE)
+        assert self.count(counter) > than
+
+    def press(self, button: str) -> None:
+        """Click a button."""
+        self.root.get_by_role("button", name=button).click(timeout=PATIENCE)
+
+    def wait_for_text(self, text: str | re.Pattern[str]) -> Locator:
+        """Wait until a text can be read."""
+        found = self.root.get_by_text(text).first
+        found.wait_for(timeout=PATIENCE)
+        return found
+
+    def _counter(self, name: str) -> Locator:
+        box = self.root.locator(".psnb-counters > div").filter(
+            has=self.root.page.locator("dt", has_text=re.compile(f"^{name}$"))
+        )
+        return box.locator("dd")

@@ -1,0 +1,116 @@
+"""Clicks in the widget, most of them while a cell blocks the notebook in ``join``.
+
+They fail when Jupyter changes what `psnb.monitor.subshell` builds on.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.browser.conftest import OpenNotebook
+from tests.browser.dashboard import Dashboard
+
+pytestmark = pytest.mark.slow
+
+MANY = 5_000
+"""Closures that no test waits for: those that are left at its end are cancelled."""
+
+BLOCK = f"""
+for number in range({MANY}):
+    coordinator.schedule(step, (number,))
+coordinator.join()
+"""
+
+
+def test_a_click_pauses_and_another_resumes_while_a_cell_blocks_in_join(
+    notebook: OpenNotebook, set_up: str
+) -> None:
+    opened = notebook(set_up, "coordinator", BLOCK)
+    opened.run(0, 1)
+    widget = Dashboard(opened.output(1))
+    opened.start(2)
+    widget.wait_for_more("completed", 5)
+    began = time.monotonic()
+    widget.press("Pause")
+    widget.wait_for_state("paused")
+    assert time.monotonic() - began < 5
+    completed = widget.count("completed")
+    widget.press("Resume")
+    widget.wait_for_more("completed", completed)
+    assert opened.is_running(2)
+
+
+def test_a_figure_that_the_running_cell_builds_survives_a_click(
+    notebook: OpenNotebook, set_up: str
+) -> None:
+    opened = notebook(
+        set_up,
+        "coordinator",
+        f"""
+%matplotlib inline
+import matplotlib.pyplot as plt
+plt.plot([1, 2])
+for number in range({MANY}):
+    coordinator.schedule(step, (number,))
+while not coordinator.paused:
+    time.sleep(0.05)
+print("figures:", plt.get_fignums())
+coordinator.cancel_queued()
+""",
+    )
+    opened.run(0, 1)
+    widget = Dashboard(opened.output(1))
+    opened.start(2)
+    widget.wait_for_more("completed", 5)
+    widget.press("Pause")
+    opened.wait_for_end(2)
+    kinds = [output["output_type"] for output in opened.outputs(2)]
+    assert opened.printed(2) == "figures: [1]\n"
+    assert kinds.index("stream") < kinds.index("display_data"), "shown before the cell ended"
+    assert kinds.count("display_data") == 1
+
+
+def test_checkpoint_now_writes_what_it_says(notebook: OpenNotebook, set_up: str) -> None:
+    opened = notebook(
+        set_up,
+        "import tempfile; folder = tempfile.mkdtemp(); print(folder)\n"
+        "manager = psnb.CheckpointManager(coordinator, folder)",
+        "coordinator",
+        BLOCK,
+    )
+    opened.run(0, 1, 2)
+    widget = Dashboard(opened.output(2))
+    opened.start(3)
+    widget.wait_for_more("completed", 5)
+    widget.press("Checkpoint now")
+    folder = opened.printed(1).strip()
+    shown = widget.wait_for_text(re.compile(f"saved: {re.escape(folder)}/")).inner_text()
+    path = Path(shown.split("saved: ", 1)[1].strip())
+    assert path.parent == Path(folder)
+    assert list(path.iterdir())
+    assert opened.is_running(3)
+
+
+def test_a_learning_rate_takes_effect_on_the_next_update(
+    notebook: OpenNotebook, set_up: str
+) -> None:
+    opened = notebook(
+        set_up,
+        "coordinator",
+        "weights.assign([0.0] * 4); weights.push([1.0] * 4); print(weights.read()[0])",
+    )
+    opened.run(0, 1)
+    widget = Dashboard(opened.output(1))
+    section = widget.root.get_by_role("button", name="Learning rates")
+    if section.get_attribute("aria-expanded") == "false":
+        section.click()
+    field = widget.root.get_by_label("New learning rate of weights")
+    field.fill("0.125")
+    field.press("Enter")
+    widget.wait_for_text("0.125")
+    opened.run(2)
+    assert opened.printed(2) == "-0.125\n"

@@ -1,0 +1,53 @@
+"""Notebooks that outlive their kernels: what is seen of a coordinator then."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbconvert import HTMLExporter
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import OpenNotebook
+from tests.browser.dashboard import PATIENCE, Dashboard
+from tests.browser.lab import running_lab
+from tests.browser.notebook import Notebook
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_saved_notebook_shows_the_final_state_without_a_kernel(
+    notebook: OpenNotebook, set_up: str, page: Page, tmp_path: Path
+) -> None:
+    opened = notebook(
+        set_up,
+        "coordinator",
+        "coordinator.dashboard()",
+        "for n in range(123): coordinator.schedule(step, (n, 0.0))\ncoordinator.join()",
+        "coordinator.close()",
+    )
+    opened.run(0, 1, 2)
+    Dashboard(opened.output(1)).wait_for_state("idle")
+    opened.run(3, 4)
+    for cell in (1, 2):
+        expect(opened.output(cell)).to_contain_text("completed 123", timeout=PATIENCE)
+    saved = opened.save()
+    for cell in (1, 2):
+        (output,) = saved.cells[cell].outputs
+        assert set(output["data"]) == {"text/html", "text/plain"}
+
+    exported, _ = HTMLExporter().from_notebook_node(nbformat.read(opened.path, as_version=4))
+    assert exported.count("completed 123") == 2
+    assert "widget-view" not in exported
+
+    # It does not trust the notebook, as a page that hosts code would not.
+    with running_lab(tmp_path / "other") as other:
+        path = Path(shutil.copy(opened.path, other.folder))
+        elsewhere = Notebook(other, page, path).open(kernel=False)
+        for cell in (1, 2):
+            expect(elsewhere.output(cell)).to_contain_text("completed 123", timeout=PATIENCE)
+            expect(elsewhere.output(cell).locator("table").first).to_be_visible()
+            expect(elsewhere.output(cell).locator("svg").first).to_be_visible()
+        other.end_kernels()

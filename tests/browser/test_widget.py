@@ -1,0 +1,172 @@
+"""The live widget in a notebook: what it shows, and when."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import nbformat
+import pytest
+from distributed import Client
+from playwright.sync_api import expect
+
+from tests.browser.conftest import OpenNotebook
+from tests.browser.dashboard import PATIENCE, Dashboard
+from tests.conftest import wait_until
+
+pytestmark = pytest.mark.slow
+
+QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01_quickstart.ipynb"
+
+SCHEDULE = """
+for number in range({0}):
+    coordinator.schedule(step, (number,))
+"""
+
+HOSTILE = '<img src=x onerror="alert(1)">'
+
+
+def test_the_quickstart_runs_and_its_numbers_move(notebook: OpenNotebook) -> None:
+    cells = [
+        cell.source
+        for cell in nbformat.read(QUICKSTART, as_version=4).cells
+        if cell.cell_type == "code"
+    ]
+    shown = next(n for n, source in enumerate(cells) if source.endswith("coordinator"))
+    opened = notebook(*cells)
+    for cell in range(len(cells) - 1):
+        opened.start(cell)
+    widget = Dashboard(opened.output(shown))
+    widget.wait_for_more("completed", 0)
+    widget.wait_for_more("completed", widget.count("completed"))
+    widget.wait_for_text("loss")
+    opened.wait_for_end(len(cells) - 2)
+    widget.wait_for_state("idle")
+    opened.run(len(cells) - 1)
+    expect(opened.output(shown)).to_contain_text("closed", timeout=PATIENCE)
+
+
+def test_a_reload_in_the_middle_of_a_run_brings_the_charts_back(
+    notebook: OpenNotebook, set_up: str
+) -> None:
+    opened = notebook(set_up, "coordinator", SCHEDULE.format(5_000))
+    opened.run(0, 1, 2)
+    widget = Dashboard(opened.output(1))
+    widget.wait_for_more("completed", 20)
+    opened.save()
+    opened.open()
+    widget.wait_for_more("completed", 20)
+    expect(widget.root.locator("canvas").first).to_be_visible(timeout=PATIENCE)
+    widget.wait_for_more("completed", widget.count("completed"))
+
+
+def test_a_reload_while_a_cell_blocks_brings_the_widget_back_when_it_has_ended(
+    notebook: OpenNotebook, set_up: str
+) -> None:
+    opened = notebook(
+        set_up, "coordinator", SCHEDULE.format(20) + "while not coordinator.paused: time.sleep(0.1)"
+    )
+    opened.run(0, 1)
+    widget = Dashboard(opened.output(1))
+    opened.start(2)
+    widget.wait_for_more("completed", 19)
+    opened.save()
+    opened.open()
+    for kernel in opened.lab.api("kernels"):
+        opened.lab.api(f"kernels/{kernel['id']}/interrupt", "POST")
+    widget.wait_for_more("completed", 19)
+    expect(widget.root.locator("canvas").first).to_be_visible(timeout=PATIENCE)
+
+
+def test_names_are_text_and_nothing_in_them_runs(
+    notebook: OpenNotebook, set_up: str, cluster: Client
+) -> None:
+    opened = notebook(
+        set_up,
+        f"""
+name = {HOSTILE!r}
+strategy.variable([0.0], name, optimizer=psnb.SGD(1.0))
+def hostile():
+    psnb.report(**{{name: 1.0}})
+    raise ValueError(name)
+coordinator.schedule(hostile)
+coordinator
+""",
+        "strategy.close()",
+    )
+    asked: list[str] = []
+    opened.page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+    with worker_named(HOSTILE, cluster):
+        opened.run(0, 1)
+        widget = Dashboard(opened.output(1))
+        widget.wait_for_text("ValueError")
+        expect(widget.root.get_by_text(HOSTILE).first).to_be_visible(timeout=PATIENCE)
+        for section in widget.root.locator("[aria-expanded=false]").all():
+            section.click()
+        row = widget.root.get_by_role("row").filter(has_text=HOSTILE)
+        expect(row.first).to_be_visible(timeout=PATIENCE)
+        opened.run(2)
+        expect(opened.output(1)).to_contain_text("closed", timeout=PATIENCE)
+        expect(opened.output(1)).to_contain_text(f"ValueError: {HOSTILE}")
+    assert opened.page.locator("img[src='x']").count() == 0
+    assert asked == []
+
+
+def test_a_killed_worker_is_shown_within_two_seconds(notebook: OpenNotebook) -> None:
+    opened = notebook(
+        """
+import os, time
+import psnb
+client = psnb.local_cluster(2, 1)
+strategy = psnb.ParameterServerStrategy(client)
+coordinator = psnb.ClusterCoordinator(strategy)
+def process():
+    return os.getpid()
+""",
+        "coordinator",
+        """
+print(coordinator.schedule(process, worker=0).fetch())
+def wait():
+    time.sleep(0.05)
+for _ in range(500):
+    coordinator.schedule(wait)
+""",
+        "coordinator.cancel_queued(); strategy.close(); client.close()",
+    )
+    opened.run(0, 1, 2)
+    widget = Dashboard(opened.output(1))
+    widget.wait_for_more("completed", 5)
+    os.kill(int(opened.printed(2)), signal.SIGKILL)
+    lost = widget.root.get_by_role("row").filter(has_text="lost")
+    lost.first.wait_for(timeout=2_000)
+    opened.run(3)
+
+
+@contextmanager
+def worker_named(name: str, cluster: Client) -> Iterator[None]:
+    """Have one more worker in a cluster, of this name."""
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "distributed.cli.dask_worker", cluster.scheduler.address),
+            *("--name", name, "--nthreads", "1", "--no-nanny", "--no-dashboard"),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(
+            lambda: any(
+                worker["name"] == name
+                for worker in cluster.scheduler_info(n_workers=-1)["workers"].values()
+            ),
+            "the worker joins",
+        )
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
