@@ -18,16 +18,16 @@ export function sourcesOf(document: Document | null, sources: readonly Source[])
     return [];
   }
   return sources.filter(
-    source =>
+    (source) =>
       source.gone === '' &&
-      (document.kernel ? source.kernel === document.kernel : source.notebook === document.path)
+      (document.kernel ? source.kernel === document.kernel : source.notebook === document.path),
   );
 }
 
 export class Active {
   constructor(
     private readonly shell: JupyterFrontEnd.IShell,
-    private readonly documents: IDocumentManager
+    private readonly documents: IDocumentManager,
   ) {
     shell.currentChanged?.connect(() => this._changed.emit());
   }

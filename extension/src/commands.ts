@@ -23,18 +23,18 @@ export function addHubCommands({ commands }: JupyterFrontEnd, hub: Hub): void {
     label: 'Attach a Scheduler’s Address…',
     caption: 'Watch a cluster that was started from the command line',
     icon: addIcon,
-    execute: async args => {
+    execute: async (args) => {
       const address = text(args['address']) || (await askForAddress());
       return address ? complain(hub.attach(address)) : false;
-    }
+    },
   });
   commands.addCommand(CommandIDs.detach, {
     label: 'Detach a Scheduler…',
     isEnabled: () => hub.schedulers.length > 0,
-    execute: async args => {
+    execute: async (args) => {
       const address = text(args['address']) || (await chooseScheduler(hub));
       return address ? complain(hub.detach(address)) : false;
-    }
+    },
   });
   commands.addCommand(CommandIDs.pauseAll, {
     label: 'Pause All Training…',
@@ -47,10 +47,10 @@ export function addHubCommands({ commands }: JupyterFrontEnd, hub: Hub): void {
         return false;
       }
       const paused = await Promise.all(
-        targets.map(({ coordinator }) => complain(hub.command(coordinator, 'pause')))
+        targets.map(({ coordinator }) => complain(hub.command(coordinator, 'pause'))),
       );
       return paused.every(Boolean);
-    }
+    },
   });
   hub.changed.connect(() => {
     commands.notifyCommandChanged(CommandIDs.detach);
@@ -63,19 +63,19 @@ export function addDashboardCommand<W extends { content: { coordinator: string }
   { commands, shell }: JupyterFrontEnd,
   hub: Hub,
   find: (coordinator: string) => W | undefined,
-  make: (coordinator: string) => W
+  make: (coordinator: string) => W,
 ): void {
   commands.addCommand(CommandIDs.openDashboard, {
     label: 'Open the Dashboard of a Coordinator…',
     icon: psnbIcon,
-    execute: async args => {
+    execute: async (args) => {
       const coordinator = text(args['coordinator']) || (await chooseCoordinator(hub));
       if (!coordinator) {
         return;
       }
       const widget = find(coordinator) ?? make(coordinator);
       shell.activateById(widget.id);
-    }
+    },
   });
 }
 
@@ -98,12 +98,12 @@ function nameOf(source: Source, hub: Hub): string {
 
 async function confirmPause(targets: Source[], hub: Hub): Promise<boolean> {
   const body = `What runs now ends; nothing else starts: ${targets
-    .map(source => nameOf(source, hub))
+    .map((source) => nameOf(source, hub))
     .join(', ')}.`;
   const { button } = await showDialog({
     title: `Pause ${targets.length === 1 ? 'one coordinator' : `${targets.length} coordinators`}?`,
     body,
-    buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: 'Pause' })]
+    buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: 'Pause' })],
   });
   return button.accept;
 }
@@ -113,7 +113,7 @@ async function askForAddress(): Promise<string> {
     title: 'Attach a scheduler',
     label: 'Address of the scheduler, or of its dashboard',
     placeholder: 'tcp://host:8786',
-    okLabel: 'Attach'
+    okLabel: 'Attach',
   });
   return value?.trim() ?? '';
 }
@@ -122,7 +122,7 @@ async function chooseScheduler(hub: Hub): Promise<string> {
   const { value } = await InputDialog.getItem({
     title: 'Detach a scheduler',
     items: hub.schedulers.map(({ address }) => address),
-    okLabel: 'Detach'
+    okLabel: 'Detach',
   });
   return value ?? '';
 }
@@ -141,7 +141,7 @@ async function chooseCoordinator(hub: Hub): Promise<string> {
   const { value } = await InputDialog.getItem({
     title: 'Open the dashboard of',
     items,
-    okLabel: 'Open'
+    okLabel: 'Open',
   });
   return hub.sources[items.indexOf(value ?? '')]?.coordinator ?? '';
 }

@@ -22,14 +22,12 @@ export const clock: Clock = {
   after: (milliseconds, call) => {
     const timer = setTimeout(call, milliseconds);
     return () => clearTimeout(timer);
-  }
+  },
 };
 
 /** Where a connection stands. */
 export type Reach =
-  | { state: 'connecting' }
-  | { state: 'connected' }
-  | ({ state: 'unreachable' } & Obstacle);
+  { state: 'connecting' } | { state: 'connected' } | ({ state: 'unreachable' } & Obstacle);
 
 /** Why something cannot be reached, and lines to run that help, if there are such. */
 export interface Obstacle {
@@ -88,7 +86,7 @@ export class Connection implements IDisposable {
       this.failures = 0;
       this.move({ state: 'connected' });
     };
-    socket.onmessage = event => {
+    socket.onmessage = (event) => {
       if (typeof event.data === 'string') {
         this._received.emit(event.data);
       }
@@ -134,7 +132,7 @@ export class Connection implements IDisposable {
   }
 
   private explain(failures: number): void {
-    void this.options.why().then(obstacle => {
+    void this.options.why().then((obstacle) => {
       // By now another attempt may have opened, or be explaining itself.
       if (!this._isDisposed && this.failures === failures) {
         this.move({ state: 'unreachable', ...obstacle });

@@ -6,7 +6,7 @@ import {
   pauseIcon,
   ReactWidget,
   runIcon,
-  type LabIcon
+  type LabIcon,
 } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
 
@@ -36,13 +36,13 @@ export class CoordinatorList extends ReactWidget {
     super();
     this.addClass('psnb-CoordinatorList');
     this.redraw = new Redraw(() => this.isVisible && this.update(), options.preferences);
-    options.hub.changed.connect(this.news, this);
-    options.hub.updated.connect(this.news, this);
+    options.hub.changed.connect(this.news);
+    options.hub.updated.connect(this.news);
   }
 
   override dispose(): void {
-    this.options.hub.changed.disconnect(this.news, this);
-    this.options.hub.updated.disconnect(this.news, this);
+    this.options.hub.changed.disconnect(this.news);
+    this.options.hub.updated.disconnect(this.news);
     this.redraw.dispose();
     super.dispose();
   }
@@ -54,14 +54,14 @@ export class CoordinatorList extends ReactWidget {
 
   protected override render() {
     const { hub, actions, kernelName } = this.options;
-    const list = rows(hub.sources, coordinator => hub.store(coordinator), kernelName);
+    const list = rows(hub.sources, (coordinator) => hub.store(coordinator), kernelName);
     const nothing = blank(hub.reach, list.length);
     const stale = hub.reach.state !== 'connected';
     return (
       <>
         {nothing && <BlankNotice blank={nothing} retry={() => hub.retry()} />}
         <ul className={stale ? 'psnb-mod-stale' : ''} aria-label="Coordinators">
-          {list.map(row => (
+          {list.map((row) => (
             <Entry key={row.coordinator} row={row} actions={actions} />
           ))}
         </ul>
@@ -69,9 +69,9 @@ export class CoordinatorList extends ReactWidget {
     );
   }
 
-  private news(): void {
+  private readonly news = (): void => {
     this.redraw.request();
-  }
+  };
 
   private readonly redraw: Redraw;
 }

@@ -12,7 +12,7 @@ export class DashboardPanel extends Widget {
   constructor(
     readonly coordinator: string,
     private readonly hub: Hub,
-    private readonly preferences: Preferences
+    private readonly preferences: Preferences,
   ) {
     super();
     this.addClass('psnb-DashboardPanel');
@@ -22,8 +22,8 @@ export class DashboardPanel extends Widget {
     this.node.append(this.reason, this.place);
     this.title.icon = psnbIcon;
     this.title.closable = true;
-    hub.changed.connect(this.news, this);
-    hub.updated.connect(this.news, this);
+    hub.changed.connect(this.news);
+    hub.updated.connect(this.news);
     this.news();
   }
 
@@ -31,13 +31,13 @@ export class DashboardPanel extends Widget {
     if (this.isDisposed) {
       return;
     }
-    this.hub.changed.disconnect(this.news, this);
-    this.hub.updated.disconnect(this.news, this);
+    this.hub.changed.disconnect(this.news);
+    this.hub.updated.disconnect(this.news);
     this.dashboard?.dispose();
     super.dispose();
   }
 
-  private news(): void {
+  private readonly news = (): void => {
     // A coordinator that the hub forgets and meets again has a new store; one that is gone for good
     // stays to be read.
     const store = this.hub.store(this.coordinator);
@@ -49,12 +49,17 @@ export class DashboardPanel extends Widget {
     this.reason.textContent = reason;
     this.reason.hidden = reason === '';
     this.title.label = this.name();
-  }
+  };
 
   private build(store: Store): void {
     this.dashboard?.dispose();
     this.place.replaceChildren();
-    this.dashboard = new Dashboard(this.place, store, message => this.hub.forward(message), this.preferences.values);
+    this.dashboard = new Dashboard(
+      this.place,
+      store,
+      (message) => this.hub.forward(message),
+      this.preferences.values,
+    );
   }
 
   /** Why nothing, or nothing new, is to be seen. */
@@ -90,7 +95,7 @@ export class DashboardPanel extends Widget {
 export function makeDashboard(
   coordinator: string,
   hub: Hub,
-  preferences: Preferences
+  preferences: Preferences,
 ): MainAreaWidget<DashboardPanel> {
   const content = new DashboardPanel(coordinator, hub, preferences);
   const widget = new MainAreaWidget({ content });

@@ -16,7 +16,7 @@ import {
   type FromView,
   type Reply,
   type Scheduler,
-  type Source
+  type Source,
 } from './protocol';
 
 const MISMATCH: Reach = {
@@ -24,13 +24,13 @@ const MISMATCH: Reach = {
   reason:
     'This page and psnb on the Jupyter server are of different versions. ' +
     'Restart the server and reload this page.',
-  remedy: ''
+  remedy: '',
 };
 
 export class Hub implements IDisposable {
   constructor(
     private readonly connection: Connection,
-    time: Clock = clock
+    time: Clock = clock,
   ) {
     this.pending = new Pending(time);
     connection.changed.connect((_, reach) => this.moved(reach));
@@ -72,7 +72,7 @@ export class Hub implements IDisposable {
   }
 
   source(coordinator: string): Source | undefined {
-    return this._sources.find(source => source.coordinator === coordinator);
+    return this._sources.find((source) => source.coordinator === coordinator);
   }
 
   /** Try to reach the hub now instead of at the next attempt. */
@@ -84,10 +84,17 @@ export class Hub implements IDisposable {
   command(
     coordinator: string,
     command: Command['command'],
-    args: Command['arguments'] = {}
+    args: Command['arguments'] = {},
   ): Promise<Reply> {
     const id = UUID.uuid4();
-    return this.ask({ type: 'command', version: VERSION, id, coordinator, command, arguments: args });
+    return this.ask({
+      type: 'command',
+      version: VERSION,
+      id,
+      coordinator,
+      command,
+      arguments: args,
+    });
   }
 
   /** Watch a scheduler. */
@@ -161,7 +168,7 @@ export class Hub implements IDisposable {
   private know(sources: readonly Source[], schedulers: readonly Scheduler[]): void {
     this._sources = sources;
     this._schedulers = schedulers;
-    const known = new Set(sources.map(source => source.coordinator));
+    const known = new Set(sources.map((source) => source.coordinator));
     for (const coordinator of [...this.stores.keys()]) {
       if (!known.has(coordinator)) {
         this.stores.delete(coordinator);

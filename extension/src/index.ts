@@ -3,7 +3,7 @@
 import {
   ILayoutRestorer,
   type JupyterFrontEnd,
-  type JupyterFrontEndPlugin
+  type JupyterFrontEndPlugin,
 } from '@jupyterlab/application';
 import { ICommandPalette, WidgetTracker, type MainAreaWidget } from '@jupyterlab/apputils';
 import { IDocumentManager } from '@jupyterlab/docmanager';
@@ -41,7 +41,7 @@ const hub: JupyterFrontEndPlugin<Hub> = {
     }
     connection.connect();
     return model;
-  }
+  },
 };
 
 const preferences: JupyterFrontEndPlugin<Preferences> = {
@@ -56,7 +56,7 @@ const preferences: JupyterFrontEndPlugin<Preferences> = {
       values.follow(await registry.load(preferences.id));
     }
     return values;
-  }
+  },
 };
 
 const dashboards: JupyterFrontEndPlugin<void> = {
@@ -70,29 +70,29 @@ const dashboards: JupyterFrontEndPlugin<void> = {
     model: Hub,
     values: Preferences,
     palette: ICommandPalette | null,
-    restorer: ILayoutRestorer | null
+    restorer: ILayoutRestorer | null,
   ) => {
     const tracker = new WidgetTracker<MainAreaWidget<DashboardPanel>>({
-      namespace: 'psnb-dashboards'
+      namespace: 'psnb-dashboards',
     });
     addDashboardCommand(
       app,
       model,
-      coordinator => tracker.find(({ content }) => content.coordinator === coordinator),
-      coordinator => {
+      (coordinator) => tracker.find(({ content }) => content.coordinator === coordinator),
+      (coordinator) => {
         const widget = makeDashboard(coordinator, model, values);
         app.shell.add(widget, 'main');
         void tracker.add(widget);
         return widget;
-      }
+      },
     );
     palette?.addItem({ command: CommandIDs.openDashboard, category: CATEGORY });
     void restorer?.restore(tracker, {
       command: CommandIDs.openDashboard,
       args: ({ content }) => ({ coordinator: content.coordinator }),
-      name: ({ content }) => content.coordinator
+      name: ({ content }) => content.coordinator,
     });
-  }
+  },
 };
 
 const panel: JupyterFrontEndPlugin<void> = {
@@ -106,10 +106,10 @@ const panel: JupyterFrontEndPlugin<void> = {
     model: Hub,
     values: Preferences,
     palette: ICommandPalette | null,
-    restorer: ILayoutRestorer | null
+    restorer: ILayoutRestorer | null,
   ) => {
     const kernelName = (id: string): string => {
-      const kernel = [...serviceManager.kernels.running()].find(one => one.id === id);
+      const kernel = [...serviceManager.kernels.running()].find((one) => one.id === id);
       const spec = serviceManager.kernelspecs.specs?.kernelspecs[kernel?.name ?? ''];
       return spec?.display_name ?? kernel?.name ?? '';
     };
@@ -118,23 +118,23 @@ const panel: JupyterFrontEndPlugin<void> = {
       preferences: values,
       commands,
       kernelName,
-      detach: address => void commands.execute(CommandIDs.detach, { address }),
+      detach: (address) => void commands.execute(CommandIDs.detach, { address }),
       actions: {
-        openDashboard: coordinator =>
+        openDashboard: (coordinator) =>
           void commands.execute(CommandIDs.openDashboard, { coordinator }),
-        openNotebook: path => void commands.execute('docmanager:open', { path }),
-        control: (coordinator, command) => void complain(model.command(coordinator, command))
-      }
+        openNotebook: (path) => void commands.execute('docmanager:open', { path }),
+        control: (coordinator, command) => void complain(model.command(coordinator, command)),
+      },
     });
     shell.add(widget, 'left', { rank: 600 });
     restorer?.add(widget, widget.id);
     commands.addCommand(CommandIDs.openPanel, {
       label: 'Open the Panel of Coordinators',
       icon: psnbIcon,
-      execute: () => shell.activateById(widget.id)
+      execute: () => shell.activateById(widget.id),
     });
     palette?.addItem({ command: CommandIDs.openPanel, category: CATEGORY });
-  }
+  },
 };
 
 const status: JupyterFrontEndPlugin<void> = {
@@ -147,22 +147,22 @@ const status: JupyterFrontEndPlugin<void> = {
     model: Hub,
     values: Preferences,
     documents: IDocumentManager,
-    bar: IStatusBar
+    bar: IStatusBar,
   ) => {
     const item = new Status(
       model,
       new Active(shell, documents),
       values,
-      () => void commands.execute(CommandIDs.openPanel)
+      () => void commands.execute(CommandIDs.openPanel),
     );
     bar.registerStatusItem('psnb:status', {
       item,
       align: 'left',
       rank: 10,
       isActive: () => item.isActive,
-      activeStateChanged: item.activeChanged
+      activeStateChanged: item.activeChanged,
     });
-  }
+  },
 };
 
 export default [hub, preferences, dashboards, panel, status] as JupyterFrontEndPlugin<unknown>[];

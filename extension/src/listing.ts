@@ -39,15 +39,15 @@ const SILENT = 'It has not told anything yet.';
 export function rows(
   sources: readonly Source[],
   store: (coordinator: string) => Store | undefined,
-  kernelName: (kernel: string) => string
+  kernelName: (kernel: string) => string,
 ): Row[] {
   return sources
-    .map(source => row(source, store(source.coordinator), kernelName(source.kernel)))
+    .map((source) => row(source, store(source.coordinator), kernelName(source.kernel)))
     .sort(
       (a, b) =>
         Number(a.gone) - Number(b.gone) ||
         a.title.localeCompare(b.title) ||
-        a.coordinator.localeCompare(b.coordinator)
+        a.coordinator.localeCompare(b.coordinator),
     );
 }
 
@@ -76,14 +76,14 @@ function row(source: Source, store: Store | undefined, kernel: string): Row {
             : [figure(formatRate(summary.examples_per_second), 'examples/s')]),
           figure(shortCount(summary.queued), 'queued'),
           figure(shortCount(summary.in_flight), 'in flight'),
-          ...(summary.failed ? [figure(shortCount(summary.failed), 'failed', true)] : [])
+          ...(summary.failed ? [figure(shortCount(summary.failed), 'failed', true)] : []),
         ]
       : [],
     queue: (depth ?? []).map(([, queued]) => queued),
     control: {
       command,
-      why: gone ? source.gone : summary ? (controls?.[command] ?? '') : SILENT
-    }
+      why: gone ? source.gone : summary ? (controls?.[command] ?? '') : SILENT,
+    },
   };
 }
 
@@ -125,7 +125,7 @@ export function blank(reach: Reach, sources: number): Blank | null {
         ? 'The connection to the Jupyter server broke; the figures are older. Connecting again…'
         : 'Connecting to the hub on the Jupyter server…',
       remedy: '',
-      retry: false
+      retry: false,
     };
   }
   if (sources === 0) {
@@ -133,7 +133,7 @@ export function blank(reach: Reach, sources: number): Blank | null {
       title: 'No coordinator yet',
       reason: 'Every coordinator on this server appears here. Start one in a notebook:',
       remedy: FIRST_LINES,
-      retry: false
+      retry: false,
     };
   }
   return null;

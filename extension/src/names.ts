@@ -1,11 +1,11 @@
 // Names that the parts share.
 
-export namespace CommandIDs {
-  export const openPanel = 'psnb:open-panel';
-  export const openDashboard = 'psnb:open-dashboard';
-  export const attach = 'psnb:attach';
-  export const detach = 'psnb:detach';
-  export const pauseAll = 'psnb:pause-all';
-}
+export const CommandIDs = {
+  openPanel: 'psnb:open-panel',
+  openDashboard: 'psnb:open-dashboard',
+  attach: 'psnb:attach',
+  detach: 'psnb:detach',
+  pauseAll: 'psnb:pause-all',
+} as const;
 
 export const CATEGORY = 'psnb';

@@ -1,10 +1,6 @@
 // The panel in the left sidebar: coordinators, and below them attached schedulers.
 
-import {
-  CommandToolbarButton,
-  PanelWithToolbar,
-  SidePanel
-} from '@jupyterlab/ui-components';
+import { CommandToolbarButton, PanelWithToolbar, SidePanel } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 import type { Widget } from '@lumino/widgets';
 

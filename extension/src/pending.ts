@@ -21,14 +21,14 @@ export class Pending {
 
   /** Wait for the reply to `id`; the promise never fails, what went wrong is in the reply. */
   add(id: string, coordinator: string, late: string): Promise<Reply> {
-    return new Promise(resolve => {
+    return new Promise((resolve) => {
       const cancel = this.time.after(LIMIT, () => this.settle(failure(id, coordinator, late)));
       this.waiting.set(id, {
         coordinator,
-        finish: reply => {
+        finish: (reply) => {
           cancel();
           resolve(reply);
-        }
+        },
       });
     });
   }

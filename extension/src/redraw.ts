@@ -8,10 +8,10 @@ import type { Preferences } from './preferences';
 export class Redraw implements IDisposable {
   constructor(
     private readonly draw: () => void,
-    private readonly preferences: Preferences
+    private readonly preferences: Preferences,
   ) {
     this.throttler = this.make();
-    preferences.changed.connect(this.remake, this);
+    preferences.changed.connect(this.remake);
   }
 
   get isDisposed(): boolean {
@@ -27,7 +27,7 @@ export class Redraw implements IDisposable {
   dispose(): void {
     if (!this._isDisposed) {
       this._isDisposed = true;
-      this.preferences.changed.disconnect(this.remake, this);
+      this.preferences.changed.disconnect(this.remake);
       this.throttler.dispose();
     }
   }
@@ -37,11 +37,11 @@ export class Redraw implements IDisposable {
     return new Throttler(this.draw, { limit, edge: 'trailing' });
   }
 
-  private remake(): void {
+  private readonly remake = (): void => {
     this.throttler.dispose();
     this.throttler = this.make();
     this.request();
-  }
+  };
 
   private throttler: Throttler;
   private _isDisposed = false;

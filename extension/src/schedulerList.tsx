@@ -8,15 +8,15 @@ import type { Hub } from './hub';
 export class SchedulerList extends ReactWidget {
   constructor(
     private readonly hub: Hub,
-    private readonly detach: (address: string) => void
+    private readonly detach: (address: string) => void,
   ) {
     super();
     this.addClass('psnb-SchedulerList');
-    hub.changed.connect(this.news, this);
+    hub.changed.connect(this.news);
   }
 
   override dispose(): void {
-    this.hub.changed.disconnect(this.news, this);
+    this.hub.changed.disconnect(this.news);
     super.dispose();
   }
 
@@ -52,7 +52,7 @@ export class SchedulerList extends ReactWidget {
     );
   }
 
-  private news(): void {
+  private readonly news = (): void => {
     this.update();
-  }
+  };
 }

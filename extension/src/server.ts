@@ -18,7 +18,7 @@ export function hubOf(settings: ServerConnection.ISettings): ConnectionOptions {
           : '';
       return new settings.WebSocket(url + token) as Socket;
     },
-    why: () => why(settings)
+    why: () => why(settings),
   };
 }
 
@@ -39,14 +39,14 @@ async function why(settings: ServerConnection.ISettings): Promise<Obstacle> {
         reason:
           'The server extension of psnb is not enabled. Run this line in the environment of the ' +
           'Jupyter server, then restart the server.',
-        remedy: 'jupyter server extension enable psnb.monitor.hub'
+        remedy: 'jupyter server extension enable psnb.monitor.hub',
       };
     default:
       return {
         reason:
           'psnb is on the Jupyter server, but WebSockets to it do not get through ' +
           `(status ${response.status}). If there is a proxy in between, let it pass them.`,
-        remedy: ''
+        remedy: '',
       };
   }
 }

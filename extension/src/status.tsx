@@ -15,15 +15,15 @@ export class Status extends ReactWidget {
     private readonly hub: Hub,
     private readonly active: Active,
     preferences: Preferences,
-    private readonly open: () => void
+    private readonly open: () => void,
   ) {
     super();
     this.addClass('jp-mod-highlighted');
     this.addClass('psnb-Status');
     this.redraw = new Redraw(() => this.refresh(), preferences);
-    hub.changed.connect(this.news, this);
-    hub.updated.connect(this.news, this);
-    active.changed.connect(this.news, this);
+    hub.changed.connect(this.news);
+    hub.updated.connect(this.news);
+    active.changed.connect(this.news);
   }
 
   /** Whether the notebook in front has a coordinator; otherwise there is nothing to show. */
@@ -36,9 +36,9 @@ export class Status extends ReactWidget {
   }
 
   override dispose(): void {
-    this.hub.changed.disconnect(this.news, this);
-    this.hub.updated.disconnect(this.news, this);
-    this.active.changed.disconnect(this.news, this);
+    this.hub.changed.disconnect(this.news);
+    this.hub.updated.disconnect(this.news);
+    this.active.changed.disconnect(this.news);
     this.redraw.dispose();
     super.dispose();
   }
@@ -47,7 +47,7 @@ export class Status extends ReactWidget {
     const all = this.summaries();
     const queued = shortCount(all.reduce((sum, one) => sum + one.queued, 0));
     const inFlight = shortCount(all.reduce((sum, one) => sum + one.in_flight, 0));
-    const state = [...new Set(all.map(one => one.state))].join(', ');
+    const state = [...new Set(all.map((one) => one.state))].join(', ');
     return (
       <TextItem
         source={`psnb: ${queued} queued, ${inFlight} in flight`}
@@ -59,13 +59,13 @@ export class Status extends ReactWidget {
 
   private summaries() {
     return sourcesOf(this.active.document, this.hub.sources).flatMap(
-      source => this.hub.store(source.coordinator)?.state?.summary ?? []
+      (source) => this.hub.store(source.coordinator)?.state?.summary ?? [],
     );
   }
 
-  private news(): void {
+  private readonly news = (): void => {
     this.redraw.request();
-  }
+  };
 
   private refresh(): void {
     this._activeChanged.emit();
