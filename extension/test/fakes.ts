@@ -46,6 +46,11 @@ export class FakeSocket implements Socket {
     this.onmessage?.({ data: JSON.stringify(message) });
   }
 
+  /** The id of a message that was sent. */
+  id(index: number): string {
+    return String(this.messages[index]?.['id']);
+  }
+
   /** The messages sent so far, decoded. */
   get messages(): Record<string, unknown>[] {
     return this.sent.map((text) => JSON.parse(text) as Record<string, unknown>);

@@ -11,8 +11,8 @@ function sources(...all: Source[]): Sources {
   return { type: 'sources', version: VERSION, sources: all, schedulers: [] };
 }
 
-function reply(id: unknown, changes: Partial<Reply> = {}): Reply {
-  const about = { version: VERSION, id: String(id), coordinator: 'c1', error: '', result: '' };
+function reply(id: string, changes: Partial<Reply> = {}): Reply {
+  const about = { version: VERSION, id, coordinator: 'c1', error: '', result: '' };
   return { type: 'reply', ...about, ...changes };
 }
 
@@ -76,7 +76,7 @@ test('a command ends with its reply', async () => {
   const { hub, socket } = start();
   const asked = hub.command('c1', 'checkpoint');
   assert.equal(socket.messages[0]?.['command'], 'checkpoint');
-  socket.hear(reply(socket.messages[0]?.['id'], { result: 'saved' }));
+  socket.hear(reply(socket.id(0), { result: 'saved' }));
   assert.equal((await asked).result, 'saved');
 });
 
@@ -84,8 +84,8 @@ test('replies go to the command that they answer', async () => {
   const { hub, socket } = start();
   const first = hub.command('c1', 'pause');
   const second = hub.command('c1', 'drain');
-  socket.hear(reply(socket.messages[1]?.['id'], { result: 'second' }));
-  socket.hear(reply(socket.messages[0]?.['id'], { result: 'first' }));
+  socket.hear(reply(socket.id(1), { result: 'second' }));
+  socket.hear(reply(socket.id(0), { result: 'first' }));
   assert.deepEqual([(await first).result, (await second).result], ['first', 'second']);
 });
 
@@ -131,7 +131,7 @@ test('attaching sends the address', async () => {
   const { hub, socket } = start();
   const asked = hub.attach('tcp://far:8786');
   assert.equal(socket.messages[0]?.['address'], 'tcp://far:8786');
-  socket.hear(reply(socket.messages[0]?.['id'], { coordinator: '', error: 'nobody there' }));
+  socket.hear(reply(socket.id(0), { coordinator: '', error: 'nobody there' }));
   assert.equal((await asked).error, 'nobody there');
 });
 

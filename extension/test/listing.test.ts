@@ -87,7 +87,6 @@ test('a coordinator that is silent says so', () => {
 });
 
 test('only addresses of the web become links', () => {
-  // eslint-disable-next-line no-script-url
   const hostile = { ...IDENTITY, dashboard: 'javascript:alert(1)' };
   assert.equal(only(SOURCE, update({ identity: hostile })).dashboard, '');
   assert.equal(only(SOURCE, update({ identity: IDENTITY })).dashboard, IDENTITY.dashboard);
