@@ -23,6 +23,7 @@ function only(source: Source, message?: Update) {
     [source],
     () => (message ? store : undefined),
     () => 'Python 3',
+    60,
   );
   assert.ok(row);
   return row;
@@ -52,6 +53,33 @@ test('examples a second appear only if there are some', () => {
   ]);
 });
 
+test('the line of the queue shows as much of the past as is set', () => {
+  const store = new Store(() => undefined);
+  store.accept(
+    update({
+      depth: [
+        [960, 1, 0],
+        [985, 2, 0],
+        [1000, 7, 3],
+      ],
+    }),
+  );
+  const queue = (seconds: number) =>
+    rows(
+      [SOURCE],
+      () => store,
+      () => '',
+      seconds,
+    )[0]?.queue;
+  assert.deepEqual(
+    [queue(60), queue(20)],
+    [
+      [1, 2, 7],
+      [2, 7],
+    ],
+  );
+});
+
 test('failures alarm', () => {
   const { summary } = update();
   const { figures } = only(SOURCE, update({ summary: { ...summary, failed: 2 } }));
@@ -78,6 +106,7 @@ test('a coordinator that is gone says why, cannot be paused and comes last', () 
     [gone, SOURCE],
     () => undefined,
     () => '',
+    60,
   ).map(({ title }) => title);
   assert.deepEqual(order, ['train.ipynb', 'a.ipynb']);
 });
