@@ -54,7 +54,8 @@ export class CoordinatorList extends ReactWidget {
 
   protected override render() {
     const { hub, actions, kernelName } = this.options;
-    const list = rows(hub.sources, (coordinator) => hub.store(coordinator), kernelName);
+    const { seconds } = this.options.preferences.values;
+    const list = rows(hub.sources, (coordinator) => hub.store(coordinator), kernelName, seconds);
     const nothing = blank(hub.reach, list.length);
     const stale = hub.reach.state !== 'connected';
     return (
@@ -125,7 +126,7 @@ function Entry({ row, actions }: { row: Row; actions: RowActions }) {
       {row.notice && <div className="psnb-Entry-notice">{row.notice}</div>}
       {!row.gone && row.figures.length > 0 && (
         <>
-          <Sparkline values={row.queue} label="Closures queued in the last minute" />
+          <Sparkline values={row.queue} label="Closures queued lately" />
           <div className="psnb-Entry-figures">
             {row.figures.map(({ value, label, alarming }) => (
               <span key={label} className={alarming ? 'psnb-mod-alarming' : ''}>

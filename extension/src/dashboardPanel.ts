@@ -6,13 +6,11 @@ import { Widget } from '@lumino/widgets';
 import { Dashboard, type Store } from './dashboard';
 import type { Hub } from './hub';
 import { psnbIcon } from './icons';
-import type { Preferences } from './preferences';
 
 export class DashboardPanel extends Widget {
   constructor(
     readonly coordinator: string,
     private readonly hub: Hub,
-    private readonly preferences: Preferences,
   ) {
     super();
     this.addClass('psnb-DashboardPanel');
@@ -54,12 +52,7 @@ export class DashboardPanel extends Widget {
   private build(store: Store): void {
     this.dashboard?.dispose();
     this.place.replaceChildren();
-    this.dashboard = new Dashboard(
-      this.place,
-      store,
-      (message) => this.hub.forward(message),
-      this.preferences.values,
-    );
+    this.dashboard = new Dashboard(this.place, store, (command) => this.hub.forward(command));
   }
 
   /** Why nothing, or nothing new, is to be seen. */
@@ -92,12 +85,8 @@ export class DashboardPanel extends Widget {
 }
 
 /** Make a dashboard to be put into the main area. */
-export function makeDashboard(
-  coordinator: string,
-  hub: Hub,
-  preferences: Preferences,
-): MainAreaWidget<DashboardPanel> {
-  const content = new DashboardPanel(coordinator, hub, preferences);
+export function makeDashboard(coordinator: string, hub: Hub): MainAreaWidget<DashboardPanel> {
+  const content = new DashboardPanel(coordinator, hub);
   const widget = new MainAreaWidget({ content });
   widget.id = `psnb-dashboard-${coordinator}`;
   return widget;

@@ -63,12 +63,11 @@ const dashboards: JupyterFrontEndPlugin<void> = {
   id: 'psnb:dashboards',
   description: 'Dashboards of coordinators in the main area, also after a reload.',
   autoStart: true,
-  requires: [IHub, IPreferences],
+  requires: [IHub],
   optional: [ICommandPalette, ILayoutRestorer],
   activate: (
     app: JupyterFrontEnd,
     model: Hub,
-    values: Preferences,
     palette: ICommandPalette | null,
     restorer: ILayoutRestorer | null,
   ) => {
@@ -80,7 +79,7 @@ const dashboards: JupyterFrontEndPlugin<void> = {
       model,
       (coordinator) => tracker.find(({ content }) => content.coordinator === coordinator),
       (coordinator) => {
-        const widget = makeDashboard(coordinator, model, values);
+        const widget = makeDashboard(coordinator, model);
         app.shell.add(widget, 'main');
         void tracker.add(widget);
         return widget;

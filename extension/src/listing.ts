@@ -21,7 +21,7 @@ export interface Row {
   gone: boolean;
   /** Empty until it has told something. */
   figures: Figure[];
-  /** Queued closures of the last minute, oldest first. */
+  /** Queued closures lately, oldest first. */
   queue: number[];
   /** Pause while it runs, resume while it is paused. */
   control: { command: 'pause' | 'resume'; why: string };
@@ -35,14 +35,15 @@ export interface Figure {
 
 const SILENT = 'It has not told anything yet.';
 
-/** Rows of all sources: those of one notebook together, those that are gone last. */
+/** Rows of all sources with the last `seconds` of their queues: those of one notebook together, those that are gone last. */
 export function rows(
   sources: readonly Source[],
   store: (coordinator: string) => Store | undefined,
   kernelName: (kernel: string) => string,
+  seconds: number,
 ): Row[] {
   return sources
-    .map((source) => row(source, store(source.coordinator), kernelName(source.kernel)))
+    .map((source) => row(source, store(source.coordinator), kernelName(source.kernel), seconds))
     .sort(
       (a, b) =>
         Number(a.gone) - Number(b.gone) ||
@@ -51,8 +52,9 @@ export function rows(
     );
 }
 
-function row(source: Source, store: Store | undefined, kernel: string): Row {
+function row(source: Source, store: Store | undefined, kernel: string, seconds: number): Row {
   const { identity, summary, notice, depth, controls } = store?.state ?? {};
+  const oldest = (summary?.time ?? 0) - seconds;
   const name = identity?.name ?? '';
   const file = source.notebook.split('/').pop() ?? '';
   const gone = source.gone !== '';
@@ -79,7 +81,7 @@ function row(source: Source, store: Store | undefined, kernel: string): Row {
           ...(summary.failed ? [figure(shortCount(summary.failed), 'failed', true)] : []),
         ]
       : [],
-    queue: (depth ?? []).map(([, queued]) => queued),
+    queue: (depth ?? []).filter(([time]) => time >= oldest).map(([, queued]) => queued),
     control: {
       command,
       why: gone ? source.gone : summary ? (controls?.[command] ?? '') : SILENT,

@@ -7,7 +7,6 @@ import { Signal, type ISignal } from '@lumino/signaling';
 export interface Values {
   redraws: number;
   seconds: number;
-  points: number;
 }
 
 export class Preferences {
@@ -29,6 +28,6 @@ export class Preferences {
     read();
   }
 
-  private _values: Values = { redraws: 4, seconds: 60, points: 2000 };
+  private _values: Values = { redraws: 4, seconds: 60 };
   private readonly _changed = new Signal<this, void>(this);
 }

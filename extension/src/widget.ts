@@ -42,7 +42,8 @@ export default function (): object {
       const hear = (content: unknown): void => {
         if (hasText(content)) created.accept(JSON.parse(content.text) as Update | Reply);
       };
-      hear({ text: model.get('first') });
+      const first = model.get('first');
+      if (first) hear({ text: first });
       model.on('msg:custom', hear);
       hello();
       return () => {

@@ -39,11 +39,10 @@ export class Dashboard {
     send: (command: Command) => void,
   ) {
     this.root = make('div', 'psnb-dashboard', el);
-    this.root.setAttribute('role', 'group');
-    this.root.setAttribute('aria-label', 'Coordinator');
     this.problem = make('div', 'psnb-problem', this.root);
     this.problem.setAttribute('role', 'status');
-    this.body = make('div', 'psnb-all', this.root);
+    this.body = make('div', '', this.root);
+    this.body.setAttribute('role', 'group');
     this.theme = new Theme(this.root, () => {
       for (const part of this.parts) part.recolor?.();
     });
