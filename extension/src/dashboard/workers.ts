@@ -5,7 +5,7 @@ import type { WorkerRow } from '../protocol';
 import { ActionButton } from './button';
 import { Keyed, make, Section, setData, setHidden, setText, type Item } from './dom';
 import { formatBytes, formatCount, formatRate, formatShare, plural } from './format';
-import type { Change, Context, Part } from './part';
+import type { Context, Part } from './part';
 import type { State } from './store';
 import { Visibility } from './visible';
 
@@ -159,7 +159,7 @@ export class Workers implements Part {
     return this.visible.has(row);
   }
 
-  update(state: State, _changed: ReadonlySet<Change>): void {
+  update(state: State): void {
     this.reason = state.controls.retire_worker ?? '';
     const workers = [...state.workers.values()].sort((a, b) => a.index - b.index);
     let ready = 0;
