@@ -78,7 +78,6 @@ def notebook(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[O
         return Notebook(lab, page, lab.write(name, cells)).open(**options)
 
     yield open_notebook
-    page.close()  # or it would start kernels anew
     lab.end_kernels()
 
 

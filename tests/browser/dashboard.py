@@ -6,6 +6,8 @@ import re
 
 from playwright.sync_api import Locator, expect
 
+from tests.conftest import wait_until
+
 PATIENCE = 30_000
 """Milliseconds after which a wait gives up."""
 
@@ -33,12 +35,17 @@ class Dashboard:
 
     def wait_for_more(self, counter: str, than: int) -> None:
         """Wait until a counter is greater."""
-        expect(self._counter(counter)).not_to_have_text(f"{than:,}", timeout=PATIENCE)
-        assert self.count(counter) > than
+        wait_until(lambda: self.count(counter) > than, f"more than {than} {counter}")
 
     def press(self, button: str) -> None:
         """Click a button."""
         self.root.get_by_role("button", name=button).click(timeout=PATIENCE)
+
+    def open_sections(self) -> None:
+        """Unfold all that is folded."""
+        closed = self.root.locator("details.psnb-section:not([open]) > summary:visible")
+        while closed.count():
+            closed.first.click(timeout=PATIENCE)
 
     def wait_for_text(self, text: str | re.Pattern[str]) -> Locator:
         """Wait until a text can be read."""

@@ -105,9 +105,8 @@ def test_a_learning_rate_takes_effect_on_the_next_update(
     )
     opened.run(0, 1)
     widget = Dashboard(opened.output(1))
-    section = widget.root.get_by_role("button", name="Learning rates")
-    if section.get_attribute("aria-expanded") == "false":
-        section.click()
+    widget.wait_for_state("idle")
+    widget.open_sections()
     field = widget.root.get_by_label("New learning rate of weights")
     field.fill("0.125")
     field.press("Enter")

@@ -106,8 +106,7 @@ coordinator
         widget = Dashboard(opened.output(1))
         widget.wait_for_text("ValueError")
         expect(widget.root.get_by_text(HOSTILE).first).to_be_visible(timeout=PATIENCE)
-        for section in widget.root.locator("[aria-expanded=false]").all():
-            section.click()
+        widget.open_sections()
         row = widget.root.get_by_role("row").filter(has_text=HOSTILE)
         expect(row.first).to_be_visible(timeout=PATIENCE)
         opened.run(2)
