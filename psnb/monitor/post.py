@@ -138,8 +138,9 @@ class HubLink:
         if orders["hello"]:
             self._publisher.hello()
         source = self._source()
-        for command in orders["commands"] if source is not None else []:
-            execute(source, command, "the panel", self._reply)
+        if source is not None:
+            for command in orders["commands"]:
+                execute(source, command, "the panel", self._reply)
 
     def _reply(self, reply: Reply) -> None:
         self._replies.put(reply)

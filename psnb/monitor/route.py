@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 from distributed import Client, Scheduler, SchedulerPlugin
@@ -36,6 +37,8 @@ TIMEOUT = 5.0
 """Seconds in which the scheduler has to answer."""
 
 WATCH_ONLY = "attached schedulers are for watching: give commands where the coordinator runs"
+
+_log = logging.getLogger("psnb")
 
 
 class _Kept:
@@ -170,10 +173,14 @@ class SchedulerLink:
     def close(self) -> None:
         """Tell the scheduler the last state, and that no more comes; harmless the second time."""
         self._publisher.stop()
+        try:
+            self._tell(None)
+        except OSError as error:
+            _log.debug("the scheduler was not told of a coordinator's end: %s", error)
 
     def _send(self, update: Update) -> None:
         if "controls" in update:
-            only = {command: WATCH_ONLY for command in update["controls"]}
+            only = dict.fromkeys(update["controls"], WATCH_ONLY)
             update = Update(**{**update, "controls": only})
         if self._tell(update):
             self._publisher.hello()

@@ -22,7 +22,7 @@ from psnb.monitor.hub.hub import Busy, Hub
 from psnb.monitor.hub.panel import Panel
 from psnb.monitor.hub.shape import parsed, problem
 from psnb.monitor.hub.sources import TooManyError
-from psnb.monitor.protocol import VERSION, Attach, Batch, Command, Hello, Reply
+from psnb.monitor.protocol import VERSION, Attach, Batch, Command, Hello
 
 MOST_BODY = 4 << 20
 """Bytes of a post."""
@@ -49,7 +49,7 @@ class CoordinatorHandler(APIHandler):
         self._hub = hub
         self._body = bytearray()
 
-    async def prepare(self) -> None:
+    async def prepare(self) -> None:  # type: ignore[override]
         """Refuse a body that is too large before it comes."""
         await super().prepare()
         if int(self.request.headers.get("Content-Length", 0)) > MOST_BODY:
@@ -82,7 +82,7 @@ class CoordinatorHandler(APIHandler):
         self.finish()
 
 
-class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # type: ignore[misc]
+class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
     """The socket of a panel, ``psnb/stream``."""
 
     auth_resource = "kernels"
@@ -142,9 +142,9 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # type: 
         except ValueError as error:
             self._panel.tell(reply("", "", f"this is no JSON: {error}"))
             return
-        if error := _misunderstood(said):
+        if wrong := _misunderstood(said):
             identity = said.get("id", "") if isinstance(said, dict) else ""
-            self._panel.tell(reply(identity if isinstance(identity, str) else "", "", error))
+            self._panel.tell(reply(identity if isinstance(identity, str) else "", "", wrong))
             return
         self._do(cast(Any, said), self._panel)
 
