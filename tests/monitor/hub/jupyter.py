@@ -114,14 +114,15 @@ class Panel:
 
 
 @contextmanager
-def jupyter(folder: Path, *options: str) -> Iterator[Jupyter]:
-    """Start a server, and end it."""
+def jupyter(folder: Path, *options: str, wait: bool = True) -> Iterator[Jupyter]:
+    """Start a server, wait until it answers on its port if it has one, and end it."""
     environment = {key: value for key, value in os.environ.items() if "JUPYTER" not in key}
     for name in ("CONFIG", "DATA", "RUNTIME"):
         environment[f"JUPYTER_{name}_DIR"] = str(folder / name)
     environment["IPYTHONDIR"] = str(folder / "ipython")
     command = [sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root"]
-    command += ["--port=0", f"--ServerApp.root_dir={folder}", "--ServerApp.base_url=/a/b/"]
+    command += ["--port=0"] if wait else []
+    command += [f"--ServerApp.root_dir={folder}", "--ServerApp.base_url=/a/b/"]
     # Others' extensions take seconds to load.
     enabled = {"psnb.monitor.hub": True, "jupyterlab": False, "jupyter_lsp": False}
     command += [f"--ServerApp.jpserver_extensions={enabled}", *options]
@@ -133,7 +134,7 @@ def jupyter(folder: Path, *options: str) -> Iterator[Jupyter]:
         wait_until(lambda: file.exists() or process.poll() is not None, "Jupyter starts")
         assert process.poll() is None, (folder / "log").read_text()
         server = Jupyter(process.pid, json.loads(file.read_text())["url"], runtime)
-        wait_until(lambda: _answers(server), "Jupyter answers")
+        wait_until(lambda: not wait or _answers(server), "Jupyter answers")
         yield server
     finally:
         process.terminate()

@@ -1,3 +1,5 @@
+"""A Jupyter server for all tests of views that need one."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
