@@ -6,6 +6,7 @@ from psnb.monitor.events import Event, EventKind, EventLog
 from psnb.monitor.failures import Failure, FailureLog
 from psnb.monitor.history import History
 from psnb.monitor.kernel import in_notebook, kernel_id
+from psnb.monitor.links import Link, begin_link
 from psnb.monitor.plot import plot
 from psnb.monitor.progress import ProgressLine, wanted
 from psnb.monitor.protocol import CommandName, Identity
@@ -31,6 +32,7 @@ __all__ = [
     "FailureLog",
     "History",
     "Identity",
+    "Link",
     "LiveView",
     "MetricStatistics",
     "ProgressLine",
@@ -42,6 +44,7 @@ __all__ = [
     "StalenessStatistics",
     "Statistics",
     "WorkerStatistics",
+    "begin_link",
     "execute",
     "in_notebook",
     "kernel_id",
