@@ -32,10 +32,10 @@ from psnb.monitor import (
     LiveView,
     Records,
     Statistics,
-    begin_link,
     in_notebook,
     kernel_id,
     plot,
+    tell_panels,
 )
 from psnb.strategy import ParameterServerStrategy
 
@@ -80,7 +80,7 @@ class Watched:
 
     def _tell_panels(self) -> None:
         """Let panels find it; once all is there that they may ask for."""
-        self._link = begin_link(self, self.strategy.client)
+        self._link = tell_panels(self, self.strategy.client)
 
     def _stop_views(self) -> None:
         self._view.stop()

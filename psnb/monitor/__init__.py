@@ -1,12 +1,14 @@
 """Snapshots and history of what a coordinator does, and their displays."""
 
+from psnb.monitor import protocol
+from psnb.monitor.backlog import Backlog, Extract, Extracts
 from psnb.monitor.commands import execute
 from psnb.monitor.display import LiveView
 from psnb.monitor.events import Event, EventKind, EventLog
 from psnb.monitor.failures import Failure, FailureLog
 from psnb.monitor.history import History
 from psnb.monitor.kernel import in_notebook, kernel_id
-from psnb.monitor.links import Link, begin_link
+from psnb.monitor.link import Link, tell_panels
 from psnb.monitor.plot import plot
 from psnb.monitor.progress import ProgressLine, wanted
 from psnb.monitor.protocol import CommandName, Identity
@@ -23,11 +25,14 @@ from psnb.monitor.statistics import (
 )
 
 __all__ = [
+    "Backlog",
     "CheckpointStatistics",
     "CommandName",
     "Event",
     "EventKind",
     "EventLog",
+    "Extract",
+    "Extracts",
     "Failure",
     "FailureLog",
     "History",
@@ -44,10 +49,11 @@ __all__ = [
     "StalenessStatistics",
     "Statistics",
     "WorkerStatistics",
-    "begin_link",
     "execute",
     "in_notebook",
     "kernel_id",
     "plot",
+    "protocol",
+    "tell_panels",
     "wanted",
 ]

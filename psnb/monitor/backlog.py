@@ -28,8 +28,8 @@ class Extracts(TypedDict):
     coordinators: list[Extract]
 
 
-MOST_BYTES = 4 << 20
-"""Bytes of text that are kept beside the full update."""
+MOST_BYTES = 16 << 20
+"""Bytes of text that are kept beside the full update, which may itself have come in portions."""
 
 MOST_UPDATES = 1200
 """Updates that are kept beside the full one: five minutes at four a second."""

@@ -9,6 +9,7 @@ it has succeeded.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import queue
@@ -19,6 +20,7 @@ from typing import Any
 from urllib.parse import quote
 
 from psnb.monitor.commands import execute
+from psnb.monitor.portions import portions
 from psnb.monitor.protocol import VERSION, Batch, Reply, Update
 from psnb.monitor.publisher import Publisher
 from psnb.monitor.server import Connection, Found
@@ -52,6 +54,7 @@ class HubLink:
         self._path = f"psnb/coordinators/{quote(source.id, safe='')}"
         self._news = server.connection()  # the publisher's thread's
         self._life = server.connection()  # the other one's
+        self._numbers = itertools.count()  # of what is sent, which may be more than is published
         self._replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         self._wake = threading.Event()
         self._reached = threading.Event()  # set while the last post got through
@@ -80,7 +83,9 @@ class HubLink:
 
     def _send(self, update: Update) -> None:
         """Post an update; the publisher calls it."""
-        self._post(self._news, [update], [])
+        for portion in portions(Update(**update)):  # not the publisher's own, which it reads later
+            portion["sequence"] = next(self._numbers)
+            self._post(self._news, [portion], [])
 
     def _run(self) -> None:
         while self._publisher.alive:

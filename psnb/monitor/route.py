@@ -9,6 +9,7 @@ sees this too. It only tells, it takes no commands.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 from typing import Any
@@ -17,6 +18,7 @@ from distributed import Client, Scheduler, SchedulerPlugin
 from tornado.web import RequestHandler
 
 from psnb.monitor.backlog import Backlog
+from psnb.monitor.portions import portions
 from psnb.monitor.protocol import VERSION, Update
 from psnb.monitor.publisher import Publisher
 from psnb.monitor.source import Source
@@ -151,6 +153,7 @@ class SchedulerLink:
     def __init__(self, source: Source, client: Client) -> None:
         self._coordinator = source.id
         self._client = client
+        self._numbers = itertools.count()  # of what is sent, which may be more than is published
         self._publisher = Publisher(source, self._send, "psnb-route", INTERVAL)
 
     def start(self) -> None:
@@ -179,11 +182,14 @@ class SchedulerLink:
             _log.debug("the scheduler was not told of a coordinator's end: %s", error)
 
     def _send(self, update: Update) -> None:
+        update = Update(**update)  # not the publisher's own, which it looks at later
         if "controls" in update:
             only = dict.fromkeys(update["controls"], WATCH_ONLY)
-            update = Update(**{**update, "controls": only})
-        if self._tell(update):
-            self._publisher.hello()
+            update["controls"] = only
+        for portion in portions(update):
+            portion["sequence"] = next(self._numbers)
+            if self._tell(portion):
+                self._publisher.hello()
         if update["summary"]["state"] == "closed":
             self._tell(None)
 

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from psnb.monitor import protocol
 from psnb.monitor.hub.sources import Known
-from psnb.monitor.protocol import VERSION, Command, Reply
 
 TIME_LIMIT = 30.0
 """Seconds in which a coordinator has to reply."""
@@ -18,10 +18,10 @@ MOST_WAITING = 100
 
 @dataclass(eq=False)
 class _Given:
-    tell: Callable[[Reply], None]
+    tell: Callable[[protocol.Reply], None]
     id: str
     known: Known
-    command: Command
+    command: protocol.Command
     until: float
 
 
@@ -39,14 +39,16 @@ class Commands:
         self._given: dict[str, _Given] = {}
         self._number = itertools.count()
 
-    def give(self, known: Known, command: Command, tell: Callable[[Reply], None]) -> None:
+    def give(
+        self, known: Known, command: protocol.Command, tell: Callable[[protocol.Reply], None]
+    ) -> None:
         """Put a command where the coordinator's next post fetches it.
 
         Parameters
         ----------
         known : Known
             The coordinator.
-        command : Command
+        command : protocol.Command
             As the panel sent it.
         tell : callable
             Takes the reply, once, whatever happens.
@@ -60,19 +62,19 @@ class Commands:
         else:
             # Panels number their commands each for itself.
             unique = f"{next(self._number)}"
-            sent = Command(**{**command, "id": unique})
+            sent = protocol.Command(**{**command, "id": unique})
             known.waiting.append(sent)
             until = self._clock() + TIME_LIMIT
             self._given[unique] = _Given(tell, command["id"], known, sent, until)
             return
         tell(reply(command["id"], known.coordinator, error))
 
-    def answer(self, answer: Reply) -> None:
+    def answer(self, answer: protocol.Reply) -> None:
         """Bring a coordinator's reply to the panel that asked; nobody waits for a late one."""
         given = self._given.get(answer["id"])
         if given is not None and given.known.coordinator == answer["coordinator"]:
             del self._given[answer["id"]]
-            given.tell(Reply(**{**answer, "id": given.id}))
+            given.tell(protocol.Reply(**{**answer, "id": given.id}))
 
     def expire(self) -> None:
         """Tell those that waited too long, and those whose coordinator has gone."""
@@ -91,11 +93,11 @@ class Commands:
             given.tell(reply(given.id, given.known.coordinator, error))
 
 
-def reply(identity: str, coordinator: str, error: str, result: str = "") -> Reply:
+def reply(identity: str, coordinator: str, error: str, result: str = "") -> protocol.Reply:
     """Return a reply of the hub's own."""
-    return Reply(
+    return protocol.Reply(
         type="reply",
-        version=VERSION,
+        version=protocol.VERSION,
         id=identity,
         coordinator=coordinator,
         error=error,

@@ -16,13 +16,13 @@ from jupyter_server.base.websocket import WebSocketMixin
 from tornado.web import HTTPError, stream_request_body
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
+from psnb.monitor import protocol
 from psnb.monitor.hub.allowance import Allowance
 from psnb.monitor.hub.commands import reply
 from psnb.monitor.hub.hub import Busy, Hub
 from psnb.monitor.hub.panel import Panel
 from psnb.monitor.hub.shape import parsed, problem
 from psnb.monitor.hub.sources import TooManyError
-from psnb.monitor.protocol import VERSION, Attach, Batch, Command, Hello
 
 MOST_BODY = 4 << 20
 """Bytes of a post."""
@@ -166,7 +166,12 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
             raise ConnectionError("the page has gone") from error
 
 
-_SAID: dict[str, Any] = {"hello": Hello, "command": Command, "attach": Attach, "detach": Attach}
+_SAID: dict[str, Any] = {
+    "hello": protocol.Hello,
+    "command": protocol.Command,
+    "attach": protocol.Attach,
+    "detach": protocol.Attach,
+}
 
 
 def _misunderstood(said: object) -> str:
@@ -174,15 +179,15 @@ def _misunderstood(said: object) -> str:
     kind = said.get("type") if isinstance(said, dict) else None
     if not isinstance(said, dict) or not isinstance(kind, str) or kind not in _SAID:
         return f"a panel says {', '.join(_SAID)}: this is none of them"
-    if said.get("version") != VERSION:
+    if said.get("version") != protocol.VERSION:
         return (
             f"the panel speaks version {said.get('version')!r} of psnb's protocol, the Jupyter "
-            f"server {VERSION}: reload the page, or install the same psnb in both places"
+            f"server {protocol.VERSION}: reload the page, or install the same psnb in both places"
         )
     return problem(said, _SAID[kind])
 
 
-def _batch(body: bytes, coordinator: str) -> Batch:
+def _batch(body: bytes, coordinator: str) -> protocol.Batch:
     """Return a post's body as the batch that it is.
 
     Raises
@@ -195,15 +200,15 @@ def _batch(body: bytes, coordinator: str) -> Batch:
     except ValueError as error:
         raise HTTPError(400, f"the body is no JSON: {error}") from None
     version = found.get("version") if isinstance(found, dict) else None
-    if version != VERSION:
+    if version != protocol.VERSION:
         raise HTTPError(
             400,
             f"the kernel speaks version {version!r} of psnb's protocol, the Jupyter server "
-            f"{VERSION}: install the same psnb in both places",
+            f"{protocol.VERSION}: install the same psnb in both places",
         )
-    if wrong := problem(found, Batch, "the body"):
+    if wrong := problem(found, protocol.Batch, "the body"):
         raise HTTPError(400, wrong)
-    batch = cast(Batch, found)
+    batch = cast(protocol.Batch, found)
     news: list[Any] = [*batch["updates"], *batch["replies"]]
     if any(each["coordinator"] != coordinator for each in news):
         raise HTTPError(400, "a post tells of one coordinator, the one that its address names")

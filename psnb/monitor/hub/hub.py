@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from psnb.monitor import protocol
 from psnb.monitor.hub.commands import Commands, reply
 from psnb.monitor.hub.panel import Panel
 from psnb.monitor.hub.schedulers import Schedulers
 from psnb.monitor.hub.sources import Known, Sources
-from psnb.monitor.protocol import VERSION, Attach, Batch, Command, Orders, Reply
-from psnb.monitor.protocol import Sources as Listing
 
 SILENCE = 5.0
 """Seconds without a post after which a kernel counts as gone; it posts once a second at least."""
@@ -64,7 +63,7 @@ class Hub:
 
     # What kernels say.
 
-    def post(self, coordinator: str, batch: Batch) -> Orders:
+    def post(self, coordinator: str, batch: protocol.Batch) -> protocol.Orders:
         """Take in a kernel's news of a coordinator, and return what it is to do.
 
         Raises
@@ -94,7 +93,7 @@ class Hub:
             self._relist()
         self._news()
         wanted = wanted or known.backlog.last is None
-        return Orders(version=VERSION, hello=wanted, commands=commands)
+        return protocol.Orders(version=protocol.VERSION, hello=wanted, commands=commands)
 
     def close(self, coordinator: str) -> None:
         """Note that a coordinator was closed; forget one that is gone already."""
@@ -117,7 +116,7 @@ class Hub:
         """Tell a panel nothing more."""
         self._panels.discard(panel)
 
-    def command(self, command: Command, tell: Callable[[Reply], None]) -> None:
+    def command(self, command: protocol.Command, tell: Callable[[protocol.Reply], None]) -> None:
         """Pass a command on; ``tell`` gets its reply, once, whatever happens."""
         known = self.sources.get(command["coordinator"])
         if known is None:
@@ -126,7 +125,7 @@ class Hub:
         else:
             self._commands.give(known, command, tell)
 
-    def attach(self, request: Attach, tell: Callable[[Reply], None]) -> None:
+    def attach(self, request: protocol.Attach, tell: Callable[[protocol.Reply], None]) -> None:
         """Watch a scheduler, or no longer."""
         if request["type"] == "attach":
             error = self._schedulers.attach(request["address"])
@@ -136,11 +135,11 @@ class Hub:
             result = f"no longer watching {request['address']}"
         tell(reply(request["id"], "", error, "" if error else result))
 
-    def listing(self) -> Listing:
+    def listing(self) -> protocol.Sources:
         """Return the message that lists coordinators and schedulers."""
-        return Listing(
+        return protocol.Sources(
             type="sources",
-            version=VERSION,
+            version=protocol.VERSION,
             sources=[each.listed() for each in self.sources],
             schedulers=self._schedulers.listed(),
         )

@@ -12,9 +12,8 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from psnb.monitor import protocol
 from psnb.monitor.hub.sources import Sources
-from psnb.monitor.protocol import Reply
-from psnb.monitor.protocol import Sources as Listing
 
 WRITE_TIMEOUT = 30.0
 """Seconds in which a panel has to take a message."""
@@ -42,7 +41,7 @@ class Panel:
     def __init__(
         self,
         sources: Sources,
-        listing: Callable[[], Listing],
+        listing: Callable[[], protocol.Sources],
         write: Callable[[str], Awaitable[None]],
         close: Callable[[str], None],
     ) -> None:
@@ -51,7 +50,7 @@ class Panel:
         self._write = write
         self._close = close
         self._told: dict[str, int] = {}  # sequence number by coordinator
-        self._replies: deque[Reply] = deque()
+        self._replies: deque[protocol.Reply] = deque()
         self._list = True
         self._writing: asyncio.Task[None] | None = None  # held, or it might be collected
 
@@ -65,7 +64,7 @@ class Panel:
         self._list = True
         self.wake()
 
-    def tell(self, reply: Reply) -> None:
+    def tell(self, reply: protocol.Reply) -> None:
         """Tell a reply."""
         if len(self._replies) >= MOST_REPLIES:
             self._close("the page does not take its replies; connect again")
@@ -104,7 +103,7 @@ class Panel:
                     yield text
                     more = True  # and during that, more may have come
 
-    def _listed(self) -> Listing:
+    def _listed(self) -> protocol.Sources:
         listing = self._listing()
         live = {each["coordinator"] for each in listing["sources"]}
         self._told = {each: told for each, told in self._told.items() if each in live}

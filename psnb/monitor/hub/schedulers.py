@@ -17,10 +17,9 @@ from urllib.parse import quote, urlsplit
 from tornado.httpclient import HTTPClientError
 from tornado.simple_httpclient import HTTPStreamClosedError, HTTPTimeoutError, SimpleAsyncHTTPClient
 
-from psnb.monitor.backlog import Extract, Extracts
+from psnb.monitor import Extract, Extracts, protocol
 from psnb.monitor.hub.shape import parsed, problem
 from psnb.monitor.hub.sources import Known, Sources, TooManyError
-from psnb.monitor.protocol import VERSION, Scheduler
 
 MOST_SCHEDULERS = 20
 MOST_BYTES = 8 << 20
@@ -99,9 +98,11 @@ class Schedulers:
         self._relist()
         return ""
 
-    def listed(self) -> list[Scheduler]:
+    def listed(self) -> list[protocol.Scheduler]:
         """Return them as panels are told of them."""
-        return [Scheduler(address=w.address, error=w.error) for w in self._watched.values()]
+        return [
+            protocol.Scheduler(address=w.address, error=w.error) for w in self._watched.values()
+        ]
 
     def hasten(self) -> None:
         """Ask all at the next poll."""
@@ -195,10 +196,10 @@ class Schedulers:
         except ValueError as error:
             raise _AnswerError(f"what answers there is not psnb's route: {error}") from None
         version = answer.get("version") if isinstance(answer, dict) else None
-        if version != VERSION:
+        if version != protocol.VERSION:
             raise _AnswerError(
                 f"the psnb on the scheduler speaks version {version} of the protocol, the one "
-                f"here {VERSION}: install the same psnb in both places"
+                f"here {protocol.VERSION}: install the same psnb in both places"
             )
         if wrong := problem(answer, Extracts, "the answer"):
             raise _AnswerError(f"what answers there is not psnb's route: {wrong}")

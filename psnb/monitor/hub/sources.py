@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from psnb.monitor.backlog import Backlog
+from psnb.monitor import Backlog, protocol
 from psnb.monitor.hub.allowance import Allowance
-from psnb.monitor.protocol import Command, Source, Update
 
 MOST_SOURCES = 200
 """Coordinators that are known at a time."""
@@ -38,17 +37,17 @@ class Known:
     process: int | None = None  # of the kernel, as the server sees it; None until it looked
     notebook: str = ""
     gone: str = ""
-    waiting: list[Command] = field(default_factory=list)  # for its next post
+    waiting: list[protocol.Command] = field(default_factory=list)  # for its next post
 
-    def add(self, update: Update) -> bool:
+    def add(self, update: protocol.Update) -> bool:
         """Take in an update; return whether a full one is wanted."""
         if self.kind == "kernel" and "identity" in update:
             self.kernel = update["identity"]["kernel"]
         return self.backlog.add(update)
 
-    def listed(self) -> Source:
+    def listed(self) -> protocol.Source:
         """Return it as panels are told of it."""
-        return Source(
+        return protocol.Source(
             coordinator=self.coordinator,
             kind=self.kind,
             notebook=self.notebook,
