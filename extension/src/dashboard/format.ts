@@ -1,0 +1,64 @@
+// Figures as people read them.
+
+/** A count, with separators of thousands. */
+export function formatCount(value: number): string {
+  return value.toLocaleString('en-US');
+}
+
+/** A measured value, to about four digits. */
+export function formatNumber(value: number): string {
+  if (!Number.isFinite(value)) return Number.isNaN(value) ? 'NaN' : value > 0 ? '∞' : '−∞';
+  if (value === 0) return '0';
+  const size = Math.abs(value);
+  if (size < 1e-3 || size >= 1e6) return value.toExponential(2);
+  return size >= 1000 ? formatCount(Math.round(value)) : value.toPrecision(4);
+}
+
+/** A rate or another figure whose digits do not matter: 0.25, 3.5, 120, 12.3k, 4.56M. */
+export function formatRate(value: number): string {
+  if (!Number.isFinite(value)) return formatNumber(value);
+  const size = Math.abs(value);
+  if (size >= 1e9) return `${(value / 1e9).toPrecision(3)}G`;
+  if (size >= 1e6) return `${(value / 1e6).toPrecision(3)}M`;
+  if (size >= 1e4) return `${(value / 1e3).toPrecision(3)}k`;
+  if (size >= 100) return formatCount(Math.round(value));
+  if (size >= 10 || size === 0) return value.toFixed(size ? 1 : 0);
+  return value.toFixed(2);
+}
+
+/** A number of bytes. */
+export function formatBytes(bytes: number): string {
+  let value = bytes;
+  for (const unit of ['B', 'KiB', 'MiB', 'GiB']) {
+    if (value < 1000) return `${unit === 'B' ? value : value.toPrecision(3)} ${unit}`;
+    value /= 1024;
+  }
+  return `${value.toPrecision(3)} TiB`;
+}
+
+/** A share between 0 and 1. */
+export function formatShare(share: number): string {
+  return `${Math.round(100 * share)}%`;
+}
+
+/** A span of time. */
+export function formatDuration(seconds: number): string {
+  if (seconds < 60) return `${seconds.toFixed(1)} s`;
+  const whole = Math.floor(seconds);
+  const pad = (n: number): string => String(n).padStart(2, '0');
+  const minutes = Math.floor(whole / 60);
+  if (minutes < 60) return `${minutes}:${pad(whole % 60)} min`;
+  const hours = Math.floor(minutes / 60);
+  if (hours < 48) return `${hours}:${pad(minutes % 60)}:${pad(whole % 60)} h`;
+  return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+
+/** The time of day of seconds since the epoch. */
+export function formatClock(time: number): string {
+  return new Date(1000 * time).toLocaleTimeString('en-GB');
+}
+
+/** A noun with its number, for nouns that take an s. */
+export function plural(count: number, noun: string): string {
+  return `${formatCount(count)} ${noun}${count === 1 ? '' : 's'}`;
+}

@@ -1,0 +1,279 @@
+// What a view knows of a coordinator: folds the messages into one state and tells its listeners
+// what changed. No page is needed for it.
+
+import {
+  VERSION,
+  type Checkpoint,
+  type CommandName,
+  type EventRow,
+  type FailureRow,
+  type Identity,
+  type Metric,
+  type Num,
+  type OptimizerRow,
+  type Reply,
+  type ServerRow,
+  type Span,
+  type Summary,
+  type Update,
+  type WorkerRow,
+} from '../protocol';
+import { Series } from './series';
+
+/** Seconds of the depth of the queue and of the timeline that are kept. */
+export const WINDOW = 60;
+
+/** Failures kept, and events. */
+export const MAX_ROWS = 200;
+
+// While the answer to a hello is outstanding (a busy kernel may be slow), this many further
+// updates pass before it is said again.
+const PATIENCE = 20;
+
+export interface MetricState {
+  name: string;
+  count: number;
+  last: number;
+  smoothed: number;
+  series: Series;
+  /** Grows with each change. */
+  revision: number;
+}
+
+/** All there is to show. Rows are replaced when they change, never written to. */
+export interface State {
+  coordinator: string;
+  summary: Summary;
+  notice: string;
+  identity: Identity;
+  depth: [number, number, number][];
+  workers: Map<number, WorkerRow>;
+  servers: ServerRow[];
+  metrics: Map<string, MetricState>;
+  /** By worker, each in the order of the starts. */
+  timeline: Map<number, Span[]>;
+  failures: FailureRow[];
+  events: EventRow[];
+  optimizers: OptimizerRow[];
+  checkpoint: Checkpoint;
+  controls: Partial<Record<CommandName, string>>;
+}
+
+/** A part of the state that may have changed; `problem` is the store's own. */
+export type Part = Exclude<keyof State, 'coordinator'> | 'problem';
+
+export const PARTS: readonly Part[] = [
+  'problem',
+  'summary',
+  'notice',
+  'identity',
+  'depth',
+  'workers',
+  'servers',
+  'metrics',
+  'timeline',
+  'failures',
+  'events',
+  'optimizers',
+  'checkpoint',
+  'controls',
+];
+
+export interface Listener {
+  changed(parts: ReadonlySet<Part>): void;
+  replied?(reply: Reply): void;
+}
+
+/** A number from its form in JSON. */
+export function toNumber(value: Num): number {
+  if (typeof value === 'number') return value;
+  return value === 'inf' ? Infinity : value === '-inf' ? -Infinity : NaN;
+}
+
+function empty(update: Update): State {
+  return {
+    coordinator: update.coordinator,
+    summary: update.summary,
+    notice: '',
+    identity: {
+      name: '',
+      kernel: '',
+      process: 0,
+      host: '',
+      cluster: '',
+      dashboard: '',
+      started: update.summary.time - update.summary.elapsed,
+    },
+    depth: [],
+    workers: new Map(),
+    servers: [],
+    metrics: new Map(),
+    timeline: new Map(),
+    failures: [],
+    events: [],
+    optimizers: [],
+    checkpoint: { state: 'none', path: '', share: 0, error: '' },
+    controls: {},
+  };
+}
+
+export class Store {
+  /** Why nothing is shown; empty if something is. */
+  problem = 'Waiting for the coordinator.';
+
+  private current: State | null = null;
+  private sequence = 0;
+  private missed = 0; // updates since a hello that is not answered yet; 0 if none is
+  private readonly listeners = new Set<Listener>();
+
+  /** `hello` is called when a full update is needed: one was missed, or there was none yet. */
+  constructor(private readonly hello: () => void) {}
+
+  /** What to show; null as long as there is nothing, for the reason in `problem`. */
+  get state(): State | null {
+    return this.problem ? null : this.current;
+  }
+
+  /** Tells a listener what changes from now on; returns what ends that. */
+  listen(listener: Listener): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  /** Takes a message of the coordinator. */
+  accept(message: Update | Reply): void {
+    if (message.version !== VERSION) {
+      this.fail(
+        `This page and the coordinator run different versions of psnb (protocol ${VERSION} here, ` +
+          `${message.version} there). Restart the kernel and reload the page.`,
+      );
+    } else if (message.type === 'reply') {
+      for (const listener of this.listeners) listener.replied?.(message);
+    } else {
+      this.update(message);
+    }
+  }
+
+  /** Shows nothing but a reason, until the next full update. */
+  fail(problem: string): void {
+    this.problem = problem;
+    this.current = null;
+    this.missed = 0;
+    this.tell(new Set(PARTS));
+  }
+
+  private update(update: Update): void {
+    const gap =
+      !this.current ||
+      update.coordinator !== this.current.coordinator ||
+      update.sequence !== this.sequence + 1;
+    this.sequence = update.sequence;
+    if (update.full) {
+      this.missed = 0;
+    } else if (gap || this.missed) {
+      if (this.missed % PATIENCE === 0) this.hello();
+      this.missed++;
+    }
+    if (update.full) {
+      this.current = empty(update);
+      this.problem = '';
+    } else if (update.coordinator !== this.current?.coordinator) {
+      return; // Nothing that this could be added to.
+    }
+    // After a gap, what can be taken is taken: the answer may have to wait for a busy kernel.
+    this.tell(this.fold(this.current, update));
+  }
+
+  private fold(state: State, update: Update): Set<Part> {
+    const changed = new Set<Part>(update.full ? PARTS : ['summary']);
+    state.summary = update.summary;
+    const whole = <K extends Part & keyof State>(part: K, value: State[K] | undefined): void => {
+      if (value === undefined) return;
+      state[part] = value;
+      changed.add(part);
+    };
+    whole('notice', update.notice);
+    whole('identity', update.identity);
+    whole('servers', update.servers);
+    whole('optimizers', update.optimizers);
+    whole('checkpoint', update.checkpoint);
+    whole('controls', update.controls);
+    this.foldDepth(state, update, changed);
+    for (const row of update.workers ?? []) {
+      state.workers.set(row.index, row);
+      changed.add('workers');
+    }
+    for (const metric of update.metrics ?? []) {
+      foldMetric(state.metrics, metric);
+      changed.add('metrics');
+    }
+    if (update.timeline) {
+      for (const span of update.timeline) foldSpan(state.timeline, span);
+      changed.add('timeline');
+    }
+    forget(state, changed);
+    if (update.failures?.length) {
+      const newest = state.failures.at(-1)?.number ?? -1;
+      const rows = update.failures.filter((row) => row.number > newest);
+      state.failures = [...state.failures, ...rows].slice(-MAX_ROWS);
+      changed.add('failures');
+    }
+    if (update.events?.length) {
+      state.events = [...state.events, ...update.events].slice(-MAX_ROWS);
+      changed.add('events');
+    }
+    return changed;
+  }
+
+  private foldDepth(state: State, update: Update, changed: Set<Part>): void {
+    if (update.depth) state.depth = update.depth.slice();
+    const { time, queued, in_flight } = update.summary;
+    const last = state.depth.at(-1);
+    if (!last || last[0] < time) state.depth.push([time, queued, in_flight]);
+    while ((state.depth[0]?.[0] ?? time) < time - WINDOW) state.depth.shift();
+    changed.add('depth');
+  }
+
+  private tell(parts: ReadonlySet<Part>): void {
+    for (const listener of this.listeners) listener.changed(parts);
+  }
+}
+
+function foldMetric(metrics: Map<string, MetricState>, metric: Metric): void {
+  let state = metrics.get(metric.name);
+  if (!state) {
+    state = { name: metric.name, count: 0, last: NaN, smoothed: NaN, series: new Series(), revision: 0 };
+    metrics.set(metric.name, state);
+  }
+  state.count = metric.count;
+  state.last = toNumber(metric.last);
+  state.smoothed = toNumber(metric.smoothed);
+  state.series.append(metric);
+  state.revision++;
+}
+
+function foldSpan(timeline: Map<number, Span[]>, span: Span): void {
+  const spans = timeline.get(span.worker);
+  if (!spans) {
+    timeline.set(span.worker, [span]);
+    return;
+  }
+  // New ones and those that still grow are at the end.
+  let i = spans.length;
+  while (i > 0 && (spans[i - 1]?.start ?? -Infinity) > span.start) i--;
+  const same = spans[i - 1]?.start === span.start;
+  spans.splice(same ? i - 1 : i, same ? 1 : 0, span);
+}
+
+/** Drops the spans that ended more than a minute ago. */
+function forget(state: State, changed: Set<Part>): void {
+  const oldest = state.summary.time - WINDOW;
+  for (const [worker, spans] of state.timeline) {
+    let gone = 0;
+    while (gone < spans.length && (spans[gone]?.end ?? oldest) < oldest) gone++;
+    if (!gone) continue;
+    changed.add('timeline');
+    spans.splice(0, gone);
+    if (!spans.length) state.timeline.delete(worker);
+  }
+}

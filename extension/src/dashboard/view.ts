@@ -1,0 +1,113 @@
+// The dashboard of one coordinator: brings its parts up to date, once a frame at most and only
+// those that changed.
+
+import type { Command } from '../protocol';
+import { Commands } from './commands';
+import { Controls } from './controls';
+import { Counters } from './counters';
+import { make, setHidden, setText } from './dom';
+import { Events } from './events';
+import { Failures } from './failures';
+import { Header } from './header';
+import { Metrics } from './metrics';
+import { Optimizers } from './optimizers';
+import type { Change, Context, Part } from './part';
+import { Servers } from './servers';
+import { PARTS, type Store } from './store';
+import { Theme } from './theme';
+import { Timeline } from './timeline';
+import { Workers } from './workers';
+
+export class Dashboard {
+  private readonly root: HTMLElement;
+  private readonly body: HTMLElement;
+  private readonly problem: HTMLElement;
+  private readonly parts: Part[];
+  private readonly commands: Commands;
+  private readonly theme: Theme;
+  private readonly ignore: () => void;
+  private readonly changed = new Set<Change>([...PARTS, 'commands']);
+  private readonly redrawn = new Set<Part>(); // parts that asked for it themselves
+  private frame = 0;
+
+  /**
+   * Draws into `el` what `store` has, now and later; `send` takes the commands that are given.
+   */
+  constructor(
+    el: HTMLElement,
+    private readonly store: Store,
+    send: (command: Command) => void,
+  ) {
+    this.root = make('div', 'psnb-dashboard', el);
+    this.problem = make('div', 'psnb-problem', this.root);
+    this.problem.setAttribute('role', 'status');
+    this.body = make('div', '', this.root);
+    this.body.setAttribute('role', 'group');
+    this.theme = new Theme(this.root, () => {
+      for (const part of this.parts) part.recolor?.();
+    });
+    this.commands = new Commands(store, send, () => {
+      this.changed.add('commands');
+      this.schedule();
+    });
+    const context: Context = {
+      commands: this.commands,
+      theme: this.theme,
+      redraw: (part) => {
+        this.redrawn.add(part);
+        this.schedule();
+      },
+    };
+    this.parts = [
+      new Header(this.body),
+      new Counters(this.body),
+      new Controls(this.body, context),
+      new Metrics(this.body, context),
+      new Workers(this.body, context),
+      new Timeline(this.body, context),
+      new Servers(this.body, context),
+      new Optimizers(this.body, context),
+      new Failures(this.body, context),
+      new Events(this.body, context),
+    ];
+    this.ignore = store.listen({
+      changed: (parts) => {
+        for (const part of parts) this.changed.add(part);
+        this.schedule();
+      },
+    });
+    this.draw(); // At once: a page that is being restored shows its figures without a blink.
+  }
+
+  /** Ends all that goes on and empties the element. */
+  dispose(): void {
+    cancelAnimationFrame(this.frame);
+    this.ignore();
+    this.commands.dispose();
+    this.theme.dispose();
+    for (const part of this.parts) part.dispose?.();
+    this.root.remove();
+  }
+
+  private schedule(): void {
+    this.frame ||= requestAnimationFrame(() => {
+      this.frame = 0;
+      this.draw();
+    });
+  }
+
+  private draw(): void {
+    const { state, problem } = this.store;
+    setText(this.problem, problem);
+    setHidden(this.problem, !problem);
+    setHidden(this.body, !state);
+    if (!state) return; // What has changed by then stays noted.
+    for (const part of this.parts) {
+      if (this.redrawn.has(part) || part.needs.some((need) => this.changed.has(need))) {
+        part.update(state);
+      }
+    }
+    this.changed.clear();
+    this.redrawn.clear();
+  }
+}

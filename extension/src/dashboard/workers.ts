@@ -1,0 +1,179 @@
+// The workers, one row each. Rows that are scrolled out of view are brought up to date when they
+// come into it.
+
+import type { WorkerRow } from '../protocol';
+import { ActionButton } from './button';
+import { Keyed, make, Section, setData, setHidden, setText, type Item } from './dom';
+import { formatBytes, formatCount, formatRate, formatShare, plural } from './format';
+import type { Context, Part } from './part';
+import type { State } from './store';
+import { Visibility } from './visible';
+
+const COLUMNS: readonly [string, string, string][] = [
+  ['name', 'worker', 'Name in the cluster, host and address'],
+  ['state', 'state', 'connecting, ready, draining or lost'],
+  ['number', 'in flight', 'Closures it holds'],
+  ['number', 'done', 'Closures completed there, and those that raised'],
+  ['number', 'per s', 'Closures that ended there, per second'],
+  ['busy', 'busy', "Share of its threads' time spent inside closures lately"],
+  ['number', 'memory', 'Memory of its process'],
+  ['retire', '', 'Retire the worker'],
+];
+
+class Row implements Item<WorkerRow> {
+  readonly root: HTMLTableRowElement;
+  private readonly name: HTMLElement;
+  private readonly host: HTMLElement;
+  private readonly error: HTMLElement;
+  private readonly state: HTMLElement;
+  private readonly cells: HTMLElement[];
+  private readonly failed: HTMLElement;
+  private readonly share: HTMLElement;
+  private readonly fill: HTMLElement;
+  private readonly memory: HTMLElement;
+  private readonly retire: ActionButton;
+  private worker: WorkerRow;
+  private drawn: WorkerRow | null = null;
+
+  constructor(
+    worker: WorkerRow,
+    private readonly table: Workers,
+    private readonly context: Context,
+  ) {
+    this.worker = worker;
+    this.root = make('tr', '', null);
+    const head = make('th', 'psnb-worker', this.root);
+    head.scope = 'row';
+    this.name = make('span', 'psnb-worker-name', head);
+    this.host = make('span', 'psnb-address', head);
+    this.error = make('span', 'psnb-worker-error', head);
+    this.state = make('span', 'psnb-state', make('td', '', this.root));
+    const flying = make('td', '', this.root);
+    const done = make('td', '', this.root);
+    const completed = make('span', '', done);
+    this.failed = make('span', 'psnb-worker-failed', done);
+    this.failed.dataset['bad'] = 'true';
+    this.cells = [flying, completed, make('td', '', this.root)];
+    const busy = make('td', 'psnb-busy', this.root);
+    this.share = make('span', '', busy);
+    const bar = make('span', 'psnb-bar', busy);
+    bar.setAttribute('aria-hidden', 'true'); // The number beside it says the same.
+    this.fill = make('span', '', bar);
+    this.memory = make('td', '', this.root);
+    this.retire = new ActionButton(
+      make('td', 'psnb-retire', this.root),
+      () => {
+        const { name } = this.worker;
+        context.commands.give('retire_worker', { worker: name }, name);
+      },
+      'Let it end what it holds, then take it out of the cluster',
+      () => `Really retire ${this.worker.name}?`,
+    );
+  }
+
+  update(worker: WorkerRow): void {
+    this.worker = worker;
+    if (this.table.shows(this.root)) this.draw();
+  }
+
+  draw(): void {
+    const { worker } = this;
+    const { commands } = this.context;
+    setHidden(this.retire.root, worker.state === 'lost');
+    this.retire.update({
+      label: 'Retire',
+      reason: this.table.reason,
+      busy: commands.underWay('retire_worker', worker.name),
+    });
+    if (worker === this.drawn) return;
+    this.drawn = worker;
+    setText(this.name, worker.name);
+    setText(this.host, worker.host);
+    this.root.title = `${worker.name}  ${worker.address}  (worker_index ${worker.index})`;
+    setText(this.error, worker.last_error);
+    this.error.title = worker.last_error;
+    setText(this.state, worker.state);
+    setData(this.state, 'state', worker.state);
+    const texts = [
+      formatCount(worker.in_flight),
+      formatCount(worker.completed),
+      formatRate(worker.closures_per_second),
+    ];
+    this.cells.forEach((cell, i) => {
+      setText(cell, texts[i] ?? '');
+    });
+    setText(this.failed, worker.failed ? ` ${formatCount(worker.failed)} failed` : '');
+    setText(this.share, formatShare(worker.busy));
+    this.fill.style.width = formatShare(Math.min(1, worker.busy));
+    setText(this.memory, worker.memory === null ? '–' : formatBytes(worker.memory));
+  }
+}
+
+export class Workers implements Part {
+  readonly needs = ['workers', 'controls', 'commands'] as const;
+  /** Why no worker can be retired; empty if they can. */
+  reason = '';
+
+  private readonly section: Section;
+  private readonly rows: Keyed<number, WorkerRow>;
+  private readonly visible: Visibility;
+
+  constructor(root: HTMLElement, context: Context) {
+    this.section = new Section(root, 'Workers', true, () => {
+      context.redraw(this);
+    });
+    const scroller = make('div', 'psnb-scroller psnb-workers', this.section.body);
+    const table = make('table', '', scroller);
+    table.setAttribute('aria-label', 'Workers');
+    const titles = make('tr', '', make('thead', '', table));
+    for (const [kind, label, title] of COLUMNS) {
+      const cell = make('th', `psnb-col-${kind}`, titles, label);
+      cell.scope = 'col';
+      cell.title = title;
+      if (!label) cell.setAttribute('aria-label', title);
+    }
+    const parts = new Map<Element, Row>();
+    this.visible = new Visibility(scroller, (rows) => {
+      for (const row of rows) parts.get(row)?.draw();
+    });
+    this.rows = new Keyed(make('tbody', '', table), (worker) => {
+      const row = new Row(worker, this, context);
+      row.draw();
+      parts.set(row.root, row);
+      this.visible.watch(row.root);
+      return {
+        root: row.root,
+        update: (item): void => {
+          row.update(item);
+        },
+        dispose: (): void => {
+          parts.delete(row.root);
+          this.visible.forget(row.root);
+        },
+      };
+    });
+  }
+
+  /** Whether a row can be seen. */
+  shows(row: Element): boolean {
+    return this.visible.has(row);
+  }
+
+  update(state: State): void {
+    this.reason = state.controls.retire_worker ?? '';
+    const workers = [...state.workers.values()].sort((a, b) => a.index - b.index);
+    let ready = 0;
+    let lost = 0;
+    for (const worker of workers) {
+      if (worker.state === 'ready') ready++;
+      if (worker.state === 'lost') lost++;
+    }
+    const note = `${plural(workers.length, 'worker')}, ${formatCount(ready)} ready`;
+    this.section.describe(lost ? `${note}, ${formatCount(lost)} lost` : note);
+    if (this.section.open) this.rows.update(workers.map((worker) => [worker.index, worker]));
+  }
+
+  dispose(): void {
+    this.visible.dispose();
+  }
+}

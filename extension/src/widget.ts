@@ -1,0 +1,64 @@
+// The notebook's widget, for anywidget: a coordinator's dashboard in the output of a cell.
+//
+// The synced trait `first` has the picture at the time of the display; all that follows are custom
+// messages, {text: JSON}, both ways.
+
+import '../style/dashboard.css';
+import { Dashboard, Store } from './dashboard';
+import { VERSION, type Command, type Hello, type Reply, type Update } from './protocol';
+
+/** What anywidget gives of the model. */
+interface Model {
+  get(name: 'first'): unknown;
+  send(content: { text: string }): void;
+  on(name: 'msg:custom', callback: (content: unknown) => void): void;
+  off(name: 'msg:custom', callback: (content: unknown) => void): void;
+}
+
+function hasText(content: unknown): content is { text: string } {
+  return (
+    typeof content === 'object' &&
+    content !== null &&
+    'text' in content &&
+    typeof content.text === 'string'
+  );
+}
+
+// anywidget calls this once for each model, whose views share the store.
+export default function (): object {
+  let store: Store | null = null;
+
+  const say = (model: Model, message: Hello | Command): void => {
+    model.send({ text: JSON.stringify(message) });
+  };
+
+  return {
+    initialize({ model }: { model: Model }): () => void {
+      const hello = (): void => {
+        say(model, { type: 'hello', version: VERSION });
+      };
+      const created = new Store(hello);
+      store = created;
+      const hear = (content: unknown): void => {
+        if (hasText(content)) created.accept(JSON.parse(content.text) as Update | Reply);
+      };
+      const first = model.get('first');
+      if (first) hear({ text: first });
+      model.on('msg:custom', hear);
+      hello();
+      return () => {
+        model.off('msg:custom', hear);
+      };
+    },
+
+    render({ model, el }: { model: Model; el: HTMLElement }): (() => void) | undefined {
+      if (!store) return undefined;
+      const dashboard = new Dashboard(el, store, (command) => {
+        say(model, command);
+      });
+      return () => {
+        dashboard.dispose();
+      };
+    },
+  };
+}

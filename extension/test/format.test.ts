@@ -1,0 +1,58 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import {
+  formatBytes,
+  formatDuration,
+  formatNumber,
+  formatRate,
+  formatShare,
+  plural,
+} from '../src/dashboard/format';
+import { isWebAddress } from '../src/dashboard/header';
+import { formatLearningRate, parseLearningRate } from '../src/dashboard/optimizers';
+
+test('values show about four digits', () => {
+  const texts = [0, 0.5, 12345.6, 1e-5, -2e9, NaN, -Infinity].map(formatNumber);
+  assert.deepEqual(texts, ['0', '0.5000', '12,346', '1.00e-5', '-2.00e+9', 'NaN', '−∞']);
+});
+
+test('rates show the digits that matter', () => {
+  const texts = [0, 0.25, 12.34, 123.4, 12_345, 4_560_000].map(formatRate);
+  assert.deepEqual(texts, ['0', '0.25', '12.3', '123', '12.3k', '4.56M']);
+});
+
+test('bytes show their unit', () => {
+  assert.deepEqual([512, 2048, 3 * 2 ** 30].map(formatBytes), ['512 B', '2.00 KiB', '3.00 GiB']);
+});
+
+test('durations show minutes and hours', () => {
+  const texts = [5.25, 75, 3661, 200_000].map(formatDuration);
+  assert.deepEqual(texts, ['5.3 s', '1:15 min', '1:01:01 h', '2 d 7 h']);
+});
+
+test('shares show percent, and more than all', () => {
+  assert.deepEqual([0, 0.976, 1.5].map(formatShare), ['0%', '98%', '150%']);
+});
+
+test('nouns follow their number', () => {
+  assert.deepEqual([plural(1, 'worker'), plural(1200, 'worker')], ['1 worker', '1,200 workers']);
+});
+
+test('only addresses of the web become links', () => {
+  assert.ok(isWebAddress('http://10.0.0.1:8787/status'));
+  for (const text of ['javascript:alert(1)', ' javascript:http://', 'data:text/html,x', '']) {
+    assert.ok(!isWebAddress(text));
+  }
+});
+
+test('a learning rate is a number of at least zero', () => {
+  assert.deepEqual([' 1e-3 ', '0', '0.5'].map(parseLearningRate), [0.001, 0, 0.5]);
+  for (const text of ['', ' ', '-1', 'fast', 'Infinity', 'NaN', '0,5']) {
+    assert.equal(parseLearningRate(text), null);
+  }
+});
+
+test('a schedule is told by its text', () => {
+  const texts = [0.05, 'nan' as const, 'Warmup(0.1)'].map(formatLearningRate);
+  assert.deepEqual(texts, ['0.05', 'NaN', 'Warmup(0.1)']);
+});

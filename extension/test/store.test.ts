@@ -1,0 +1,228 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import examples from '../../tests/monitor/fixtures/protocol.json';
+import { MAX_ROWS, Store, type Part, type State } from '../src/dashboard/store';
+import { pack } from '../src/dashboard/series';
+import { VERSION, type Reply, type Span, type Update } from '../src/protocol';
+
+const FULL = examples.update_full as unknown as Update;
+const SMALL = examples.update_small as unknown as Update;
+const TIME = FULL.summary.time;
+
+function start(): { store: Store; hellos: () => number } {
+  let count = 0;
+  const store = new Store(() => count++);
+  store.accept(FULL);
+  return { store, hellos: () => count };
+}
+
+function shown(store: Store): State {
+  assert.ok(store.state);
+  return store.state;
+}
+
+/** The next small update, with these parts only. */
+function next(parts: Partial<Update> = {}): Update {
+  const { type, version, coordinator, sequence, full, summary } = SMALL;
+  return { type, version, coordinator, sequence, full, summary, ...parts };
+}
+
+function at(time: number, parts: Partial<Update> = {}): Update {
+  return next({ summary: { ...SMALL.summary, time }, ...parts });
+}
+
+function failure(number: number): NonNullable<Update['failures']>[number] {
+  return { number, time: TIME, worker: 'a', closure: 'f #1', error: 'E', traceback: '' };
+}
+
+test('nothing is shown before the first full update, and that is asked for', () => {
+  let hellos = 0;
+  const store = new Store(() => hellos++);
+  store.accept(SMALL);
+  assert.equal(store.state, null);
+  assert.notEqual(store.problem, '');
+  assert.equal(hellos, 1);
+});
+
+test('a full update brings every part', () => {
+  const state = shown(start().store);
+  assert.equal(state.identity, FULL.identity);
+  assert.deepEqual([...state.workers.values()], FULL.workers);
+  assert.deepEqual([...state.metrics.keys()], FULL.metrics?.map(({ name }) => name));
+  assert.deepEqual([...state.timeline.values()].flat(), FULL.timeline);
+  for (const part of ['servers', 'failures', 'events', 'optimizers', 'controls'] as const) {
+    assert.deepEqual(state[part], FULL[part]);
+  }
+});
+
+test('a full update replaces all that there was', () => {
+  const { store } = start();
+  store.accept({ ...FULL, sequence: 9, workers: [], metrics: [], failures: [], timeline: [] });
+  const state = shown(store);
+  assert.equal(state.workers.size + state.metrics.size + state.timeline.size, 0);
+  assert.deepEqual(state.failures, []);
+});
+
+test('a worker replaces the one with its index', () => {
+  const { store } = start();
+  store.accept(SMALL);
+  assert.equal(shown(store).workers.get(0)?.completed, 513);
+  assert.equal(shown(store).workers.size, 2);
+});
+
+test('points are appended to their series', () => {
+  const { store } = start();
+  store.accept(SMALL);
+  const series = shown(store).metrics.get('loss')?.series;
+  assert.deepEqual(series?.values.slice(0, series.length), Float64Array.of(1, 0.8, 0.7, 0.5, NaN));
+});
+
+test('numbers that JSON does not know are numbers again', () => {
+  const hostile = [...shown(start().store).metrics.values()][1];
+  assert.ok(Number.isNaN(hostile?.last));
+  assert.equal(hostile?.smoothed, Infinity);
+});
+
+test('a span that grew replaces the one with its worker and start', () => {
+  const { store } = start();
+  store.accept(SMALL);
+  assert.deepEqual(shown(store).timeline.get(0), SMALL.timeline);
+});
+
+test('spans are in the order of their starts however they come', () => {
+  const { store } = start();
+  const span = (start: number): Span => ({ worker: 5, start, end: TIME, closures: 1, failed: 0 });
+  store.accept(next({ timeline: [span(TIME - 1), span(TIME - 3), span(TIME - 2)] }));
+  const starts = shown(store).timeline.get(5)?.map((span) => span.start);
+  assert.deepEqual(starts, [TIME - 3, TIME - 2, TIME - 1]);
+});
+
+test('spans are forgotten a minute after their end', () => {
+  const { store } = start();
+  store.accept(at(TIME + 52)); // They ended 7.5 and 8.75 seconds before TIME.
+  assert.deepEqual([...shown(store).timeline.keys()], [0]);
+  store.accept(at(TIME + 53, { sequence: 3 }));
+  assert.equal(shown(store).timeline.size, 0);
+});
+
+test('the depth of the queue grows with each summary and spans a minute', () => {
+  const { store } = start();
+  store.accept(at(TIME + 58.75));
+  const times = shown(store).depth.map(([time]) => time);
+  assert.deepEqual(times, [TIME - 1, TIME - 0.5, TIME, TIME + 58.75]);
+});
+
+test('failures are appended once each and bounded', () => {
+  const { store } = start();
+  store.accept(next({ failures: Array.from({ length: 250 }, (_, i) => failure(i)) }));
+  const numbers = shown(store).failures.map(({ number }) => number);
+  assert.deepEqual(numbers, Array.from({ length: MAX_ROWS }, (_, i) => i + 50));
+});
+
+test('events are appended and bounded', () => {
+  const { store } = start();
+  const events = Array.from({ length: 201 }, (_, i) => ({
+    time: TIME,
+    kind: 'k',
+    worker: '',
+    message: String(i),
+  }));
+  store.accept(next({ events }));
+  assert.equal(shown(store).events.length, MAX_ROWS);
+  assert.equal(shown(store).events.at(-1)?.message, '200');
+});
+
+test('a part that is missing stays as it was and is not told of', () => {
+  const { store } = start();
+  const told = new Set<Part>();
+  store.listen({
+    changed: (parts) => {
+      for (const part of parts) told.add(part);
+    },
+  });
+  store.accept(next());
+  assert.deepEqual(told, new Set<Part>(['summary', 'depth']));
+  assert.deepEqual(shown(store).servers, FULL.servers);
+});
+
+test('an update that follows asks for nothing', () => {
+  const { store, hellos } = start();
+  store.accept(SMALL);
+  assert.equal(hellos(), 0);
+});
+
+test('a gap asks for a full update once, until it comes', () => {
+  const { store, hellos } = start();
+  for (const sequence of [4, 5, 6]) store.accept(next({ sequence }));
+  assert.equal(hellos(), 1);
+  store.accept({ ...FULL, sequence: 7 });
+  store.accept(next({ sequence: 8 }));
+  assert.equal(hellos(), 1);
+  store.accept(next({ sequence: 10 }));
+  assert.equal(hellos(), 2);
+});
+
+test('a question that stays unanswered is asked again', () => {
+  const { store, hellos } = start();
+  for (let sequence = 4; sequence <= 24; sequence++) store.accept(next({ sequence }));
+  assert.equal(hellos(), 2);
+});
+
+test('figures go on after a gap', () => {
+  const { store } = start();
+  store.accept(next({ sequence: 9 }));
+  assert.equal(shown(store).summary.completed, 1025);
+});
+
+test('news of another coordinator are not added to this one', () => {
+  const { store, hellos } = start();
+  store.accept(next({ coordinator: 'another' }));
+  assert.equal(shown(store).summary.completed, 1024);
+  assert.equal(hellos(), 1);
+});
+
+test('another version is told and nothing is shown', () => {
+  const { store } = start();
+  store.accept({ ...SMALL, version: VERSION + 1 });
+  assert.equal(store.state, null);
+  assert.match(store.problem, /different versions/);
+});
+
+test('replies reach the listeners', () => {
+  const { store } = start();
+  const replies: Reply[] = [];
+  store.listen({ changed: () => undefined, replied: (reply) => replies.push(reply) });
+  store.accept(examples.reply_error as Reply);
+  assert.deepEqual(replies, [examples.reply_error]);
+});
+
+test('a listener that left hears nothing', () => {
+  const { store } = start();
+  const leave = store.listen({
+    changed: () => {
+      assert.fail();
+    },
+  });
+  leave();
+  store.accept(SMALL);
+});
+
+test('names stay the text they were', () => {
+  const name = FULL.workers?.[1]?.name ?? '';
+  assert.match(name, /^<img/);
+  assert.equal(shown(start().store).workers.get(1)?.name, name);
+});
+
+test('ten thousand points are taken in milliseconds', () => {
+  const column = pack(Float64Array.from({ length: 10_000 }, (_, i) => i));
+  const metric = { name: 'm', count: 1, last: 1, smoothed: 1, start: 0 };
+  const points = { steps: column, times: column, values: column, averages: column };
+  const { store } = start();
+  const times: number[] = [];
+  for (let sequence = 2; sequence < 12; sequence++) {
+    const begin = performance.now();
+    store.accept(next({ sequence, metrics: [{ ...metric, ...points }] }));
+    times.push(performance.now() - begin);
+  }
+  assert.ok(Math.min(...times) < 20, `${Math.min(...times)} ms`);
+});
