@@ -6,7 +6,7 @@ import re
 
 from playwright.sync_api import Locator, expect
 
-from tests.conftest import wait_until
+from tests.conftest import DEADLINE, wait_until
 
 PATIENCE = 30_000
 """Milliseconds after which a wait gives up."""
@@ -33,9 +33,9 @@ class Dashboard:
         """Return a counter: queued, in flight, completed, retried, failed or cancelled."""
         return int(re.sub(r"\D", "", self._counter(counter).inner_text()))
 
-    def wait_for_more(self, counter: str, than: int) -> None:
-        """Wait until a counter is greater."""
-        wait_until(lambda: self.count(counter) > than, f"more than {than} {counter}")
+    def wait_for_more(self, counter: str, than: int, deadline: float = DEADLINE) -> None:
+        """Wait until a counter is greater, so many seconds at most."""
+        wait_until(lambda: self.count(counter) > than, f"more than {than} {counter}", deadline)
 
     def press(self, button: str) -> None:
         """Click a button."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -104,13 +104,17 @@ def running_lab(home: Path, options: Sequence[str] = ()) -> Iterator[Lab]:
             stderr=subprocess.STDOUT,
         )
     try:
-        yield _reach(process, folder, runtime, log)
+        lab = _reach(process, folder, runtime, log)
+        yield lab
+        lab.end_kernels()
     finally:
+        # Not asked to end: it sometimes waits for ever for something of a page that is still open.
         children = psutil.Process(process.pid).children(recursive=True)
-        process.terminate()
-        process.wait(30)
-        for child in psutil.wait_procs(children, 10)[1]:
-            child.kill()
+        process.kill()
+        process.wait()
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
 
 
 def _environment(home: Path, runtime: Path, settings: Path) -> dict[str, str]:
@@ -148,7 +152,8 @@ def _reach(process: subprocess.Popen[bytes], folder: Path, runtime: Path, log: P
 
     def answers() -> bool:
         assert process.poll() is None, f"the server has ended: {log.read_text()[-2000:]}"
-        return file.exists() and "is running at" in log.read_text()
+        # It is written after the port is open; a connection waits for the rest.
+        return file.exists() and file.read_text().endswith("}")
 
     wait_until(answers, f"JupyterLab starts: {log}")
     told = json.loads(file.read_text())

@@ -50,4 +50,3 @@ def test_a_saved_notebook_shows_the_final_state_without_a_kernel(
             expect(elsewhere.output(cell)).to_contain_text("completed 123", timeout=PATIENCE)
             expect(elsewhere.output(cell).locator("table").first).to_be_visible()
             expect(elsewhere.output(cell).locator("svg").first).to_be_visible()
-        other.end_kernels()

@@ -42,7 +42,8 @@ def test_the_quickstart_runs_and_its_numbers_move(notebook: OpenNotebook) -> Non
     for cell in range(len(cells) - 1):
         opened.start(cell)
     widget = Dashboard(opened.output(shown))
-    widget.wait_for_more("completed", 0)
+    # Until then, workers load the data and compile the model.
+    widget.wait_for_more("completed", 0, deadline=120)
     widget.wait_for_more("completed", widget.count("completed"))
     widget.wait_for_text("loss")
     opened.wait_for_end(len(cells) - 2)
@@ -76,7 +77,7 @@ def test_a_reload_while_a_cell_blocks_brings_the_widget_back_when_it_has_ended(
     opened.start(2)
     widget.wait_for_more("completed", 19)
     opened.save()
-    opened.open()
+    opened.open(kernel=False)  # which answers no more than it did before
     for kernel in opened.lab.api("kernels"):
         opened.lab.api(f"kernels/{kernel['id']}/interrupt", "POST")
     widget.wait_for_more("completed", 19)
