@@ -161,8 +161,8 @@ class SchedulerLink:
 
         Raises
         ------
-        OSError
-            If the scheduler does not answer.
+        Exception
+            Whatever Dask raises if the scheduler does not answer, or has another psnb.
         """
         self._client.register_plugin(UpdatesRoute())
         self._publisher.hello()  # what the publisher made at construction is shown nowhere
