@@ -204,7 +204,8 @@ class SchedulerLink:
         if self._client.status != "running":
             raise ConnectionError("the client is not connected to its scheduler")
         try:
-            wanted: bool = self._client.sync(self._call, update)
+            # The limit here is for an event loop that ends meanwhile.
+            wanted: bool = self._client.sync(self._call, update, callback_timeout=TIMEOUT + 1)
         except RuntimeError as error:  # of an event loop that has just ended
             raise ConnectionError(str(error)) from error
         return wanted
