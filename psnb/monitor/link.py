@@ -55,7 +55,7 @@ def tell_panels(source: Source, client: Client) -> Link | None:
     link = SchedulerLink(source, client)
     try:
         link.start()
-    except OSError as error:
-        _log.debug("the scheduler cannot be told of a coordinator: %s", error)
+    except Exception:  # a boundary: whatever the scheduler lacks, training goes on without panels
+        _log.debug("the scheduler cannot be told of a coordinator", exc_info=True)
         return None
     return link

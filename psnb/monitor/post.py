@@ -100,6 +100,7 @@ class HubLink:
                 except OSError as error:
                     # Replies are lost with it; the hub tells those who wait.
                     _log.debug("the hub got no sign of life: %s", error)
+                    self._publisher.hello()  # which goes on trying
         try:
             if self._reached.is_set():
                 self._life.request("DELETE", self._path)

@@ -161,8 +161,8 @@ class SchedulerLink:
 
         Raises
         ------
-        OSError
-            If the scheduler does not answer.
+        Exception
+            Whatever Dask raises if the scheduler does not answer, or has another psnb.
         """
         self._client.register_plugin(UpdatesRoute())
         self._publisher.hello()  # what the publisher made at construction is shown nowhere
@@ -204,7 +204,8 @@ class SchedulerLink:
         if self._client.status != "running":
             raise ConnectionError("the client is not connected to its scheduler")
         try:
-            wanted: bool = self._client.sync(self._call, update)
+            # The limit here is for an event loop that ends meanwhile.
+            wanted: bool = self._client.sync(self._call, update, callback_timeout=TIMEOUT + 1)
         except RuntimeError as error:  # of an event loop that has just ended
             raise ConnectionError(str(error)) from error
         return wanted

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import queue
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,39 +171,74 @@ def test_the_token_of_the_hub_of_jupyterhub_is_used_where_a_server_has_none(
     assert found({**info, "token": "own"}).token == "own"
 
 
-class _Refusing(BaseHTTPRequestHandler):
-    """A server without a hub."""
+class _Server(BaseHTTPRequestHandler):
+    """A server that answers posts as the test says."""
 
     protocol_version = "HTTP/1.1"
-    posts = threading.Semaphore(0)
+    posts: queue.SimpleQueue[dict[str, Any]]
+    status: Callable[[dict[str, Any]], int]
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(404)
-        self.send_header("Content-Length", "0")
+        batch = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(type(self).status(batch))
+        orders = b'{"version": 1, "hello": false, "commands": []}'
+        self.send_header("Content-Length", str(len(orders)))
         self.end_headers()
-        self.posts.release()
+        self.wfile.write(orders)
+        self.posts.put(batch)
+
+    def do_DELETE(self) -> None:
+        self.send_response(204)
+        self.end_headers()
 
     def log_message(self, *args: object) -> None:
         pass
 
 
-@pytest.mark.slow
-def test_a_server_without_a_hub_is_asked_again_and_costs_no_error() -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as refusing:
-        thread = threading.Thread(target=refusing.serve_forever)
+@contextmanager
+def _linked(
+    status: Callable[[dict[str, Any]], int],
+) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Link a coordinator to a server, and give what returns the server's next post."""
+    posts: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    kind = type("Server", (_Server,), {"posts": posts, "status": staticmethod(status)})
+    source = FakeSource()  # held here: a link does not
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        source = FakeSource()  # held here: a link does not
-        link = HubLink(source, Found(f"http://127.0.0.1:{refusing.server_port}/", "", ""))
+        link = HubLink(source, Found(f"http://127.0.0.1:{server.server_port}/", "", ""))
         try:
             link.start()
-            for _ in range(3):
-                assert _Refusing.posts.acquire(timeout=10)
+            yield lambda: posts.get(timeout=10)
         finally:
             link.close()
             assert not link.alive
-            refusing.shutdown()
+            server.shutdown()
             thread.join()
+
+
+@pytest.mark.slow
+def test_a_server_without_a_hub_is_asked_again_for_everything_and_costs_no_error() -> None:
+    with _linked(lambda batch: 404) as next_post:
+        for _ in range(3):
+            assert next_post()["updates"][0]["full"]
+
+
+@pytest.mark.slow
+def test_one_that_is_idle_gives_signs_of_life_and_tells_everything_when_one_is_lost() -> None:
+    failed: list[int] = []
+
+    def status(batch: dict[str, Any]) -> int:
+        if not batch["updates"] and not failed:
+            failed.append(1)
+            return 500
+        return 200
+
+    with _linked(status) as next_post:
+        assert [each["full"] for each in next_post()["updates"]] == [True]
+        assert next_post()["updates"] == []
+        assert [each["full"] for each in next_post()["updates"]] == [True]
+        assert next_post()["updates"] == []
 
 
 @pytest.mark.slow

@@ -124,7 +124,10 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
             self._write,
             lambda reason: self.close(_TRY_AGAIN_LATER, reason),
         )
-        self._hub.join(self._panel)
+        try:
+            self._hub.join(self._panel)
+        except TooManyError as error:
+            self.close(_TRY_AGAIN_LATER, str(error))
 
     def on_close(self) -> None:
         """Tell it nothing more."""

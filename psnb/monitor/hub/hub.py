@@ -16,10 +16,13 @@ from psnb.monitor import protocol
 from psnb.monitor.hub.commands import Commands, reply
 from psnb.monitor.hub.panel import Panel
 from psnb.monitor.hub.schedulers import Schedulers
-from psnb.monitor.hub.sources import Known, Sources
+from psnb.monitor.hub.sources import Known, Sources, TooManyError
 
 SILENCE = 5.0
 """Seconds without a post after which a kernel counts as gone; it posts once a second at least."""
+
+MOST_PANELS = 100
+"""Pages that listen at a time."""
 
 SWEEP = 1.0
 """Seconds between two looks at who is gone and what has expired."""
@@ -74,6 +77,10 @@ class Hub:
             If the hub knows too many coordinators.
         """
         known = self.sources.get(coordinator)
+        if known is not None and known.kind != "kernel":
+            # A kernel speaks for itself, whatever a scheduler has told of it.
+            self.sources.forget(coordinator)
+            known = None
         if known is None:
             known = self.sources.add(coordinator, "kernel", "")
         elif known.gone:
@@ -107,7 +114,15 @@ class Hub:
     # What panels say.
 
     def join(self, panel: Panel) -> None:
-        """Tell a panel everything, from now on."""
+        """Tell a panel everything, from now on.
+
+        Raises
+        ------
+        TooManyError
+            If too many listen already.
+        """
+        if len(self._panels) >= MOST_PANELS:
+            raise TooManyError(f"{MOST_PANELS} pages listen already")
         self._panels.add(panel)
         self._schedulers.hasten()
         panel.hello()

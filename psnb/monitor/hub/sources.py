@@ -20,7 +20,7 @@ POSTS_PER_SECOND = 20.0
 
 
 class TooManyError(Exception):
-    """As many coordinators live as the hub takes."""
+    """As many coordinators live, or pages listen, as the hub takes."""
 
 
 @dataclass(eq=False)

@@ -131,14 +131,18 @@ def jupyter(folder: Path, *options: str, wait: bool = True) -> Iterator[Jupyter]
     runtime = folder / "RUNTIME"
     file = runtime / f"jpserver-{process.pid}.json"
     try:
-        wait_until(lambda: file.exists() or process.poll() is not None, "Jupyter starts")
+        wait_until(lambda: _complete(file) or process.poll() is not None, "Jupyter starts", 60)
         assert process.poll() is None, (folder / "log").read_text()
         server = Jupyter(process.pid, json.loads(file.read_text())["url"], runtime)
-        wait_until(lambda: not wait or _answers(server), "Jupyter answers")
+        wait_until(lambda: not wait or _answers(server), "Jupyter answers", 60)
         yield server
     finally:
         process.terminate()
         process.wait(DEADLINE)
+
+
+def _complete(file: Path) -> bool:
+    return file.exists() and file.read_text().rstrip().endswith("}")
 
 
 def _answers(server: Jupyter) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from psnb.monitor.hub.hub import SILENCE, Busy, Hub
+from psnb.monitor.hub.hub import MOST_PANELS, SILENCE, Busy, Hub
 from psnb.monitor.hub.panel import Panel
 from psnb.monitor.hub.sources import MOST_GONE, MOST_SOURCES, Known, TooManyError
 from psnb.monitor.protocol import VERSION, Command, Reply
@@ -200,6 +200,13 @@ def test_one_too_many_is_refused_as_long_as_all_live(bench: Bench) -> None:
     assert bench.gone("7") is None
 
 
+def test_a_kernel_takes_the_place_of_what_a_scheduler_told_of_it(bench: Bench) -> None:
+    bench.hub.sources.add("abc", "scheduler", "http://far:1")
+    assert bench.hub.post("abc", batch())["hello"]
+    (listed,) = bench.hub.listing()["sources"]
+    assert (listed["kind"], listed["address"]) == ("kernel", "")
+
+
 class Page:
     """A panel's connection that takes a message when the test says so."""
 
@@ -277,6 +284,18 @@ def test_a_page_that_never_reads_is_hung_up_on(
         async with asyncio.timeout(5):
             while not page.closed:
                 await asyncio.sleep(0.01)
+
+    _run(test)
+
+
+def test_no_more_pages_listen_than_may_and_one_that_leaves_makes_room(bench: Bench) -> None:
+    async def test() -> None:
+        pages = [Page(bench) for _ in range(MOST_PANELS)]
+        with pytest.raises(TooManyError):
+            Page(bench)
+        bench.hub.leave(pages[0].panel)
+        Page(bench)
+        await _settle()
 
     _run(test)
 
