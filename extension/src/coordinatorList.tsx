@@ -82,9 +82,6 @@ function Entry({ row, actions }: { row: Row; actions: RowActions }) {
   return (
     <li className={`psnb-Entry${row.gone ? ' psnb-mod-gone' : ''}`} data-coordinator={coordinator}>
       <div className="psnb-Entry-head">
-        <span className="psnb-State" data-state={row.state}>
-          {row.state}
-        </span>
         <button
           className="psnb-Entry-title"
           title={`Open the dashboard of ${row.title}`}
@@ -111,7 +108,12 @@ function Entry({ row, actions }: { row: Row; actions: RowActions }) {
           act={() => actions.openDashboard(coordinator)}
         />
       </div>
-      <div className="psnb-Entry-detail">{row.subtitle}</div>
+      <div className="psnb-Entry-detail">
+        <span className="psnb-State" data-state={row.state}>
+          {row.state}
+        </span>{' '}
+        {row.subtitle}
+      </div>
       <div className="psnb-Entry-detail">
         {row.cluster}
         {row.dashboard && (
