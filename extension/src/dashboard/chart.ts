@@ -14,6 +14,9 @@ export interface Modes {
   byTime: boolean;
 }
 
+// uPlot's enum is there for the compiler only: it has no code that could be imported.
+// eslint-disable-next-line @typescript-eslint/no-unsafe-enum-assignment
+const LOGARITHMIC: uPlot.Scale.Distr.Logarithmic = 3;
 const HEIGHT = 150;
 const MOST_POINTS = 2; // for each pixel
 const RAW_ALPHA = 0.35; // behind its smoothed curve
@@ -152,10 +155,10 @@ export class Chart {
     return {
       width: this.width,
       height: HEIGHT,
-      padding: [8, 12, 0, 0],
+      padding: [8, 20, 0, 0],
       legend: { show: false },
       cursor: { drag: { x: false, y: false }, points: { size: 6 } },
-      scales: { x: { time: false }, y: { distr: this.log ? 3 : 1 } },
+      scales: { x: { time: false }, y: this.log ? { distr: LOGARITHMIC } : {} },
       series,
       axes: [
         { ...axis, size: 24, gap: 4, space: 70, values: xLabels },

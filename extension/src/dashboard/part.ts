@@ -12,7 +12,7 @@ export interface Part {
   /** What it shows: it is updated when one of these has changed, and at first. */
   readonly needs: readonly Change[];
   /** Brings the page in line with the state; called once a frame at most. */
-  update(state: State, changed: ReadonlySet<Change>): void;
+  update(state: State): void;
   /** Draws again what was drawn with the theme's colours. */
   recolor?(): void;
   dispose?(): void;

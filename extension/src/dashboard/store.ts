@@ -181,7 +181,7 @@ export class Store {
       return; // Nothing that this could be added to.
     }
     // After a gap, what can be taken is taken: the answer may have to wait for a busy kernel.
-    if (this.current) this.tell(this.fold(this.current, update));
+    this.tell(this.fold(this.current, update));
   }
 
   private fold(state: State, update: Update): Set<Part> {

@@ -104,7 +104,7 @@ export class Dashboard {
     if (!state) return; // What has changed by then stays noted.
     for (const part of this.parts) {
       if (this.redrawn.has(part) || part.needs.some((need) => this.changed.has(need))) {
-        part.update(state, this.changed);
+        part.update(state);
       }
     }
     this.changed.clear();
