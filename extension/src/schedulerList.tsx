@@ -2,7 +2,7 @@
 
 import { closeIcon, ReactWidget } from '@jupyterlab/ui-components';
 
-import { Action } from './coordinatorList';
+import { Action } from './action';
 import type { Hub } from './hub';
 
 export class SchedulerList extends ReactWidget {
@@ -44,7 +44,7 @@ export class SchedulerList extends ReactWidget {
             </div>
             <div className="psnb-Entry-detail">
               <span className="psnb-State" data-state={error ? 'failing' : 'running'}>
-                {error ? 'no answer' : 'answers'}
+                {error ? 'no answer' : 'attached'}
               </span>
             </div>
             {error && <div className="psnb-Entry-notice">{error}</div>}
