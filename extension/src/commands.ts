@@ -52,10 +52,17 @@ export function addHubCommands({ commands }: JupyterFrontEnd, hub: Hub): void {
       return paused.every(Boolean);
     },
   });
-  hub.changed.connect(() => {
-    commands.notifyCommandChanged(CommandIDs.detach);
-    commands.notifyCommandChanged(CommandIDs.pauseAll);
-  });
+  hub.changed.connect(() => commands.notifyCommandChanged(CommandIDs.detach));
+  let could = false;
+  const notify = (): void => {
+    const can = pausable(hub).length > 0;
+    if (can !== could) {
+      could = can;
+      commands.notifyCommandChanged(CommandIDs.pauseAll);
+    }
+  };
+  hub.changed.connect(notify);
+  hub.updated.connect(notify);
 }
 
 /** Add the command that opens dashboards; `make` puts a new one into the main area. */

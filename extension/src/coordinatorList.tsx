@@ -6,10 +6,10 @@ import {
   pauseIcon,
   ReactWidget,
   runIcon,
-  type LabIcon,
 } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
 
+import { Action } from './action';
 import { BlankNotice } from './blankNotice';
 import type { Hub } from './hub';
 import { blank, rows, type Row } from './listing';
@@ -82,9 +82,6 @@ function Entry({ row, actions }: { row: Row; actions: RowActions }) {
   return (
     <li className={`psnb-Entry${row.gone ? ' psnb-mod-gone' : ''}`} data-coordinator={coordinator}>
       <div className="psnb-Entry-head">
-        <span className="psnb-State" data-state={row.state}>
-          {row.state}
-        </span>
         <button
           className="psnb-Entry-title"
           title={`Open the dashboard of ${row.title}`}
@@ -111,8 +108,16 @@ function Entry({ row, actions }: { row: Row; actions: RowActions }) {
           act={() => actions.openDashboard(coordinator)}
         />
       </div>
-      <div className="psnb-Entry-detail">{row.subtitle}</div>
-      <div className="psnb-Entry-detail">
+      <div className="psnb-Entry-detail" title={row.name}>
+        <span className="psnb-State" data-state={row.state}>
+          {row.state}
+        </span>{' '}
+        {row.name}
+      </div>
+      <div className="psnb-Entry-detail" title={row.kernel}>
+        {row.kernel}
+      </div>
+      <div className="psnb-Entry-detail" title={row.cluster}>
         {row.cluster}
         {row.dashboard && (
           <>
@@ -137,32 +142,5 @@ function Entry({ row, actions }: { row: Row; actions: RowActions }) {
         </>
       )}
     </li>
-  );
-}
-
-interface ActionProps {
-  icon: LabIcon;
-  label: string;
-  /** Why it cannot be done, or empty. */
-  why?: string;
-  act: () => void;
-}
-
-/** A button that says why when it cannot be used; it stays focusable so that everyone hears. */
-export function Action({ icon, label, why = '', act }: ActionProps) {
-  return (
-    <button
-      className="psnb-Action"
-      title={why ? `${label}: ${why}` : label}
-      aria-label={why ? `${label}: ${why}` : label}
-      aria-disabled={why !== ''}
-      onClick={() => {
-        if (!why) {
-          act();
-        }
-      }}
-    >
-      <icon.react tag="span" stylesheet="toolbarButton" />
-    </button>
   );
 }

@@ -1,6 +1,7 @@
 // A coordinator's dashboard in the main area: the one of the widget, fed by the hub.
 
 import { MainAreaWidget } from '@jupyterlab/apputils';
+import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 
 import { Dashboard, type Store } from './dashboard';
@@ -25,6 +26,16 @@ export class DashboardPanel extends Widget {
     this.news();
   }
 
+  protected override onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    this.news();
+  }
+
+  protected override onAfterShow(message: Message): void {
+    super.onAfterShow(message);
+    this.news();
+  }
+
   override dispose(): void {
     if (this.isDisposed) {
       return;
@@ -38,15 +49,17 @@ export class DashboardPanel extends Widget {
   private readonly news = (): void => {
     // A coordinator that the hub forgets and meets again has a new store; one that is gone for good
     // stays to be read.
-    const store = this.hub.store(this.coordinator);
-    if (store && store !== this.store) {
-      this.store = store;
-      this.build(store);
+    this.store = this.hub.store(this.coordinator) ?? this.store;
+    // Colors can be read only once it is in the page.
+    if (this.store && this.store !== this.drawn && this.isVisible) {
+      this.drawn = this.store;
+      this.build(this.store);
     }
     const reason = this.why();
     this.reason.textContent = reason;
     this.reason.hidden = reason === '';
     this.title.label = this.name();
+    this.title.caption = `Dashboard of ${this.title.label}`;
   };
 
   private build(store: Store): void {
@@ -81,6 +94,7 @@ export class DashboardPanel extends Widget {
   private readonly reason = document.createElement('div');
   private readonly place = document.createElement('div');
   private store: Store | undefined;
+  private drawn: Store | undefined;
   private dashboard: Dashboard | undefined;
 }
 
@@ -88,6 +102,7 @@ export class DashboardPanel extends Widget {
 export function makeDashboard(coordinator: string, hub: Hub): MainAreaWidget<DashboardPanel> {
   const content = new DashboardPanel(coordinator, hub);
   const widget = new MainAreaWidget({ content });
+  widget.toolbar.hide();
   widget.id = `psnb-dashboard-${coordinator}`;
   return widget;
 }

@@ -10,8 +10,10 @@ export interface Row {
   title: string;
   /** Path of the notebook to open, or empty. */
   notebook: string;
-  /** The coordinator's name and its kernel's. */
-  subtitle: string;
+  /** The coordinator's own name, if it is not the title. */
+  name: string;
+  /** The kernel's name, or what there is instead of one. */
+  kernel: string;
   cluster: string;
   /** URL of Dask's dashboard, or empty. */
   dashboard: string;
@@ -64,7 +66,10 @@ function row(source: Source, store: Store | undefined, kernel: string, seconds: 
     coordinator: source.coordinator,
     title: file || name || source.address || source.coordinator,
     notebook: source.notebook,
-    subtitle: [file ? name : '', kernel].filter(Boolean).join(' · '),
+    name: file ? name : '',
+    kernel:
+      kernel ||
+      (source.kind === 'scheduler' ? 'seen through its scheduler' : 'no kernel of this server'),
     cluster: identity?.cluster || source.address,
     dashboard: webAddress(identity?.dashboard ?? ''),
     state: gone ? 'gone' : (summary?.state ?? 'silent'),

@@ -2,7 +2,7 @@
 
 import { CommandToolbarButton, PanelWithToolbar, SidePanel } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
-import type { Widget } from '@lumino/widgets';
+import { AccordionPanel, type Widget } from '@lumino/widgets';
 
 import { CoordinatorList, type CoordinatorListOptions } from './coordinatorList';
 import { psnbIcon } from './icons';
@@ -23,6 +23,9 @@ export class Panel extends SidePanel {
     this.title.caption = 'psnb: training on this server';
     this.section('Coordinators', new CoordinatorList(options), commands, CommandIDs.pauseAll);
     this.section('Schedulers', new SchedulerList(options.hub, detach), commands, CommandIDs.attach);
+    if (this.content instanceof AccordionPanel) {
+      this.content.setRelativeSizes([4, 1]);
+    }
   }
 
   private section(label: string, content: Widget, commands: CommandRegistry, id: string): void {

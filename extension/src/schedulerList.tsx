@@ -2,7 +2,7 @@
 
 import { closeIcon, ReactWidget } from '@jupyterlab/ui-components';
 
-import { Action } from './coordinatorList';
+import { Action } from './action';
 import type { Hub } from './hub';
 
 export class SchedulerList extends ReactWidget {
@@ -35,15 +35,17 @@ export class SchedulerList extends ReactWidget {
         {this.hub.schedulers.map(({ address, error }) => (
           <li key={address} className="psnb-Entry" data-scheduler={address}>
             <div className="psnb-Entry-head">
-              <span className="psnb-State" data-state={error ? 'failing' : 'running'}>
-                {error ? 'no answer' : 'answers'}
-              </span>
               <span className="psnb-Entry-title">{address}</span>
               <Action
                 icon={closeIcon}
                 label={`Detach ${address}`}
                 act={() => this.detach(address)}
               />
+            </div>
+            <div className="psnb-Entry-detail">
+              <span className="psnb-State" data-state={error ? 'failing' : 'running'}>
+                {error ? 'no answer' : 'attached'}
+              </span>
             </div>
             {error && <div className="psnb-Entry-notice">{error}</div>}
           </li>

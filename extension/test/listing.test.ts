@@ -32,7 +32,8 @@ function only(source: Source, message?: Update) {
 test('a row is called after its notebook and tells name, kernel and cluster', () => {
   const row = only(SOURCE, update({ identity: IDENTITY }));
   assert.equal(row.title, 'train.ipynb');
-  assert.equal(row.subtitle, 'wide-and-deep · Python 3');
+  assert.equal(row.name, 'wide-and-deep');
+  assert.equal(row.kernel, 'Python 3');
   assert.equal(row.cluster, 'tcp://127.0.0.1:8786');
 });
 

@@ -5,25 +5,24 @@ import { Keyed, make, Section, setData, setHidden, setText, type Item } from './
 import { formatBytes, formatCount, formatNumber, formatRate, plural } from './format';
 import type { Context, Part } from './part';
 import { toNumber, type State } from './store';
+import { makeCell, makeRow, makeTable, type ColumnTitle } from './table';
 
-const COLUMNS: readonly [string, string, string][] = [
-  ['name', 'server', 'Name in the cluster and address'],
-  ['state', 'state', 'serving, or unreachable'],
-  ['number', 'shards', 'Shards of parameters that it holds'],
-  ['number', 'bytes', 'Memory of its parameters, with what optimizers keep'],
-  ['number', 'pulls/s', 'Reads of variables and of rows of embeddings, per second'],
-  ['number', 'pushes/s', 'Gradients that it takes, per second'],
-  ['number', 'staleness', 'Mean of the updates lately'],
+const COLUMNS: readonly ColumnTitle[] = [
+  ['server', 'Name in the cluster and address'],
+  ['state', 'serving, or unreachable'],
+  ['shards', 'Shards of parameters that it holds'],
+  ['bytes', 'Memory of its parameters, with what optimizers keep'],
+  ['pulls/s', 'Reads of variables and of rows of embeddings, per second'],
+  ['pushes/s', 'Gradients that it takes, per second'],
+  ['staleness', 'Mean of the updates lately'],
 ];
 
-function makeRow(): Item<ServerRow> {
-  const root = make('tr', '', null);
-  const head = make('th', 'psnb-worker', root);
-  head.scope = 'row';
-  const name = make('span', 'psnb-worker-name', head);
+function makeServer(): Item<ServerRow> {
+  const { root, head } = makeRow();
+  const name = make('span', 'psnb-row-name', head);
   const address = make('span', 'psnb-address', head);
-  const state = make('span', 'psnb-state', make('td', '', root));
-  const cells = COLUMNS.slice(2).map(() => make('td', '', root));
+  const state = make('span', 'psnb-state', makeCell(root));
+  const cells = COLUMNS.slice(2).map(() => makeCell(root));
   return {
     root,
     update(server): void {
@@ -56,15 +55,9 @@ export class Servers implements Part {
     this.section = new Section(root, 'Servers', true, () => {
       context.redraw(this);
     });
-    const table = make('table', '', make('div', 'psnb-scroller psnb-servers', this.section.body));
-    table.setAttribute('aria-label', 'Parameter servers');
-    const titles = make('tr', '', make('thead', '', table));
-    for (const [kind, label, title] of COLUMNS) {
-      const cell = make('th', `psnb-col-${kind}`, titles, label);
-      cell.scope = 'col';
-      cell.title = title;
-    }
-    this.rows = new Keyed(make('tbody', '', table), makeRow);
+    const label = 'Parameter servers';
+    const body = makeTable(this.section.body, 'psnb-servers', label, COLUMNS);
+    this.rows = new Keyed(body, makeServer);
   }
 
   update({ servers }: State): void {

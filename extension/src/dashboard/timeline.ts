@@ -26,6 +26,7 @@ export class Timeline implements Part {
   private readonly sizes: ResizeObserver;
   private readonly views: IntersectionObserver;
   private width = 0;
+  private top = 0; // how far it is scrolled
   private inView = false;
   private told = 0;
 
@@ -50,7 +51,12 @@ export class Timeline implements Part {
     this.canvas.setAttribute('aria-label', 'Closures of each worker over the last minute');
     this.canvas.setAttribute('aria-describedby', this.summary.id);
     this.axis.setAttribute('aria-hidden', 'true');
-    this.scroller.addEventListener('scroll', redraw, { passive: true });
+    // Asked for in the midst of changes, it would have the page laid out once more.
+    const scrolled = (): void => {
+      this.top = this.scroller.scrollTop;
+      redraw();
+    };
+    this.scroller.addEventListener('scroll', scrolled, { passive: true });
     this.sizes = new ResizeObserver((entries) => {
       this.width = Math.floor(entries[0]?.contentRect.width ?? 0);
       redraw();
@@ -71,10 +77,9 @@ export class Timeline implements Part {
     if (this.lanes.style.height !== height) this.lanes.style.height = height;
     if (!this.inView || !this.width) return;
     this.describe(state);
-    const { scrollTop } = this.scroller;
     const shown = Math.min(MOST_LANES, lanes.length) + 1;
-    const first = Math.min(Math.floor(scrollTop / LANE), Math.max(0, lanes.length - shown + 1));
-    this.draw(state, lanes, first, Math.min(MOST_LANES, lanes.length) * LANE, scrollTop);
+    const first = Math.min(Math.floor(this.top / LANE), Math.max(0, lanes.length - shown + 1));
+    this.draw(state, lanes, first, Math.min(MOST_LANES, lanes.length) * LANE);
     this.drawAxis();
   }
 
@@ -112,7 +117,7 @@ export class Timeline implements Part {
     return Math.min(110, Math.round(this.width / 4));
   }
 
-  private draw(state: State, lanes: number[], first: number, height: number, top: number): void {
+  private draw(state: State, lanes: number[], first: number, height: number): void {
     const draw = fit(this.canvas, this.width, height);
     if (!draw) return;
     const { theme } = this.context;
@@ -127,7 +132,7 @@ export class Timeline implements Part {
       draw.fillRect(Math.round(this.width - seconds * scale), 0, 1, height);
     }
     for (let lane = first; lane < lanes.length; lane++) {
-      const y = lane * LANE - top;
+      const y = lane * LANE - this.top;
       if (y >= height) break;
       const index = lanes[lane] ?? 0;
       const name = state.workers.get(index)?.name ?? String(index);

@@ -7,17 +7,18 @@ import { Keyed, make, Section, setData, setHidden, setText, type Item } from './
 import { formatBytes, formatCount, formatRate, formatShare, plural } from './format';
 import type { Context, Part } from './part';
 import type { State } from './store';
+import { makeCell, makeRow, makeTable, type ColumnTitle } from './table';
 import { Visibility } from './visible';
 
-const COLUMNS: readonly [string, string, string][] = [
-  ['name', 'worker', 'Name in the cluster, host and address'],
-  ['state', 'state', 'connecting, ready, draining or lost'],
-  ['number', 'in flight', 'Closures it holds'],
-  ['number', 'done', 'Closures completed there, and those that raised'],
-  ['number', 'per s', 'Closures that ended there, per second'],
-  ['busy', 'busy', "Share of its threads' time spent inside closures lately"],
-  ['number', 'memory', 'Memory of its process'],
-  ['retire', '', 'Retire the worker'],
+const COLUMNS: readonly ColumnTitle[] = [
+  ['worker', 'Name in the cluster, host and last error'],
+  ['state', 'connecting, ready, draining or lost'],
+  ['in flight', 'Closures it holds'],
+  ['done', 'Closures completed there, and those that raised'],
+  ['per s', 'Closures that ended there, per second'],
+  ['busy', "Share of its threads' time spent inside closures lately"],
+  ['memory', 'Memory of its process'],
+  ['', 'Retire the worker'],
 ];
 
 class Row implements Item<WorkerRow> {
@@ -41,27 +42,26 @@ class Row implements Item<WorkerRow> {
     private readonly context: Context,
   ) {
     this.worker = worker;
-    this.root = make('tr', '', null);
-    const head = make('th', 'psnb-worker', this.root);
-    head.scope = 'row';
-    this.name = make('span', 'psnb-worker-name', head);
+    const { root, head } = makeRow();
+    this.root = root;
+    this.name = make('span', 'psnb-row-name', head);
     this.host = make('span', 'psnb-address', head);
-    this.error = make('span', 'psnb-worker-error', head);
-    this.state = make('span', 'psnb-state', make('td', '', this.root));
-    const flying = make('td', '', this.root);
-    const done = make('td', '', this.root);
+    this.error = make('span', 'psnb-row-error', head);
+    this.state = make('span', 'psnb-state', makeCell(root));
+    const flying = makeCell(root);
+    const done = makeCell(root);
     const completed = make('span', '', done);
-    this.failed = make('span', 'psnb-worker-failed', done);
+    this.failed = make('span', 'psnb-row-failed', done);
     this.failed.dataset['bad'] = 'true';
-    this.cells = [flying, completed, make('td', '', this.root)];
-    const busy = make('td', 'psnb-busy', this.root);
+    this.cells = [flying, completed, makeCell(root)];
+    const busy = makeCell(root);
     this.share = make('span', '', busy);
     const bar = make('span', 'psnb-bar', busy);
     bar.setAttribute('aria-hidden', 'true'); // The number beside it says the same.
     this.fill = make('span', '', bar);
-    this.memory = make('td', '', this.root);
+    this.memory = makeCell(root);
     this.retire = new ActionButton(
-      make('td', 'psnb-retire', this.root),
+      makeCell(root, 'psnb-retire'),
       () => {
         const { name } = this.worker;
         context.commands.give('retire_worker', { worker: name }, name);
@@ -122,21 +122,12 @@ export class Workers implements Part {
     this.section = new Section(root, 'Workers', true, () => {
       context.redraw(this);
     });
-    const scroller = make('div', 'psnb-scroller psnb-workers', this.section.body);
-    const table = make('table', '', scroller);
-    table.setAttribute('aria-label', 'Workers');
-    const titles = make('tr', '', make('thead', '', table));
-    for (const [kind, label, title] of COLUMNS) {
-      const cell = make('th', `psnb-col-${kind}`, titles, label);
-      cell.scope = 'col';
-      cell.title = title;
-      if (!label) cell.setAttribute('aria-label', title);
-    }
+    const body = makeTable(this.section.body, 'psnb-workers', 'Workers', COLUMNS);
     const parts = new Map<Element, Row>();
-    this.visible = new Visibility(scroller, (rows) => {
+    this.visible = new Visibility(null, (rows) => {
       for (const row of rows) parts.get(row)?.draw();
     });
-    this.rows = new Keyed(make('tbody', '', table), (worker) => {
+    this.rows = new Keyed(body, (worker) => {
       const row = new Row(worker, this, context);
       row.draw();
       parts.set(row.root, row);
