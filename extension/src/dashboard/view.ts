@@ -41,6 +41,8 @@ export class Dashboard {
     send: (command: Command) => void,
   ) {
     this.root = make('div', 'psnb-dashboard', el);
+    // In a cell, JupyterLab would take keys for its own: arrows select cells, letters add some.
+    this.root.dataset['lmSuppressShortcuts'] = 'true';
     this.problem = make('div', 'psnb-problem', this.root);
     this.problem.setAttribute('role', 'status');
     this.body = make('div', '', this.root);
