@@ -1,65 +1,74 @@
-"""psnb: interactive parameter-server training in notebooks, on Dask."""
+"""psnb: interactive parameter-server training in notebooks, on Dask.
+
+Names are imported at their first use: the Jupyter server, whose extension (`psnb.monitor.hub`) is
+in this package, has no need for Dask and numba, which take a second and 90 MB.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from psnb import errors
-from psnb.checkpoint import CheckpointManager
-from psnb.cluster import connect, local_cluster
-from psnb.coordinator import (
-    ClosureStatus,
-    ClusterCoordinator,
-    PerWorkerValues,
-    RemoteValue,
-    as_completed,
-)
-from psnb.modes import Async, BoundedStaleness, Geo, Sync
-from psnb.monitor import (
-    CheckpointStatistics,
-    Event,
-    EventKind,
-    Failure,
-    MetricStatistics,
-    ServerStatistics,
-    StalenessStatistics,
-    Statistics,
-    WorkerStatistics,
-)
-from psnb.parameters import (
-    Embedding,
-    EmbeddingStatistics,
-    FixedShards,
-    MaxSize,
-    MinSize,
-    RowStatistics,
-    Variable,
-    prefetch,
-    pull,
-    push,
-)
-from psnb.runtime import InputContext, WorkerContext, report, worker_context, worker_index
-from psnb.server import (
-    FTRL,
-    SGD,
-    Adagrad,
-    Adam,
-    Admission,
-    Always,
-    Constant,
-    CosineDecay,
-    CountFilter,
-    CtrAccessor,
-    ExponentialDecay,
-    Initializer,
-    Momentum,
-    Normal,
-    Optimizer,
-    PiecewiseConstant,
-    PolynomialDecay,
-    Probability,
-    RMSProp,
-    Schedule,
-    Uniform,
-    Warmup,
-)
-from psnb.strategy import ParameterServerStrategy
+
+if TYPE_CHECKING:
+    from psnb.checkpoint import CheckpointManager
+    from psnb.cluster import connect, local_cluster
+    from psnb.coordinator import (
+        ClosureStatus,
+        ClusterCoordinator,
+        PerWorkerValues,
+        RemoteValue,
+        as_completed,
+    )
+    from psnb.modes import Async, BoundedStaleness, Geo, Sync
+    from psnb.monitor import (
+        CheckpointStatistics,
+        Event,
+        EventKind,
+        Failure,
+        MetricStatistics,
+        ServerStatistics,
+        StalenessStatistics,
+        Statistics,
+        WorkerStatistics,
+    )
+    from psnb.parameters import (
+        Embedding,
+        EmbeddingStatistics,
+        FixedShards,
+        MaxSize,
+        MinSize,
+        RowStatistics,
+        Variable,
+        prefetch,
+        pull,
+        push,
+    )
+    from psnb.runtime import InputContext, WorkerContext, report, worker_context, worker_index
+    from psnb.server import (
+        FTRL,
+        SGD,
+        Adagrad,
+        Adam,
+        Admission,
+        Always,
+        Constant,
+        CosineDecay,
+        CountFilter,
+        CtrAccessor,
+        ExponentialDecay,
+        Initializer,
+        Momentum,
+        Normal,
+        Optimizer,
+        PiecewiseConstant,
+        PolynomialDecay,
+        Probability,
+        RMSProp,
+        Schedule,
+        Uniform,
+        Warmup,
+    )
+    from psnb.strategy import ParameterServerStrategy
 
 __version__ = "0.1.0"
 
@@ -125,3 +134,30 @@ __all__ = [
     "worker_context",
     "worker_index",
 ]
+
+_ROOMS = (
+    "checkpoint",
+    "cluster",
+    "coordinator",
+    "modes",
+    "monitor",
+    "parameters",
+    "runtime",
+    "server",
+    "strategy",
+)
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name from the room that has it."""
+    if name in __all__:
+        for room in _ROOMS:
+            module = import_module(f"psnb.{room}")
+            if name in getattr(module, "__all__", vars(module)):
+                globals()[name] = getattr(module, name)
+                return globals()[name]
+    raise AttributeError(f"module 'psnb' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,6 +54,8 @@ PURE = [
     *("coordinator/settings.py", "coordinator/gate.py", "coordinator/round_gate.py"),
     *("coordinator/staleness_gate.py", "coordinator/flush_gate.py"),
     *("modes.py", "monitor/staleness.py", "server/duplicates.py", "server/rounds.py"),
+    *("monitor/backlog.py", "monitor/portions.py", "monitor/hub/shape.py"),
+    *("monitor/hub/sources.py", "monitor/hub/commands.py", "monitor/hub/allowance.py"),
     *("coordinator/workload.py", "demand.py", "monitor/events.py"),
     *("monitor/protocol.py", "monitor/feed.py", "monitor/rate.py", "monitor/failures.py"),
     *("monitor/timeline.py", "monitor/source.py", "monitor/commands.py", "server/traffic.py"),
@@ -111,9 +114,26 @@ def test_pure_modules_import_neither_dask_nor_jupyter(name: str) -> None:
 
 def test_importing_psnb_imports_nothing_of_a_notebook_nor_jax() -> None:
     heavy = ["ipywidgets", "anywidget", "jupyterlab", "matplotlib", "IPython", "jax", "pandas"]
-    code = f"import psnb, sys; print([m for m in {heavy} if m in sys.modules])"
+    assert _imported_by("from psnb import *", heavy) == "[]"
+
+
+def test_the_extension_of_the_jupyter_server_imports_neither_dask_nor_numba() -> None:
+    code = "import psnb.monitor.hub.handlers, psnb.monitor.hub.kernels"
+    assert _imported_by(code, ["dask", "distributed", "numba", "anywidget", "matplotlib"]) == "[]"
+
+
+def _imported_by(code: str, modules: list[str]) -> str:
+    code = f"{code}; import sys; print([m for m in {modules} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    return done.stdout.strip()
+
+
+def test_each_public_name_comes_from_the_room_that_type_checkers_see() -> None:
+    for node in ast.walk(ast.parse((PACKAGE / "__init__.py").read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("psnb."):
+            room = importlib.import_module(str(node.module))
+            for alias in node.names:
+                assert getattr(psnb, alias.name) is getattr(room, alias.name)
 
 
 @pytest.mark.slow
