@@ -182,7 +182,7 @@ export class Chart {
     const stride = Number(raw) + Number(smoothed);
     this.lines.forEach((metric, i) => {
       const at = (column: number): number | null =>
-        (x === undefined ? null : chart.data[1 + i * stride + column]?.[index ?? 0]) ?? null;
+        x === undefined ? null : valueAt(chart.data[1 + i * stride + column], index ?? 0);
       const legend = this.legends.get(metric.name);
       if (x === undefined) legend?.show(metric.last, metric.smoothed);
       else legend?.show(raw ? at(0) : null, smoothed ? at(Number(raw)) : null);
@@ -239,6 +239,13 @@ export class Chart {
     const swatch = this.legends.get(name)?.root.firstElementChild;
     if (swatch) setAttribute(swatch, 'style', `background: ${this.theme.series(index)}`);
   }
+}
+
+/** The value at a place, or the one before where another line has a point and this one has none. */
+function valueAt(column: uPlot.AlignedData[number] | undefined, index: number): number | null {
+  let i = index;
+  while (i > 0 && column?.[i] === undefined) i--;
+  return column?.[i] ?? null;
 }
 
 function formatTick(value: number): string {

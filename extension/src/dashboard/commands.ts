@@ -29,7 +29,7 @@ export interface Outcome {
 interface Pending {
   command: CommandName;
   subject: string;
-  timer: number;
+  timer: ReturnType<typeof setTimeout>;
   done: ((ok: boolean) => void) | undefined;
 }
 
@@ -72,7 +72,7 @@ export class Commands {
     const coordinator = this.store.state?.coordinator;
     if (coordinator === undefined || this.underWay(command, subject)) return;
     const id = `${this.prefix}-${++this.count}`;
-    const timer = window.setTimeout(() => {
+    const timer = setTimeout(() => {
       this.tell(command, subject, NO_ANSWER, true);
     }, PATIENCE);
     this.pending.set(id, { command, subject, timer, done });
@@ -96,14 +96,14 @@ export class Commands {
 
   dispose(): void {
     this.ignore();
-    for (const { timer } of this.pending.values()) window.clearTimeout(timer);
+    for (const { timer } of this.pending.values()) clearTimeout(timer);
     this.pending.clear();
   }
 
   private settle(reply: Reply): void {
     const pending = this.pending.get(reply.id);
     if (!pending) return; // Another view's, or nobody's.
-    window.clearTimeout(pending.timer);
+    clearTimeout(pending.timer);
     this.pending.delete(reply.id);
     pending.done?.(!reply.error);
     this.tell(pending.command, pending.subject, reply.error || reply.result || 'done', !!reply.error);

@@ -54,12 +54,12 @@ export class Metrics implements Part {
     this.visible = new Visibility(null, redraw);
   }
 
-  update({ metrics }: State): void {
+  update({ metrics }: State, end: number): void {
     setHidden(this.section.root, !metrics.size);
     this.section.describe(plural(metrics.size, 'metric'));
     if (!this.section.open) return;
     if (this.modes.together) this.drawTogether([...metrics.values()]);
-    else this.drawEach(metrics);
+    else this.drawEach(metrics, end);
   }
 
   recolor(): void {
@@ -73,7 +73,7 @@ export class Metrics implements Part {
     for (const chart of this.charts.values()) chart.dispose();
   }
 
-  private drawEach(metrics: ReadonlyMap<string, MetricState>): void {
+  private drawEach(metrics: ReadonlyMap<string, MetricState>, end: number): void {
     if (this.all) setHidden(this.all.root, true);
     for (const [name, chart] of this.charts) {
       if (metrics.has(name)) continue;
@@ -88,7 +88,11 @@ export class Metrics implements Part {
         this.charts.set(name, chart);
       }
       setHidden(chart.root, false);
-      if (this.visible.has(chart.root)) chart.update([metric]);
+      if (!this.visible.has(chart.root)) continue;
+      chart.update([metric]); // Does nothing if it is up to date: the next frame goes on from here.
+      if (performance.now() < end) continue;
+      this.context.redraw(this);
+      return;
     }
   }
 

@@ -11,8 +11,11 @@ export type Change = StatePart | 'commands';
 export interface Part {
   /** What it shows: it is updated when one of these has changed, and at first. */
   readonly needs: readonly Change[];
-  /** Brings the page in line with the state; called once a frame at most. */
-  update(state: State): void;
+  /**
+   * Brings the page in line with the state; called once a frame at most. What is not done when
+   * `performance.now()` has reached `end` is better left to the next frame, by `redraw`.
+   */
+  update(state: State, end: number): void;
   /** Draws again what was drawn with the theme's colours. */
   recolor?(): void;
   dispose?(): void;

@@ -18,6 +18,9 @@ import { Theme } from './theme';
 import { Timeline } from './timeline';
 import { Workers } from './workers';
 
+// Milliseconds of a frame that are spent on updates; the browser needs the rest.
+const BUDGET = 6;
+
 export class Dashboard {
   private readonly root: HTMLElement;
   private readonly body: HTMLElement;
@@ -26,8 +29,7 @@ export class Dashboard {
   private readonly commands: Commands;
   private readonly theme: Theme;
   private readonly ignore: () => void;
-  private readonly changed = new Set<Change>([...PARTS, 'commands']);
-  private readonly redrawn = new Set<Part>(); // parts that asked for it themselves
+  private readonly stale = new Set<Part>(); // parts that are to be updated
   private frame = 0;
 
   /**
@@ -39,6 +41,8 @@ export class Dashboard {
     send: (command: Command) => void,
   ) {
     this.root = make('div', 'psnb-dashboard', el);
+    // In a cell, JupyterLab would take keys for its own: arrows select cells, letters add some.
+    this.root.dataset['lmSuppressShortcuts'] = 'true';
     this.problem = make('div', 'psnb-problem', this.root);
     this.problem.setAttribute('role', 'status');
     this.body = make('div', '', this.root);
@@ -47,14 +51,13 @@ export class Dashboard {
       for (const part of this.parts) part.recolor?.();
     });
     this.commands = new Commands(store, send, () => {
-      this.changed.add('commands');
-      this.schedule();
+      this.mark(['commands']);
     });
     const context: Context = {
       commands: this.commands,
       theme: this.theme,
       redraw: (part) => {
-        this.redrawn.add(part);
+        this.stale.add(part);
         this.schedule();
       },
     };
@@ -72,11 +75,11 @@ export class Dashboard {
     ];
     this.ignore = store.listen({
       changed: (parts) => {
-        for (const part of parts) this.changed.add(part);
-        this.schedule();
+        this.mark(parts);
       },
     });
-    this.draw(); // At once: a page that is being restored shows its figures without a blink.
+    this.mark(PARTS);
+    this.draw(Infinity); // At once: a page that is being restored shows its figures without a blink.
   }
 
   /** Ends all that goes on and empties the element. */
@@ -89,25 +92,34 @@ export class Dashboard {
     this.root.remove();
   }
 
+  private mark(changes: Iterable<Change>): void {
+    const changed = new Set(changes);
+    for (const part of this.parts) {
+      if (part.needs.some((need) => changed.has(need))) this.stale.add(part);
+    }
+    this.schedule();
+  }
+
   private schedule(): void {
     this.frame ||= requestAnimationFrame(() => {
       this.frame = 0;
-      this.draw();
+      this.draw(BUDGET);
     });
   }
 
-  private draw(): void {
+  /** Updates the stale parts; those that `budget` milliseconds are too few for, a frame later. */
+  private draw(budget: number): void {
     const { state, problem } = this.store;
     setText(this.problem, problem);
     setHidden(this.problem, !problem);
     setHidden(this.body, !state);
-    if (!state) return; // What has changed by then stays noted.
-    for (const part of this.parts) {
-      if (this.redrawn.has(part) || part.needs.some((need) => this.changed.has(need))) {
-        part.update(state);
-      }
+    if (!state) return; // All parts are stale when there is one.
+    const end = performance.now() + budget;
+    for (const part of [...this.stale]) {
+      this.stale.delete(part);
+      part.update(state, end);
+      if (performance.now() >= end) break;
     }
-    this.changed.clear();
-    this.redrawn.clear();
+    if (this.stale.size) this.schedule();
   }
 }
