@@ -16,7 +16,7 @@ export function Action({ icon, label, why = '', act }: ActionProps) {
     <button
       className="psnb-Action"
       title={why ? `${label}: ${why}` : label}
-      aria-label={why ? `${label}: ${why}` : label}
+      aria-label={label}
       aria-disabled={why !== ''}
       onClick={() => {
         if (!why) {
