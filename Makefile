@@ -9,22 +9,44 @@ export OMP_NUM_THREADS ?= 1
 # Jupyter refuses to run as root unless told, as in a container.
 LAB_OPTIONS := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: demo lab test lint bench clean
+# Node is needed by those who work on psnb, for the front end; not by those who install a wheel.
+FRONTEND := extension/lib/frontend.stamp
+PACKAGES := extension/node_modules/.package-lock.json
+FRONTEND_SOURCES := $(wildcard extension/*.json) \
+	$(shell find extension/src extension/style extension/schema -type f)
+# pip takes the front end as it was built here.
+export HATCH_JUPYTER_BUILDER_SKIP_NPM := 1
+
+# $(call debian,command,package) installs a package of Debian unless the command is there.
+define debian
+@command -v $(1) > /dev/null || { \
+	if [ "$$(id -u)" != 0 ] || ! command -v apt-get > /dev/null; then \
+		echo "psnb: $(1) is missing and only root can install it: apt-get install $(2)" >&2; \
+		exit 1; \
+	fi; \
+	echo "installing $(2) from Debian, because $(1) is missing"; \
+	apt-get update -qq && apt-get install -y -qq --no-install-recommends $(2); \
+}
+endef
+
+.PHONY: demo lab test lint bench frontend node browser clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/psnb demo
 
-lab: $(VENV)/demo.stamp
+lab: $(VENV)/lab.stamp
 	$(BIN)/jupyter lab $(LAB_OPTIONS) notebooks/01_quickstart.ipynb
 
-test: $(VENV)/test.stamp
+test: $(VENV)/test.stamp browser
+	npm --prefix extension test
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	npm --prefix extension run lint
 
 bench: $(VENV)/test.stamp
 	$(BIN)/python -m tests.benchmarks
@@ -41,10 +63,35 @@ $(VENV)/demo.stamp: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --editable ".[demo]"
 	touch $@
 
-$(VENV)/test.stamp: pyproject.toml | $(VENV)/bin/python
+# What an editable install puts beside Python code is a copy: it comes after the build, each time.
+$(VENV)/lab.stamp: pyproject.toml $(FRONTEND) | $(VENV)/bin/python
+	@echo "installing psnb with its panel into $(VENV): a minute or two, once"
+	$(BIN)/python -m pip install --quiet --editable ".[demo]"
+	touch $@ $(VENV)/demo.stamp
+
+$(VENV)/test.stamp: pyproject.toml $(FRONTEND) | $(VENV)/bin/python
 	@echo "installing psnb and what its tests need into $(VENV): a minute or two, once"
 	$(BIN)/python -m pip install --quiet --editable ".[test]"
-	touch $@ $(VENV)/demo.stamp
+	touch $@ $(VENV)/demo.stamp $(VENV)/lab.stamp
+
+frontend: $(FRONTEND)
+
+$(FRONTEND): $(PACKAGES) $(FRONTEND_SOURCES)
+	npm --prefix extension run build
+	touch $@
+
+$(PACKAGES): extension/package.json extension/package-lock.json | node
+	@echo "installing what builds the front end into extension/node_modules: half a minute, once"
+	npm --prefix extension ci --no-audit --no-fund
+	touch $@
+
+node:
+	$(call debian,npm,npm)
+
+browser:
+	$(call debian,chromium,chromium)
+
 
 clean:
 	rm -rf $(VENV) psnb-demo .mypy_cache .pytest_cache .ruff_cache
+	rm -rf extension/node_modules extension/lib extension/build psnb/labextension psnb/monitor/static

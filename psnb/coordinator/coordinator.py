@@ -160,6 +160,7 @@ class ClusterCoordinator(Watched):
         # Queue and lanes know neither coordinator nor strategy, so it can be collected while they
         # live.
         self._finalizer = weakref.finalize(self, _end, self._queue, membership)
+        self._tell_panels()
 
     def __enter__(self) -> ClusterCoordinator:
         return self
@@ -426,7 +427,7 @@ class ClusterCoordinator(Watched):
             self._elapsed = time.monotonic() - self._started
             self._finalizer()
             self.strategy.forget_coordinator(self)
-            self._view.stop()
+            self._stop_views()
 
     def _schedule(
         self,

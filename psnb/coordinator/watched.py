@@ -28,12 +28,14 @@ from psnb.monitor import (
     EventKind,
     Failure,
     Identity,
+    Link,
     LiveView,
     Records,
     Statistics,
     in_notebook,
     kernel_id,
     plot,
+    tell_panels,
 )
 from psnb.strategy import ParameterServerStrategy
 
@@ -74,6 +76,16 @@ class Watched:
         self._view = LiveView()
         self._managing = threading.Lock()  # guards the next
         self._manager: Manager | None = None
+        self._link: Link | None = None
+
+    def _tell_panels(self) -> None:
+        """Let panels find it; once all is there that they may ask for."""
+        self._link = tell_panels(self, self.strategy.client)
+
+    def _stop_views(self) -> None:
+        self._view.stop()
+        if self._link is not None:
+            self._link.close()
 
     def __repr__(self) -> str:
         s = self.statistics()

@@ -1,11 +1,14 @@
 """Snapshots and history of what a coordinator does, and their displays."""
 
+from psnb.monitor import protocol
+from psnb.monitor.backlog import Backlog, Extract, Extracts
 from psnb.monitor.commands import execute
 from psnb.monitor.display import LiveView
 from psnb.monitor.events import Event, EventKind, EventLog
 from psnb.monitor.failures import Failure, FailureLog
 from psnb.monitor.history import History
 from psnb.monitor.kernel import in_notebook, kernel_id
+from psnb.monitor.link import Link, tell_panels
 from psnb.monitor.plot import plot
 from psnb.monitor.progress import ProgressLine, wanted
 from psnb.monitor.protocol import CommandName, Identity
@@ -22,15 +25,19 @@ from psnb.monitor.statistics import (
 )
 
 __all__ = [
+    "Backlog",
     "CheckpointStatistics",
     "CommandName",
     "Event",
     "EventKind",
     "EventLog",
+    "Extract",
+    "Extracts",
     "Failure",
     "FailureLog",
     "History",
     "Identity",
+    "Link",
     "LiveView",
     "MetricStatistics",
     "ProgressLine",
@@ -46,5 +53,7 @@ __all__ = [
     "in_notebook",
     "kernel_id",
     "plot",
+    "protocol",
+    "tell_panels",
     "wanted",
 ]

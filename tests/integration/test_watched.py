@@ -70,7 +70,6 @@ def test_servers_are_asked_while_somebody_watches(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
 ) -> None:
     table = strategy.embedding("rows", 4, rows=1000, optimizer=psnb.Adagrad(0.5))
-    assert {server.state for server in coordinator.statistics().servers} == {"unknown"}
 
     def step() -> None:
         ids = np.arange(100)

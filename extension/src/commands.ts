@@ -1,0 +1,147 @@
+// What people can do from the palette, the panel and the status bar.
+
+import type { JupyterFrontEnd } from '@jupyterlab/application';
+import { Dialog, InputDialog, Notification, showDialog } from '@jupyterlab/apputils';
+import { addIcon, pauseIcon } from '@jupyterlab/ui-components';
+
+import type { Hub } from './hub';
+import { psnbIcon } from './icons';
+import { CommandIDs } from './names';
+import type { Reply, Source } from './protocol';
+
+/** Tell people what went wrong, if something did. */
+export async function complain(asked: Promise<Reply>): Promise<boolean> {
+  const { error } = await asked;
+  if (error) {
+    Notification.error(`psnb: ${error}`, { autoClose: false });
+  }
+  return error === '';
+}
+
+export function addHubCommands({ commands }: JupyterFrontEnd, hub: Hub): void {
+  commands.addCommand(CommandIDs.attach, {
+    label: 'Attach a Scheduler’s Address…',
+    caption: 'Watch a cluster that was started from the command line',
+    icon: addIcon,
+    execute: async (args) => {
+      const address = text(args['address']) || (await askForAddress());
+      return address ? complain(hub.attach(address)) : false;
+    },
+  });
+  commands.addCommand(CommandIDs.detach, {
+    label: 'Detach a Scheduler…',
+    isEnabled: () => hub.schedulers.length > 0,
+    execute: async (args) => {
+      const address = text(args['address']) || (await chooseScheduler(hub));
+      return address ? complain(hub.detach(address)) : false;
+    },
+  });
+  commands.addCommand(CommandIDs.pauseAll, {
+    label: 'Pause All Training…',
+    caption: 'Pause all coordinators on this server',
+    icon: pauseIcon,
+    isEnabled: () => pausable(hub).length > 0,
+    execute: async () => {
+      const targets = pausable(hub);
+      if (targets.length === 0 || !(await confirmPause(targets, hub))) {
+        return false;
+      }
+      const paused = await Promise.all(
+        targets.map(({ coordinator }) => complain(hub.command(coordinator, 'pause'))),
+      );
+      return paused.every(Boolean);
+    },
+  });
+  hub.changed.connect(() => {
+    commands.notifyCommandChanged(CommandIDs.detach);
+    commands.notifyCommandChanged(CommandIDs.pauseAll);
+  });
+}
+
+/** Add the command that opens dashboards; `make` puts a new one into the main area. */
+export function addDashboardCommand<W extends { content: { coordinator: string }; id: string }>(
+  { commands, shell }: JupyterFrontEnd,
+  hub: Hub,
+  find: (coordinator: string) => W | undefined,
+  make: (coordinator: string) => W,
+): void {
+  commands.addCommand(CommandIDs.openDashboard, {
+    label: 'Open the Dashboard of a Coordinator…',
+    icon: psnbIcon,
+    execute: async (args) => {
+      const coordinator = text(args['coordinator']) || (await chooseCoordinator(hub));
+      if (!coordinator) {
+        return;
+      }
+      const widget = find(coordinator) ?? make(coordinator);
+      shell.activateById(widget.id);
+    },
+  });
+}
+
+/** Coordinators that can be paused now. */
+function pausable(hub: Hub): Source[] {
+  return hub.sources.filter(({ coordinator, gone }) => {
+    const state = hub.store(coordinator)?.state;
+    return gone === '' && state && state.summary.state !== 'paused' && !state.controls.pause;
+  });
+}
+
+function text(argument: unknown): string {
+  return typeof argument === 'string' ? argument : '';
+}
+
+function nameOf(source: Source, hub: Hub): string {
+  const name = hub.store(source.coordinator)?.state?.identity.name || source.coordinator;
+  return [name, source.notebook || source.address].filter(Boolean).join(' in ');
+}
+
+async function confirmPause(targets: Source[], hub: Hub): Promise<boolean> {
+  const body = `What runs now ends; nothing else starts: ${targets
+    .map((source) => nameOf(source, hub))
+    .join(', ')}.`;
+  const { button } = await showDialog({
+    title: `Pause ${targets.length === 1 ? 'one coordinator' : `${targets.length} coordinators`}?`,
+    body,
+    buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: 'Pause' })],
+  });
+  return button.accept;
+}
+
+async function askForAddress(): Promise<string> {
+  const { value } = await InputDialog.getText({
+    title: 'Attach a scheduler',
+    label: 'Address of the scheduler, or of its dashboard',
+    placeholder: 'tcp://host:8786',
+    okLabel: 'Attach',
+  });
+  return value?.trim() ?? '';
+}
+
+async function chooseScheduler(hub: Hub): Promise<string> {
+  const { value } = await InputDialog.getItem({
+    title: 'Detach a scheduler',
+    items: hub.schedulers.map(({ address }) => address),
+    okLabel: 'Detach',
+  });
+  return value ?? '';
+}
+
+async function chooseCoordinator(hub: Hub): Promise<string> {
+  const [only, ...others] = hub.sources;
+  if (!only) {
+    Notification.info('psnb: there is no coordinator on this server yet.');
+    return '';
+  }
+  if (others.length === 0) {
+    return only.coordinator;
+  }
+  // Two may be called the same: people choose by place.
+  const items = hub.sources.map((source, i) => `${i + 1}: ${nameOf(source, hub)}`);
+  const { value } = await InputDialog.getItem({
+    title: 'Open the dashboard of',
+    items,
+    okLabel: 'Open',
+  });
+  return hub.sources[items.indexOf(value ?? '')]?.coordinator ?? '';
+}

@@ -1,0 +1,156 @@
+// A WebSocket to the hub that comes back by itself, and says why when it does not.
+
+import type { IDisposable } from '@lumino/disposable';
+import { Signal, type ISignal } from '@lumino/signaling';
+
+/** What is used of a WebSocket. */
+export interface Socket {
+  onopen: (() => void) | null;
+  onmessage: ((event: { data: unknown }) => void) | null;
+  onclose: (() => void) | null;
+  send(text: string): void;
+  close(): void;
+}
+
+/** Calls back later; tests have one of their own. */
+export interface Clock {
+  /** Returns what takes the call back. */
+  after(milliseconds: number, call: () => void): () => void;
+}
+
+export const clock: Clock = {
+  after: (milliseconds, call) => {
+    const timer = setTimeout(call, milliseconds);
+    return () => clearTimeout(timer);
+  },
+};
+
+/** Where a connection stands. */
+export type Reach =
+  { state: 'connecting' } | { state: 'connected' } | ({ state: 'unreachable' } & Obstacle);
+
+/** Why something cannot be reached, and lines to run that help, if there are such. */
+export interface Obstacle {
+  reason: string;
+  remedy: string;
+}
+
+export interface ConnectionOptions {
+  /** Opens a socket. */
+  open: () => Socket;
+  /** Finds out why no socket opens: a socket itself never tells. */
+  why: () => Promise<Obstacle>;
+  clock?: Clock;
+}
+
+const FIRST_PAUSE = 250;
+const LONGEST_PAUSE = 10_000;
+
+/** Milliseconds to wait before the next attempt, after so many that failed in a row. */
+export function pause(failures: number): number {
+  return Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** Math.max(0, failures - 1));
+}
+
+export class Connection implements IDisposable {
+  constructor(private readonly options: ConnectionOptions) {
+    this.clock = options.clock ?? clock;
+  }
+
+  get reach(): Reach {
+    return this._reach;
+  }
+
+  /** Tells where the connection stands, whenever that changes. */
+  get changed(): ISignal<this, Reach> {
+    return this._changed;
+  }
+
+  /** Tells the text of each message. */
+  get received(): ISignal<this, string> {
+    return this._received;
+  }
+
+  get isDisposed(): boolean {
+    return this._isDisposed;
+  }
+
+  /** Connect now, also while waiting for the next attempt. */
+  connect(): void {
+    if (this._isDisposed || this.socket) {
+      return;
+    }
+    this.cancelRetry();
+    const socket = this.options.open();
+    this.socket = socket;
+    socket.onopen = () => {
+      this.failures = 0;
+      this.move({ state: 'connected' });
+    };
+    socket.onmessage = (event) => {
+      if (typeof event.data === 'string') {
+        this._received.emit(event.data);
+      }
+    };
+    socket.onclose = () => this.lost();
+  }
+
+  /** Send, if connected; says whether it was. */
+  send(text: string): boolean {
+    if (this._reach.state !== 'connected' || !this.socket) {
+      return false;
+    }
+    this.socket.send(text);
+    return true;
+  }
+
+  dispose(): void {
+    if (this._isDisposed) {
+      return;
+    }
+    this._isDisposed = true;
+    this.cancelRetry();
+    if (this.socket) {
+      this.socket.onclose = null;
+      this.socket.onmessage = null;
+      this.socket.onopen = null;
+      this.socket.close();
+      this.socket = null;
+    }
+    Signal.clearData(this);
+  }
+
+  private lost(): void {
+    const opened = this._reach.state === 'connected';
+    this.socket = null;
+    this.failures += 1;
+    if (opened) {
+      this.move({ state: 'connecting' });
+    } else {
+      this.explain(this.failures);
+    }
+    this.cancelRetry = this.clock.after(pause(this.failures), () => this.connect());
+  }
+
+  private explain(failures: number): void {
+    void this.options.why().then((obstacle) => {
+      // By now another attempt may have opened, or be explaining itself.
+      if (!this._isDisposed && this.failures === failures) {
+        this.move({ state: 'unreachable', ...obstacle });
+      }
+    });
+  }
+
+  private move(reach: Reach): void {
+    this._reach = reach;
+    this._changed.emit(reach);
+  }
+
+  private readonly clock: Clock;
+  private socket: Socket | null = null;
+  private failures = 0;
+  private cancelRetry: () => void = () => undefined;
+  private _reach: Reach = { state: 'connecting' };
+  private _isDisposed = false;
+  private readonly _changed = new Signal<this, Reach>(this);
+  private readonly _received = new Signal<this, string>(this);
+}

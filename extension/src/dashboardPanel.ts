@@ -1,0 +1,93 @@
+// A coordinator's dashboard in the main area: the one of the widget, fed by the hub.
+
+import { MainAreaWidget } from '@jupyterlab/apputils';
+import { Widget } from '@lumino/widgets';
+
+import { Dashboard, type Store } from './dashboard';
+import type { Hub } from './hub';
+import { psnbIcon } from './icons';
+
+export class DashboardPanel extends Widget {
+  constructor(
+    readonly coordinator: string,
+    private readonly hub: Hub,
+  ) {
+    super();
+    this.addClass('psnb-DashboardPanel');
+    this.reason.className = 'psnb-DashboardPanel-reason';
+    this.reason.setAttribute('role', 'status');
+    this.place.className = 'psnb-DashboardPanel-place';
+    this.node.append(this.reason, this.place);
+    this.title.icon = psnbIcon;
+    this.title.closable = true;
+    hub.changed.connect(this.news);
+    hub.updated.connect(this.news);
+    this.news();
+  }
+
+  override dispose(): void {
+    if (this.isDisposed) {
+      return;
+    }
+    this.hub.changed.disconnect(this.news);
+    this.hub.updated.disconnect(this.news);
+    this.dashboard?.dispose();
+    super.dispose();
+  }
+
+  private readonly news = (): void => {
+    // A coordinator that the hub forgets and meets again has a new store; one that is gone for good
+    // stays to be read.
+    const store = this.hub.store(this.coordinator);
+    if (store && store !== this.store) {
+      this.store = store;
+      this.build(store);
+    }
+    const reason = this.why();
+    this.reason.textContent = reason;
+    this.reason.hidden = reason === '';
+    this.title.label = this.name();
+  };
+
+  private build(store: Store): void {
+    this.dashboard?.dispose();
+    this.place.replaceChildren();
+    this.dashboard = new Dashboard(this.place, store, (command) => this.hub.forward(command));
+  }
+
+  /** Why nothing, or nothing new, is to be seen. */
+  private why(): string {
+    const { reach } = this.hub;
+    if (reach.state === 'unreachable') {
+      return `Hub unreachable. ${reach.reason}`;
+    }
+    if (reach.state === 'connecting') {
+      return 'Connecting to the hub on the Jupyter server…';
+    }
+    const source = this.hub.source(this.coordinator);
+    if (!source) {
+      return this.store
+        ? 'This coordinator is gone; here is what it told last.'
+        : 'This coordinator is gone, and with it what it told. A new one appears in the panel “psnb”.';
+    }
+    return source.gone || (this.store ? '' : 'This coordinator has not told anything yet.');
+  }
+
+  private name(): string {
+    const file = this.hub.source(this.coordinator)?.notebook.split('/').pop();
+    return file || this.store?.state?.identity.name || 'psnb';
+  }
+
+  private readonly reason = document.createElement('div');
+  private readonly place = document.createElement('div');
+  private store: Store | undefined;
+  private dashboard: Dashboard | undefined;
+}
+
+/** Make a dashboard to be put into the main area. */
+export function makeDashboard(coordinator: string, hub: Hub): MainAreaWidget<DashboardPanel> {
+  const content = new DashboardPanel(coordinator, hub);
+  const widget = new MainAreaWidget({ content });
+  widget.id = `psnb-dashboard-${coordinator}`;
+  return widget;
+}

@@ -1,0 +1,142 @@
+// What the panel's list says of each coordinator, and what it says when there is none.
+
+import type { Obstacle, Reach } from './connection';
+import { formatCount, formatRate, type Store } from './dashboard';
+import type { Source } from './protocol';
+
+export interface Row {
+  coordinator: string;
+  /** The notebook's file name; for what has no notebook, the coordinator's own name. */
+  title: string;
+  /** Path of the notebook to open, or empty. */
+  notebook: string;
+  /** The coordinator's name and its kernel's. */
+  subtitle: string;
+  cluster: string;
+  /** URL of Dask's dashboard, or empty. */
+  dashboard: string;
+  state: string;
+  /** Why nothing more comes from it, or what people must know of it. */
+  notice: string;
+  gone: boolean;
+  /** Empty until it has told something. */
+  figures: Figure[];
+  /** Queued closures lately, oldest first. */
+  queue: number[];
+  /** Pause while it runs, resume while it is paused. */
+  control: { command: 'pause' | 'resume'; why: string };
+}
+
+export interface Figure {
+  value: string;
+  label: string;
+  alarming: boolean;
+}
+
+const SILENT = 'It has not told anything yet.';
+
+/** Rows of all sources with the last `seconds` of their queues: those of one notebook together, those that are gone last. */
+export function rows(
+  sources: readonly Source[],
+  store: (coordinator: string) => Store | undefined,
+  kernelName: (kernel: string) => string,
+  seconds: number,
+): Row[] {
+  return sources
+    .map((source) => row(source, store(source.coordinator), kernelName(source.kernel), seconds))
+    .sort(
+      (a, b) =>
+        Number(a.gone) - Number(b.gone) ||
+        a.title.localeCompare(b.title) ||
+        a.coordinator.localeCompare(b.coordinator),
+    );
+}
+
+function row(source: Source, store: Store | undefined, kernel: string, seconds: number): Row {
+  const { identity, summary, notice, depth, controls } = store?.state ?? {};
+  const oldest = (summary?.time ?? 0) - seconds;
+  const name = identity?.name ?? '';
+  const file = source.notebook.split('/').pop() ?? '';
+  const gone = source.gone !== '';
+  const paused = summary?.state === 'paused';
+  const command = paused ? 'resume' : 'pause';
+  return {
+    coordinator: source.coordinator,
+    title: file || name || source.address || source.coordinator,
+    notebook: source.notebook,
+    subtitle: [file ? name : '', kernel].filter(Boolean).join(' · '),
+    cluster: identity?.cluster || source.address,
+    dashboard: webAddress(identity?.dashboard ?? ''),
+    state: gone ? 'gone' : (summary?.state ?? 'silent'),
+    notice: source.gone || notice || (summary ? '' : (store?.problem ?? SILENT)),
+    gone,
+    figures: summary
+      ? [
+          figure(formatRate(summary.closures_per_second), 'closures/s'),
+          ...(summary.examples_per_second === null
+            ? []
+            : [figure(formatRate(summary.examples_per_second), 'examples/s')]),
+          figure(shortCount(summary.queued), 'queued'),
+          figure(shortCount(summary.in_flight), 'in flight'),
+          ...(summary.failed ? [figure(shortCount(summary.failed), 'failed', true)] : []),
+        ]
+      : [],
+    queue: (depth ?? []).filter(([time]) => time >= oldest).map(([, queued]) => queued),
+    control: {
+      command,
+      why: gone ? source.gone : summary ? (controls?.[command] ?? '') : SILENT,
+    },
+  };
+}
+
+function figure(value: string, label: string, alarming = false): Figure {
+  return { value, label, alarming };
+}
+
+/** A count in few characters. */
+export function shortCount(value: number): string {
+  return value < 10_000 ? formatCount(value) : formatRate(value);
+}
+
+/** The address if it is one of the web, which a link may lead to; otherwise empty. */
+function webAddress(address: string): string {
+  return /^https?:\/\//i.test(address) ? address : '';
+}
+
+/** Why the list is empty or not to be trusted; nothing if all is well. */
+export interface Blank extends Obstacle {
+  title: string;
+  /** Whether trying again is a way out. */
+  retry: boolean;
+}
+
+export const FIRST_LINES =
+  'import psnb\n\n' +
+  'client = psnb.local_cluster(workers=2, servers=1)\n' +
+  'strategy = psnb.ParameterServerStrategy(client)\n' +
+  'coordinator = psnb.ClusterCoordinator(strategy)';
+
+export function blank(reach: Reach, sources: number): Blank | null {
+  if (reach.state === 'unreachable') {
+    return { ...reach, title: 'Hub unreachable', retry: true };
+  }
+  if (reach.state === 'connecting') {
+    return {
+      title: 'Connecting',
+      reason: sources
+        ? 'The connection to the Jupyter server broke; the figures are older. Connecting again…'
+        : 'Connecting to the hub on the Jupyter server…',
+      remedy: '',
+      retry: false,
+    };
+  }
+  if (sources === 0) {
+    return {
+      title: 'No coordinator yet',
+      reason: 'Every coordinator on this server appears here. Start one in a notebook:',
+      remedy: FIRST_LINES,
+      retry: false,
+    };
+  }
+  return null;
+}

@@ -1,0 +1,2 @@
+import './panel.css';
+import './dashboard.css';

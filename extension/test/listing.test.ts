@@ -1,0 +1,135 @@
+import assert from 'node:assert/strict';
+import test from 'node:test';
+
+import { Store } from '../src/dashboard';
+import { blank, rows } from '../src/listing';
+import { VERSION, type Identity, type Source, type Update } from '../src/protocol';
+import { SOURCE, update } from './messages';
+
+const IDENTITY: Identity = {
+  name: 'wide-and-deep',
+  kernel: 'k1',
+  process: 1,
+  host: 'here',
+  cluster: 'tcp://127.0.0.1:8786',
+  dashboard: 'http://127.0.0.1:8787/status',
+  started: 0,
+};
+
+function only(source: Source, message?: Update) {
+  const store = new Store(() => undefined);
+  if (message) store.accept(message);
+  const [row] = rows(
+    [source],
+    () => (message ? store : undefined),
+    () => 'Python 3',
+    60,
+  );
+  assert.ok(row);
+  return row;
+}
+
+test('a row is called after its notebook and tells name, kernel and cluster', () => {
+  const row = only(SOURCE, update({ identity: IDENTITY }));
+  assert.equal(row.title, 'train.ipynb');
+  assert.equal(row.subtitle, 'wide-and-deep · Python 3');
+  assert.equal(row.cluster, 'tcp://127.0.0.1:8786');
+});
+
+test('a coordinator without a notebook is called by its name', () => {
+  const row = only({ ...SOURCE, notebook: '' }, update({ identity: IDENTITY }));
+  assert.equal(row.title, 'wide-and-deep');
+});
+
+test('examples a second appear only if there are some', () => {
+  const labels = (message: Update) => only(SOURCE, message).figures.map(({ label }) => label);
+  const { summary } = update();
+  assert.deepEqual(labels(update()), ['closures/s', 'queued', 'in flight']);
+  assert.deepEqual(labels(update({ summary: { ...summary, examples_per_second: 5 } })), [
+    'closures/s',
+    'examples/s',
+    'queued',
+    'in flight',
+  ]);
+});
+
+test('the line of the queue shows as much of the past as is set', () => {
+  const store = new Store(() => undefined);
+  store.accept(
+    update({
+      depth: [
+        [960, 1, 0],
+        [985, 2, 0],
+        [1000, 7, 3],
+      ],
+    }),
+  );
+  const queue = (seconds: number) =>
+    rows(
+      [SOURCE],
+      () => store,
+      () => '',
+      seconds,
+    )[0]?.queue;
+  assert.deepEqual(
+    [queue(60), queue(20)],
+    [
+      [1, 2, 7],
+      [2, 7],
+    ],
+  );
+});
+
+test('failures alarm', () => {
+  const { summary } = update();
+  const { figures } = only(SOURCE, update({ summary: { ...summary, failed: 2 } }));
+  assert.deepEqual(figures.at(-1), { value: '2', label: 'failed', alarming: true });
+});
+
+test('what runs can be paused and what is paused resumed', () => {
+  const { summary } = update();
+  assert.equal(only(SOURCE, update()).control.command, 'pause');
+  const paused = update({ summary: { ...summary, state: 'paused' } });
+  assert.equal(only(SOURCE, paused).control.command, 'resume');
+});
+
+test('a control that the source does not take is disabled for the reason it gives', () => {
+  const row = only(SOURCE, update({ controls: { pause: 'Only its own process can.' } }));
+  assert.equal(row.control.why, 'Only its own process can.');
+});
+
+test('a coordinator that is gone says why, cannot be paused and comes last', () => {
+  const gone = { ...SOURCE, coordinator: 'a', notebook: 'a.ipynb', gone: 'Its kernel has died.' };
+  const row = only(gone, update());
+  assert.deepEqual([row.state, row.notice, row.control.why], ['gone', gone.gone, gone.gone]);
+  const order = rows(
+    [gone, SOURCE],
+    () => undefined,
+    () => '',
+    60,
+  ).map(({ title }) => title);
+  assert.deepEqual(order, ['train.ipynb', 'a.ipynb']);
+});
+
+test('a coordinator that is silent says so', () => {
+  assert.match(only(SOURCE).notice, /not told anything yet/);
+});
+
+test('only addresses of the web become links', () => {
+  const hostile = { ...IDENTITY, dashboard: 'javascript:alert(1)' };
+  assert.equal(only(SOURCE, update({ identity: hostile })).dashboard, '');
+  assert.equal(only(SOURCE, update({ identity: IDENTITY })).dashboard, IDENTITY.dashboard);
+});
+
+test('an update of another version shows a reason instead of figures', () => {
+  const row = only(SOURCE, update({ version: VERSION + 1 }));
+  assert.deepEqual(row.figures, []);
+  assert.match(row.notice, /different versions/);
+});
+
+test('an empty list says how to start, an unreachable hub what stands in the way', () => {
+  assert.match(blank({ state: 'connected' }, 0)?.remedy ?? '', /ClusterCoordinator/);
+  assert.equal(blank({ state: 'connected' }, 1), null);
+  const off = { state: 'unreachable', reason: 'off', remedy: 'switch it on' } as const;
+  assert.deepEqual(blank(off, 1), { ...off, title: 'Hub unreachable', retry: true });
+});

@@ -1,0 +1,61 @@
+"""Which panels hear of a coordinator: those of its Jupyter server, or who attaches its cluster."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from psnb.monitor.post import HubLink
+from psnb.monitor.server import find_server
+from psnb.monitor.source import Source
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+_log = logging.getLogger("psnb")
+
+
+class Link(Protocol):
+    """Tells panels of a coordinator until it is closed; never raises, never holds it up."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether a thread of it still runs."""
+
+    def close(self) -> None:
+        """Tell the last state and end, in a few seconds at most; harmless the second time."""
+
+
+def tell_panels(source: Source, client: Client) -> Link | None:
+    """Begin to tell panels of a coordinator, from threads of its own.
+
+    In a kernel, and in what a kernel started, the hub of its Jupyter server hears of it; anywhere
+    else the scheduler does, for hubs to which somebody attaches it.
+
+    Parameters
+    ----------
+    source : Source
+        The coordinator; it is held weakly.
+    client : distributed.Client
+        Connected to its cluster.
+
+    Returns
+    -------
+    Link or None
+        None if the scheduler cannot be told.
+    """
+    server = find_server()
+    if server is not None:
+        hub = HubLink(source, server)
+        hub.start()
+        return hub
+    # The Jupyter server, which imports this room, has no need for Dask.
+    from psnb.monitor.route import SchedulerLink
+
+    link = SchedulerLink(source, client)
+    try:
+        link.start()
+    except OSError as error:
+        _log.debug("the scheduler cannot be told of a coordinator: %s", error)
+        return None
+    return link

@@ -1,0 +1,160 @@
+"""HubLink: tells the hub on the Jupyter server about a coordinator of this kernel.
+
+Two threads post, each on a connection of its own: the publisher's, ``psnb-hub-news``, whose updates
+must arrive in order, and ``psnb-hub-life``, which gives signs of life when nothing changes, carries
+replies, and says goodbye. They meet in a queue of replies and in events. A hub that is out of reach
+is the publisher's matter: it tries again, ever more seldom, and the other thread keeps still until
+it has succeeded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import queue
+import threading
+import time
+import weakref
+from typing import Any
+from urllib.parse import quote
+
+from psnb.monitor.commands import execute
+from psnb.monitor.portions import portions
+from psnb.monitor.protocol import VERSION, Batch, Reply, Update
+from psnb.monitor.publisher import Publisher
+from psnb.monitor.server import Connection, Found
+from psnb.monitor.source import Source
+
+SIGN_OF_LIFE = 0.5
+"""Most seconds between two posts; commands wait for the next one as well."""
+
+CLOSE_TIMEOUT = 2.0
+"""Most seconds that ``close`` takes."""
+
+_log = logging.getLogger("psnb")
+
+
+class HubLink:
+    """Posts a coordinator's updates to the hub, and does the commands that come back.
+
+    It never raises and never waits for the hub, except in `close`. The source is held weakly: the
+    link ends by itself when the source is closed or collected.
+
+    Parameters
+    ----------
+    source : Source
+        The coordinator.
+    server : Found
+        The Jupyter server, from `find_server`.
+    """
+
+    def __init__(self, source: Source, server: Found) -> None:
+        self._source = weakref.ref(source)
+        self._path = f"psnb/coordinators/{quote(source.id, safe='')}"
+        self._news = server.connection()  # the publisher's thread's
+        self._life = server.connection()  # the other one's
+        self._numbers = itertools.count()  # of what is sent, which may be more than is published
+        self._replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+        self._wake = threading.Event()
+        self._reached = threading.Event()  # set while the last post got through
+        self._posted = time.monotonic()
+        self._publisher = Publisher(source, self._send, "psnb-hub-news")
+        self._thread = threading.Thread(target=self._run, name="psnb-hub-life", daemon=True)
+
+    def start(self) -> None:
+        """Start both threads; once."""
+        self._publisher.hello()  # what the publisher made at construction is shown nowhere
+        self._publisher.start()
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether a thread of it still runs."""
+        return self._thread.is_alive() or self._publisher.alive
+
+    def close(self) -> None:
+        """Tell the hub the last state, and that no more comes; harmless the second time."""
+        until = time.monotonic() + CLOSE_TIMEOUT
+        self._publisher.stop()
+        self._wake.set()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(max(0.0, until - time.monotonic()))
+
+    def _send(self, update: Update) -> None:
+        """Post an update; the publisher calls it."""
+        for portion in portions(Update(**update)):  # not the publisher's own, which it reads later
+            portion["sequence"] = next(self._numbers)
+            self._post(self._news, [portion], [])
+
+    def _run(self) -> None:
+        while self._publisher.alive:
+            reached = self._reached.is_set()
+            quiet = time.monotonic() - self._posted
+            self._wake.wait(max(0.0, SIGN_OF_LIFE - quiet) if reached else SIGN_OF_LIFE)
+            self._wake.clear()
+            replies = self._taken()
+            if reached and (replies or time.monotonic() - self._posted >= SIGN_OF_LIFE):
+                try:
+                    self._post(self._life, [], replies)
+                except OSError as error:
+                    # Replies are lost with it; the hub tells those who wait.
+                    _log.debug("the hub got no sign of life: %s", error)
+        try:
+            if self._reached.is_set():
+                self._life.request("DELETE", self._path)
+        except OSError as error:
+            _log.debug("the hub was not told of a coordinator's end: %s", error)
+        finally:
+            self._life.close()
+            self._news.close()
+
+    def _taken(self) -> list[Reply]:
+        taken = []
+        while True:
+            try:
+                taken.append(self._replies.get_nowait())
+            except queue.Empty:
+                return taken
+
+    def _post(self, connection: Connection, updates: list[Update], replies: list[Reply]) -> None:
+        """Post a batch and do what the hub orders.
+
+        Raises
+        ------
+        OSError
+            If it did not get through.
+        """
+        batch = Batch(version=VERSION, updates=updates, replies=replies)
+        body = json.dumps(batch, separators=(",", ":")).encode()
+        self._posted = time.monotonic()
+        try:
+            status, answer = connection.request("POST", self._path, body)
+            if status != 200:
+                raise ConnectionError(_refusal(status, answer))
+            orders = json.loads(answer)
+        except (OSError, ValueError) as error:
+            self._reached.clear()
+            raise ConnectionError(str(error)) from error
+        self._reached.set()
+        self._obey(orders)
+
+    def _obey(self, orders: dict[str, Any]) -> None:
+        if orders["hello"]:
+            self._publisher.hello()
+        source = self._source()
+        if source is not None:
+            for command in orders["commands"]:
+                execute(source, command, "the panel", self._reply)
+
+    def _reply(self, reply: Reply) -> None:
+        self._replies.put(reply)
+        self._wake.set()
+
+
+def _refusal(status: int, answer: bytes) -> str:
+    if status == 404:
+        return "the Jupyter server has no hub: its extension psnb.monitor.hub is not enabled"
+    if status in (401, 403):
+        return "the Jupyter server does not let its kernel in: it has no token, only a password"
+    return f"the hub answers {status}: {answer[:200]!r}"

@@ -1,0 +1,216 @@
+"""What a panel sees of coordinators outside of Jupyter: a route on the Dask scheduler's own server.
+
+A coordinator tells the scheduler (`SchedulerLink`), which keeps the backlog of each in a plugin
+(`UpdatesRoute`) and serves them where its dashboard is; the hub of a Jupyter server asks there, if
+somebody attached the scheduler. Like the dashboard, the route wants no password: who can open that
+sees this too. It only tells, it takes no commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+from typing import Any
+
+from distributed import Client, Scheduler, SchedulerPlugin
+from tornado.web import RequestHandler
+
+from psnb.monitor.backlog import Backlog
+from psnb.monitor.portions import portions
+from psnb.monitor.protocol import VERSION, Update
+from psnb.monitor.publisher import Publisher
+from psnb.monitor.source import Source
+
+TELL = "psnb_tell"
+"""The name of the handler on the scheduler."""
+
+MOST_COORDINATORS = 50
+"""Coordinators of which the scheduler keeps the backlog."""
+
+MOST_BYTES = 4 << 20
+"""Bytes of updates in one answer, unless it is a single update; the next answer goes on."""
+
+INTERVAL = 1.0
+"""Seconds between two updates."""
+
+TIMEOUT = 5.0
+"""Seconds in which the scheduler has to answer."""
+
+WATCH_ONLY = "attached schedulers are for watching: give commands where the coordinator runs"
+
+_log = logging.getLogger("psnb")
+
+
+class _Kept:
+    """What the scheduler keeps of one coordinator."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner  # id of its client
+        self.gone = ""
+        self.backlog = Backlog()
+
+
+class UpdatesRoute(SchedulerPlugin):
+    """Keeps what coordinators tell, and serves it; all on the scheduler's event loop."""
+
+    name = "psnb-updates"
+    idempotent = True
+
+    def __init__(self) -> None:
+        self._kept: dict[str, _Kept] = {}  # who told last stands last
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Register the handler and the route; Dask calls this once."""
+        scheduler.handlers[TELL] = self.tell
+        scheduler.http_application.add_handlers(
+            ".*$", [(r"(?:/.*)?/psnb/updates", _UpdatesHandler, {"route": self})]
+        )
+
+    def tell(self, owner: str, coordinator: str, update: Update | None) -> bool:
+        """Take in an update in the name of a client; None: the coordinator was closed.
+
+        Returns
+        -------
+        bool
+            Whether a full update is wanted.
+        """
+        kept = self._kept.pop(coordinator, None) or _Kept(owner)
+        self._kept[coordinator] = kept
+        if len(self._kept) > MOST_COORDINATORS:
+            gone = (each for each, kept in self._kept.items() if kept.gone)
+            del self._kept[next(gone, next(iter(self._kept)))]
+        if update is None:
+            kept.gone = "it was closed"
+            return False
+        kept.owner, kept.gone = owner, ""
+        return kept.backlog.add(update)
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """Note that the coordinators of a client have gone with it."""
+        for kept in self._kept.values():
+            if kept.owner == client and not kept.gone:
+                kept.gone = "its process has ended, or left the cluster"
+
+    def extracts(self, after: dict[str, Any]) -> str:
+        """Return `psnb.monitor.backlog.Extracts` as JSON.
+
+        Parameters
+        ----------
+        after : dict
+            The last sequence number that the reader has, by coordinator.
+        """
+        left = MOST_BYTES
+        parts = []
+        for coordinator, kept in self._kept.items():
+            have = after.get(coordinator)
+            told = []
+            for _, text in kept.backlog.since(have if isinstance(have, int) else None):
+                if left < len(text) and left < MOST_BYTES:
+                    break
+                left -= len(text)
+                told.append(text)
+            # The updates are JSON already.
+            head = json.dumps({"coordinator": coordinator, "gone": kept.gone})[:-1]
+            parts.append(f'{head}, "updates": [{",".join(told)}]}}')
+        return f'{{"version": {VERSION}, "coordinators": [{",".join(parts)}]}}'
+
+
+class _UpdatesHandler(RequestHandler):
+    """``GET /psnb/updates?after={"coordinator": sequence}``."""
+
+    def initialize(self, route: UpdatesRoute) -> None:
+        self._route = route
+
+    def get(self) -> None:
+        try:
+            after = json.loads(self.get_query_argument("after", "{}"))
+        except (ValueError, RecursionError):
+            after = None
+        if not isinstance(after, dict):
+            self.send_error(400)
+            return
+        self.set_header("Content-Type", "application/json")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Cache-Control", "no-store")
+        self.finish(self._route.extracts(after))
+
+
+class SchedulerLink:
+    """Tells the scheduler about a coordinator, once a second, from a thread ``psnb-route``.
+
+    The source is held weakly: the link ends by itself when the source is closed or collected.
+
+    Parameters
+    ----------
+    source : Source
+        The coordinator.
+    client : distributed.Client
+        Connected to its cluster; its scheduler must be able to import psnb.
+    """
+
+    def __init__(self, source: Source, client: Client) -> None:
+        self._coordinator = source.id
+        self._client = client
+        self._numbers = itertools.count()  # of what is sent, which may be more than is published
+        self._publisher = Publisher(source, self._send, "psnb-route", INTERVAL)
+
+    def start(self) -> None:
+        """Register the route, and begin; once.
+
+        Raises
+        ------
+        OSError
+            If the scheduler does not answer.
+        """
+        self._client.register_plugin(UpdatesRoute())
+        self._publisher.hello()  # what the publisher made at construction is shown nowhere
+        self._publisher.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread still runs."""
+        return self._publisher.alive
+
+    def close(self) -> None:
+        """Tell the scheduler the last state, and that no more comes; harmless the second time."""
+        self._publisher.stop()
+        try:
+            self._tell(None)
+        except OSError as error:
+            _log.debug("the scheduler was not told of a coordinator's end: %s", error)
+
+    def _send(self, update: Update) -> None:
+        update = Update(**update)  # not the publisher's own, which it looks at later
+        if "controls" in update:
+            only = dict.fromkeys(update["controls"], WATCH_ONLY)
+            update["controls"] = only
+        for portion in portions(update):
+            portion["sequence"] = next(self._numbers)
+            if self._tell(portion):
+                self._publisher.hello()
+        if update["summary"]["state"] == "closed":
+            self._tell(None)
+
+    def _tell(self, update: Update | None) -> bool:
+        """Call the plugin.
+
+        Raises
+        ------
+        OSError
+            If the scheduler does not answer, or the client is closed.
+        """
+        if self._client.status != "running":
+            raise ConnectionError("the client is not connected to its scheduler")
+        try:
+            wanted: bool = self._client.sync(self._call, update)
+        except RuntimeError as error:  # of an event loop that has just ended
+            raise ConnectionError(str(error)) from error
+        return wanted
+
+    async def _call(self, update: Update | None) -> Any:
+        async with asyncio.timeout(TIMEOUT):
+            return await self._client.scheduler.psnb_tell(
+                owner=self._client.id, coordinator=self._coordinator, update=update
+            )

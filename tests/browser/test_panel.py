@@ -1,0 +1,219 @@
+"""JupyterLab's panel: every coordinator of every kernel, and of clusters started elsewhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from distributed import Client
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.conftest import OpenNotebook
+from tests.browser.dashboard import PATIENCE, Dashboard
+from tests.browser.notebook import Notebook
+from tests.conftest import DEADLINE, wait_until
+
+pytestmark = pytest.mark.slow
+
+BLOCK = """
+for number in range(5_000):
+    coordinator.schedule(step, (number,))
+coordinator.join()
+"""
+
+HOSTILE = '<img src=x onerror="alert(1)">'
+
+
+class Panel:
+    """The panel in the left sidebar of a page."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.execute("psnb:open-panel")
+        self.root = page.locator("#psnb-panel")
+
+    def execute(self, command: str, **arguments: str) -> None:
+        """Run one of JupyterLab's commands, and do not wait for its end."""
+        self.page.evaluate(
+            "([command, args]) => { window.jupyterapp.commands.execute(command, args); }",
+            [command, arguments],
+        )
+
+    def entry(self, title: str) -> Locator:
+        """Return the entry of the coordinator with this title."""
+        return self.root.locator(".psnb-Entry").filter(has_text=title)
+
+    def wait_for_state(self, title: str, state: str) -> None:
+        """Wait until a coordinator's state is shown to be this."""
+        shown = self.entry(title).locator(".psnb-State")
+        expect(shown).to_have_text(state, timeout=PATIENCE)
+
+
+def in_another_page(opened: Notebook) -> Page:
+    """Return a second page on the same server, with nothing of the first one's memory."""
+    page = opened.page.context.new_page()
+    page.goto(f"{opened.lab.url}lab/workspaces/other?token={opened.lab.token}&reset")
+    page.wait_for_function("window.jupyterapp && window.jupyterapp.restored", timeout=PATIENCE)
+    page.evaluate("() => window.jupyterapp.restored")
+    return page
+
+
+def test_two_kernels_show_as_two_coordinators_with_their_notebooks(
+    notebook: OpenNotebook, set_up: str
+) -> None:
+    first = notebook(set_up)
+    first.run(0)
+    second = notebook(set_up)
+    second.run(0)
+    panel = Panel(second.page)
+    for opened in (first, second):
+        panel.wait_for_state(opened.path.name, "idle")
+
+
+def test_a_coordinator_is_paused_from_the_panel_while_a_cell_blocks(
+    notebook: OpenNotebook, set_up: str
+) -> None:
+    opened = notebook(set_up, BLOCK)
+    opened.run(0)
+    opened.start(1)
+    panel = Panel(opened.page)
+    panel.wait_for_state(opened.path.name, "running")
+    panel.entry(opened.path.name).get_by_role("button", name="Pause", exact=True).click(
+        timeout=PATIENCE
+    )
+    panel.wait_for_state(opened.path.name, "paused")
+    assert opened.is_running(1)
+
+
+def test_a_page_that_comes_later_sees_the_history_of_a_busy_kernel(
+    notebook: OpenNotebook, set_up: str
+) -> None:
+    opened = notebook(set_up, BLOCK)
+    opened.run(0)
+    opened.start(1)
+    panel = Panel(opened.page)
+    panel.wait_for_state(opened.path.name, "running")
+    panel.entry(opened.path.name).get_by_role(
+        "button", name="Open the dashboard", exact=True
+    ).click()
+    before = Dashboard(opened.page.locator(".jp-MainAreaWidget .psnb-dashboard").first)
+    before.wait_for_more("completed", 20)
+
+    page = in_another_page(opened)
+    panel = Panel(page)
+    panel.wait_for_state(opened.path.name, "running")
+    panel.entry(opened.path.name).get_by_role(
+        "button", name="Open the dashboard", exact=True
+    ).click()
+    after = Dashboard(page.locator(".jp-MainAreaWidget .psnb-dashboard").first)
+    after.wait_for_more("completed", 20)
+    expect(after.root.locator(".uplot canvas").first).to_be_visible(timeout=PATIENCE)
+
+
+def test_the_status_bar_tells_of_the_notebook_in_front(notebook: OpenNotebook, set_up: str) -> None:
+    opened = notebook(set_up, BLOCK)
+    opened.run(0)
+    opened.start(1)
+    status = opened.page.locator(".psnb-Status")
+    expect(status).to_contain_text("queued", timeout=PATIENCE)
+    expect(status).to_contain_text("in flight", timeout=PATIENCE)
+
+
+def test_a_kernel_that_was_killed_is_told_to_be_gone(notebook: OpenNotebook, set_up: str) -> None:
+    opened = notebook(set_up, "import os\nprint(os.getpid())")
+    opened.run(0, 1)
+    panel = Panel(opened.page)
+    panel.wait_for_state(opened.path.name, "idle")
+    os.kill(int(opened.printed(1)), signal.SIGKILL)
+    panel.wait_for_state(opened.path.name, "gone")
+    expect(panel.entry(opened.path.name).locator(".psnb-Entry-notice")).not_to_be_empty()
+
+
+def test_a_coordinator_that_was_closed_is_told_to_be(notebook: OpenNotebook, set_up: str) -> None:
+    opened = notebook(set_up, "coordinator.close()")
+    opened.run(0)
+    panel = Panel(opened.page)
+    panel.wait_for_state(opened.path.name, "idle")
+    opened.run(1)
+    panel.wait_for_state(opened.path.name, "gone")
+
+
+def test_hostile_names_stay_text(notebook: OpenNotebook, set_up: str) -> None:
+    hostile = f"""
+def fail():
+    psnb.report(**{{{HOSTILE!r}: 1.0}})
+    raise ValueError({HOSTILE!r})
+coordinator.schedule(fail)
+try:
+    coordinator.join()
+except ValueError:
+    pass
+"""
+    opened = notebook(set_up, hostile)
+    dialogs: list[str] = []
+    opened.page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    opened.run(0, 1)
+    panel = Panel(opened.page)
+    panel.wait_for_state(opened.path.name, "idle")
+    panel.entry(opened.path.name).get_by_role(
+        "button", name="Open the dashboard", exact=True
+    ).click()
+    dashboard = Dashboard(opened.page.locator(".jp-MainAreaWidget .psnb-dashboard").first)
+    dashboard.wait_for_text(HOSTILE)
+    dashboard.open_sections()
+    assert opened.page.locator(".psnb-dashboard img, #psnb-panel img").count() == 0
+    assert dialogs == []
+
+
+SCRIPT = """
+import sys, time
+import psnb
+client = psnb.connect(sys.argv[1])
+strategy = psnb.ParameterServerStrategy(client, num_servers=1)
+coordinator = psnb.ClusterCoordinator(strategy)
+print("ready", flush=True)
+for number in range(100_000):
+    coordinator.schedule(time.sleep, (0.02,))
+coordinator.join()
+"""
+
+
+@pytest.fixture
+def script(cluster: Client, tmp_path: Path) -> Iterator[str]:
+    """The scheduler's address of a cluster that a script outside of Jupyter trains on."""
+    file = tmp_path / "script.py"
+    file.write_text(SCRIPT)
+    address = cluster.scheduler.address
+    environment = {name: value for name, value in os.environ.items() if name != "JPY_PARENT_PID"}
+    process = subprocess.Popen(
+        [sys.executable, str(file), address], stdout=subprocess.PIPE, env=environment
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    yield address
+    process.kill()
+    process.wait(DEADLINE)
+    process.stdout.close()
+
+
+def test_a_cluster_started_elsewhere_appears_when_it_is_attached(
+    notebook: OpenNotebook, script: str
+) -> None:
+    opened = notebook("1")
+    panel = Panel(opened.page)
+    panel.execute("psnb:attach", address=script)
+    entry = panel.root.locator(".psnb-Entry").filter(has_text="running").first
+    expect(entry).to_be_visible(timeout=PATIENCE)
+    button = entry.get_by_role("button", name="Pause", exact=True)
+    expect(button).to_have_attribute("aria-disabled", "true")
+    assert "watching" in (button.get_attribute("title") or "")
+    panel.execute("psnb:detach", address=script)
+    wait_until(
+        lambda: panel.root.locator(".psnb-Entry").filter(has_text="running").count() == 0,
+        "it goes when it is detached",
+    )

@@ -1,0 +1,53 @@
+"""Updates as coordinators send them, for the tests of those that pass them on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psnb.monitor.protocol import VERSION, Batch, Identity, Reply, Summary, Update
+
+
+def update(sequence: int, full: bool = False, coordinator: str = "abc", **more: Any) -> Update:
+    summary = Summary(
+        time=1.0,
+        state="running",
+        elapsed=1.0,
+        eta=None,
+        examples=None,
+        examples_per_second=None,
+        closures_per_second=1.5,
+        queued=sequence,
+        in_flight=0,
+        completed=0,
+        failed=0,
+        cancelled=0,
+        retried=0,
+        staleness_mean="nan",
+        staleness_max=0,
+    )
+    made = Update(
+        type="update",
+        version=VERSION,
+        coordinator=coordinator,
+        sequence=sequence,
+        full=full,
+        summary=summary,
+    )
+    made.update(more)  # type: ignore[typeddict-item]
+    return made
+
+
+def identity(kernel: str = "") -> Identity:
+    return Identity(
+        name="a strategy",
+        kernel=kernel,
+        process=1,
+        host="here",
+        cluster="tcp://127.0.0.1:1",
+        dashboard="",
+        started=0.0,
+    )
+
+
+def batch(*updates: Update, replies: tuple[Reply, ...] = ()) -> Batch:
+    return Batch(version=VERSION, updates=list(updates), replies=list(replies))

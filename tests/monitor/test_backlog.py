@@ -1,0 +1,81 @@
+"""What is kept for those that come late."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psnb.monitor.backlog import Backlog
+from psnb.monitor.protocol import Update
+from tests.monitor.hub.updates import update
+
+
+def told(backlog: Backlog, have: list[Update]) -> list[Update]:
+    """What a view that has something has when it was told what follows."""
+    news = backlog.since(have[-1]["sequence"] if have else None)
+    whole = backlog.updates()
+    news_updates = whole[len(whole) - len(news) :]
+    return news_updates if news_updates and news_updates[0]["full"] else [*have, *news_updates]
+
+
+def test_a_newcomer_needs_the_last_full_update_and_all_since() -> None:
+    backlog = Backlog()
+    for each in (update(0, True), update(1), update(2, True), update(3)):
+        assert not backlog.add(each)
+    assert backlog.updates() == [update(2, True), update(3)]
+
+
+def test_a_full_update_is_wanted_before_the_first_and_after_a_gap_until_it_comes() -> None:
+    backlog = Backlog()
+    assert backlog.add(update(5))
+    assert backlog.updates() == []
+    assert not backlog.add(update(6, True))
+    assert backlog.add(update(8))
+    assert backlog.add(update(9))
+    assert backlog.updates() == [update(6, True)]
+    assert not backlog.add(update(10, True))
+    assert backlog.updates() == [update(10, True)]
+
+
+def test_at_its_bounds_it_wants_a_full_update_and_grows_no_more() -> None:
+    backlog = Backlog(most_updates=2)
+    assert [backlog.add(update(each, full=each == 0)) for each in range(5)] == [
+        *(False, False),
+        *(True, True, True),
+    ]
+    assert backlog.last == 2
+    small = Backlog(most_bytes=10)
+    assert [small.add(update(each, full=each == 0)) for each in range(3)] == [False, True, True]
+    assert small.last == 1
+
+
+def test_a_reader_that_is_up_to_date_hears_nothing() -> None:
+    backlog = Backlog()
+    backlog.add(update(7, True))
+    assert backlog.since(7) == []
+    assert [number for number, _ in backlog.since(6)] == [7]
+    assert [number for number, _ in backlog.since(99)] == [7]
+
+
+@given(
+    sent=st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), max_size=60),
+    most=st.integers(1, 8),
+)
+def test_whoever_listens_has_one_full_update_and_the_rest_without_a_gap(
+    sent: list[tuple[bool, bool, bool]], most: int
+) -> None:
+    backlog = Backlog(most_updates=most)
+    view: list[Update] = []
+    wanted = True
+    for sequence, (full, lost, listens) in enumerate(sent):
+        if not lost:
+            wanted = backlog.add(update(sequence, full or wanted))
+            assert len(backlog.updates()) <= most + 1
+            assert backlog.size == sum(len(text) for _, text in backlog.since())
+        if listens:
+            view = told(backlog, view)
+            assert view[-len(backlog.updates()) :] == backlog.updates()
+        if view:
+            numbers = [each["sequence"] for each in view]
+            assert view[0]["full"]
+            assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))

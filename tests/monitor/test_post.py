@@ -1,0 +1,214 @@
+"""A kernel's way to the hub: on a real Jupyter server, and on one that misbehaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from psnb.monitor.post import HubLink
+from psnb.monitor.server import Found, find_server, found
+from tests.conftest import wait_until
+from tests.monitor.hub.jupyter import Jupyter, jupyter
+from tests.monitor.sources import FakeSource, reporting
+
+
+@pytest.fixture
+def inside(server: Jupyter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend that the server started this process."""
+    monkeypatch.setenv("JPY_PARENT_PID", str(server.process))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(server.runtime))
+
+
+def _source(name: str) -> FakeSource:
+    source = reporting(1.0, 0.5)
+    source.id = name
+    return source
+
+
+def _link(source: FakeSource) -> HubLink:
+    found = find_server()
+    assert found is not None
+    link = HubLink(source, found)
+    link.start()
+    return link
+
+
+def test_without_a_server_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    assert find_server() is None
+    monkeypatch.setenv("JPY_PARENT_PID", "1")
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
+    assert find_server() is None
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("inside")
+def test_a_page_sees_a_coordinator_change_and_close(server: Jupyter) -> None:
+    source = _source("changes")
+    link = _link(source)
+    try:
+        with server.panel() as panel:
+            first = panel.hear("update", coordinator="changes", full=True)
+            assert [each["name"] for each in first["metrics"]] == ["loss"]
+            source.set(completed=11)
+            while panel.hear("update", coordinator="changes")["summary"]["completed"] != 11:
+                pass
+            link.close()
+            assert panel.hear_of("changes", gone="it was closed")
+    finally:
+        link.close()
+    assert not link.alive
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("inside")
+def test_a_button_in_a_page_reaches_a_coordinator_that_is_idle(server: Jupyter) -> None:
+    source = _source("obeys")
+    link = _link(source)
+    try:
+        with server.panel() as panel:
+            panel.hear("update", coordinator="obeys")
+            command = {"coordinator": "obeys", "command": "cancel_queued", "arguments": {}}
+            panel.say("command", id="7", **command)
+            reply = panel.hear("reply", id="7")
+            assert (reply["error"], reply["result"]) == ("", "1,234 closures cancelled")
+        assert source.told == ["cancel queued, by the panel"]
+    finally:
+        link.close()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("inside")
+def test_a_hub_that_forgot_a_coordinator_is_told_everything_again(server: Jupyter) -> None:
+    source = _source("forgotten")
+    link = _link(source)
+    try:
+        with server.panel() as panel:
+            panel.hear("update", coordinator="forgotten", full=True)
+            for _ in range(2):
+                server.request("DELETE", "psnb/coordinators/forgotten")
+            panel.hear("update", coordinator="forgotten", full=True)
+    finally:
+        link.close()
+
+
+_PROCESS = """
+import sys
+from psnb.monitor.post import HubLink
+from psnb.monitor.server import find_server
+from tests.monitor.sources import FakeSource
+source = FakeSource()
+source.id = "process"
+HubLink(source, find_server()).start()
+print("started", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("inside")
+def test_a_process_that_is_killed_is_gone_and_its_history_stays(server: Jupyter) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _PROCESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        with server.panel() as panel:
+            panel.hear("update", coordinator="process")
+            os.kill(process.pid, signal.SIGKILL)
+            listed = panel.hear_of("process")
+            while not listed["gone"]:
+                listed = panel.hear_of("process")
+            assert "no news for 5 s" in listed["gone"]
+        with server.panel() as panel:
+            panel.hear("update", coordinator="process", full=True)
+
+
+@pytest.mark.slow
+def test_a_server_on_a_unix_socket_that_wants_no_token_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = (f"--ServerApp.sock={tmp_path}/sock", "--IdentityProvider.token=")
+    with jupyter(tmp_path, *options, wait=False) as server:
+        monkeypatch.setenv("JPY_PARENT_PID", str(server.process))
+        monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(server.runtime))
+        there = find_server()
+        assert there is not None
+        assert (there.socket, there.token) == (f"{tmp_path}/sock", "")
+        wait_until(lambda: _posted(there), "the hub takes a post")
+
+
+def _posted(there: Found) -> bool:
+    connection = there.connection()
+    body = b'{"version": 1, "updates": [], "replies": []}'
+    try:
+        return connection.request("POST", "psnb/coordinators/x", body)[0] == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def test_the_token_of_the_hub_of_jupyterhub_is_used_where_a_server_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    info = {"url": "http://localhost:1/user/x/", "base_url": "/user/x/", "sock": "", "token": ""}
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "abc")
+    assert found(info).token == "abc"
+    assert found({**info, "token": "own"}).token == "own"
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """A server without a hub."""
+
+    protocol_version = "HTTP/1.1"
+    posts = threading.Semaphore(0)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        self.posts.release()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.mark.slow
+def test_a_server_without_a_hub_is_asked_again_and_costs_no_error() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as refusing:
+        thread = threading.Thread(target=refusing.serve_forever)
+        thread.start()
+        source = FakeSource()  # held here: a link does not
+        link = HubLink(source, Found(f"http://127.0.0.1:{refusing.server_port}/", "", ""))
+        try:
+            link.start()
+            for _ in range(3):
+                assert _Refusing.posts.acquire(timeout=10)
+        finally:
+            link.close()
+            assert not link.alive
+            refusing.shutdown()
+            thread.join()
+
+
+@pytest.mark.slow
+def test_closing_does_not_wait_for_a_server_that_hangs() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        source = FakeSource()
+        link = HubLink(source, Found(f"http://127.0.0.1:{deaf.getsockname()[1]}/", "", ""))
+        link.start()
+        closer = threading.Thread(target=link.close)
+        closer.start()
+        closer.join(4)
+        assert not closer.is_alive()
+        wait_until(lambda: not link.alive, "the link's threads end")
