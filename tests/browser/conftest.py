@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 from distributed import Client
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tests.browser.chromium import launch
 from tests.browser.lab import Lab, running_lab
 from tests.browser.notebook import Notebook
 
@@ -35,13 +34,8 @@ def pytest_runtest_makereport(
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     """Chromium, the system's."""
-    path = shutil.which("chromium") or shutil.which("google-chrome")
-    if path is None:
-        pytest.fail("these tests drive Chromium: install your system's package `chromium`")
     with sync_playwright() as playwright:
-        # Chromium's sandbox does not work for root, as in a container.
-        options = ["--no-sandbox"] if os.getuid() == 0 else []
-        browser = playwright.chromium.launch(executable_path=path, args=options)
+        browser = launch(playwright)
         yield browser
         browser.close()
 

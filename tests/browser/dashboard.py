@@ -25,6 +25,10 @@ class Dashboard:
         self.root = root
         self._state = root.locator(".psnb-top .psnb-state")
 
+    def wait(self, deadline: float = DEADLINE) -> None:
+        """Wait until it is there, so many seconds at most."""
+        self._state.wait_for(timeout=1000 * deadline)
+
     def wait_for_state(self, state: str) -> None:
         """Wait until the coordinator's state is shown to be this."""
         expect(self._state).to_have_text(state, timeout=PATIENCE)
@@ -49,7 +53,7 @@ class Dashboard:
 
     def wait_for_text(self, text: str | re.Pattern[str]) -> Locator:
         """Wait until a text can be read."""
-        found = self.root.get_by_text(text).first
+        found = self.root.get_by_text(text).filter(visible=True).first
         found.wait_for(timeout=PATIENCE)
         return found
 

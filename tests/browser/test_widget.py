@@ -42,9 +42,12 @@ def test_the_quickstart_runs_and_its_numbers_move(notebook: OpenNotebook) -> Non
     for cell in range(len(cells) - 1):
         opened.start(cell)
     widget = Dashboard(opened.output(shown))
-    # Until then, workers load the data and compile the model.
+    # Until then, workers start, load the data and compile the model.
+    widget.wait(deadline=120)
     widget.wait_for_more("completed", 0, deadline=120)
     widget.wait_for_more("completed", widget.count("completed"))
+    # Charts out of sight are not drawn.
+    widget.root.locator(".psnb-top").scroll_into_view_if_needed()
     widget.wait_for_text("loss")
     opened.wait_for_end(len(cells) - 2)
     widget.wait_for_state("idle")

@@ -1,0 +1,111 @@
+"""Takes the README's pictures of the widget: ``python -m tests.browser.screenshots DIRECTORY``.
+
+The panel's is taken too, if JupyterLab has it.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from distributed import Client
+from playwright.sync_api import Page, sync_playwright
+
+import psnb
+from tests.browser.chromium import launch
+from tests.browser.dashboard import Dashboard
+from tests.browser.lab import Lab, running_lab
+from tests.browser.notebook import Notebook
+
+NARROW = 400
+
+TRAIN = """
+import random, time
+import numpy as np
+import psnb
+client = psnb.connect({address!r})
+strategy = psnb.ParameterServerStrategy(client, name="clicks")
+coordinator = psnb.ClusterCoordinator(strategy)
+manager = psnb.CheckpointManager(coordinator, "checkpoints")
+users = strategy.embedding("users", 16, optimizer=psnb.Adagrad(0.05))
+items = strategy.embedding("items", 16, optimizer=psnb.Adagrad(0.05))
+tower = strategy.variable(np.zeros(64), "tower", optimizer=psnb.SGD(0.1))
+
+def step(number):
+    rng = np.random.default_rng(number)
+    ids = rng.integers(0, 10_000, 256)
+    gradients = rng.normal(0, 0.01, (256, 16))
+    users.push(ids, users.lookup(ids) * 0.001 + gradients)
+    items.push(ids, items.lookup(ids) * 0.001 - gradients)
+    tower.push(tower.read() * 0.001)
+    time.sleep(0.02 + 0.06 * rng.random())
+    if number == 170:
+        raise ValueError("batch 170 has no labels")
+    loss = 0.69 * (0.45 + 0.55 * np.exp(-number / 400)) + 0.03 * rng.normal()
+    psnb.report(loss=loss, auc=0.82 - 0.3 * np.exp(-number / 300) + 0.01 * rng.normal(),
+                examples=256)
+
+for number in range(4000):
+    coordinator.schedule(step, (number,))
+"""
+
+
+def take(lab: Lab, page: Page, address: str, folder: Path) -> None:
+    """Take all pictures of one run."""
+    path = lab.write("training.ipynb", [TRAIN.format(address=address), "coordinator"])
+    notebook = Notebook(lab, page, path).open()
+    notebook.run(0, 1)
+    widget = Dashboard(notebook.output(1))
+    widget.wait_for_more("completed", 600, deadline=300)
+    picture(notebook, folder / "widget-light.png")
+    theme(page, "JupyterLab Dark")
+    picture(notebook, folder / "widget-dark.png")
+    if page.evaluate("() => window.jupyterapp.commands.hasCommand('psnb:open-panel')"):
+        page.evaluate("() => window.jupyterapp.commands.execute('psnb:open-panel')")
+        theme(page, "JupyterLab Light")
+        page.wait_for_timeout(3000)  # for the charts of the panel to fill
+        page.screenshot(path=folder / "panel.png")
+    theme(page, "JupyterLab Light")
+    page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
+    output = notebook.output(1)
+    box = output.bounding_box()
+    assert box is not None
+    page.set_viewport_size({"width": int(1400 - box["width"]) + NARROW, "height": 2400})
+    picture(notebook, folder / "widget-narrow.png")
+
+
+def picture(notebook: Notebook, path: Path) -> None:
+    """Take a picture of the widget, all of it."""
+    output = notebook.output(1).locator(".jp-OutputArea-output").first
+    output.scroll_into_view_if_needed()
+    notebook.page.wait_for_timeout(1000)  # for charts that were out of sight to be drawn
+    output.screenshot(path=path)
+
+
+def theme(page: Page, name: str) -> None:
+    """Switch JupyterLab's theme."""
+    page.evaluate(
+        "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", name
+    )
+    dark = "true" if "Light" in name else "false"
+    page.wait_for_function(f"() => document.body.dataset.jpThemeLight === '{dark}'")
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    client: Client = psnb.local_cluster(2, 2)
+    with (
+        client,
+        tempfile.TemporaryDirectory() as home,
+        running_lab(Path(home)) as lab,
+        sync_playwright() as playwright,
+    ):
+        browser = launch(playwright)
+        page = browser.new_page(viewport={"width": 1400, "height": 2400})
+        take(lab, page, client.scheduler.address, folder)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
