@@ -174,6 +174,11 @@ export class Hub implements IDisposable {
         this.stores.delete(coordinator);
       }
     }
+    for (const { coordinator, gone } of sources) {
+      if (gone) {
+        this.stores.get(coordinator)?.end(gone);
+      }
+    }
     this._changed.emit();
   }
 

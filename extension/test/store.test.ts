@@ -188,6 +188,26 @@ test('another version is told and nothing is shown', () => {
   assert.match(store.problem, /different versions/);
 });
 
+test('one that is gone shows its last figures, its state, and why no control can be used', () => {
+  const { store } = start();
+  const completed = shown(store).summary.completed;
+  store.end('its kernel was shut down');
+  assert.equal(shown(store).summary.state, 'gone');
+  assert.equal(shown(store).summary.completed, completed);
+  const reasons = new Set(Object.values(shown(store).controls));
+  assert.deepEqual([...reasons], ['its kernel was shut down']);
+});
+
+test('one that was silent and comes back shows its own state again', () => {
+  const { store, hellos } = start();
+  store.end('no news for 5 s');
+  store.accept(next());
+  assert.equal(shown(store).summary.state, SMALL.summary.state);
+  assert.equal(hellos(), 1);
+  store.accept({ ...FULL, sequence: SMALL.sequence + 1 });
+  assert.deepEqual(shown(store).controls, FULL.controls);
+});
+
 test('replies reach the listeners', () => {
   const { store } = start();
   const replies: Reply[] = [];

@@ -30,6 +30,8 @@ export const MAX_ROWS = 200;
 // updates pass before it is said again.
 const PATIENCE = 20;
 
+const GONE = 'gone'; // the state of a coordinator that cannot tell its own any more
+
 export interface MetricState {
   name: string;
   count: number;
@@ -162,11 +164,21 @@ export class Store {
     this.tell(new Set(PARTS));
   }
 
+  /** Shows what was told last, as of a coordinator that is gone: nothing can be asked of it. */
+  end(why: string): void {
+    const state = this.current;
+    if (!state || state.summary.state === GONE) return;
+    state.summary = { ...state.summary, state: GONE, eta: null };
+    state.controls = Object.fromEntries(Object.keys(state.controls).map((name) => [name, why]));
+    this.tell(new Set<Part>(['summary', 'controls']));
+  }
+
   private update(update: Update): void {
     const gap =
       !this.current ||
       update.coordinator !== this.current.coordinator ||
-      update.sequence !== this.sequence + 1;
+      update.sequence !== this.sequence + 1 ||
+      this.current.summary.state === GONE; // then its controls were made up here
     this.sequence = update.sequence;
     if (update.full) {
       this.missed = 0;
