@@ -88,6 +88,23 @@ def test_only_workers_that_changed_are_told() -> None:
     assert (row["name"], row["state"], row["host"]) == ("bob", "lost", "127.0.0.1")
 
 
+def test_of_many_workers_figures_take_turns_but_losses_are_told_at_once() -> None:
+    feed = Feed()
+    workers = [replace(WORKER, name=f"w{index}", index=index) for index in range(100)]
+    source = FakeSource(state="running", workers=tuple(workers))
+    assert len(told(feed, source)["workers"]) == 100
+    seen: set[int] = set()
+    for tick in range(4):
+        workers = [replace(w, completed=w.completed + 1) for w in workers]
+        workers[tick] = replace(workers[tick], state="lost")
+        source.set(workers=tuple(workers))
+        rows = {row["index"]: row for row in told(feed, source, 101.0 + tick)["workers"]}
+        assert rows[tick]["state"] == "lost"
+        assert len(rows) <= 26
+        seen |= set(rows)
+    assert seen == set(range(100))
+
+
 def test_failures_and_events_are_appended() -> None:
     feed, source = Feed(), FakeSource()
     told(feed, source)
