@@ -59,6 +59,16 @@ widget.close()
 print(1000 * spent / {updates}, size)
 """
 
+BARE = """
+import ipywidgets
+bare = ipywidgets.DOMWidget()
+began = time.process_time()
+for _ in range({updates}):
+    bare.send({{"text": "x"}})
+    time.sleep(0.01)
+print(1000 * (time.process_time() - began) / {updates})
+"""
+
 LIVE = """
 source, widget = make({workers}, {metrics}, {points}, 0.25)
 end = time.monotonic() + {seconds}
@@ -73,6 +83,8 @@ def main() -> None:
     manager, client = start_new_kernel(kernel_name="python3")
     try:
         run(client, MAKE)
+        printed, _ = run(client, BARE.format(updates=UPDATES))
+        print(f"any message of any widget takes {float(printed):.2f} ms of processor time here")
         print("workers  points   ms of processor time an update   kB an update   messages/s")
         for workers, metrics, points in SIZES:
             size = {"workers": workers, "metrics": metrics, "points": points}
