@@ -5,6 +5,7 @@ Pure, and frozen: what changes something returns another one, which may share me
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
@@ -141,7 +142,7 @@ class Ragged:
 
     def __iter__(self) -> Iterator[np.ndarray]:
         bounds = self._offsets.tolist()
-        return (self._values[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True))
+        return (self._values[a:b] for a, b in itertools.pairwise(bounds))
 
     def take(self, indices: np.ndarray) -> Ragged:
         """Copy some rows together.
