@@ -166,7 +166,7 @@ def _concatenated(columns: tuple[Column, ...], name: str) -> Column:
 
 def _dtype(column: Column) -> Any:
     if isinstance(column, np.ndarray) and column.dtype == object and column.ndim == 1:
-        return _kind(column[0])[0]
+        return _kind(column[0]).dtype
     return np.dtype(object) if column.dtype.kind in "SU" else column.dtype
 
 
@@ -207,13 +207,13 @@ class Stacker:
 
     def __init__(self, spec: Spec = None) -> None:
         self._nesting: Nesting = None
-        self._kinds: list[tuple[Any, int]] | None = None  # dtype and axes of each leaf
+        self._kinds: list[_Kind] | None = None
         self._columns: list[list[Any]] = []
         self._names: list[str] = []
         self._shapes: list[tuple[int | None, ...]] | None = None
         if spec is not None:
             specs, nesting = flatten(spec)
-            self._begin(nesting, [(each.dtype, len(each.shape)) for each in specs])
+            self._begin(nesting, [_Kind(each.dtype, len(each.shape), None) for each in specs])
             self._shapes = [each.shape for each in specs]
 
     def add(self, element: Any) -> None:
@@ -226,20 +226,21 @@ class Stacker:
         """
         if self._kinds is None:
             leaves, nesting = flatten(element)
-            leaves = [
-                as_leaf(leaf, path) for leaf, path in zip(leaves, paths(nesting), strict=True)
-            ]
+            names = paths(nesting)
+            leaves = [as_leaf(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
             self._begin(nesting, [_kind(leaf) for leaf in leaves])
         else:
-            leaves = flatten_like(self._nesting, element)
-            leaves = [as_leaf(leaf, name) for leaf, name in zip(leaves, self._names, strict=True)]
-            for leaf, kind, name in zip(leaves, self._kinds, self._names, strict=True):
-                if _kind(leaf) != kind:
-                    raise DatasetError(
-                        f"{_leaf(name)} is {_named(_kind(leaf))}, but {_named(kind)} before"
-                    )
-            if self._shapes is not None:
-                self._check_shapes(leaves)
+            leaves = [element] if self._nesting is None else flatten_like(self._nesting, element)
+            for index, (leaf, kind) in enumerate(zip(leaves, self._kinds, strict=True)):
+                # What needs no closer look.
+                if type(leaf) is np.ndarray:
+                    if leaf.dtype is kind[0] and leaf.ndim == kind[1] > 0:
+                        continue
+                elif type(leaf) is kind[2]:
+                    continue
+                leaves[index] = self._checked(leaf, index)
+        if self._shapes is not None:
+            self._check_shapes(leaves)
         for column, leaf in zip(self._columns, leaves, strict=True):
             column.append(leaf)
 
@@ -252,11 +253,21 @@ class Stacker:
         self._columns = [[] for _ in self._columns]
         return Block(self._nesting, columns, count, origin)
 
-    def _begin(self, nesting: Nesting, kinds: list[tuple[Any, int]]) -> None:
+    def _begin(self, nesting: Nesting, kinds: list[_Kind]) -> None:
         if not kinds:
             raise DatasetError("an element must have at least one array; this one is empty")
         self._nesting, self._kinds, self._names = nesting, kinds, paths(nesting)
         self._columns = [[] for _ in kinds]
+
+    def _checked(self, value: Any, index: int) -> Any:
+        assert self._kinds is not None  # an element was there before, or a spec
+        leaf, expected = as_leaf(value, self._names[index]), self._kinds[index]
+        kind = _kind(leaf)
+        if kind[:2] != expected[:2]:
+            raise DatasetError(
+                f"{_leaf(self._names[index])} is {_named(kind)}, but {_named(expected)} before"
+            )
+        return leaf
 
     def _check_shapes(self, leaves: list[Any]) -> None:
         assert self._shapes is not None
@@ -266,18 +277,28 @@ class Stacker:
                 raise DatasetError(f"{_leaf(name)} has shape {found}, expected {shape}")
 
 
-def _kind(leaf: Any) -> tuple[Any, int]:
+class _Kind(NamedTuple):
+    """What leaves of one place have in common: dtype, axes; and the class of scalars of it."""
+
+    dtype: Any
+    axes: int
+    scalar: type | None
+
+
+def _kind(leaf: Any) -> _Kind:
     if isinstance(leaf, (str, bytes)):
-        return np.dtype(object), 0
+        return _Kind(np.dtype(object), 0, type(leaf))
     if isinstance(leaf, Ragged):
-        return Ragged, leaf.values.ndim + 1
+        return _Kind(Ragged, leaf.values.ndim + 1, None)
     if isinstance(leaf, (np.ndarray, np.generic)):
-        return np.dtype(object) if leaf.dtype.kind in "SU" else leaf.dtype, leaf.ndim
-    return type(leaf), 0
+        scalar = type(leaf) if leaf.ndim == 0 and leaf.dtype.kind in "iufb" else None
+        dtype = np.dtype(object) if leaf.dtype.kind in "SU" else leaf.dtype
+        return _Kind(dtype, leaf.ndim, scalar)
+    return _Kind(type(leaf), 0, None)
 
 
-def _named(kind: tuple[Any, int]) -> str:
-    dtype, axes = kind
+def _named(kind: _Kind) -> str:
+    dtype, axes, _ = kind
     if axes == 0:
         return "text" if dtype is np.dtype(object) else f"a scalar of {dtype}"
     return f"{dtype} with {axes} {'axis' if axes == 1 else 'axes'}"

@@ -58,11 +58,11 @@ class DatasetIterator(Iterator[Any]):
     def __next__(self) -> Any:
         if self._closed:
             raise StopIteration
-        block = self._reader.take(1)
-        if block is None:
+        found = self._reader.next_element()
+        if found is None:
             self.close()
             raise StopIteration
-        return block.element(0)
+        return found[0]
 
     def state(self) -> dict[str, Any]:
         """Return where this iterator is.

@@ -8,7 +8,7 @@ held is ever in a state.
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from psnb.data.block import Block, concatenate
 from psnb.data.context import Context
@@ -50,6 +50,7 @@ class Reader:
         self._input = node.iterate(context, base)
         self._errors = 0
         self._held: deque[Block] = deque()
+        self._at = 0  # how much of the first of these was taken
         self._pulled: int = self.position - skip
         self._bases = deque([_Base(self._pulled, base, 0)])
         while skip and (block := self._next(skip)) is not None:
@@ -75,15 +76,28 @@ class Reader:
                 blocks.append(block)
                 missing -= block.count
         except DatasetError:
-            self._held.extendleft(reversed(blocks))
+            self._insert(blocks)
             raise
         self.position += count - missing
         return concatenate(blocks) if blocks else None
 
+    def next_element(self) -> tuple[Any] | None:
+        """Return the next element, alone in a tuple; None at the end."""
+        if not self._held and not self._fill(1):
+            return None
+        block, at = self._held[0], self._at
+        self.position += 1
+        if at + 1 == block.count:
+            self._held.popleft()
+            self._at = 0
+        else:
+            self._at = at + 1
+        return (block.element(at),)
+
     def put_back(self, block: Block) -> None:
         """Give back the last elements of those that were taken last."""
         if block.count:
-            self._held.appendleft(block)
+            self._insert([block])
             self.position -= block.count
 
     def skip(self, count: int) -> int:
@@ -107,18 +121,32 @@ class Reader:
         self._input.close()
 
     def _pull(self, limit: int) -> Block | None:
-        if not self._held:
-            self._base()
-            block = self._next(max(limit, self._ahead))
-            if block is None:
-                return None
-            self._pulled += block.count
+        if not self._held and not self._fill(limit):
+            return None
+        block, start = self._held[0], self._at
+        stop = start + limit
+        if stop < block.count:
+            self._at = stop
         else:
-            block = self._held.popleft()
-        if block.count > limit:
-            self._held.appendleft(block.part(limit, block.count))
-            block = block.part(0, limit)
-        return block
+            self._held.popleft()
+            self._at = 0
+        return block.part(start, stop)
+
+    def _fill(self, limit: int) -> bool:
+        self._base()
+        block = self._next(max(limit, self._ahead))
+        if block is None:
+            return False
+        self._pulled += block.count
+        self._held.append(block)
+        return True
+
+    def _insert(self, blocks: list[Block]) -> None:
+        if self._at:
+            first = self._held.popleft()
+            self._held.appendleft(first.part(self._at, first.count))
+            self._at = 0
+        self._held.extendleft(reversed(blocks))
 
     def _base(self) -> None:
         while len(self._bases) > 1 and self._bases[1].position <= self.position:

@@ -1,4 +1,4 @@
-"""What tf.data's documentation says comes out, written down; see `test_tensorflow` for live ones."""
+"""What tf.data's documentation says comes out, written down."""
 
 from __future__ import annotations
 
