@@ -179,7 +179,7 @@ def as_leaf(value: Any, path: str = "") -> Any:
         return np.float64(value)
     if getattr(type(value), "describes_elements", False):  # a dataset, from `window`
         return value
-    if value is not None:
+    if value is not None and _items(value) is None:
         try:
             array = as_array(value)
         except (TypeError, ValueError) as error:

@@ -5,11 +5,11 @@ It is written beside its place and renamed into it when it is complete.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import tempfile
+import weakref
 from typing import Any
 
 import numpy as np
@@ -81,11 +81,10 @@ class CacheWriter:
         parent = os.path.dirname(os.path.abspath(folder))
         try:
             os.makedirs(parent, exist_ok=True)
-            self._place: str | None = tempfile.mkdtemp(
-                prefix=os.path.basename(folder) + ".", dir=parent
-            )
+            self._place = tempfile.mkdtemp(prefix=os.path.basename(folder) + ".", dir=parent)
         except OSError as error:
             raise DatasetError(f"cache: {folder} cannot be written: {error}") from error
+        self._remove = weakref.finalize(self, shutil.rmtree, self._place, ignore_errors=True)
 
     def add(self, block: Block) -> None:
         """Take some elements."""
@@ -96,7 +95,6 @@ class CacheWriter:
 
     def finish(self) -> None:
         """Put the folder in its place, unless another iteration was faster."""
-        assert self._place is not None
         if self._blocks:
             self._write()
         listed = {
@@ -110,6 +108,7 @@ class CacheWriter:
             with open(os.path.join(self._place, "cache.json"), "w", encoding="utf-8") as file:
                 json.dump(listed, file)
             os.rename(self._place, self._folder)
+            self._remove.detach()
         except OSError as error:
             if not os.path.exists(os.path.join(self._folder, "cache.json")):
                 raise DatasetError(f"cache: {self._folder} cannot be written: {error}") from error
@@ -117,13 +116,9 @@ class CacheWriter:
 
     def close(self) -> None:
         """Remove what is not complete; idempotent."""
-        place, self._place = self._place, None
-        if place is not None:
-            with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(place)
+        self._remove()
 
     def _write(self) -> None:
-        assert self._place is not None
         block = concatenate(self._blocks)
         self._nesting = _nesting_as_json(block.nesting)
         arrays: dict[str, np.ndarray] = {}

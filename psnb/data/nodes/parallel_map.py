@@ -17,6 +17,9 @@ from psnb.data.nodes.workers import Workers
 from psnb.data.reader import Reader
 from psnb.errors import DatasetError
 
+_MOST_JOBS = 1024
+"""Also of those that were returned before an older one."""
+
 
 @dataclass
 class _Job:
@@ -124,7 +127,13 @@ class ParallelMapIterator(NodeIterator):
         self._reader.close()
 
     def _fill(self, workers: Workers) -> None:
-        while len(self._jobs) < self._threads and not self._ended and self._failed is None:
+        # Those that are done wait for an older one, which others need not.
+        while (
+            sum(not job.done for job in self._jobs) < self._threads
+            and len(self._jobs) < _MOST_JOBS
+            and not self._ended
+            and self._failed is None
+        ):
             before = self._reader.state()
             try:
                 block = self._reader.take(self._unit)
