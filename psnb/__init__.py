@@ -1,6 +1,6 @@
 """psnb: interactive parameter-server training in notebooks, on Dask."""
 
-from psnb import errors
+from psnb import data, errors
 from psnb.checkpoint import CheckpointManager
 from psnb.cluster import connect, local_cluster
 from psnb.coordinator import (
@@ -110,6 +110,7 @@ __all__ = [
     "WorkerStatistics",
     "as_completed",
     "connect",
+    "data",
     "errors",
     "local_cluster",
     "prefetch",

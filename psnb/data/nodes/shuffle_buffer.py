@@ -14,7 +14,7 @@ from collections import deque
 
 import numpy as np
 
-from psnb.data.block import Block, Column, Origin, concatenate, stack, take
+from psnb.data.block import BLOCK, Block, Column, Origin, concatenate, stack, take
 from psnb.data.context import Context
 from psnb.data.node import Node, NodeIterator, State
 from psnb.data.numbers import draw
@@ -23,6 +23,7 @@ from psnb.data.reader import Reader
 from psnb.errors import DatasetError
 
 _ENDLESS = 1 << 62
+_ENTERING = 1 << 61  # more than there are rows
 
 
 class _Store:
@@ -57,9 +58,9 @@ class _Store:
                 isinstance(new, Ragged) or new.shape[1:] != column.shape[1:]
             ):
                 column = self._columns[index] = _as_objects(column)
-            if column.dtype == object and column.ndim == 1:
+            if column.dtype == object and not (isinstance(new, np.ndarray) and new.dtype == object):
                 for row, leaf in zip(rows.tolist(), new, strict=True):
-                    column[row] = leaf
+                    column[row] = leaf  # an array each
             else:
                 column[rows] = new
 
@@ -105,9 +106,16 @@ def _as_objects(column: np.ndarray) -> np.ndarray:
 
 
 def _filled(column: np.ndarray) -> Column:
-    if column.dtype == object and column.ndim == 1:
-        return stack(list(column))
-    return column
+    if column.dtype != object or column.ndim > 1 or isinstance(column[0], (str, bytes)):
+        return column
+    return stack(list(column))
+
+
+def _translated(numbers: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    found = numbers.copy()
+    entered = numbers >= _ENTERING
+    found[entered] = rows[numbers[entered] - _ENTERING]
+    return found
 
 
 class BufferIterator(NodeIterator):
@@ -128,6 +136,8 @@ class BufferIterator(NodeIterator):
         self._store = _Store()
         self._rows = np.empty(0, np.int64)  # where in the store each slot's element is
         self._positions = np.empty(0, np.int64)  # of each row's element
+        self._free = np.empty(0, np.int64)  # rows whose elements were drawn
+        self._made = 0  # rows, free or not
         self._size = 0
         self._bases: deque[tuple[int, State]] = deque()
         self._checked = 0  # how many were drawn when bases were last looked through
@@ -140,21 +150,17 @@ class BufferIterator(NodeIterator):
     def next_block(self, limit: int) -> Block | None:
         """Return elements, reading as many."""
         while self._size < self._size_limit and not self._ended:
-            self._fill(self._size_limit - self._size)
+            block = self._take(min(BLOCK, self._size_limit - self._size))
+            if block is not None:
+                self._append(block, self._read - block.count)
         incoming = None if self._ended else self._take(limit)
-        count = min(limit, self._size) if incoming is None else incoming.count
+        if incoming is not None:
+            return self._exchange(incoming)
+        count = min(limit, self._size)
         if count == 0:
             return None
-        entering = 0 if incoming is None else incoming.count
-        capacity = self._size_limit
-        # Of the incoming elements, the rows begin behind all that the store can have.
-        drawn, slots, self._size, _ = draw(
-            self._key, self._drawn, self._rows, self._size, capacity, capacity + entering, count
-        )
-        self._drawn += count
-        if incoming is None:
-            return self._store.get(drawn)
-        return self._exchange(incoming, drawn, np.unique(slots))
+        drawn, _ = self._draw(count, 0)
+        return self._store.get(drawn)
 
     def state(self) -> State:
         """Return what was drawn and read, and how to read what is in the buffer again."""
@@ -185,42 +191,45 @@ class BufferIterator(NodeIterator):
             while len(self._bases) > 1 and self._bases[1][0] <= oldest:
                 self._bases.popleft()
 
-    def _fill(self, count: int) -> None:
-        block = self._take(min(count, 1024))
-        if block is not None:
-            self._append(block, np.arange(self._read - block.count, self._read))
+    def _append(self, block: Block, first: int | np.ndarray) -> None:
+        """Fill the next slots; ``first`` is the number of the first element, or those of all."""
+        rows, stop = self._put(block, first), self._size + block.count
+        if stop > len(self._rows):
+            self._rows = _grown(self._rows, min(self._size_limit, max(2 * len(self._rows), stop)))
+        self._rows[self._size : stop] = rows
+        self._size = stop
 
-    def _append(self, block: Block, positions: np.ndarray) -> None:
-        rows = np.arange(self._size, self._size + block.count)
-        self._size += block.count
-        if self._size > len(self._rows):
-            room = min(self._size_limit, max(2 * len(self._rows), self._size))
-            self._rows = _grown(self._rows, room)
-            self._positions = _grown(self._positions, room)
-        self._rows[rows], self._positions[rows] = rows, positions
+    def _put(self, block: Block, first: int | np.ndarray) -> np.ndarray:
+        """Put elements into rows that are free; returns which."""
+        missing = block.count - len(self._free)
+        if missing > 0:
+            made = np.arange(self._made, self._made + missing)
+            self._free, self._made = np.concatenate([self._free, made]), self._made + missing
+            if self._made > len(self._positions):
+                self._positions = _grown(self._positions, 2 * self._made)
+        rows, self._free = self._free[: block.count], self._free[block.count :]
         self._store.put(rows, block)
+        self._positions[rows] = (
+            np.arange(first, first + block.count) if isinstance(first, int) else first
+        )
+        return rows
 
-    def _exchange(self, incoming: Block, drawn: np.ndarray, slots: np.ndarray) -> Block:
-        """Return what was drawn, and put what stays of the incoming into the rows of it."""
-        capacity = self._size_limit
-        old = drawn < capacity
-        parts, order = [], []
-        if old.any():
-            parts.append(self._store.get(drawn[old]))
-            order.append(np.flatnonzero(old))
-        if not old.all():  # came and went at once
-            parts.append(incoming.take(drawn[~old] - capacity))
-            order.append(np.flatnonzero(~old))
-        staying = slots[self._rows[slots] >= capacity]
-        if len(staying):
-            numbers = self._rows[staying] - capacity
-            free = drawn[old][: len(staying)]
-            self._rows[staying] = free
-            self._positions[free] = self._read - incoming.count + numbers
-            self._store.put(free, incoming.take(numbers))
-        if len(parts) == 1:
-            return parts[0]
-        return concatenate(parts).take(np.argsort(np.concatenate(order)))
+    def _exchange(self, incoming: Block) -> Block:
+        """Return elements that are drawn while others come in."""
+        rows = self._put(incoming, self._read - incoming.count)
+        drawn, slots = self._draw(incoming.count, incoming.count)
+        # What came in is drawn, and is in slots, by its number in there so far.
+        self._rows[slots] = _translated(self._rows[slots], rows)
+        drawn = _translated(drawn, rows)
+        self._free = np.concatenate([self._free, drawn])
+        return self._store.get(drawn)
+
+    def _draw(self, count: int, entering: int) -> tuple[np.ndarray, np.ndarray]:
+        drawn, slots, self._size, _ = draw(
+            self._key, self._drawn, self._rows, self._size, _ENTERING, _ENTERING + entering, count
+        )
+        self._drawn += count
+        return drawn, slots
 
     def _refill(self, source: Node, context: Context, base: State) -> None:
         """Read again what was in the buffer, and bring it into the same order."""
@@ -235,7 +244,7 @@ class BufferIterator(NodeIterator):
         try:
             while self._size < size:
                 try:
-                    block = reader.take(1024)
+                    block = reader.take(BLOCK)
                 except DatasetError:
                     continue  # raised before
                 if block is None:
@@ -248,5 +257,5 @@ class BufferIterator(NodeIterator):
                     self._append(block.take(wanted[a:b] - first), wanted[a:b])
         finally:
             reader.close()
-        # Row i has the i-th smallest position.
-        self._rows[:size] = np.searchsorted(wanted, slots)
+        # Slot i has the i-th smallest position so far.
+        self._rows[:size] = self._rows[np.searchsorted(wanted, slots)]
