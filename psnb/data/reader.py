@@ -15,6 +15,9 @@ from psnb.data.context import Context
 from psnb.data.node import Node, State
 from psnb.errors import DatasetError
 
+ENOUGH = 64
+"""Whoever asks for so many gets no more, so that nothing is left to be held."""
+
 
 class _Base(NamedTuple):
     """The input's state before an element, and how many errors it had raised."""
@@ -134,7 +137,7 @@ class Reader:
 
     def _fill(self, limit: int) -> bool:
         self._base()
-        block = self._next(max(limit, self._ahead))
+        block = self._next(limit if limit >= ENOUGH else max(limit, self._ahead))
         if block is None:
             return False
         self._pulled += block.count

@@ -31,14 +31,14 @@ class Batching(Node):
         return _BatchIterator(self, context, state)
 
     @abstractmethod
-    def join(self, block: Block, index: int, name: str) -> Any:
-        """Return one leaf of a batch.
+    def join(self, block: Block, index: int) -> Any:
+        """Return a leaf of a batch.
 
         Parameters
         ----------
         block : Block
             All its elements.
-        index, name : int, str
+        index : int
             Which leaf.
 
         Raises
@@ -74,19 +74,19 @@ class Batch(Batching):
 
     name: ClassVar[str] = "batch"
 
-    def join(self, block: Block, index: int, name: str) -> Any:
+    def join(self, block: Block, index: int) -> Any:
         """Return the elements stacked."""
         column = block.columns[index]
         if isinstance(column, Ragged):
             lengths = np.unique(column.lengths)
             if len(lengths) != 1:
-                raise different(name, f"lengths from {lengths[0]} to {lengths[-1]}")
+                raise different(block, index, f"lengths from {lengths[0]} to {lengths[-1]}")
             values = column.values
             return values.reshape(len(column), int(lengths[0]), *values.shape[1:])
         if column.dtype == object and column.ndim == 1:
             for leaf in column:
                 if not isinstance(leaf, (str, bytes)):
-                    raise different(name, f"a {type(leaf).__name__} each")
+                    raise different(block, index, f"a {type(leaf).__name__} each")
         return column
 
 
@@ -96,7 +96,7 @@ class RaggedBatch(Batching):
 
     name: ClassVar[str] = "ragged_batch"
 
-    def join(self, block: Block, index: int, name: str) -> Any:
+    def join(self, block: Block, index: int) -> Any:
         """Return the elements as a `Ragged`, scalars and fixed shapes stacked."""
         column = block.columns[index]
         if isinstance(column, Ragged):
@@ -104,7 +104,7 @@ class RaggedBatch(Batching):
         if column.dtype == object and column.ndim == 1:
             for leaf in column:
                 if not isinstance(leaf, (str, bytes)):
-                    raise different(name, f"a {type(leaf).__name__} each")
+                    raise different(block, index, f"a {type(leaf).__name__} each")
             return column
         if column.ndim == 1 or self._fixed(index):
             return column
@@ -132,10 +132,15 @@ class RaggedBatch(Batching):
         return spec is not None and None not in flatten(spec)[0][index].shape
 
 
-def different(name: str, what: str) -> DatasetError:
+def named(block: Block, index: int) -> str:
+    """Return what a leaf is called in messages."""
+    return paths(block.nesting)[index] or "the element"
+
+
+def different(block: Block, index: int, what: str) -> DatasetError:
     """Return the error that leaves cannot be stacked."""
     return DatasetError(
-        f"{name or 'the elements'} cannot be stacked: {what}; use padded_batch or ragged_batch"
+        f"{named(block, index)} cannot be stacked: {what}; use padded_batch or ragged_batch"
     )
 
 
@@ -151,8 +156,8 @@ class _BatchIterator(ThroughIterator):
             return None
         columns = []
         try:
-            for index, name in enumerate(paths(block.nesting)):
-                columns.append(_alone(node.join(block, index, name)))
+            for index in range(len(block.columns)):
+                columns.append(_alone(node.join(block, index)))
         except DatasetError as error:
             number = (self._reader.position - 1) // node.batch_size
             raise node.error(number, str(error), block.place(0)) from error
