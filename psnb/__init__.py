@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from psnb import errors
 
 if TYPE_CHECKING:
+    from psnb import data
     from psnb.checkpoint import CheckpointManager
     from psnb.cluster import connect, local_cluster
     from psnb.coordinator import (
@@ -125,6 +126,7 @@ __all__ = [
     "WorkerStatistics",
     "as_completed",
     "connect",
+    "data",
     "errors",
     "local_cluster",
     "prefetch",
@@ -150,6 +152,8 @@ _ROOMS = (
 
 def __getattr__(name: str) -> object:
     """Import a public name from the room that has it."""
+    if name == "data":  # a room that is public as it is
+        return import_module("psnb.data")
     if name in __all__:
         for room in _ROOMS:
             module = import_module(f"psnb.{room}")

@@ -33,6 +33,7 @@ PUBLIC = [
     *(
         "as_completed",
         "connect",
+        "data",
         "errors",
         "local_cluster",
         "prefetch",

@@ -1,0 +1,20 @@
+"""Datasets that feed workers: chained, lazy, vectorised, and resumed at the very next element."""
+
+from psnb.data.context import AUTOTUNE, Options
+from psnb.data.dataset import Dataset
+from psnb.data.iterator import DatasetIterator
+from psnb.data.nodes import FileRange, Format
+from psnb.data.ragged import Ragged
+from psnb.data.spec import ArraySpec, DatasetSpec
+
+__all__ = [
+    "AUTOTUNE",
+    "ArraySpec",
+    "Dataset",
+    "DatasetIterator",
+    "DatasetSpec",
+    "FileRange",
+    "Format",
+    "Options",
+    "Ragged",
+]

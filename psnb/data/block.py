@@ -1,0 +1,346 @@
+"""Several elements at once, as data flow inside a pipeline: one column for each leaf. Pure.
+
+A column is one of three: an array with a leading axis of elements; a `Ragged`, whose rows are
+arrays that differ in their first axis; or an array of objects along one axis, for leaves that are
+neither (text, a `Ragged` each, arrays that differ in other axes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from psnb.data.ragged import Ragged
+from psnb.data.spec import ArraySpec, Spec
+from psnb.data.structure import (
+    Nesting,
+    as_array,
+    as_leaf,
+    flatten,
+    flatten_like,
+    paths,
+    unflatten,
+)
+from psnb.errors import DatasetError
+
+BLOCK = 1024
+"""How many elements flow at once where nobody asks for fewer."""
+
+Column = np.ndarray | Ragged
+
+
+class Origin(NamedTuple):
+    """Where elements come from, for messages.
+
+    Attributes
+    ----------
+    files : numpy.ndarray
+        The path of each element's file, objects ``(n,)``.
+    records : numpy.ndarray
+        The number of its record in there, from 0, int64 ``(n,)``.
+    """
+
+    files: np.ndarray
+    records: np.ndarray
+
+
+class Block(NamedTuple):
+    """Some consecutive elements.
+
+    Attributes
+    ----------
+    nesting : Nest or None
+        How the leaves of an element are nested.
+    columns : tuple of Column
+        One a leaf.
+    count : int
+        How many elements, at least one except in a source that has none.
+    origin : Origin or None
+        Where they come from, if from files.
+    """
+
+    nesting: Nesting
+    columns: tuple[Column, ...]
+    count: int  # type: ignore[assignment]  # what tuples call so is not needed
+    origin: Origin | None = None
+
+    def element(self, index: int) -> Any:
+        """Return one element; its arrays may be views."""
+        if self.nesting is None:
+            return self.columns[0][index]
+        return unflatten(self.nesting, iter([column[index] for column in self.columns]))
+
+    def whole(self) -> Any:
+        """Return the columns, nested as an element's leaves are."""
+        return unflatten(self.nesting, iter(self.columns))
+
+    def take(self, indices: np.ndarray) -> Block:
+        """Copy some elements together."""
+        origin = self.origin and Origin(*(take(part, indices) for part in self.origin))
+        columns = tuple(take(column, indices) for column in self.columns)
+        return Block(self.nesting, columns, len(indices), origin)
+
+    def part(self, start: int, stop: int) -> Block:
+        """Return a run of elements, as views."""
+        if start == 0 and stop >= self.count:
+            return self
+        stop = max(start, min(stop, self.count))
+        origin = self.origin and Origin(*(part[start:stop] for part in self.origin))
+        columns = tuple(column[start:stop] for column in self.columns)
+        return Block(self.nesting, columns, stop - start, origin)
+
+    def place(self, index: int) -> str:
+        """Return where an element comes from, for a message; empty if that is not known."""
+        if self.origin is None:
+            return ""
+        return f" ({self.origin.files[index]}, record {self.origin.records[index] + 1})"
+
+
+def read_only(block: Block) -> Block:
+    """Return a block whose arrays cannot be written to, though others may share them."""
+    return block._replace(columns=tuple(_read_only(column) for column in block.columns))
+
+
+def _read_only(column: Column) -> Column:
+    if isinstance(column, Ragged):
+        return Ragged(_read_only(column.values), column.offsets)  # type: ignore[arg-type]
+    view = column.view()
+    view.flags.writeable = False
+    return view
+
+
+def take(column: Any, indices: np.ndarray) -> Any:
+    """Copy some rows of a column together."""
+    # Not `numpy.take`, whose way to this takes as long as a small batch.
+    return column.take(indices) if isinstance(column, Ragged) else column.take(indices, 0)
+
+
+def concatenate(blocks: Sequence[Block]) -> Block:
+    """Return the elements of all blocks, at least one, in order.
+
+    Raises
+    ------
+    DatasetError
+        If elements differ in structure, dtype or number of axes.
+    """
+    first = blocks[0]
+    if len(blocks) == 1:
+        return first
+    names = paths(first.nesting)
+    parts = [first.columns, *(_columns_like(first.nesting, block) for block in blocks[1:])]
+    columns = tuple(
+        _concatenated(several, name)
+        for several, name in zip(zip(*parts, strict=True), names, strict=True)
+    )
+    origins = [block.origin for block in blocks]
+    origin = None
+    if all(each is not None for each in origins):
+        origin = Origin(*(np.concatenate(several) for several in zip(*origins, strict=True)))
+    return Block(first.nesting, columns, sum(block.count for block in blocks), origin)
+
+
+def _columns_like(nesting: Nesting, block: Block) -> tuple[Column, ...]:
+    if block.nesting == nesting:
+        return block.columns
+    return tuple(flatten_like(nesting, block.whole()))
+
+
+def _concatenated(columns: tuple[Column, ...], name: str) -> Column:
+    types = {_dtype(column) for column in columns if len(column)}
+    if len(types) > 1:
+        dtypes = ", ".join(sorted(str(dtype) for dtype in types))
+        raise DatasetError(f"{_leaf(name)} has elements of different dtypes: {dtypes}")
+    if all(isinstance(column, np.ndarray) for column in columns):
+        if len({column.shape[1:] for column in columns}) == 1:
+            return np.concatenate(columns)  # type: ignore[arg-type]
+    elif (
+        all(isinstance(column, Ragged) for column in columns)
+        and len({column.shape[2:] for column in columns}) == 1
+    ):
+        return Ragged.concatenate(columns)  # type: ignore[arg-type]
+    return stack([row for column in columns for row in column], name)
+
+
+def _dtype(column: Column) -> Any:
+    if isinstance(column, np.ndarray) and column.dtype == object and column.ndim == 1:
+        return _kind(column[0]).dtype
+    return np.dtype(object) if column.dtype.kind in "SU" else column.dtype
+
+
+def stack(leaves: list[Any], name: str = "") -> Column:
+    """Make a column of leaves as elements hold them."""
+    first = leaves[0]
+    if not isinstance(first, (np.ndarray, np.generic)) or isinstance(first, (str, bytes)):
+        return _objects(leaves)
+    if first.ndim == 0:
+        return np.array(leaves, first.dtype)
+    shapes = {leaf.shape for leaf in leaves}
+    if len(shapes) == 1:
+        return np.concatenate(leaves).reshape(len(leaves), *first.shape)
+    if len({shape[1:] for shape in shapes}) == 1:
+        return Ragged.from_rows(leaves)
+    return _objects(leaves)
+
+
+def _objects(leaves: list[Any]) -> np.ndarray:
+    column = np.empty(len(leaves), object)
+    for index, leaf in enumerate(leaves):  # at once, NumPy would look into them
+        column[index] = leaf
+    return column
+
+
+def _leaf(name: str) -> str:
+    return name or "the element"
+
+
+class Stacker:
+    """Makes blocks of elements that come one by one, and checks that all are of one kind.
+
+    Parameters
+    ----------
+    spec : structure of ArraySpec, optional
+        What they must be; else the first one decides.
+    """
+
+    def __init__(self, spec: Spec = None) -> None:
+        self._nesting: Nesting = None
+        self._kinds: list[_Kind] | None = None
+        self._columns: list[list[Any]] = []
+        self._names: list[str] = []
+        self._shapes: list[tuple[int | None, ...]] | None = None
+        if spec is not None:
+            specs, nesting = flatten(spec)
+            self._begin(nesting, [_Kind(each.dtype, len(each.shape), None) for each in specs])
+            self._shapes = [each.shape for each in specs]
+
+    def add(self, element: Any) -> None:
+        """Take an element.
+
+        Raises
+        ------
+        DatasetError
+            If it is not like those before; it is not taken then.
+        """
+        if self._kinds is None:
+            leaves, nesting = flatten(element)
+            names = paths(nesting)
+            leaves = [as_leaf(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
+            self._begin(nesting, [_kind(leaf) for leaf in leaves])
+        else:
+            leaves = [element] if self._nesting is None else flatten_like(self._nesting, element)
+            for index, (leaf, kind) in enumerate(zip(leaves, self._kinds, strict=True)):
+                # What needs no closer look.
+                if type(leaf) is np.ndarray:
+                    if leaf.dtype is kind[0] and leaf.ndim == kind[1] > 0:
+                        continue
+                elif type(leaf) is kind[2]:
+                    continue
+                leaves[index] = self._checked(leaf, index)
+        if self._shapes is not None:
+            self._check_shapes(leaves)
+        for column, leaf in zip(self._columns, leaves, strict=True):
+            column.append(leaf)
+
+    def block(self, origin: Origin | None = None) -> Block:
+        """Return what was taken since the last time, at least one element."""
+        columns = tuple(
+            stack(column, name) for column, name in zip(self._columns, self._names, strict=True)
+        )
+        count = len(self._columns[0]) if self._columns else 0
+        self._columns = [[] for _ in self._columns]
+        return Block(self._nesting, columns, count, origin)
+
+    def _begin(self, nesting: Nesting, kinds: list[_Kind]) -> None:
+        if not kinds:
+            raise DatasetError("an element must have at least one array; this one is empty")
+        self._nesting, self._kinds, self._names = nesting, kinds, paths(nesting)
+        self._columns = [[] for _ in kinds]
+
+    def _checked(self, value: Any, index: int) -> Any:
+        assert self._kinds is not None  # an element was there before, or a spec
+        leaf, expected = as_leaf(value, self._names[index]), self._kinds[index]
+        kind = _kind(leaf)
+        if kind[:2] != expected[:2]:
+            raise DatasetError(
+                f"{_leaf(self._names[index])} is {_named(kind)}, but {_named(expected)} before"
+            )
+        return leaf
+
+    def _check_shapes(self, leaves: list[Any]) -> None:
+        assert self._shapes is not None
+        for leaf, shape, name in zip(leaves, self._shapes, self._names, strict=True):
+            found = () if isinstance(leaf, (str, bytes)) else leaf.shape
+            if any(b is not None and a != b for a, b in zip(found, shape, strict=True)):
+                raise DatasetError(f"{_leaf(name)} has shape {found}, expected {shape}")
+
+
+class _Kind(NamedTuple):
+    """What leaves of one place have in common: dtype, axes; and the class of scalars of it."""
+
+    dtype: Any
+    axes: int
+    scalar: type | None
+
+
+def _kind(leaf: Any) -> _Kind:
+    if isinstance(leaf, (str, bytes)):
+        return _Kind(np.dtype(object), 0, type(leaf))
+    if isinstance(leaf, Ragged):
+        return _Kind(Ragged, leaf.values.ndim + 1, None)
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        scalar = type(leaf) if leaf.ndim == 0 and leaf.dtype.kind in "iufb" else None
+        dtype = np.dtype(object) if leaf.dtype.kind in "SU" else leaf.dtype
+        return _Kind(dtype, leaf.ndim, scalar)
+    return _Kind(type(leaf), 0, None)
+
+
+def _named(kind: _Kind) -> str:
+    dtype, axes, _ = kind
+    if axes == 0:
+        return "text" if dtype is np.dtype(object) else f"a scalar of {dtype}"
+    return f"{dtype} with {axes} {'axis' if axes == 1 else 'axes'}"
+
+
+def block_of(structure: Any) -> Block:
+    """Return a block of whole columns, nested in a structure.
+
+    Raises
+    ------
+    DatasetError
+        If there is none, or they differ in their leading axis, naming which.
+    """
+    leaves, nesting = flatten(structure)
+    names = paths(nesting)
+    columns: list[Column] = []
+    for leaf, name in zip(leaves, names, strict=True):
+        column = leaf if isinstance(leaf, Ragged) else as_array(as_leaf(leaf, name))
+        if isinstance(column, np.ndarray) and column.ndim == 0:
+            raise DatasetError(f"{_leaf(name)} is a scalar, which has no rows to be elements")
+        columns.append(column)
+    if not columns:
+        raise DatasetError("there is no array in this structure, so it has no elements")
+    count = len(columns[0])
+    for column, name in zip(columns, names, strict=True):
+        if len(column) != count:
+            raise DatasetError(
+                f"{_leaf(name)} has {len(column)} rows, but {_leaf(names[0])} has {count}"
+            )
+    return Block(nesting, tuple(columns), count)
+
+
+def column_spec(column: Column) -> ArraySpec | None:
+    """Return the spec of the leaves in a column; None if they have none in common."""
+    if isinstance(column, Ragged):
+        return ArraySpec(column.shape[1:], column.dtype)
+    if column.dtype == object and column.ndim == 1:
+        text = all(isinstance(leaf, (str, bytes)) for leaf in column)
+        return ArraySpec((), column.dtype) if text else None
+    return ArraySpec(column.shape[1:], column.dtype)
+
+
+def block_spec(block: Block) -> Spec:
+    """Return the spec of a block's elements; None if they have none in common."""
+    specs = [column_spec(column) for column in block.columns]
+    return None if None in specs else unflatten(block.nesting, iter(specs))

@@ -1,0 +1,69 @@
+"""What an iteration tells all its parts: where random numbers come from, and options. Pure."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+
+from psnb.data.numbers import mixed
+
+AUTOTUNE = -1
+"""A number that psnb is to choose, and to change as it sees fit."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How datasets run.
+
+    Parameters
+    ----------
+    deterministic : bool
+        Whether parallel maps keep the order of elements, unless told otherwise.
+    threads : int or None
+        How many threads a parallel map with ``AUTOTUNE`` has; None: one a processor.
+    """
+
+    deterministic: bool = True
+    threads: int | None = None
+
+    def parallelism(self, asked: int) -> int:
+        """Return how many threads to use."""
+        return asked if asked != AUTOTUNE else self.threads or os.cpu_count() or 1
+
+
+@dataclass
+class Counters:
+    """What an iteration counts; one thread at a time writes."""
+
+    errors_ignored: int = 0
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an iteration hands down from each part to what it reads from.
+
+    Attributes
+    ----------
+    seed : int
+        For shuffles that have none of their own: differs from iteration to iteration, from place
+        to place in the chain and, for datasets in datasets, from element to element.
+    epoch : int
+        0 the first time that a dataset is read; another number each time it is repeated.
+    options : Options
+        Those that the nearest `Dataset.with_options` set.
+    counters : Counters
+        The iteration's own.
+    """
+
+    seed: int
+    epoch: int = 0
+    options: Options = Options()
+    counters: Counters = field(default_factory=Counters)
+
+    def child(self, index: int) -> Context:
+        """Return that of an input."""
+        return replace(self, seed=mixed(self.seed, index))
+
+    def repeated(self, epoch: int) -> Context:
+        """Return that of one more reading; the 0th is like the first."""
+        return replace(self, epoch=mixed(self.epoch, epoch)) if epoch else self

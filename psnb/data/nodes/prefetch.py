@@ -1,0 +1,216 @@
+"""Elements that are read ahead.
+
+Threads: one of its own per iteration, ``psnb-prefetch-…``, reads the input and nobody else does. It
+knows only the channel, so that whoever reads from that can be collected, and ends with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from psnb.data.block import BLOCK, Block
+from psnb.data.context import AUTOTUNE, Context
+from psnb.data.node import Indexed, Node, NodeIterator, State
+from psnb.errors import DatasetError
+
+JOIN_TIMEOUT = 5.0
+"""Seconds that closing waits for the thread, which may be in a function of the user's."""
+
+_DOUBLED_UP_TO = 2048
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, eq=False)
+class Prefetch(Node):
+    """Keeps up to ``buffer_size`` elements."""
+
+    name: ClassVar[str] = "prefetch"
+
+    source: Node
+    buffer_size: int
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin; the thread starts with the first element that is asked for."""
+        if self.buffer_size == 0:
+            return self.source.iterate(context.child(0), state)
+        return _PrefetchIterator(self, context, state)
+
+    def indexed(self) -> Indexed | None:
+        """Return the input's elements: who takes them by number waits for nothing."""
+        return self.source.indexed()
+
+    def cardinality(self) -> int:
+        """Return the input's."""
+        return self.source.cardinality()
+
+    @property
+    def ahead(self) -> int:
+        """Return how many to take at once: they are there, or will be soon."""
+        return 1
+
+
+class _Item(NamedTuple):
+    block: Block | None  # None at the end, and for an error
+    error: BaseException | None
+    after: State  # of the input
+
+
+class Autotuner:
+    """How many elements to keep: doubled when the buffer was full once and is found empty.
+
+    As TensorFlow's ``PrefetchAutotuner``.
+    """
+
+    def __init__(self, buffer_size: int) -> None:
+        self.limit = 1 if buffer_size == AUTOTUNE else buffer_size
+        self._tuned, self._was_full = buffer_size == AUTOTUNE, False
+
+    def taken(self, there: int) -> None:
+        """Note that an element is taken while so many are there."""
+        if not self._tuned:
+            return
+        if there >= self.limit:
+            self._was_full = True
+        elif there == 0 and self._was_full:
+            self._was_full = False
+            self.limit += min(self.limit, _DOUBLED_UP_TO)
+
+
+class _Channel:
+    """What the thread and the reader share."""
+
+    def __init__(self, buffer_size: int) -> None:
+        # Over all below. Nothing is read while it is held.
+        self.changed = threading.Condition()
+        self.items: deque[_Item] = deque()
+        self.count = 0
+        self.tuner = Autotuner(buffer_size)
+        self.closed = False
+
+    def room(self) -> int:
+        """Wait for room; returns 0 when the channel is closed."""
+        with self.changed:
+            while not self.closed and self.count >= self.tuner.limit:
+                self.changed.wait()
+            return 0 if self.closed else self.tuner.limit - self.count
+
+    def put(self, item: _Item) -> None:
+        with self.changed:
+            self.items.append(item)
+            self.count += 1 if item.block is None else item.block.count
+            self.changed.notify_all()
+
+    def get(self) -> _Item | None:
+        """Wait for the next item; returns None when the channel is closed."""
+        with self.changed:
+            self.tuner.taken(self.count)
+            while not self.items and not self.closed:
+                self.changed.notify_all()  # the limit may have grown
+                self.changed.wait()
+            if self.closed:
+                return None
+            item = self.items.popleft()
+            self.count -= 1 if item.block is None else item.block.count
+            self.changed.notify_all()
+            return item
+
+    def close(self) -> None:
+        with self.changed:
+            self.closed = True
+            self.items.clear()
+            self.changed.notify_all()
+
+
+def _read(channel: _Channel, source: NodeIterator, ahead: int) -> None:
+    try:
+        while room := channel.room():
+            try:
+                block = source.next_block(min(room, ahead))
+                item = _Item(block, None, source.state())
+            except DatasetError as error:
+                channel.put(_Item(None, error, source.state()))
+                continue
+            channel.put(item)
+            if block is None:
+                return
+    except BaseException as error:  # ours, or the process ends; the reader raises it
+        channel.put(_Item(None, error, None))
+    finally:
+        source.close()
+
+
+class _PrefetchIterator(NodeIterator):
+    """The state: the input's before the block at hand, and how much of that was returned."""
+
+    def __init__(self, node: Prefetch, context: Context, state: State) -> None:
+        self._before: State
+        self._skip: int
+        self._before, self._skip = state or (None, 0)
+        self._source = node.source.iterate(context.child(0), self._before)
+        self._ahead = max(1, min(node.source.ahead, BLOCK))
+        self._channel = _Channel(node.buffer_size)
+        self._thread: threading.Thread | None = None
+        self._block: Block | None = None
+        self._after: State = None  # the input's, behind the block at hand
+        self._at = 0
+        self._ended = False
+        self._finalizer = weakref.finalize(self, self._channel.close)
+
+    def next_block(self, limit: int) -> Block | None:
+        if self._thread is None:
+            self._start()
+        while self._skip:  # returned before the state was taken
+            block = self._some(self._skip)
+            if block is None:
+                return None
+            self._skip -= block.count
+        return self._some(limit)
+
+    def state(self) -> State:
+        return [self._before, self._at + self._skip]
+
+    def close(self) -> None:
+        self._ended = True
+        self._finalizer()
+        if self._thread is None:
+            self._source.close()
+        elif self._thread is not threading.current_thread():
+            self._thread.join(JOIN_TIMEOUT)
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(
+            target=_read,
+            args=(self._channel, self._source, self._ahead),
+            name=f"psnb-prefetch-{next(_numbers)}",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def _some(self, limit: int) -> Block | None:
+        if self._block is None and not self._receive():
+            return None
+        assert self._block is not None
+        start, self._at = self._at, min(self._at + limit, self._block.count)
+        part = self._block.part(start, self._at)
+        if self._at == self._block.count:
+            self._block, self._before, self._at = None, self._after, 0
+        return part
+
+    def _receive(self) -> bool:
+        """Get the next block; return whether there is one."""
+        item = None if self._ended else self._channel.get()
+        if item is None:
+            return False
+        if item.error is not None:
+            self._ended = not isinstance(item.error, DatasetError)
+            self._before = self._before if self._ended else item.after
+            raise item.error
+        self._block, self._after = item.block, item.after
+        if item.block is None:
+            self._ended, self._before = True, item.after
+        return item.block is not None

@@ -1,0 +1,92 @@
+"""Random numbers that need no memory: the n-th is computed from a key and n. Pure.
+
+The mixing function is that of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
+generators, 2014). So the state of a shuffle is two integers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def mixed(*numbers: int) -> int:
+    """Return a key made of some integers; each combination gives another."""
+    key = 0
+    for number in numbers:
+        key = (key + (number & _MASK) + _GOLDEN) & _MASK
+        key = ((key ^ (key >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        key = ((key ^ (key >> 27)) * 0x94D049BB133111EB) & _MASK
+        key ^= key >> 31
+    return key
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _uniform(key, number):  # type: ignore[no-untyped-def]
+    """Return the n-th number of a key, in [0, 1)."""
+    z = key + (np.uint64(number) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    return np.float64(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@njit(cache=True, nogil=True)
+def _uniforms(key, first, out):  # type: ignore[no-untyped-def]
+    for i in range(out.size):
+        out[i] = _uniform(key, first + i)
+
+
+def uniforms(key: int, first: int, count: int) -> np.ndarray:
+    """Return numbers ``first`` to ``first + count`` of a key, float64 in [0, 1)."""
+    out = np.empty(count)
+    _uniforms(np.uint64(key), first, out)
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _draw(key, first, buffer, size, entering, end, out, slots):  # type: ignore[no-untyped-def]
+    for i in range(out.size):
+        slot = np.int64(_uniform(key, first + i) * size)
+        out[i] = buffer[slot]
+        slots[i] = slot
+        if entering < end:
+            buffer[slot] = entering
+            entering += 1
+        else:
+            size -= 1
+            buffer[slot] = buffer[size]
+    return size, entering
+
+
+def draw(
+    key: int, first: int, buffer: np.ndarray, size: int, entering: int, end: int, count: int
+) -> tuple[np.ndarray, np.ndarray, int, int]:
+    """Draw from a shuffle buffer: each leaves a slot to what enters next, or to the last one.
+
+    Parameters
+    ----------
+    key, first : int
+        The random numbers to use.
+    buffer : numpy.ndarray
+        What is in it, int64; changed.
+    size : int
+        How much of it is in use, at least ``count`` less what enters.
+    entering, end : int
+        What enters: these numbers, in order.
+    count : int
+        How many to draw.
+
+    Returns
+    -------
+    drawn, slots : numpy.ndarray
+        What was drawn, and from where, int64 ``(count,)``.
+    size, entering : int
+        As they are now.
+    """
+    out, slots = np.empty((2, count), np.int64)
+    size, entering = _draw(np.uint64(key), first, buffer, size, entering, end, out, slots)
+    return out, slots, size, entering

@@ -1,0 +1,127 @@
+"""Chains that hypothesis makes up, against lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psnb.data import Dataset
+from tests.data.elements import plain, values
+
+Step = tuple[str, Callable[[Dataset], Dataset], Callable[[list[Any]], list[Any]]]
+
+N = st.integers(1, 5)
+M = st.integers(0, 7)
+
+
+def _cut(items: list[Any], size: int, drop: bool) -> list[list[Any]]:
+    parts = [items[i : i + size] for i in range(0, len(items), size)]
+    return [part for part in parts if len(part) == size or not drop]
+
+
+def _windows(items: list[Any], size: int, shift: int, stride: int) -> list[Any]:
+    found = [items[i : i + (size - 1) * stride + 1 : stride] for i in range(0, len(items), shift)]
+    return [x for window in found for x in window]
+
+
+STEPS = st.one_of(
+    M.map(lambda n: (f"take {n}", lambda d: d.take(n), lambda x: x[:n])),
+    M.map(lambda n: (f"skip {n}", lambda d: d.skip(n), lambda x: x[n:])),
+    st.tuples(N, N).map(
+        lambda p: (
+            f"shard {p}",
+            lambda d: d.shard(max(p), min(p) - 1),
+            lambda x: x[min(p) - 1 :: max(p)],
+        )
+    ),
+    st.integers(0, 3).map(lambda n: (f"repeat {n}", lambda d: d.repeat(n), lambda x: x * n)),
+    N.map(
+        lambda n: (
+            f"filter {n}",
+            lambda d: d.filter(lambda x: x % (n + 1) != 0),
+            lambda x: [each for each in x if each % (n + 1)],
+        )
+    ),
+    N.map(lambda n: (f"map {n}", lambda d: d.map(lambda x: x + n), lambda x: [e + n for e in x])),
+    N.map(
+        lambda n: (
+            f"batched map {n}",
+            lambda d: d.map(lambda x: x + n, batched=True),
+            lambda x: [each + n for each in x],
+        )
+    ),
+    N.map(lambda n: (f"prefetch {n}", lambda d: d.prefetch(n), lambda x: x)),
+    st.tuples(N, st.booleans()).map(
+        lambda p: (
+            f"batch and unbatch {p}",
+            lambda d: d.batch(*p).unbatch(),
+            lambda x: [each for part in _cut(x, *p) for each in part],
+        )
+    ),
+    st.tuples(N, N, N).map(
+        lambda p: (
+            f"window {p}",
+            lambda d: d.window(*p).flat_map(lambda w: w),
+            lambda x: _windows(x, *p),
+        )
+    ),
+    N.map(
+        lambda n: (
+            f"zip with {n} skipped",
+            lambda d: Dataset.zip(d, d.skip(n)).map(lambda a, b: a + b),
+            lambda x: [a + b for a, b in zip(x, x[n:], strict=False)],
+        )
+    ),
+    st.just(("concatenate", lambda d: d.concatenate(d), lambda x: x + x)),
+    st.just(("cache", lambda d: d.cache(), lambda x: x)),
+    N.map(
+        lambda n: (
+            f"enumerate from {n}",
+            lambda d: d.enumerate(n).map(lambda i, x: i * x),
+            lambda x: [i * each for i, each in enumerate(x, n)],
+        )
+    ),
+)
+
+
+@given(st.integers(0, 12), st.lists(STEPS, max_size=4), st.data())
+def test_chains_are_what_lists_would_be_and_resume_anywhere(
+    count: int, steps: list[Step], data: st.DataObject
+) -> None:
+    def make() -> Dataset:
+        dataset = Dataset.range(count)
+        for _, step, _ in steps:
+            dataset = step(dataset)
+        return dataset
+
+    expected = list(range(count))
+    for _, _, model in steps:
+        expected = model(expected)
+    assert values(make()) == expected
+
+    taken = data.draw(st.integers(0, len(expected)))
+    with make().iterator() as iterator:
+        assert [plain(next(iterator)) for _ in range(taken)] == expected[:taken]
+        state = json.loads(json.dumps(iterator.state()))
+    with make().iterator(state) as iterator:
+        assert values(iterator) == expected[taken:]
+
+
+@given(st.integers(0, 40), st.integers(1, 50), st.integers(0, 2**64), st.integers(0, 40))
+def test_shuffles_lose_nothing_and_resume_anywhere(
+    count: int, buffer_size: int, seed: int, taken: int
+) -> None:
+    for source in (Dataset.range(count), Dataset.range(count).filter(lambda _: True)):
+        dataset = source.shuffle(buffer_size, seed)
+        expected = values(dataset)
+        assert sorted(expected) == list(range(count))
+        with dataset.iterator() as iterator:
+            for _ in range(min(taken, count)):
+                next(iterator)
+            state = iterator.state()
+        with dataset.iterator(state) as iterator:
+            assert values(iterator) == expected[taken:]

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from psnb.data import AUTOTUNE, Dataset
+from psnb.errors import DatasetError
+from tests.data.chains import MEMORY, on_disk
+from tests.data.elements import plain, values
+
+Make = Callable[[], Dataset]
+
+
+def check_every_state(make: Make, forget: Callable[[], None] = lambda: None) -> None:
+    with make().iterator() as iterator:
+        states, elements = [json.dumps(iterator.state())], []
+        for element in iterator:
+            elements.append(plain(element))
+            states.append(json.dumps(iterator.state()))
+    assert 0 < len(elements) < 60
+    for taken, state in enumerate(states):
+        forget()
+        with make().iterator(json.loads(state)) as restored:
+            assert values(restored) == elements[taken:], f"after {taken} elements"
+
+
+@pytest.mark.parametrize("make", MEMORY.values(), ids=MEMORY)
+def test_a_restored_iterator_goes_on_at_the_very_next_element(make: Make) -> None:
+    check_every_state(make)
+
+
+@pytest.mark.parametrize("name", ["npy", "npy, several", "list_files"])
+def test_so_does_one_over_files(name: str, tmp_path: Path) -> None:
+    check_every_state(on_disk(tmp_path)[name])
+
+
+def test_so_does_one_over_a_cache_in_files_that_may_be_gone(tmp_path: Path) -> None:
+    make = on_disk(tmp_path)["cache in files"]
+    check_every_state(make)
+    shutil.rmtree(tmp_path / "cache")
+    check_every_state(make, lambda: shutil.rmtree(tmp_path / "cache", ignore_errors=True))
+
+
+@pytest.mark.parametrize("make", MEMORY.values(), ids=MEMORY)
+def test_states_of_restored_iterators_are_as_good(make: Make) -> None:
+    with make().iterator() as iterator:
+        state, elements = iterator.state(), values(iterator)
+    found = []
+    for _ in range(len(elements)):
+        with make().iterator(json.loads(json.dumps(state))) as iterator:
+            found.append(plain(next(iterator)))
+            state = iterator.state()
+    assert found == elements
+
+
+def test_of_a_parallel_map_in_any_order_none_is_lost_nor_twice() -> None:
+    def make() -> Dataset:
+        return Dataset.range(20).map(lambda x: x + 1, num_parallel_calls=4, deterministic=False)
+
+    with make().iterator() as iterator:
+        first = [plain(next(iterator)) for _ in range(7)]
+        state = json.loads(json.dumps(iterator.state()))
+    with make().iterator(state) as iterator:
+        rest = values(iterator)
+    assert sorted(first + rest) == list(range(1, 21))
+
+
+def test_the_number_of_ignored_errors_is_in_the_state() -> None:
+    make = MEMORY["ignore_errors"]
+    with make().iterator() as iterator:
+        for _ in range(7):
+            next(iterator)
+        assert iterator.errors_ignored == 1
+        state = iterator.state()
+    with make().iterator(state) as iterator:
+        assert iterator.errors_ignored == 1
+        values(iterator)
+        assert iterator.errors_ignored == 1
+
+
+def test_a_state_stays_small_while_much_is_held() -> None:
+    dataset = Dataset.range(100_000).map(lambda x: x).shuffle(1000).batch(10).prefetch(4)
+    with dataset.iterator() as iterator:
+        for _ in range(200):
+            next(iterator)
+        assert len(json.dumps(iterator.state())) < 500
+
+
+def test_a_state_of_another_chain_is_refused_with_this_one_drawn() -> None:
+    state = Dataset.range(5).batch(2).iterator().state()
+    with pytest.raises(DatasetError, match=r"(?s)another dataset.*range.*batch\(batch_size=3\)"):
+        Dataset.range(5).batch(3).iterator(state)
+
+
+def test_what_is_no_state_is_refused() -> None:
+    with pytest.raises(DatasetError, match="no state"):
+        Dataset.range(5).iterator({"version": 1})
+    state = Dataset.range(5).iterator().state() | {"version": 99}
+    with pytest.raises(DatasetError, match="version 99"):
+        Dataset.range(5).iterator(state)
+
+
+def test_a_tuned_prefetch_takes_the_state_of_a_fixed_one_for_another_chain() -> None:
+    state = Dataset.range(5).prefetch(2).iterator().state()
+    with pytest.raises(DatasetError, match="another dataset"):
+        Dataset.range(5).prefetch(AUTOTUNE).iterator(state)
