@@ -12,12 +12,16 @@ import itertools
 import math
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from psnb.coordinator.awaiting import join
 from psnb.coordinator.call import pack_call
 from psnb.coordinator.closure import Closure, FunctionRegistry
+from psnb.coordinator.lease_desk import LeaseDesk
+from psnb.coordinator.leased import LeasedDataset, LeasedIterator
+from psnb.coordinator.leases import Progress
 from psnb.coordinator.membership import Membership
 from psnb.coordinator.options import DEFAULT_RETRIES, Options, Pin, options
 from psnb.coordinator.per_worker import PerWorkerDataset, PerWorkerValues, ResourceRegistry
@@ -30,10 +34,15 @@ from psnb.coordinator.steps import Steps, gate_for
 from psnb.coordinator.structure import map_structure
 from psnb.coordinator.timeouts import DRAIN, HEARTBEAT, Timeouts
 from psnb.coordinator.watched import Watched
+from psnb.data import Dataset, sharded
+from psnb.data import splits as cut
 from psnb.errors import ConfigurationError, CoordinatorClosedError
 from psnb.monitor import ProgressLine, Records, wanted
-from psnb.runtime import make_dataset, unpack_error
+from psnb.runtime import InputContext, make_dataset, unpack_error
 from psnb.strategy import ParameterServerStrategy
+
+_AHEAD = 4
+"""Closures of an epoch that are scheduled for each worker: it never waits for the notebook."""
 
 
 class ClusterCoordinator(Watched):
@@ -123,6 +132,7 @@ class ClusterCoordinator(Watched):
         self.strategy = strategy
         self.settings = settings
         self.records = Records.empty(unpack_error)
+        self._desk = LeaseDesk()
         self._functions = FunctionRegistry()
         self._resources = ResourceRegistry(
             self._fetch_per_worker, lambda: membership.wake_all_lanes()
@@ -135,6 +145,7 @@ class ClusterCoordinator(Watched):
             gate_for(strategy.mode),
             lambda step: steps.begin(step),
             self.records.failures.add,
+            self._desk.end,
         )
         weak = weakref.ref(strategy)
 
@@ -149,6 +160,7 @@ class ClusterCoordinator(Watched):
             self._queue,
             self._resources,
             self.records,
+            self._desk,
             settings.timeouts,
             settings.start_delay,
             strategy.mode,
@@ -355,7 +367,13 @@ class ClusterCoordinator(Watched):
             structure,
         )
 
-    def create_per_worker_dataset(self, dataset_or_fn: Any) -> PerWorkerDataset:
+    def create_per_worker_dataset(
+        self,
+        dataset_or_fn: Any,
+        *,
+        sharding: Literal["none", "static", "dynamic"] = "none",
+        splits: int | None = None,
+    ) -> PerWorkerDataset | LeasedDataset:
         """Make a dataset on every worker, also on those that join later.
 
         Parameters
@@ -363,10 +381,18 @@ class ClusterCoordinator(Watched):
         dataset_or_fn : iterable or callable
             An iterable, which is sent to the workers, or a function that makes one there; it may
             take an `InputContext`, which tells the worker's index.
+        sharding : str
+            ``"none"``: every worker sees all of it, as in TensorFlow. ``"static"``, for a
+            `psnb.data.Dataset`: each worker sees its share of the source, by its index and the
+            number of workers when it was connected. ``"dynamic"``, for one too: workers lease parts
+            of it, and every example is used exactly once an epoch, whatever dies; see
+            `LeasedDataset` and `run_epoch`.
+        splits : int, optional
+            Into how many parts it is cut for ``"dynamic"``: eight for each worker if left out.
 
         Returns
         -------
-        PerWorkerDataset
+        PerWorkerDataset or LeasedDataset
             ``iter`` of it makes an iterator on each worker, to be passed to closures. If the
             function raises, closures that use it fail with `ClosureInputError`.
 
@@ -375,8 +401,27 @@ class ClusterCoordinator(Watched):
         SerializationError
             If it cannot be pickled.
         ConfigurationError
-            If it is neither iterable nor callable.
+            If it is neither iterable nor callable, or a chain that cannot be cut.
         """
+        if sharding not in ("none", "static", "dynamic"):
+            raise ConfigurationError(
+                f"sharding must be 'none', 'static' or 'dynamic', found {sharding!r}"
+            )
+        if sharding != "none":
+            if not isinstance(dataset_or_fn, Dataset):
+                raise ConfigurationError(
+                    f"sharding={sharding!r} takes a psnb.data.Dataset, found {dataset_or_fn!r}"
+                )
+            if sharding == "dynamic":
+                wanted = 8 * max(1, self.strategy.num_workers) if splits is None else splits
+                return LeasedDataset(self._resources, self._desk, cut(dataset_or_fn, wanted))
+            sharded(dataset_or_fn, 2, 0)  # raises here rather than on the workers
+            whole = dataset_or_fn
+
+            def share(context: InputContext) -> Dataset:
+                return sharded(whole, context.num_workers, context.worker_index)
+
+            dataset_or_fn = share
         if not callable(dataset_or_fn) and not isinstance(dataset_or_fn, Iterable):
             raise ConfigurationError(
                 "create_per_worker_dataset takes an iterable or a function that makes one, found "
@@ -416,6 +461,54 @@ class ClusterCoordinator(Watched):
         if not callable(fn):
             raise ConfigurationError(f"fn must be callable, found {fn!r}")
         return PerWorkerValues(self._resources, self._define(fn, tuple(args), dict(kwargs or {})))
+
+    def run_epoch(
+        self,
+        fn: Callable[..., Any],
+        iterator: LeasedIterator,
+        args: Iterable[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Progress:
+        """Call a function on the workers until every example of an epoch was used exactly once.
+
+        It schedules ``fn(iterator, *args, **kwargs)``, a few for each worker at a time, until all
+        splits are done, and waits for the last. A call that comes too late for there to be data is
+        over without an error. What a worker that died had taken is used again by the closures that
+        had taken it, under the ids under which servers drop what they have.
+
+        Parameters
+        ----------
+        fn : callable
+            Takes elements with ``next(iterator)``, as many as it likes. It must take as many when
+            it runs again after its worker was lost.
+        iterator : LeasedIterator
+            From ``iter`` of a dataset with ``sharding="dynamic"``.
+        args, kwargs
+            As for `schedule`.
+
+        Returns
+        -------
+        Progress
+            The epoch's end.
+
+        Raises
+        ------
+        Exception
+            As for `join`. What failed closures had taken is there again: ``run_epoch`` with the
+            same iterator goes on.
+        """
+        if not isinstance(iterator, LeasedIterator):
+            raise ConfigurationError(
+                "run_epoch takes iter(coordinator.create_per_worker_dataset(..., "
+                f"sharding='dynamic')), found {iterator!r}"
+            )
+        waiting: deque[RemoteValue] = deque()
+        while not iterator.progress().over:
+            while len(waiting) < _AHEAD * max(1, len(self._membership.statistics())):
+                waiting.append(self.schedule(fn, (iterator, *args), kwargs))
+            waiting.popleft().wait()
+        self.join()
+        return iterator.progress()
 
     def close(self) -> None:
         """Cancel what is queued or in flight, end all lanes, free the workers; idempotent.

@@ -21,6 +21,7 @@ from distributed.comm import Comm
 from psnb.coordinator.closure import Closure
 from psnb.coordinator.duration import Duration
 from psnb.coordinator.lane_state import LaneState, check_lane_transition
+from psnb.coordinator.lease_desk import LeaseDesk
 from psnb.coordinator.load import AHEAD_SECONDS, RECALL_SECONDS, SPREAD_SECONDS, Load
 from psnb.coordinator.per_worker import ResourceRegistry
 from psnb.coordinator.queue import ClosureQueue
@@ -58,6 +59,8 @@ class Lane:
         What the worker must have.
     records : Records
         Where reports go, and what happens is noted.
+    desk : LeaseDesk
+        Who answers what the worker asks about leased datasets.
     timeouts : Timeouts
         How patient to be.
     start_delay : StartDelay
@@ -88,6 +91,7 @@ class Lane:
         queue: ClosureQueue,
         resources: ResourceRegistry,
         records: Records,
+        desk: LeaseDesk,
         timeouts: Timeouts,
         start_delay: StartDelay,
         mode: Mode,
@@ -100,6 +104,7 @@ class Lane:
         self.state = LaneState.CONNECTING
         self.num_workers = num_workers
         self._queue, self._resources, self._records = queue, resources, records
+        self._desk = desk
         self._timeouts, self._start_delay = timeouts, start_delay
         self._mode, self._strategy = mode, strategy
         self._connect, self._on_idle, self._others_starve = connect, on_idle, others_starve
@@ -168,6 +173,7 @@ class Lane:
             kind, text = ended or (None, "the lane was ended")
             if kind is not None:
                 self._note(kind, text, closures)
+            self._desk.lose(self)
             lost = f"worker {self.name!r} at {self.address}: {text}"
             self._queue.put_back(closures, self._threads, lost, self.name)
 
@@ -361,7 +367,7 @@ class Lane:
             "closures": [
                 (
                     *(c.id, c.function.id, c.run.attempt, c.run.commit, c.run.round),
-                    *(c.call.payload, c.call.inputs),
+                    *(c.call.payload, c.call.inputs, self._desk.portions(c.id)),
                 )
                 for c in closures
             ],
@@ -378,6 +384,10 @@ class Lane:
         for when, values in message["reports"]:
             self._records.history.add(when, values)
         self._memory = message.get("memory", self._memory)
+        if (asks := message.get("asks")) is not None and self._stream is not None:
+            number, question = asks
+            answer = self._desk.answer(self, question)
+            self._stream.send({"op": "told", "number": number, "answer": answer})
         outcomes = []
         for closure_id, succeeded, payload, seconds, pushed, staleness in message["results"]:
             closure = self._load.remove(closure_id)

@@ -24,6 +24,7 @@ from distributed.comm import Comm, connect
 from psnb.coordinator.backoff import Backoff
 from psnb.coordinator.lane import Lane
 from psnb.coordinator.lane_state import LaneState
+from psnb.coordinator.lease_desk import LeaseDesk
 from psnb.coordinator.load import RECALL_SECONDS
 from psnb.coordinator.per_worker import ResourceRegistry
 from psnb.coordinator.queue import ClosureQueue
@@ -54,7 +55,7 @@ class Membership:
     workers : callable
         Takes the scheduler's description of the cluster, returns name by address of the workers
         that may run closures.
-    queue, resources, records, timeouts, start_delay, mode, strategy
+    queue, resources, records, desk, timeouts, start_delay, mode, strategy
         Handed to the lanes.
     """
 
@@ -65,6 +66,7 @@ class Membership:
         queue: ClosureQueue,
         resources: ResourceRegistry,
         records: Records,
+        desk: LeaseDesk,
         timeouts: Timeouts,
         start_delay: StartDelay,
         mode: Mode,
@@ -72,6 +74,7 @@ class Membership:
     ) -> None:
         self._client, self._workers = client, workers
         self._queue, self._resources, self._records = queue, resources, records
+        self._desk = desk
         self._timeouts, self._mode, self._strategy = timeouts, mode, strategy
         self._start_delay = start_delay
         self._backoff = Backoff()
@@ -246,6 +249,7 @@ class Membership:
                 self._queue,
                 self._resources,
                 self._records,
+                self._desk,
                 self._timeouts,
                 self._start_delay,
                 self._mode,

@@ -67,6 +67,9 @@ class ClosureQueue:
         Where retries, failures and cancellations are noted; without the lock, too.
     gate : Gate, optional
         Which closures may begin; its own from now on.
+    on_end : callable, optional
+        Called with the id of each closure that has ended for good, and whether it returned; with
+        the lock, likewise.
     on_failure : callable, optional
         Called with worker, closure and pickled exception of each that failed; without the lock.
     on_step : callable, optional
@@ -81,10 +84,11 @@ class ClosureQueue:
         gate: Gate | None = None,
         on_step: Callable[[Step], None] = lambda step: None,
         on_failure: Callable[[str, str, bytes], None] = lambda worker, closure, error: None,
+        on_end: Callable[[int, bool], None] = lambda closure, succeeded: None,
     ) -> None:
         self._max_size = max_size
         self._gate = gate or Gate()
-        self._on_step, self._on_failure = on_step, on_failure
+        self._on_step, self._on_failure, self._on_end = on_step, on_failure, on_end
         self._on_work = on_work
         self._events = EventLog() if events is None else events
         # Not told yet:
@@ -231,7 +235,7 @@ class ClosureQueue:
                     continue
                 if succeeded:
                     self._completed += 1
-                    self._end(closure, pushed=pushed)
+                    self._end(closure, pushed=pushed, succeeded=True)
                     closure.remote.set_status(ClosureStatus.COMPLETED, outcome)
                     if self._dependents:
                         for ready in self._dependents.complete(closure.remote, outcome):
@@ -576,8 +580,9 @@ class ClosureQueue:
         self._end(closure)
         closure.remote.set_status(ClosureStatus.FAILED, error)
 
-    def _end(self, closure: Closure, *, pushed: bool = False) -> None:
+    def _end(self, closure: Closure, *, pushed: bool = False, succeeded: bool = False) -> None:
         if closure.run is not NOT_TAKEN:
+            self._on_end(closure.id, succeeded)
             self._watermark.end(closure.run.commit)
             if not closure.options.detached:
                 self._gate.end(closure, pushed=pushed)

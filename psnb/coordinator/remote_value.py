@@ -105,6 +105,11 @@ class RemoteValue(InputReference):
             return self._value
         raise self.error()
 
+    def wait(self) -> None:
+        """Wait for the closure's end, however it ends."""
+        with self._condition:
+            self._condition.wait_for(self.done)
+
     def error(self) -> BaseException:
         """Return what `fetch` raises, made anew; for closures that failed or were cancelled."""
         chain = [self]  # a loop, not a recursion: there may be thousands of dependents in a row

@@ -6,6 +6,7 @@ from psnb.data.iterator import DatasetIterator
 from psnb.data.nodes import FileRange, Format
 from psnb.data.ragged import Ragged
 from psnb.data.spec import ArraySpec, DatasetSpec
+from psnb.data.splits import sharded, splits
 
 __all__ = [
     "AUTOTUNE",
@@ -17,4 +18,6 @@ __all__ = [
     "Format",
     "Options",
     "Ragged",
+    "sharded",
+    "splits",
 ]

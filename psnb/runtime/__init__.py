@@ -16,7 +16,7 @@ from psnb.runtime.packing import (
     unpack_error,
 )
 from psnb.runtime.plugin import Runtime
-from psnb.runtime.resources import make_dataset, make_iterator
+from psnb.runtime.resources import make_dataset, make_iterator, make_leased_iterator
 from psnb.runtime.session import HANDLER
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "loads",
     "make_dataset",
     "make_iterator",
+    "make_leased_iterator",
     "pack_error",
     "report",
     "unpack_error",

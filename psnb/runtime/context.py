@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from psnb.errors import ConfigurationError
+from psnb.runtime.leasing import Taking
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class WorkerContext:
     attempt: int
     send_report: Callable[[float, dict[str, float]], None]
     cancellation: Cancellation = field(default_factory=Cancellation)
+    taking: Taking | None = None
 
     @property
     def cancelled(self) -> bool:

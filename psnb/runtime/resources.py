@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from psnb.errors import ClosureInputError
 from psnb.runtime.context import InputContext, worker_context
+from psnb.runtime.leasing import LeasedIterator, Split, Taking
 
 
 class SharedIterator:
@@ -52,6 +53,21 @@ def make_dataset(dataset: Any) -> Any:
 def make_iterator(dataset: Any) -> SharedIterator:
     """Return a new iterator over the dataset of this worker."""
     return SharedIterator(iter(dataset))
+
+
+def make_leased_iterator(splits: Sequence[Split], epoch: int) -> LeasedIterator:
+    """Return the worker's part in an epoch over leased splits."""
+    return LeasedIterator(splits, epoch, _taking)
+
+
+def _taking() -> Taking:
+    taking = worker_context().taking
+    if taking is None:
+        raise ClosureInputError(
+            "a dataset with sharding='dynamic' is read in closures only, not while another "
+            "per-worker value is made"
+        )
+    return taking
 
 
 class Resources:

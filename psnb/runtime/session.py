@@ -11,12 +11,14 @@ Messages from the coordinator::
     {"op": "release", "ids": [int]}                                      forget such values
     {"op": "run", "settled_below": int,                      run closures; functions come once,
      "closures": [(id, function id, attempt, commit number,  and of closures below that commit
-                   round, payload, [payload of an input])],  number nothing is expected any more
+                   round, payload, [payload of an input],    number nothing is expected any more;
+                  [portion taken before])],                 see `psnb.runtime.leasing`
      "functions": {id: (name, payload)}, "forget": [id],
      "workers": int}                                         how many there are now
     {"op": "recall", "ids": [int]}                           return those that are not begun
     {"op": "cancel", "ids": [int]}                           likewise, and tell the others to stop
     {"op": "flush"}                                          send servers what is held here
+    {"op": "told", "number": int, "answer": object}          the answer to a question
 
 and back, at least every ``beat`` seconds as a sign of life::
 
@@ -27,6 +29,7 @@ and back, at least every ``beat`` seconds as a sign of life::
      "leaving": bool}                                        Dask closes the worker: send no more
     {..., "flushed": (error, staleness)}                     servers have what was held, or why not
     {..., "memory": int}                                     bytes that the process takes
+    {..., "asks": (number, question)}                        what closures want of leased datasets
 
 Threads: the event loop reads and writes the connection; ``psnb-closure`` threads, as many as the
 Dask worker has, run the work in the order in which it came. They hand over results through
@@ -39,10 +42,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -53,6 +58,7 @@ from distributed.comm import Comm
 from psnb.errors import CancelledError
 from psnb.parameters import CommitId, LocalCopies, Round, Transport, Updates, buffered
 from psnb.runtime.context import Cancellation, WorkerContext, entered
+from psnb.runtime.leasing import Taking
 from psnb.runtime.outbox import Outbox
 from psnb.runtime.packing import dumps, loads, pack_error, shorten_call
 from psnb.runtime.resources import Resources
@@ -138,6 +144,8 @@ class Session:
         # has one for all.
         self._cancellations: dict[int, Cancellation] = {}
         self._making = Cancellation()
+        self._questions = itertools.count()
+        self._asked: dict[int, Future[Any]] = {}  # each operation on a dict is atomic
         self._ended = asyncio.Event()
         self._threads = [
             threading.Thread(target=self._loop, name=f"psnb-closure-{i}", daemon=True)
@@ -179,6 +187,8 @@ class Session:
         for cancellation in (self._making, *list(self._cancellations.values())):
             cancellation.requested = True
         self._ended.set()
+        for number in list(self._asked):
+            self._answer(number, CancelledError("the coordinator has closed, or is out of reach"))
         self._resources.clear()
         self._functions.clear()
         for _ in self._threads:
@@ -234,6 +244,8 @@ class Session:
                 for closure_id in message["ids"]:
                     if (cancellation := self._cancellations.get(closure_id)) is not None:
                         cancellation.requested = True
+            case "told":
+                self._answer(message["number"], message["answer"])
             case "flush":
                 self._work.put(self._flush)
             case "define":
@@ -263,7 +275,27 @@ class Session:
                 work()
             del work  # not held while waiting for the next
 
-    def _context(self, attempt: int, cancellation: Cancellation) -> WorkerContext:
+    def _ask(self, question: tuple[Any, ...]) -> Future[Any]:
+        number, future = next(self._questions), Future[Any]()
+        self._asked[number] = future
+        if self._closed:  # looked at after it was put there, as `close` does it the other way
+            self._answer(number, CancelledError("the coordinator has closed, or is out of reach"))
+        else:
+            self._send([], [], asks=(number, question))
+        return future
+
+    def _answer(self, number: int, answer: Any) -> None:
+        future = self._asked.pop(number, None)
+        if future is None:
+            return
+        if isinstance(answer, BaseException):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    def _context(
+        self, attempt: int, cancellation: Cancellation, taking: Taking | None = None
+    ) -> WorkerContext:
         return WorkerContext(
             self._index,
             self._num_workers,
@@ -271,6 +303,7 @@ class Session:
             attempt,
             self._outbox.add_report,
             cancellation,
+            taking,
         )
 
     def _define(self, resource_id: int, payload: bytes) -> None:
@@ -290,6 +323,7 @@ class Session:
         round_number: int | None,
         payload: bytes,
         inputs: Sequence[bytes],
+        portions: Sequence[Sequence[Any]],
     ) -> None:
         start = time.perf_counter()
         args: tuple[Any, ...] = ()
@@ -297,12 +331,14 @@ class Session:
         copies, staleness = self._copies, None
         turn = None if round_number is None else Round(self._strategy, round_number)
         updates = Updates(counted=copies is None, turn=turn, way=copies)
+        taking = Taking(closure_id, self._ask, portions)
         try:
-            context = self._context(attempt, self._cancellations[closure_id])
+            context = self._context(attempt, self._cancellations[closure_id], taking)
             with entered(context), buffered(updates):
                 if payload:
                     args, kwargs = loads(payload, self._resources.get, inputs)
-                value = function.get()(*args, **kwargs)
+                value = self._call(function, args, kwargs, updates, taking)
+            taking.settle()
             packed = b"" if value is None else dumps(value, f"the result of {function.name}")
             if updates:
                 if self._closed:
@@ -327,6 +363,22 @@ class Session:
         del self._cancellations[closure_id]
         pushed = succeeded and updates.pushed
         self._outbox.add_result((closure_id, succeeded, packed, seconds, pushed, staleness))
+
+    def _call(
+        self,
+        function: _Function,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        updates: Updates,
+        taking: Taking,
+    ) -> Any:
+        try:
+            return function.get()(*args, **kwargs)
+        except StopIteration:
+            # Of a leased dataset, for which the closure came too late: it has nothing to do.
+            if not taking.ended or updates:
+                raise
+            return None
 
     def _flush(self) -> None:
         error, staleness = b"", None

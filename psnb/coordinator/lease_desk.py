@@ -1,0 +1,94 @@
+"""LeaseDesk: the leases of all epochs of a coordinator's datasets. Pure, thread-safe.
+
+Lanes bring workers' questions here, the queue says how closures have ended, and the notebook reads
+how far an epoch is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from psnb.coordinator.leases import LeaseBook, Progress
+
+
+class LeaseDesk:
+    """Finds the book of each question."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the two dicts; held while a book is written
+        self._books: dict[int, LeaseBook] = {}
+        self._users: dict[int, set[int]] = {}  # the epochs that a closure has taken from
+        self._numbers = itertools.count(1)
+
+    def open(self, splits: int) -> int:
+        """Begin an epoch over so many splits; return its number."""
+        with self._lock:
+            number = next(self._numbers)
+            self._books[number] = LeaseBook(splits)
+            return number
+
+    def close(self, epoch: int) -> None:
+        """Forget an epoch; also in the middle of a garbage collection."""
+        self._books.pop(epoch, None)  # atomic: the lock may be this very thread's
+
+    def progress(self, epoch: int) -> Progress:
+        """Return how far an epoch is."""
+        return self._books[epoch].progress()
+
+    def answer(self, holder: Hashable, question: Sequence[Any]) -> Any:
+        """Answer a worker.
+
+        Parameters
+        ----------
+        holder : hashable
+            The worker's session.
+        question : sequence
+            ``("lease", epoch)``: answered with the lease's number, split, state and count, or None.
+            ``("take", epoch, lease, closure, count, before, after, ended)``: see `LeaseBook.take`.
+        """
+        verb, epoch, *rest = question
+        with self._lock:
+            book = self._books.get(epoch)
+            if book is None:
+                return None if verb == "lease" else False
+            if verb == "lease":
+                found = book.lease(holder)
+                if found is None:
+                    return None
+                number, piece = found
+                return number, piece.split, piece.state, piece.count
+            number, closure, count, before, after, ended = rest
+            taken = book.take(holder, number, closure, count, before, after, ended)
+            if taken:
+                self._users.setdefault(closure, set()).add(epoch)
+            return taken
+
+    def portions(self, closure: int) -> list[tuple[int, int, Any, int | None]]:
+        """Return what a closure has taken before: epoch, split, state and count of each portion."""
+        if closure not in self._users:
+            return []
+        with self._lock:
+            return [
+                (epoch, piece.split, piece.state, piece.count)
+                for epoch in sorted(self._users.get(closure, ()))
+                if epoch in self._books
+                for piece in self._books[epoch].portions(closure)
+            ]
+
+    def end(self, closure: int, succeeded: bool) -> None:
+        """Note that a closure has ended for good; cheap for those that took nothing."""
+        if closure not in self._users:
+            return
+        with self._lock:
+            for epoch in self._users.pop(closure, ()):
+                if epoch in self._books:
+                    self._books[epoch].end(closure, succeeded=succeeded)
+
+    def lose(self, holder: Hashable) -> None:
+        """Note that a worker's session is over."""
+        with self._lock:
+            for book in list(self._books.values()):
+                book.lose(holder)

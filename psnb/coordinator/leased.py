@@ -1,0 +1,71 @@
+"""Datasets that are read by leases: every example is used exactly once an epoch."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+from psnb.coordinator.lease_desk import LeaseDesk
+from psnb.coordinator.leases import Progress
+from psnb.coordinator.per_worker import PerWorkerIterator, ResourceRegistry
+from psnb.data import Dataset
+from psnb.errors import ConfigurationError
+from psnb.runtime import make_leased_iterator
+
+
+class LeasedIterator(PerWorkerIterator):
+    """One epoch; closures take from it with ``next``, and the workers share its splits.
+
+    A closure that finds nothing left, or nothing at the moment, gets a StopIteration; if it lets
+    that out before it has written anything, it is over without an error.
+    """
+
+    def __init__(
+        self, registry: ResourceRegistry, desk: LeaseDesk, splits: Sequence[Dataset]
+    ) -> None:
+        self._epoch = desk.open(len(splits))
+        self._desk = desk
+        number = registry.define(make_leased_iterator, (list(splits), self._epoch), {})
+        super().__init__(registry, number)
+        weakref.finalize(self, desk.close, self._epoch)
+
+    def progress(self) -> Progress:
+        """Return how far the epoch is; cheap, any thread."""
+        return self._desk.progress(self._epoch)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every example was used."""
+        return self.progress().over
+
+
+class LeasedDataset:
+    """A dataset whose parts workers lease; ``iter`` of it begins an epoch.
+
+    Thread-safe.
+    """
+
+    def __init__(
+        self, registry: ResourceRegistry, desk: LeaseDesk, splits: Sequence[Dataset]
+    ) -> None:
+        self._registry, self._desk, self._splits = registry, desk, splits
+        self._latest: LeasedIterator | None = None
+
+    def __iter__(self) -> LeasedIterator:
+        self._latest = LeasedIterator(self._registry, self._desk, self._splits)
+        return self._latest
+
+    def progress(self) -> Progress:
+        """Return how far the epoch that was begun last is: splits done, leased, left, and visits.
+
+        Raises
+        ------
+        ConfigurationError
+            If none was begun.
+        """
+        if self._latest is None:
+            raise ConfigurationError("no epoch was begun: iterator = iter(dataset)")
+        return self._latest.progress()
+
+    def __repr__(self) -> str:
+        return f"<psnb.LeasedDataset of {len(self._splits)} splits>"

@@ -1,0 +1,197 @@
+"""Leases: who reads which part of a dataset, so that each example counts once an epoch. Pure.
+
+A dataset is cut into splits. A worker leases one, and tells of each closure what it takes from it
+*before* the closure's effect can reach a server. So when a worker dies, the book knows of every
+closure in flight what it may have used: the closure runs again on that very portion, under the id
+under which servers drop what they have, and the rest of the split is leased to somebody else. A
+closure that raised has had no effect, and its portions are leased anew. A split is done when all of
+it was used by closures that have ended well, and the epoch is over when all splits are.
+
+After the data service of TensorFlow (``tf.data.service``, dynamic sharding), which hands out splits
+too, but at most once: what a dead worker had begun is not visited again.
+
+Thread-safe: the coordinator's event loop writes, anybody reads `progress`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from psnb.errors import InternalError
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a split that is to be read.
+
+    Attributes
+    ----------
+    split : int
+        Which split.
+    state : object
+        Where to begin: what the split's iterator returned as its state; None for the beginning.
+    count : int or None
+        How many elements; None for all up to the split's end.
+    """
+
+    split: int
+    state: Any = None
+    count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """An epoch at one moment.
+
+    Attributes
+    ----------
+    done, leased, left : int
+        Splits that were used to the end, those of which a part is read or in use, and the rest.
+    visits : int
+        Elements that were used by closures that have ended well: batches, if it is batched.
+    """
+
+    done: int
+    leased: int
+    left: int
+    visits: int
+
+    @property
+    def over(self) -> bool:
+        """Whether all is done."""
+        return not self.leased and not self.left
+
+
+@dataclass
+class _Lease:
+    holder: Hashable
+    piece: Piece
+    state: Any
+    left: int | None
+
+
+@dataclass
+class _Split:
+    open: int = 1  # pieces, leases and portions that are not done
+    begun: bool = False
+
+
+class LeaseBook:
+    """The leases of one epoch.
+
+    Parameters
+    ----------
+    splits : int
+        How many there are.
+    """
+
+    def __init__(self, splits: int) -> None:
+        self._lock = threading.Lock()  # guards everything here, for a moment each
+        self._free = deque(Piece(index) for index in range(splits))
+        self._splits = [_Split() for _ in range(splits)]
+        self._leases: dict[int, _Lease] = {}
+        self._closures: dict[int, list[Piece]] = {}
+        self._number = 0
+        self._visits = 0
+
+    def lease(self, holder: Hashable) -> tuple[int, Piece] | None:
+        """Give a piece to a holder, with the number of the lease; None if none is free now.
+
+        None may become free again, when a worker dies or a closure raises: see `progress`.
+        """
+        with self._lock:
+            if not self._free:
+                return None
+            piece = self._free.popleft()
+            self._splits[piece.split].begun = True
+            number, self._number = self._number, self._number + 1
+            self._leases[number] = _Lease(holder, piece, piece.state, piece.count)
+            return number, piece
+
+    def take(
+        self,
+        holder: Hashable,
+        number: int,
+        closure: int,
+        count: int,
+        before: Any,
+        after: Any,
+        ended: bool,
+    ) -> bool:
+        """Note that a closure is going to use the next elements of a lease.
+
+        Parameters
+        ----------
+        holder : hashable
+            Whose lease it is.
+        number : int
+            Of the lease.
+        closure : int
+            Which closure, the same for all its attempts.
+        count : int
+            How many elements; 0 where there was only the end left to be found.
+        before, after : object
+            The iterator's state before and after them.
+        ended : bool
+            Whether the piece has none after them.
+
+        Returns
+        -------
+        bool
+            False if the holder does not have the lease (any more): the closure must not go on.
+        """
+        with self._lock:
+            lease = self._leases.get(number)
+            if lease is None or lease.holder != holder:
+                return False
+            split = self._splits[lease.piece.split]
+            if count:
+                portion = Piece(lease.piece.split, before, count)
+                self._closures.setdefault(closure, []).append(portion)
+                split.open += 1
+            lease.state = after
+            if lease.left is not None:
+                lease.left -= count
+            if ended or lease.left == 0:
+                del self._leases[number]
+                split.open -= 1
+            return True
+
+    def portions(self, closure: int) -> tuple[Piece, ...]:
+        """Return what a closure has taken before, in order: it is to use that if it runs again."""
+        with self._lock:
+            return tuple(self._closures.get(closure, ()))
+
+    def end(self, closure: int, *, succeeded: bool) -> None:
+        """Note that a closure has ended for good: its portions are done, or free again."""
+        with self._lock:
+            for portion in self._closures.pop(closure, ()):
+                if succeeded:
+                    self._splits[portion.split].open -= 1
+                    self._visits += portion.count or 0
+                else:
+                    self._free.append(portion)
+
+    def lose(self, holder: Hashable) -> None:
+        """Note that a holder is gone: what is left of its leases is free again.
+
+        Its closures keep their portions: they run again elsewhere, or end.
+        """
+        with self._lock:
+            for number, lease in list(self._leases.items()):
+                if lease.holder == holder:
+                    del self._leases[number]
+                    self._free.appendleft(Piece(lease.piece.split, lease.state, lease.left))
+
+    def progress(self) -> Progress:
+        """Return how far the epoch is."""
+        with self._lock:
+            done = sum(not split.open for split in self._splits)
+            left = sum(not split.begun for split in self._splits)
+            if any(split.open < 0 for split in self._splits):
+                raise InternalError("a split was done more often than it was begun")
+            return Progress(done, len(self._splits) - done - left, left, self._visits)

@@ -1,0 +1,191 @@
+"""Leased datasets inside a worker: iterators that ask the coordinator which part to read.
+
+Closure threads share an iterator. What a closure takes is told to the coordinator at once, and its
+answers are waited for before the closure's effect leaves the worker (`Taking.settle`), so that the
+round trip hides behind the closure's own work.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+from psnb.errors import CancelledError
+
+ASK_TIMEOUT = 60.0
+"""Seconds in which the coordinator answers; where it cannot, the session ends long before."""
+
+Portion = tuple[int, int, Any, int]
+"""Epoch, split, state of the split's iterator, and number of elements."""
+
+
+class Taking:
+    """What one attempt at a closure takes from leased datasets; its thread's alone.
+
+    Parameters
+    ----------
+    closure : int
+        The closure.
+    ask : callable
+        Sends a question to the coordinator, and returns the answer's future.
+    portions : sequence of Portion
+        What earlier attempts have taken: this one begins with it.
+
+    Attributes
+    ----------
+    ended : bool
+        Whether it was told that there is nothing to take.
+    """
+
+    def __init__(
+        self,
+        closure: int,
+        ask: Callable[[tuple[Any, ...]], Future[Any]],
+        portions: Iterable[Sequence[Any]],
+    ) -> None:
+        self._closure, self._ask = closure, ask
+        self._again = deque(tuple(portion) for portion in portions)
+        self._answers: list[Future[Any]] = []
+        self.ended = False
+
+    def again(self, epoch: int) -> tuple[int, Any, int] | None:
+        """Return the next portion to be taken again from an epoch: split, state and count."""
+        for portion in self._again:
+            if portion[0] == epoch:
+                self._again.remove(portion)
+                return portion[1:]
+        return None
+
+    def lease(self, epoch: int) -> tuple[int, int, Any, int | None] | None:
+        """Ask for a lease: its number, split, state and count; None if there is nothing now."""
+        found: tuple[int, int, Any, int | None] | None
+        found = self._ask(("lease", epoch)).result(ASK_TIMEOUT)
+        return found
+
+    def take(
+        self, epoch: int, lease: int, count: int, before: Any, after: Any, ended: bool
+    ) -> None:
+        """Tell that the next elements of a lease are taken; does not wait."""
+        question = ("take", epoch, lease, self._closure, count, before, after, ended)
+        self._answers.append(self._ask(question))
+
+    def settle(self) -> None:
+        """Wait until the coordinator knows everything.
+
+        Raises
+        ------
+        CancelledError
+            If it has given this worker up.
+        """
+        for answer in self._answers:
+            if not answer.result(ASK_TIMEOUT):
+                raise CancelledError("the coordinator has given this worker up")
+
+
+class Iterated(Protocol):
+    """An iterator with a state."""
+
+    def __next__(self) -> Any:
+        """Return the next element."""
+
+    def state(self) -> Any:
+        """Return where it is."""
+
+    def close(self) -> None:
+        """End what it has opened."""
+
+
+class Split(Protocol):
+    """A dataset that can be gone through from a state on."""
+
+    def iterator(self, state: Any = None) -> Iterated:
+        """Return an iterator."""
+
+
+class LeasedIterator:
+    """An epoch over the splits that this worker leases; closure threads share it.
+
+    Parameters
+    ----------
+    splits : sequence of Split
+        All of the dataset.
+    epoch : int
+        The coordinator's number of it.
+    taking : callable
+        Returns what the closure of the calling thread takes.
+    """
+
+    def __init__(self, splits: Sequence[Split], epoch: int, taking: Callable[[], Taking]) -> None:
+        self._splits, self._epoch, self._taking = splits, epoch, taking
+        self._lock = threading.Lock()  # one thread at a time in the iterators and the fields below
+        self._lease = -1
+        self._iterator: Iterated | None = None
+        self._left: int | None = None
+        self._before: Any = None
+        # Of a closure that runs again, by its `Taking`.
+        self._again: WeakKeyDictionary[Taking, tuple[Iterated, int]] = WeakKeyDictionary()
+
+    def __iter__(self) -> LeasedIterator:
+        return self
+
+    def __next__(self) -> Any:
+        taking = self._taking()
+        with self._lock:
+            found = self._next_again(taking)
+            return found[0] if found else self._next(taking)
+
+    def _next_again(self, taking: Taking) -> tuple[Any] | None:
+        """Return the next element of what the closure had taken before, if there is one."""
+        if taking not in self._again:
+            portion = taking.again(self._epoch)
+            if portion is None:
+                return None
+            split, state, count = portion
+            self._again[taking] = self._splits[split].iterator(state), count
+        iterator, left = self._again[taking]
+        element = next(iterator)
+        if left == 1:
+            iterator.close()
+            del self._again[taking]
+        else:
+            self._again[taking] = iterator, left - 1
+        return (element,)
+
+    def _next(self, taking: Taking) -> Any:
+        while True:
+            iterator = self._iterator or self._begin(taking)
+            before = self._before
+            try:
+                element = next(iterator)
+            except StopIteration:
+                self._end()
+                taking.take(self._epoch, self._lease, 0, before, before, True)
+                continue
+            finally:
+                self._before = iterator.state()
+            if self._left is not None:
+                self._left -= 1
+            ended = self._left == 0
+            if ended:
+                self._end()
+            taking.take(self._epoch, self._lease, 1, before, self._before, ended)
+            return element
+
+    def _begin(self, taking: Taking) -> Iterated:
+        lease = taking.lease(self._epoch)
+        if lease is None:
+            taking.ended = True
+            raise StopIteration
+        self._lease, split, state, self._left = lease
+        self._iterator = self._splits[split].iterator(state)
+        self._before = self._iterator.state()
+        return self._iterator
+
+    def _end(self) -> None:
+        if self._iterator is not None:
+            self._iterator.close()
+        self._iterator = None

@@ -1,0 +1,124 @@
+"""Leases: every element of a dataset is used once an epoch, whoever dies."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psnb.coordinator.leases import LeaseBook, Piece
+
+
+def test_splits_are_leased_in_order_and_done_when_their_closures_have_ended() -> None:
+    book = LeaseBook(2)
+    assert book.lease("a") == (0, Piece(0))
+    assert book.take("a", 0, closure=7, count=3, before=None, after={"at": 3}, ended=True)
+    assert (book.progress().done, book.progress().leased, book.progress().left) == (0, 1, 1)
+    book.end(7, succeeded=True)
+    assert (book.progress().done, book.progress().visits) == (1, 3)
+
+
+def test_the_rest_of_a_dead_workers_lease_goes_to_the_next() -> None:
+    book = LeaseBook(1)
+    book.lease("a")
+    book.take("a", 0, closure=7, count=3, before=None, after={"at": 3}, ended=False)
+    book.lose("a")
+    assert book.lease("b") == (1, Piece(0, {"at": 3}))
+
+
+def test_a_closure_that_runs_again_uses_what_it_had_taken() -> None:
+    book = LeaseBook(1)
+    book.lease("a")
+    book.take("a", 0, closure=6, count=1, before={"at": 0}, after={"at": 1}, ended=False)
+    book.take("a", 0, closure=7, count=3, before={"at": 1}, after={"at": 4}, ended=False)
+    book.lose("a")
+    assert book.portions(7) == (Piece(0, {"at": 1}, 3),)
+
+
+def test_what_a_failed_closure_had_taken_is_leased_anew() -> None:
+    book = LeaseBook(1)
+    book.lease("a")
+    book.take("a", 0, closure=7, count=3, before=None, after={"at": 3}, ended=True)
+    assert book.lease("a") is None
+    book.end(7, succeeded=False)
+    assert book.lease("b") == (1, Piece(0, None, 3))
+    assert not book.progress().over
+
+
+def test_who_was_given_up_cannot_take_any_more() -> None:
+    book = LeaseBook(1)
+    book.lease("a")
+    book.lose("a")
+    assert not book.take("a", 0, closure=7, count=1, before=None, after=None, ended=False)
+
+
+def test_an_empty_split_is_done_when_its_end_is_found() -> None:
+    book = LeaseBook(1)
+    book.lease("a")
+    assert book.take("a", 0, closure=7, count=0, before=None, after=None, ended=True)
+    assert book.progress().over
+
+
+def test_a_returned_portion_ends_after_its_count() -> None:
+    book = LeaseBook(1)
+    book.lease("a")
+    book.take("a", 0, closure=7, count=2, before=None, after=2, ended=True)
+    book.end(7, succeeded=False)
+    number, piece = book.lease("b") or pytest.fail("it is free again")
+    assert piece.count == 2
+    book.take("b", number, closure=8, count=2, before=None, after=2, ended=False)
+    book.end(8, succeeded=True)
+    assert book.progress().over
+
+
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 20), min_size=1, max_size=6))
+def test_every_element_is_used_once_whatever_happens(seed: int, sizes: list[int]) -> None:
+    random_ = random.Random(seed)
+    book = LeaseBook(len(sizes))
+    used = [[0] * size for size in sizes]  # by closures that have ended well
+    holders = {f"w{i}": None for i in range(3)}  # type: dict[str, tuple[int, Piece, int] | None]
+    running: dict[int, str] = {}
+    closures = 0
+
+    def use(portions: tuple[Piece, ...]) -> None:
+        for portion in portions:
+            start = portion.state or 0
+            for position in range(start, start + (portion.count or 0)):
+                used[portion.split][position] += 1
+
+    for _ in range(5000):
+        if book.progress().over and not running:
+            break
+        holder = random_.choice(list(holders))
+        match random_.choice(["step", "step", "step", "end", "fail", "die"]):
+            case "step":
+                lease = holders[holder]
+                if lease is None:
+                    found = book.lease(holder)
+                    if found is None:
+                        continue
+                    lease = (*found, found[1].state or 0)
+                number, piece, at = lease
+                first = piece.state or 0
+                end = sizes[piece.split] if piece.count is None else first + piece.count
+                count = min(random_.randint(1, 4), end - at)
+                ended = at + count == end
+                assert book.take(holder, number, closures, count, at, at + count, ended)
+                running[closures] = holder
+                closures += 1
+                holders[holder] = None if ended else (number, piece, at + count)
+            case "end" | "fail" as how if running:
+                closure = random_.choice(list(running))
+                del running[closure]
+                if how == "end":
+                    use(book.portions(closure))
+                book.end(closure, succeeded=how == "end")
+            case "die":
+                book.lose(holder)
+                holders[holder] = None  # its closures run again elsewhere, on their portions
+    else:
+        pytest.fail("the epoch does not end")
+    assert used == [[1] * size for size in sizes]
+    assert book.progress().visits == sum(sizes)
