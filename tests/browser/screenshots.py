@@ -100,7 +100,7 @@ def main(folder: Path) -> None:
         sync_playwright() as playwright,
     ):
         browser = launch(playwright)
-        page = browser.new_page(viewport={"width": 1400, "height": 2400})
+        page = browser.new_page(viewport={"width": 1400, "height": 1750})
         take(lab, page, client.scheduler.address, folder)
         browser.close()
 
