@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -517,7 +516,7 @@ class ClusterCoordinator(Watched):
         strategy and its parameters stay; `ClusterCoordinator` makes a new coordinator for them.
         """
         if self._finalizer.alive:
-            self._elapsed = time.monotonic() - self._started
+            self._note_end()
             self._finalizer()
             self.strategy.forget_coordinator(self)
             self._stop_views()

@@ -32,6 +32,7 @@ from psnb.monitor import (
     LiveView,
     Records,
     Statistics,
+    WorkerStatistics,
     in_notebook,
     kernel_id,
     plot,
@@ -73,6 +74,7 @@ class Watched:
     def _watch_from_now_on(self) -> None:
         self._started, self._began = time.monotonic(), time.time()
         self._elapsed: float | None = None  # when it was closed
+        self._last_workers: tuple[WorkerStatistics, ...] | None = None  # likewise
         self._view = LiveView()
         self._managing = threading.Lock()  # guards the next
         self._manager: Manager | None = None
@@ -81,6 +83,11 @@ class Watched:
     def _tell_panels(self) -> None:
         """Let panels find it; once all is there that they may ask for."""
         self._link = tell_panels(self, self.strategy.client)
+
+    def _note_end(self) -> None:
+        """Keep what is to be told of it for good; before its lanes end."""
+        self._elapsed = time.monotonic() - self._started
+        self._last_workers = self._membership.statistics()
 
     def _stop_views(self) -> None:
         self._view.stop()
@@ -130,7 +137,7 @@ class Watched:
         records = self.records
         workers = tuple(
             replace(each, last_error=records.failures.last_of(each.name)) if each.failed else each
-            for each in self._membership.statistics()
+            for each in self._last_workers or self._membership.statistics()
         )
         rate = sum(worker.closures_per_second for worker in workers)
         left = queue.queued + queue.in_flight

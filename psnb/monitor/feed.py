@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from psnb.monitor.history import Points
+from psnb.monitor.history import EXAMPLES, Points
 from psnb.monitor.protocol import (
     VERSION,
     Checkpoint,
@@ -174,7 +174,8 @@ class Feed:
         news = []
         for name, metric in statistics.metrics.items():
             count, thinnings, told = self._told.get(name, (-1, 0, 0))
-            if count == metric.count:
+            # Examples are told as their rate, in the summary: a chart of batch sizes helps nobody.
+            if count == metric.count or name == EXAMPLES:
                 continue
             points = source.records.history.points(name, thinnings, told)
             self._told[name] = metric.count, points.thinnings, points.start + len(points.steps)

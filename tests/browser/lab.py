@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -78,9 +79,12 @@ class Lab:
     def end_kernels(self) -> None:
         """End all kernels, with the clusters that they have started."""
         for kernel in self.api("kernels"):
-            if kernel["execution_state"] == "busy":
-                self.api(f"kernels/{kernel['id']}/interrupt", "POST")
-            self.api(f"kernels/{kernel['id']}", "DELETE")
+            # One that was killed may be started again, or be gone, at this very moment.
+            with suppress(urllib.error.HTTPError):
+                if kernel["execution_state"] == "busy":
+                    self.api(f"kernels/{kernel['id']}/interrupt", "POST")
+            with suppress(urllib.error.HTTPError):
+                self.api(f"kernels/{kernel['id']}", "DELETE")
 
 
 @contextmanager

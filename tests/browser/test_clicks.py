@@ -105,7 +105,7 @@ def test_a_learning_rate_takes_effect_on_the_next_update(
     )
     opened.run(0, 1)
     widget = Dashboard(opened.output(1))
-    widget.wait_for_state("idle")
+    widget.wait_for_text("Learning rates")  # the servers are asked for them
     widget.open_sections()
     field = widget.root.get_by_label("New learning rate of weights")
     field.fill("0.125")

@@ -207,13 +207,14 @@ def test_a_cluster_started_elsewhere_appears_when_it_is_attached(
     opened = notebook("1")
     panel = Panel(opened.page)
     panel.execute("psnb:attach", address=script)
-    entry = panel.root.locator(".psnb-Entry").filter(has_text="running").first
+    running = opened.page.locator(".psnb-State", has_text="running")
+    entry = panel.root.locator(".psnb-Entry").filter(has=running)
     expect(entry).to_be_visible(timeout=PATIENCE)
     button = entry.get_by_role("button", name="Pause", exact=True)
     expect(button).to_have_attribute("aria-disabled", "true")
     assert "watching" in (button.get_attribute("title") or "")
     panel.execute("psnb:detach", address=script)
     wait_until(
-        lambda: panel.root.locator(".psnb-Entry").filter(has_text="running").count() == 0,
+        lambda: entry.count() == 0,
         "it goes when it is detached",
     )

@@ -11,6 +11,7 @@ export class Theme {
   font = '11px sans-serif';
 
   private readonly colors = new Map<string, string>();
+  private known = false; // whether the colours are those of the page
   private readonly probe: HTMLElement;
   private readonly observer: MutationObserver;
   private readonly dark = matchMedia('(prefers-color-scheme: dark)');
@@ -43,10 +44,16 @@ export class Theme {
     return this.colors.get(`series-${n % SERIES_COLORS}`) ?? '';
   }
 
+  /** Looks at the page if that was not possible yet: an element has no colours before it is there. */
+  attached(): void {
+    if (!this.known && this.probe.isConnected) this.changed();
+  }
+
   /** Reads the colours anew; variables alone would not be resolved to something a canvas takes. */
   read(): void {
     const names = [...COLORS, ...Array.from({ length: SERIES_COLORS }, (_, n) => `series-${n}`)];
     const style = getComputedStyle(this.probe);
+    this.known = this.probe.isConnected;
     for (const name of names) {
       this.probe.style.color = `var(--psnb-${name})`;
       this.colors.set(name, style.color);

@@ -109,6 +109,7 @@ export class Dashboard {
 
   /** Updates the stale parts; those that `budget` milliseconds are too few for, a frame later. */
   private draw(budget: number): void {
+    this.theme.attached();
     const { state, problem } = this.store;
     setText(this.problem, problem);
     setHidden(this.problem, !problem);
