@@ -18,6 +18,7 @@ from psnb.data.spec import ArraySpec, Spec
 from psnb.data.structure import (
     Nesting,
     as_array,
+    as_leaf,
     flatten,
     flatten_like,
     paths,
@@ -160,7 +161,7 @@ def _concatenated(columns: tuple[Column, ...], name: str) -> Column:
         and len({column.shape[2:] for column in columns}) == 1
     ):
         return Ragged.concatenate(columns)  # type: ignore[arg-type]
-    return stack([row for column in columns for row in column], name)
+    return stack([row for column in columns for row in column])
 
 
 def _dtype(column: Column) -> Any:
@@ -169,7 +170,7 @@ def _dtype(column: Column) -> Any:
     return np.dtype(object) if column.dtype.kind in "SU" else column.dtype
 
 
-def stack(leaves: list[Any], name: str = "") -> Column:
+def stack(leaves: list[Any]) -> Column:
     """Make a column of leaves as elements hold them."""
     first = leaves[0]
     if not isinstance(first, (np.ndarray, np.generic)) or isinstance(first, (str, bytes)):
@@ -228,7 +229,7 @@ def column_spec(column: Column) -> ArraySpec | None:
     if isinstance(column, Ragged):
         return ArraySpec(column.shape[1:], column.dtype)
     if column.dtype == object and column.ndim == 1:
-        text = all(isinstance(leaf, (str, bytes)) for leaf in column)
+        text = len(column) == 0 or isinstance(column[0], (str, bytes))
         return ArraySpec((), column.dtype) if text else None
     return ArraySpec(column.shape[1:], column.dtype)
 

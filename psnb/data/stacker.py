@@ -9,7 +9,7 @@ import numpy as np
 from psnb.data.block import Block, Origin, leaf_name, stack
 from psnb.data.kind import Kind, kind_of, named
 from psnb.data.spec import Spec
-from psnb.data.structure import Nesting, flatten, flatten_like, paths
+from psnb.data.structure import Nesting, as_leaf, flatten, flatten_like, paths
 from psnb.errors import DatasetError
 
 
@@ -63,9 +63,7 @@ class Stacker:
 
     def block(self, origin: Origin | None = None) -> Block:
         """Return what was taken since the last time, at least one element."""
-        columns = tuple(
-            stack(column, name) for column, name in zip(self._columns, self._names, strict=True)
-        )
+        columns = tuple(stack(column) for column in self._columns)
         count = len(self._columns[0]) if self._columns else 0
         self._columns = [[] for _ in self._columns]
         return Block(self._nesting, columns, count, origin)

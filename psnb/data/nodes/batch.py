@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -126,10 +127,15 @@ class RaggedBatch(Batching):
         ]
         return unflatten(nesting, iter(made))
 
-    def _fixed(self, index: int) -> bool:
-        """Return whether a leaf is of one shape, without running anything."""
+    @cached_property
+    def _shapes(self) -> list[tuple[int | None, ...]] | None:
+        """The leaves' shapes, as far as they are known without running anything."""
         spec = self.source.spec(run=False)
-        return spec is not None and None not in flatten(spec)[0][index].shape
+        return None if spec is None else [leaf.shape for leaf in flatten(spec)[0]]
+
+    def _fixed(self, index: int) -> bool:
+        """Return whether a leaf is known to be of one shape."""
+        return self._shapes is not None and None not in self._shapes[index]
 
 
 def named(block: Block, index: int) -> str:
