@@ -14,7 +14,7 @@ from psnb.data.context import Context
 from psnb.data.node import Node, NodeIterator, State
 from psnb.data.nodes.through import ThroughIterator
 from psnb.data.ragged import Ragged
-from psnb.data.spec import ArraySpec, Spec
+from psnb.data.spec import ArraySpec, Spec, of_arrays
 from psnb.data.structure import flatten, map_leaves, paths, unflatten
 from psnb.errors import DatasetError
 
@@ -51,7 +51,7 @@ class Batching(Node):
     def spec(self, run: bool) -> Spec:
         """Return that of the input with one more axis."""
         spec = self.source.spec(run)
-        if spec is None:
+        if not of_arrays(spec):
             return None
         size = self.batch_size if self.drop_remainder else None
         return map_leaves(lambda leaf: leaf.batched(size), spec)
@@ -131,7 +131,7 @@ class RaggedBatch(Batching):
     def _shapes(self) -> list[tuple[int | None, ...]] | None:
         """The leaves' shapes, as far as they are known without running anything."""
         spec = self.source.spec(run=False)
-        return None if spec is None else [leaf.shape for leaf in flatten(spec)[0]]
+        return None if not of_arrays(spec) else [leaf.shape for leaf in flatten(spec)[0]]
 
     def _fixed(self, index: int) -> bool:
         """Return whether a leaf is known to be of one shape."""
