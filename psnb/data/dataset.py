@@ -338,7 +338,8 @@ class Dataset(Sources):
         ----------
         filename : str
             A folder to keep them in instead, which other processes may use as well. It is made
-            when all are read. Arrays and text only, in tuples and dicts.
+            when all are read. Arrays and text only, in tuples and dicts. That a function does
+            something else now is not noticed: delete the folder then.
         """
         return type(self)(nodes.Cache(self.node, filename or None))
 

@@ -43,7 +43,7 @@ def main() -> None:
 
     source = Dataset.from_tensor_slices(arrays)
     batches = source.shuffle(BUFFER).batch(BATCH)
-    streamed = source.prefetch(0).ignore_errors().shuffle(BUFFER).batch(BATCH)
+    streamed = source.ignore_errors().shuffle(BUFFER).batch(BATCH)
     some = source.take(COUNT // 5)
     shuffled, mapped = peers.tensorflow("shuffle", PEER), peers.tensorflow("map", PEER)
     table = Table("", "elements/s", "tf.data", "psnb / tf.data", title="psnb.data, from memory")

@@ -155,19 +155,20 @@ class _CacheIterator(NodeIterator):
     def _read(self, reader: Reader, limit: int) -> Block | None:
         try:
             block = reader.take(limit)
+            if self._writer is None:
+                return block
+            if block is not None:
+                block = read_only(block)
+                self._writer.add(block)
+                return block
+            self._writer.finish()
         except DatasetError:
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None  # what lacks an element is not kept
             raise
-        if self._writer is not None:
-            if block is None:
-                self._writer.finish()
-                self._writer = None
-            else:
-                block = read_only(block)
-                self._writer.add(block)
-        return block
+        self._writer = None
+        return None
 
     def _from_kept(self, limit: int) -> Block | None:
         index = int(np.searchsorted(self._ends, self._position, "right"))

@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 
 from psnb.data.block import BLOCK, Block
 from psnb.data.context import AUTOTUNE, Context
-from psnb.data.node import Indexed, Node, NodeIterator, State
+from psnb.data.node import Node, NodeIterator, State
 from psnb.errors import DatasetError
 
 JOIN_TIMEOUT = 5.0
@@ -40,10 +40,6 @@ class Prefetch(Node):
         if self.buffer_size == 0:
             return self.source.iterate(context.child(0), state)
         return _PrefetchIterator(self, context, state)
-
-    def indexed(self) -> Indexed | None:
-        """Return the input's elements: who takes them by number waits for nothing."""
-        return self.source.indexed()
 
     def cardinality(self) -> int:
         """Return the input's."""

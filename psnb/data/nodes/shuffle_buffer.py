@@ -17,7 +17,7 @@ import numpy as np
 from psnb.data.block import BLOCK, Block, Column, Origin, concatenate, stack, take
 from psnb.data.context import Context
 from psnb.data.node import Node, NodeIterator, State
-from psnb.data.numbers import draw
+from psnb.data.numbers import draw, draw_again
 from psnb.data.ragged import Ragged
 from psnb.data.reader import Reader
 from psnb.errors import DatasetError
@@ -236,8 +236,7 @@ class BufferIterator(NodeIterator):
         end = self._read if self._ended else _ENDLESS
         size = min(self._size_limit, self._read)
         slots = np.arange(size)
-        if self._drawn:
-            _, _, size, _ = draw(self._key, 0, slots, size, size, end, self._drawn)
+        size, _ = draw_again(self._key, slots, size, size, end, self._drawn)
         slots = slots[:size]
         wanted = np.sort(slots)
         reader = Reader(source, context.child(0), base)
