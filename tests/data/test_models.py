@@ -141,6 +141,10 @@ PASSING: dict[str, Callable[[Dataset], Dataset]] = {
     "concatenate": lambda d: d.concatenate(Dataset.range(100, 103)),
     "interleave": lambda d: d.interleave(Dataset.from_tensors, cycle_length=3),
     "cache": lambda d: d.cache(),
+    "filter": lambda d: d.filter(lambda x: True),
+    "take": lambda d: d.take(1000),
+    "batched map": lambda d: d.map(lambda x: x, batched=True),
+    "sample": lambda d: Dataset.sample_from_datasets([d, Dataset.range(100, 105)], seed=3),
     "scan": lambda d: d.scan(0, lambda s, x: (s, x)),
     "zip": lambda d: Dataset.zip(Dataset.range(100), d).map(lambda a, b: b),
 }

@@ -82,6 +82,18 @@ def test_the_number_of_ignored_errors_is_in_the_state() -> None:
         assert iterator.errors_ignored == 1
 
 
+@pytest.mark.parametrize("name", [name for name in MEMORY if name.startswith("ignore_errors")])
+def test_no_error_is_met_twice_nor_lost(name: str) -> None:
+    make = MEMORY[name]
+    with make().iterator() as iterator:
+        states = [iterator.state()]
+        states += [iterator.state() for _ in iterator]
+    for state in states:
+        with make().iterator(json.loads(json.dumps(state))) as iterator:
+            values(iterator)
+            assert iterator.errors_ignored == 1
+
+
 def test_errors_that_a_prefetch_ignores_ahead_are_counted_once() -> None:
     def make() -> Dataset:
         failing = Dataset.range(12).map(fails_at_five).ignore_errors()
