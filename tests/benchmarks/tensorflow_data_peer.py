@@ -1,7 +1,7 @@
 """What tf.data does on the work of `tests.benchmarks.data`, in a process of its own.
 
 ``python -m tests.benchmarks.tensorflow_data_peer shuffle`` prints elements a second, the best of
-some repetitions; so does ``map``.
+some repetitions; so do ``map`` and ``map batches``.
 """
 
 from __future__ import annotations
@@ -31,9 +31,15 @@ def mapped() -> Any:
     return dataset.map(lambda ids, numbers, label: (ids + 1, numbers, label)).batch(BATCH)
 
 
+def mapped_batches() -> Any:
+    """Return batches that a function was applied to."""
+    dataset = tf.data.Dataset.from_tensor_slices(rows()).batch(BATCH)
+    return dataset.map(lambda ids, numbers, label: (ids + 1, numbers, label))
+
+
 def main() -> None:
     """Print the rate."""
-    dataset = {"shuffle": shuffled, "map": mapped}[sys.argv[1]]()
+    dataset = {"shuffle": shuffled, "map": mapped, "map batches": mapped_batches}[sys.argv[1]]()
     rates = []
     for _ in range(REPETITIONS):
         begin = time.perf_counter()
