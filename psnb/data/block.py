@@ -60,12 +60,16 @@ class Block(NamedTuple):
         How many elements, at least one except in a source that has none.
     origin : Origin or None
         Where they come from, if from files.
+    loose : bool
+        Whether arrays that are of one shape here may be of another in other blocks: of elements
+        that came one by one. A source knows its columns: where shapes may differ it has a `Ragged`.
     """
 
     nesting: Nesting
     columns: tuple[Column, ...]
     count: int  # type: ignore[assignment]  # what tuples call so is not needed
     origin: Origin | None = None
+    loose: bool = False
 
     def element(self, index: int) -> Any:
         """Return one element; its arrays may be views."""
@@ -81,7 +85,7 @@ class Block(NamedTuple):
         """Copy some elements together."""
         origin = self.origin and Origin(*(take(part, indices) for part in self.origin))
         columns = tuple(take(column, indices) for column in self.columns)
-        return Block(self.nesting, columns, len(indices), origin)
+        return Block(self.nesting, columns, len(indices), origin, self.loose)
 
     def part(self, start: int, stop: int) -> Block:
         """Return a run of elements, as views."""
@@ -90,7 +94,7 @@ class Block(NamedTuple):
         stop = max(start, min(stop, self.count))
         origin = self.origin and Origin(*(part[start:stop] for part in self.origin))
         columns = tuple(column[start:stop] for column in self.columns)
-        return Block(self.nesting, columns, stop - start, origin)
+        return Block(self.nesting, columns, stop - start, origin, self.loose)
 
     def place(self, index: int) -> str:
         """Return where an element comes from, for a message; empty if that is not known."""
@@ -139,7 +143,8 @@ def concatenate(blocks: Sequence[Block]) -> Block:
     origin = None
     if all(each is not None for each in origins):
         origin = Origin(*(np.concatenate(several) for several in zip(*origins, strict=True)))
-    return Block(first.nesting, columns, sum(block.count for block in blocks), origin)
+    loose = any(block.loose for block in blocks)
+    return Block(first.nesting, columns, sum(block.count for block in blocks), origin, loose)
 
 
 def _columns_like(nesting: Nesting, block: Block) -> tuple[Column, ...]:

@@ -66,7 +66,7 @@ class Stacker:
         columns = tuple(stack(column) for column in self._columns)
         count = len(self._columns[0]) if self._columns else 0
         self._columns = [[] for _ in self._columns]
-        return Block(self._nesting, columns, count, origin)
+        return Block(self._nesting, columns, count, origin, loose=True)
 
     def _begin(self, nesting: Nesting, kinds: list[Kind]) -> None:
         if not kinds:

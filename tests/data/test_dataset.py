@@ -98,6 +98,10 @@ SPECS = {
         D.range(3).map(np.arange).padded_batch(2, [7]),
         ArraySpec((None, 7), INT),
     ),
+    "ragged_batch of a batched map": (
+        D.range(3).map(lambda x: np.stack([x, x], 1), batched=True).ragged_batch(3),
+        ArraySpec((None, 2), INT),
+    ),
     "ragged_batch": (
         D.range(3).map(np.arange).ragged_batch(2),
         ArraySpec((None, None), INT, ragged=True),

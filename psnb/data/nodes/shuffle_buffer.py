@@ -48,6 +48,8 @@ class _Store:
             # Perhaps in another order; if it is none of the kind, this says so.
             block = concatenate([self._like, block])
             columns = _columns(block)
+        if block.loose and not self._like.loose:
+            self._like = self._like._replace(loose=True)
         self._reserve(int(rows.max()) + 1)
         for index, (column, new) in enumerate(zip(self._columns, columns, strict=True)):
             if column.dtype != object and new.dtype != column.dtype:
@@ -70,7 +72,7 @@ class _Store:
         found = [_filled(take(column, rows)) for column in self._columns]
         origin = self._like.origin and Origin(*found[-2:])  # type: ignore[arg-type]
         columns = found[:-2] if origin else found
-        return Block(self._like.nesting, tuple(columns), len(rows), origin)
+        return Block(self._like.nesting, tuple(columns), len(rows), origin, self._like.loose)
 
     def _reserve(self, rows: int) -> None:
         if rows > self._capacity:

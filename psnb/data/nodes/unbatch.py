@@ -76,5 +76,5 @@ class _UnbatchIterator(NodeIterator):
             position = self._reader.position - 1
             raise self._node.error(position, str(error), block.place(0)) from error
         origin = block.origin and Origin(*(part.repeat(rows.count) for part in block.origin))
-        self._rows, self._taken = rows._replace(origin=origin), 0
+        self._rows, self._taken = rows._replace(origin=origin, loose=block.loose), 0
         return True
