@@ -55,6 +55,7 @@ bench: $(VENV)/test.stamp
 	$(BIN)/python -m tests.benchmarks.wide_and_deep
 	$(BIN)/python -m tests.benchmarks.widget
 	$(BIN)/python -m tests.benchmarks.watching
+	$(BIN)/python -m tests.benchmarks.data
 
 $(VENV)/bin/python:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'psnb needs Python 3.11 or newer')"

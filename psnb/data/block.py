@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from psnb.data.kind import kind_of
 from psnb.data.ragged import Ragged
 from psnb.data.spec import ArraySpec, Spec
 from psnb.data.structure import (
@@ -59,12 +60,16 @@ class Block(NamedTuple):
         How many elements, at least one except in a source that has none.
     origin : Origin or None
         Where they come from, if from files.
+    loose : bool
+        Whether arrays that are of one shape here may be of another in other blocks: of elements
+        that came one by one. A source knows its columns: where shapes may differ it has a `Ragged`.
     """
 
     nesting: Nesting
     columns: tuple[Column, ...]
     count: int  # type: ignore[assignment]  # what tuples call so is not needed
     origin: Origin | None = None
+    loose: bool = False
 
     def element(self, index: int) -> Any:
         """Return one element; its arrays may be views."""
@@ -80,7 +85,7 @@ class Block(NamedTuple):
         """Copy some elements together."""
         origin = self.origin and Origin(*(take(part, indices) for part in self.origin))
         columns = tuple(take(column, indices) for column in self.columns)
-        return Block(self.nesting, columns, len(indices), origin)
+        return Block(self.nesting, columns, len(indices), origin, self.loose)
 
     def part(self, start: int, stop: int) -> Block:
         """Return a run of elements, as views."""
@@ -89,7 +94,7 @@ class Block(NamedTuple):
         stop = max(start, min(stop, self.count))
         origin = self.origin and Origin(*(part[start:stop] for part in self.origin))
         columns = tuple(column[start:stop] for column in self.columns)
-        return Block(self.nesting, columns, stop - start, origin)
+        return Block(self.nesting, columns, stop - start, origin, self.loose)
 
     def place(self, index: int) -> str:
         """Return where an element comes from, for a message; empty if that is not known."""
@@ -138,7 +143,8 @@ def concatenate(blocks: Sequence[Block]) -> Block:
     origin = None
     if all(each is not None for each in origins):
         origin = Origin(*(np.concatenate(several) for several in zip(*origins, strict=True)))
-    return Block(first.nesting, columns, sum(block.count for block in blocks), origin)
+    loose = any(block.loose for block in blocks)
+    return Block(first.nesting, columns, sum(block.count for block in blocks), origin, loose)
 
 
 def _columns_like(nesting: Nesting, block: Block) -> tuple[Column, ...]:
@@ -151,7 +157,7 @@ def _concatenated(columns: tuple[Column, ...], name: str) -> Column:
     types = {_dtype(column) for column in columns if len(column)}
     if len(types) > 1:
         dtypes = ", ".join(sorted(str(dtype) for dtype in types))
-        raise DatasetError(f"{_leaf(name)} has elements of different dtypes: {dtypes}")
+        raise DatasetError(f"{leaf_name(name)} has elements of different dtypes: {dtypes}")
     if all(isinstance(column, np.ndarray) for column in columns):
         if len({column.shape[1:] for column in columns}) == 1:
             return np.concatenate(columns)  # type: ignore[arg-type]
@@ -160,16 +166,16 @@ def _concatenated(columns: tuple[Column, ...], name: str) -> Column:
         and len({column.shape[2:] for column in columns}) == 1
     ):
         return Ragged.concatenate(columns)  # type: ignore[arg-type]
-    return stack([row for column in columns for row in column], name)
+    return stack([row for column in columns for row in column])
 
 
 def _dtype(column: Column) -> Any:
     if isinstance(column, np.ndarray) and column.dtype == object and column.ndim == 1:
-        return _kind(column[0]).dtype
+        return kind_of(column[0]).dtype
     return np.dtype(object) if column.dtype.kind in "SU" else column.dtype
 
 
-def stack(leaves: list[Any], name: str = "") -> Column:
+def stack(leaves: list[Any]) -> Column:
     """Make a column of leaves as elements hold them."""
     first = leaves[0]
     if not isinstance(first, (np.ndarray, np.generic)) or isinstance(first, (str, bytes)):
@@ -191,116 +197,9 @@ def _objects(leaves: list[Any]) -> np.ndarray:
     return column
 
 
-def _leaf(name: str) -> str:
+def leaf_name(name: str) -> str:
+    """Return what a leaf is called in messages."""
     return name or "the element"
-
-
-class Stacker:
-    """Makes blocks of elements that come one by one, and checks that all are of one kind.
-
-    Parameters
-    ----------
-    spec : structure of ArraySpec, optional
-        What they must be; else the first one decides.
-    """
-
-    def __init__(self, spec: Spec = None) -> None:
-        self._nesting: Nesting = None
-        self._kinds: list[_Kind] | None = None
-        self._columns: list[list[Any]] = []
-        self._names: list[str] = []
-        self._shapes: list[tuple[int | None, ...]] | None = None
-        if spec is not None:
-            specs, nesting = flatten(spec)
-            self._begin(nesting, [_Kind(each.dtype, len(each.shape), None) for each in specs])
-            self._shapes = [each.shape for each in specs]
-
-    def add(self, element: Any) -> None:
-        """Take an element.
-
-        Raises
-        ------
-        DatasetError
-            If it is not like those before; it is not taken then.
-        """
-        if self._kinds is None:
-            leaves, nesting = flatten(element)
-            names = paths(nesting)
-            leaves = [as_leaf(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
-            self._begin(nesting, [_kind(leaf) for leaf in leaves])
-        else:
-            leaves = [element] if self._nesting is None else flatten_like(self._nesting, element)
-            for index, (leaf, kind) in enumerate(zip(leaves, self._kinds, strict=True)):
-                # What needs no closer look.
-                if type(leaf) is np.ndarray:
-                    if leaf.dtype is kind[0] and leaf.ndim == kind[1] > 0:
-                        continue
-                elif type(leaf) is kind[2]:
-                    continue
-                leaves[index] = self._checked(leaf, index)
-        if self._shapes is not None:
-            self._check_shapes(leaves)
-        for column, leaf in zip(self._columns, leaves, strict=True):
-            column.append(leaf)
-
-    def block(self, origin: Origin | None = None) -> Block:
-        """Return what was taken since the last time, at least one element."""
-        columns = tuple(
-            stack(column, name) for column, name in zip(self._columns, self._names, strict=True)
-        )
-        count = len(self._columns[0]) if self._columns else 0
-        self._columns = [[] for _ in self._columns]
-        return Block(self._nesting, columns, count, origin)
-
-    def _begin(self, nesting: Nesting, kinds: list[_Kind]) -> None:
-        if not kinds:
-            raise DatasetError("an element must have at least one array; this one is empty")
-        self._nesting, self._kinds, self._names = nesting, kinds, paths(nesting)
-        self._columns = [[] for _ in kinds]
-
-    def _checked(self, value: Any, index: int) -> Any:
-        assert self._kinds is not None  # an element was there before, or a spec
-        leaf, expected = as_leaf(value, self._names[index]), self._kinds[index]
-        kind = _kind(leaf)
-        if kind[:2] != expected[:2]:
-            raise DatasetError(
-                f"{_leaf(self._names[index])} is {_named(kind)}, but {_named(expected)} before"
-            )
-        return leaf
-
-    def _check_shapes(self, leaves: list[Any]) -> None:
-        assert self._shapes is not None
-        for leaf, shape, name in zip(leaves, self._shapes, self._names, strict=True):
-            found = () if isinstance(leaf, (str, bytes)) else leaf.shape
-            if any(b is not None and a != b for a, b in zip(found, shape, strict=True)):
-                raise DatasetError(f"{_leaf(name)} has shape {found}, expected {shape}")
-
-
-class _Kind(NamedTuple):
-    """What leaves of one place have in common: dtype, axes; and the class of scalars of it."""
-
-    dtype: Any
-    axes: int
-    scalar: type | None
-
-
-def _kind(leaf: Any) -> _Kind:
-    if isinstance(leaf, (str, bytes)):
-        return _Kind(np.dtype(object), 0, type(leaf))
-    if isinstance(leaf, Ragged):
-        return _Kind(Ragged, leaf.values.ndim + 1, None)
-    if isinstance(leaf, (np.ndarray, np.generic)):
-        scalar = type(leaf) if leaf.ndim == 0 and leaf.dtype.kind in "iufb" else None
-        dtype = np.dtype(object) if leaf.dtype.kind in "SU" else leaf.dtype
-        return _Kind(dtype, leaf.ndim, scalar)
-    return _Kind(type(leaf), 0, None)
-
-
-def _named(kind: _Kind) -> str:
-    dtype, axes, _ = kind
-    if axes == 0:
-        return "text" if dtype is np.dtype(object) else f"a scalar of {dtype}"
-    return f"{dtype} with {axes} {'axis' if axes == 1 else 'axes'}"
 
 
 def block_of(structure: Any) -> Block:
@@ -317,7 +216,7 @@ def block_of(structure: Any) -> Block:
     for leaf, name in zip(leaves, names, strict=True):
         column = leaf if isinstance(leaf, Ragged) else as_array(as_leaf(leaf, name))
         if isinstance(column, np.ndarray) and column.ndim == 0:
-            raise DatasetError(f"{_leaf(name)} is a scalar, which has no rows to be elements")
+            raise DatasetError(f"{leaf_name(name)} is a scalar, which has no rows to be elements")
         columns.append(column)
     if not columns:
         raise DatasetError("there is no array in this structure, so it has no elements")
@@ -325,7 +224,7 @@ def block_of(structure: Any) -> Block:
     for column, name in zip(columns, names, strict=True):
         if len(column) != count:
             raise DatasetError(
-                f"{_leaf(name)} has {len(column)} rows, but {_leaf(names[0])} has {count}"
+                f"{leaf_name(name)} has {len(column)} rows, but {leaf_name(names[0])} has {count}"
             )
     return Block(nesting, tuple(columns), count)
 
@@ -335,7 +234,7 @@ def column_spec(column: Column) -> ArraySpec | None:
     if isinstance(column, Ragged):
         return ArraySpec(column.shape[1:], column.dtype)
     if column.dtype == object and column.ndim == 1:
-        text = all(isinstance(leaf, (str, bytes)) for leaf in column)
+        text = len(column) == 0 or isinstance(column[0], (str, bytes))
         return ArraySpec((), column.dtype) if text else None
     return ArraySpec(column.shape[1:], column.dtype)
 

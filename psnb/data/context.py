@@ -33,9 +33,9 @@ class Options:
 
 @dataclass
 class Counters:
-    """What an iteration counts; one thread at a time writes."""
+    """What an iteration counts, each number by the place in the chain that counts it."""
 
-    errors_ignored: int = 0
+    errors_ignored: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class Context:
     seed : int
         For shuffles that have none of their own: differs from iteration to iteration, from place
         to place in the chain and, for datasets in datasets, from element to element.
+    place : int
+        Differs from place to place in the chain, and nothing else.
     epoch : int
         0 the first time that a dataset is read; another number each time it is repeated.
     options : Options
@@ -56,13 +58,19 @@ class Context:
     """
 
     seed: int
+    place: int = 0
     epoch: int = 0
     options: Options = Options()
     counters: Counters = field(default_factory=Counters)
 
     def child(self, index: int) -> Context:
         """Return that of an input."""
-        return replace(self, seed=mixed(self.seed, index))
+        return replace(self, seed=mixed(self.seed, index), place=mixed(self.place, index))
+
+    def element(self, number: int) -> Context:
+        """Return that of the dataset that is made of an element."""
+        epoch = mixed(self.epoch, number) if number else self.epoch
+        return replace(self, seed=mixed(self.seed, number), epoch=epoch)
 
     def repeated(self, epoch: int) -> Context:
         """Return that of one more reading; the 0th is like the first."""

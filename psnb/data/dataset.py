@@ -289,8 +289,9 @@ class Dataset(Sources):
     def ragged_batch(self, batch_size: int, drop_remainder: bool = False) -> Self:
         """Put consecutive elements into a `Ragged`.
 
-        Scalars are stacked, and so are arrays that `element_spec` knows to be of one shape without
-        running a function; all others become a `Ragged`, also those that happen to be equally long.
+        Scalars are stacked, and so are arrays that their source says are of one shape: rows of an
+        array, features of fixed length in a file, what a batched `map` returns as an array. All
+        others become a `Ragged`, also those that happen to be equally long.
         """
         size = _at_least("ragged_batch", "batch_size", batch_size, 1)
         return type(self)(nodes.RaggedBatch(self.node, size, drop_remainder))
@@ -338,7 +339,8 @@ class Dataset(Sources):
         ----------
         filename : str
             A folder to keep them in instead, which other processes may use as well. It is made
-            when all are read. Arrays and text only, in tuples and dicts.
+            when all are read. Arrays and text only, in tuples and dicts. That a function does
+            something else now is not noticed: delete the folder then.
         """
         return type(self)(nodes.Cache(self.node, filename or None))
 

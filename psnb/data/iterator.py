@@ -43,14 +43,13 @@ class DatasetIterator(Iterator[Any]):
         else:
             self._check(node, state)
             self._seed, inner = state["seed"], state["at"]
-            self._counters.errors_ignored = state["errors_ignored"]
         self._closed = False
         self._reader = Reader(node, Context(self._seed, counters=self._counters), inner)
 
     @property
     def errors_ignored(self) -> int:
-        """How many errors `Dataset.ignore_errors` has left out so far."""
-        return self._counters.errors_ignored
+        """How many errors `Dataset.ignore_errors` has left out so far, as far as is read ahead."""
+        return sum(self._counters.errors_ignored.values())
 
     def __iter__(self) -> DatasetIterator:
         return self
@@ -79,7 +78,6 @@ class DatasetIterator(Iterator[Any]):
             "version": VERSION,
             "chain": self._chain,
             "seed": self._seed,
-            "errors_ignored": self.errors_ignored,
             "at": self._reader.state(),
         }
 
@@ -96,7 +94,7 @@ class DatasetIterator(Iterator[Any]):
         self.close()
 
     def _check(self, node: Node, state: Any) -> None:
-        missing = {"version", "chain", "seed", "errors_ignored", "at"}
+        missing = {"version", "chain", "seed", "at"}
         if not isinstance(state, dict) or missing - state.keys():
             raise DatasetError(
                 "this is no state of a dataset's iterator; take one with iterator.state()"

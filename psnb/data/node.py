@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -140,12 +140,6 @@ class Node(ABC):
     def error(self, position: int, problem: str, place: str = "") -> DatasetError:
         """Return the error that something is wrong with an element, by its number from 0."""
         return DatasetError(f"{self.label()}, element {position}{place}: {problem}")
-
-
-class SupportsElementSpec(Protocol):
-    """Has an element spec."""
-
-    element_spec: Any
 
 
 def _holds_nodes(value: Any) -> bool:

@@ -11,6 +11,7 @@ from numba import njit
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
+_AT_ONCE = 1 << 16
 
 
 def mixed(*numbers: int) -> int:
@@ -90,3 +91,16 @@ def draw(
     out, slots = np.empty((2, count), np.int64)
     size, entering = _draw(np.uint64(key), first, buffer, size, entering, end, out, slots)
     return out, slots, size, entering
+
+
+def draw_again(
+    key: int, buffer: np.ndarray, size: int, entering: int, end: int, count: int
+) -> tuple[int, int]:
+    """Bring a buffer to where it was after ``count`` draws, some ten million a second.
+
+    Takes what `draw` takes, and returns size and entering as they are then.
+    """
+    for first in range(0, count, _AT_ONCE):
+        some = min(_AT_ONCE, count - first)
+        _, _, size, entering = draw(key, first, buffer, size, entering, end, some)
+    return size, entering

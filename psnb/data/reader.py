@@ -49,7 +49,7 @@ class Reader:
         self.position: int
         self._swallow: int  # errors that are known already
         self.position, base, skip, self._swallow = (0, None, 0, 0) if state is None else state
-        self._ahead = node.ahead
+        self._node, self._ahead = node, node.ahead
         self._input = node.iterate(context, base)
         self._errors = 0
         self._held: deque[Block] = deque()
@@ -81,8 +81,12 @@ class Reader:
         except DatasetError:
             self._insert(blocks)
             raise
-        self.position += count - missing
-        return concatenate(blocks) if blocks else None
+        first, self.position = self.position, self.position + count - missing
+        try:
+            return concatenate(blocks) if blocks else None
+        except DatasetError as error:
+            which = f"elements {first} to {self.position - 1}"
+            raise DatasetError(f"{self._node.label()}, {which}: {error}") from error
 
     def next_element(self) -> tuple[Any] | None:
         """Return the next element, alone in a tuple; None at the end."""

@@ -75,6 +75,11 @@ def element_spec(element: Any) -> Spec:
     return unflatten(nesting, iter([leaf_spec(as_leaf(leaf)) for leaf in leaves]))
 
 
+def of_arrays(spec: Spec) -> bool:
+    """Return whether all leaves are known to be arrays."""
+    return spec is not None and all(isinstance(leaf, ArraySpec) for leaf in flatten(spec)[0])
+
+
 def merged(left: Any, right: Any) -> Any:
     """Return the spec of a leaf that is like one or the other; None if there is none."""
     if isinstance(left, ArraySpec) and isinstance(right, ArraySpec):

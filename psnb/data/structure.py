@@ -83,6 +83,13 @@ def flatten_like(nesting: Nesting, structure: Any, path: str = "") -> list[Any]:
     """
     if nesting is None:
         return [structure]
+    kind = type(structure)
+    if not any(nesting.children) and kind is nesting.kind:
+        # The usual ones, in a tenth of the time.
+        if kind is tuple and len(structure) == len(nesting.keys):
+            return list(structure)
+        if kind is dict and structure.keys() == set(nesting.keys):
+            return [structure[key] for key in nesting.keys]
     found = _items(structure)
     where = f"at {path}: " if path else ""
     if found is None or (found[0] is not nesting.kind):

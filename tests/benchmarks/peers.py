@@ -12,16 +12,16 @@ _PYTHON = os.environ.get("TENSORFLOW_PYTHON", sys.executable)
 """An interpreter that has TensorFlow; it may be another one than ours."""
 
 
-def tensorflow(work: str) -> float | None:
-    """Return what TensorFlow's parameter servers do a second; None if it is not installed.
+def tensorflow(work: str, module: str = "tests.benchmarks.tensorflow_peer") -> float | None:
+    """Return what TensorFlow does a second; None if it is not installed.
 
-    See `tests.benchmarks.tensorflow_peer` for what ``work`` may be.
+    See the module for what ``work`` may be.
     """
     here = subprocess.run([_PYTHON, "-c", "import tensorflow"], capture_output=True, check=False)
     if here.returncode:
         return None
     done = subprocess.run(
-        [_PYTHON, "-m", "tests.benchmarks.tensorflow_peer", work],
+        [_PYTHON, "-m", module, work],
         capture_output=True,
         text=True,
         check=True,

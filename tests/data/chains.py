@@ -139,6 +139,9 @@ MEMORY: dict[str, Callable[[], Dataset]] = {
         D.range(12).map(fails_at_five, num_parallel_calls=2).prefetch(2).ignore_errors()
     ),
     "ignore_errors in a buffer": lambda: D.range(12).map(fails_at_five).shuffle(6).ignore_errors(),
+    "ignore_errors behind threads": lambda: (
+        D.range(12).map(fails_at_five).map(negative, num_parallel_calls=2).ignore_errors()
+    ),
     "with_options": lambda: D.range(9).map(negative, AUTOTUNE).with_options(Options(threads=2)),
     "a long chain": lambda: (
         D.from_files(Numbers(), ["9", "8"])

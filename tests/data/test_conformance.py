@@ -108,6 +108,14 @@ CASES = {
         lambda: D.range(2).map(lambda _: [1, 2]).ragged_batch(2),
         [{"ragged": [[1, 2], [1, 2]]}],
     ),
+    "ragged_batch of what a function returns whole": (
+        lambda: D.range(2).map(lambda x: np.stack([x, -x], 1), batched=True).ragged_batch(2),
+        [[[0, 0], [1, -1]]],
+    ),
+    "ragged_batch of shuffled elements that come one by one": (
+        lambda: D.range(2).map(lambda x: [7, 8]).shuffle(1).enumerate().ragged_batch(2),
+        [([0, 1], {"ragged": [[7, 8], [7, 8]]})],
+    ),
     "ragged_batch of one shape": (
         lambda: D.from_tensor_slices(np.eye(2)).ragged_batch(2),
         [[[1.0, 0.0], [0.0, 1.0]]],

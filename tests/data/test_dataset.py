@@ -98,6 +98,10 @@ SPECS = {
         D.range(3).map(np.arange).padded_batch(2, [7]),
         ArraySpec((None, 7), INT),
     ),
+    "ragged_batch of a batched map": (
+        D.range(3).map(lambda x: np.stack([x, x], 1), batched=True).ragged_batch(3),
+        ArraySpec((None, 2), INT),
+    ),
     "ragged_batch": (
         D.range(3).map(np.arange).ragged_batch(2),
         ArraySpec((None, None), INT, ragged=True),
@@ -226,9 +230,11 @@ def test_a_cache_in_files_that_is_not_read_to_its_end_leaves_nothing(tmp_path: P
     with D.range(5).cache(str(tmp_path / "kept")).iterator() as iterator:
         next(iterator)
     assert list(tmp_path.iterdir()) == []
+    objects = D.range(4).map(np.arange).ragged_batch(2).cache(str(tmp_path / "kept"))
     with pytest.raises(DatasetError, match="only arrays and text"):
-        values(D.range(4).map(np.arange).ragged_batch(2).cache(str(tmp_path / "kept")))
+        values(objects)
     assert list(tmp_path.iterdir()) == []
+    assert len(values(objects.ignore_errors())) == 2
 
 
 def test_memory_maps_are_gathered_over_files(tmp_path: Path) -> None:

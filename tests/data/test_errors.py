@@ -186,8 +186,12 @@ def test_rows_that_do_not_match_are_refused() -> None:
         values(D.range(3).unbatch())
     with pytest.raises(DatasetError, match="different elements"):
         _ = D.range(3).concatenate(D.from_tensor_slices(["a"])).element_spec
-    with pytest.raises(DatasetError, match="different dtypes"):
-        values(D.range(3).concatenate(D.from_tensor_slices([0.5])).batch(4))
+    other = D.from_tensor_slices([0.5])
+    with pytest.raises(DatasetError, match=r"concatenate\(\): .*different dtypes"):
+        values(D.range(3).concatenate(other).batch(4))
+    stream = D.range(3).filter(lambda x: True)
+    with pytest.raises(DatasetError, match=r"concatenate\(\), elements 0 to 3: .*different dtypes"):
+        values(stream.concatenate(other).batch(4))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psnb.data import Dataset
@@ -88,6 +88,7 @@ STEPS = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.integers(0, 12), st.lists(STEPS, max_size=4), st.data())
 def test_chains_are_what_lists_would_be_and_resume_anywhere(
     count: int, steps: list[Step], data: st.DataObject
@@ -111,6 +112,7 @@ def test_chains_are_what_lists_would_be_and_resume_anywhere(
         assert values(iterator) == expected[taken:]
 
 
+@settings(deadline=None)
 @given(st.integers(0, 40), st.integers(1, 50), st.integers(0, 2**64), st.integers(0, 40))
 def test_shuffles_lose_nothing_and_resume_anywhere(
     count: int, buffer_size: int, seed: int, taken: int
@@ -125,3 +127,62 @@ def test_shuffles_lose_nothing_and_resume_anywhere(
             state = iterator.state()
         with dataset.iterator(state) as iterator:
             assert values(iterator) == expected[taken:]
+
+
+PASSING: dict[str, Callable[[Dataset], Dataset]] = {
+    "batch": lambda d: d.batch(3).unbatch(),
+    "ragged_batch": lambda d: d.batch(2).map(lambda x: x).unbatch(),
+    "shuffle": lambda d: d.shuffle(4, seed=1),
+    "small shuffle": lambda d: d.shuffle(2, seed=2),
+    "prefetch": lambda d: d.prefetch(3),
+    "parallel map": lambda d: d.map(lambda x: x, num_parallel_calls=2),
+    "window": lambda d: d.window(2).flat_map(lambda w: w),
+    "enumerate": lambda d: d.enumerate().map(lambda i, x: x),
+    "concatenate": lambda d: d.concatenate(Dataset.range(100, 103)),
+    "interleave": lambda d: d.interleave(Dataset.from_tensors, cycle_length=3),
+    "cache": lambda d: d.cache(),
+    "filter": lambda d: d.filter(lambda x: True),
+    "take": lambda d: d.take(1000),
+    "batched map": lambda d: d.map(lambda x: x, batched=True),
+    "sample": lambda d: Dataset.sample_from_datasets([d, Dataset.range(100, 105)], seed=3),
+    "scan": lambda d: d.scan(0, lambda s, x: (s, x)),
+    "zip": lambda d: Dataset.zip(Dataset.range(100), d).map(lambda a, b: b),
+}
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 14),
+    st.sets(st.integers(0, 14)),
+    st.lists(st.sampled_from(sorted(PASSING)), max_size=3),
+    st.data(),
+)
+def test_failing_elements_cost_no_others_and_resuming_repeats_no_error(
+    count: int, failing: set[int], steps: list[str], data: st.DataObject
+) -> None:
+    def fail(x: Any) -> Any:
+        if x in failing:
+            raise ValueError(x)
+        return x
+
+    def make() -> Dataset:
+        dataset = Dataset.range(count).map(fail)
+        for step in steps:
+            dataset = PASSING[step](dataset)
+        return dataset.ignore_errors()
+
+    with make().iterator() as iterator:
+        elements = values(iterator)
+        errors = iterator.errors_ignored
+    real = [each for each in elements if each < 100]
+    assert sorted(real) == sorted(set(range(count)) - failing)
+    assert errors == len(failing & set(range(count)))
+
+    taken = data.draw(st.integers(0, len(elements)))
+    with make().iterator() as iterator:
+        for _ in range(taken):
+            next(iterator)
+        state = json.loads(json.dumps(iterator.state()))
+    with make().iterator(state) as iterator:
+        assert values(iterator) == elements[taken:]
+        assert iterator.errors_ignored == errors

@@ -9,7 +9,7 @@ import pytest
 
 from psnb.data import AUTOTUNE, Dataset
 from psnb.errors import DatasetError
-from tests.data.chains import MEMORY, on_disk
+from tests.data.chains import MEMORY, fails_at_five, on_disk
 from tests.data.elements import plain, values
 
 Make = Callable[[], Dataset]
@@ -80,6 +80,44 @@ def test_the_number_of_ignored_errors_is_in_the_state() -> None:
         assert iterator.errors_ignored == 1
         values(iterator)
         assert iterator.errors_ignored == 1
+
+
+@pytest.mark.parametrize("name", [name for name in MEMORY if name.startswith("ignore_errors")])
+def test_no_error_is_met_twice_nor_lost(name: str) -> None:
+    make = MEMORY[name]
+    with make().iterator() as iterator:
+        states = [iterator.state()]
+        states += [iterator.state() for _ in iterator]
+    for state in states:
+        with make().iterator(json.loads(json.dumps(state))) as iterator:
+            values(iterator)
+            assert iterator.errors_ignored == 1
+
+
+def test_errors_that_a_prefetch_ignores_ahead_are_counted_once() -> None:
+    def make() -> Dataset:
+        failing = Dataset.range(12).map(fails_at_five).ignore_errors()
+        return failing.repeat(2).prefetch(20)
+
+    with make().iterator() as iterator:
+        for _ in range(14):
+            next(iterator)
+        state = json.loads(json.dumps(iterator.state()))
+    with make().iterator(state) as iterator:
+        assert len(values(iterator)) == 8
+        assert iterator.errors_ignored == 2
+
+
+def test_a_shuffle_is_brought_back_to_where_it_was_after_many_draws() -> None:
+    make = lambda: Dataset.range(300_000).shuffle(1000, seed=1)  # noqa: E731
+    with make().skip(200_000).iterator() as iterator:
+        expected = plain(next(iterator))
+    with make().batch(1000).iterator() as iterator:
+        for _ in range(200):
+            next(iterator)
+        state = iterator.state()
+    with make().batch(1000).iterator(state) as iterator:
+        assert plain(next(iterator))[0] == expected
 
 
 def test_a_state_stays_small_while_much_is_held() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from psnb.data import AUTOTUNE, Dataset
+from psnb.data import AUTOTUNE, Dataset, Options
 from psnb.data.nodes.prefetch import Autotuner
 from tests.conftest import DEADLINE, wait_until
 
@@ -126,6 +126,23 @@ def test_what_is_ready_comes_first_if_order_does_not_matter() -> None:
         release.set()
         assert found == [1, 2, 3]
         assert list(iterator) == [0]
+
+
+def test_the_options_decide_on_order_unless_the_map_does() -> None:
+    both = threading.Barrier(2, timeout=DEADLINE)
+    second = threading.Event()
+
+    def wait_for_second(x: Any) -> Any:
+        both.wait()
+        if x == 0:
+            assert second.wait(DEADLINE)
+        return x
+
+    dataset = D.range(2).map(wait_for_second, AUTOTUNE)
+    with dataset.with_options(Options(deterministic=False, threads=2)).iterator() as iterator:
+        assert next(iterator) == 1
+        second.set()
+        assert next(iterator) == 0
 
 
 def test_an_exception_that_is_none_of_the_datasets_comes_through_a_prefetch() -> None:

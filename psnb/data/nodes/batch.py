@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,9 +12,10 @@ import numpy as np
 from psnb.data.block import Block, Column, Origin, stack
 from psnb.data.context import Context
 from psnb.data.node import Node, NodeIterator, State
+from psnb.data.nodes.first import first_spec
 from psnb.data.nodes.through import ThroughIterator
 from psnb.data.ragged import Ragged
-from psnb.data.spec import ArraySpec, Spec
+from psnb.data.spec import ArraySpec, Spec, of_arrays
 from psnb.data.structure import flatten, map_leaves, paths, unflatten
 from psnb.errors import DatasetError
 
@@ -50,7 +52,7 @@ class Batching(Node):
     def spec(self, run: bool) -> Spec:
         """Return that of the input with one more axis."""
         spec = self.source.spec(run)
-        if spec is None:
+        if not of_arrays(spec):
             return None
         size = self.batch_size if self.drop_remainder else None
         return map_leaves(lambda leaf: leaf.batched(size), spec)
@@ -106,30 +108,41 @@ class RaggedBatch(Batching):
                 if not isinstance(leaf, (str, bytes)):
                     raise different(block, index, f"a {type(leaf).__name__} each")
             return column
-        if column.ndim == 1 or self._fixed(index):
+        if column.ndim == 1 or self._fixed(block, index):
             return column
         count, length = column.shape[:2]
         offsets = np.arange(count + 1, dtype=np.int64) * length
         return Ragged(column.reshape(count * length, *column.shape[2:]), offsets)
 
     def spec(self, run: bool) -> Spec:
-        """Return that of the input with one more axis."""
-        spec = super().spec(run)
-        if spec is None:
-            return None
-        leaves, nesting = flatten(spec)
+        """Return that of the input with one more axis; if it is not known, what a batch says."""
+        size = self.batch_size if self.drop_remainder else None
+        if self._shapes is None:
+            return map_leaves(lambda leaf: _of_any(leaf, size), first_spec(self)) if run else None
+        leaves, nesting = flatten(super().spec(run))
         made = [
-            leaf
-            if len(leaf.shape) == 1 or self._fixed(index)
-            else ArraySpec((leaf.shape[0], None, *leaf.shape[2:]), leaf.dtype, ragged=True)
-            for index, leaf in enumerate(leaves)
+            leaf if len(shape) == 0 or None not in shape else replace(leaf, ragged=True)
+            for leaf, shape in zip(leaves, self._shapes, strict=True)
         ]
-        return unflatten(nesting, iter(made))
+        return unflatten(nesting, iter([_of_any(leaf, size) for leaf in made]))
 
-    def _fixed(self, index: int) -> bool:
-        """Return whether a leaf is of one shape, without running anything."""
+    @cached_property
+    def _shapes(self) -> list[tuple[int | None, ...]] | None:
+        """The leaves' shapes, as far as they are known without running anything."""
         spec = self.source.spec(run=False)
-        return spec is not None and None not in flatten(spec)[0][index].shape
+        return None if not of_arrays(spec) else [leaf.shape for leaf in flatten(spec)[0]]
+
+    def _fixed(self, block: Block, index: int) -> bool:
+        """Return whether a leaf is known to be of one shape."""
+        if self._shapes is None:
+            return not block.loose
+        return None not in self._shapes[index]
+
+
+def _of_any(leaf: ArraySpec, size: int | None) -> ArraySpec:
+    """Return the spec of any batch, given that of one."""
+    rest = (None, *leaf.shape[2:]) if leaf.ragged else leaf.shape[1:]
+    return ArraySpec((size, *rest), leaf.dtype, leaf.ragged)
 
 
 def named(block: Block, index: int) -> str:
@@ -162,7 +175,7 @@ class _BatchIterator(ThroughIterator):
             number = (self._reader.position - 1) // node.batch_size
             raise node.error(number, str(error), block.place(0)) from error
         origin = block.origin and Origin(*(part[:1] for part in block.origin))
-        return Block(block.nesting, tuple(columns), 1, origin)
+        return Block(block.nesting, tuple(columns), 1, origin, loose=True)
 
 
 def _alone(leaf: Any) -> Column:

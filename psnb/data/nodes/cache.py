@@ -111,11 +111,12 @@ class Cache(Node):
 
 
 class _CacheIterator(NodeIterator):
-    """The state: the number of the next element, and the seed that all were read with."""
+    """The state: the next element's number, the seed all were read with, errors so far."""
 
     def __init__(self, node: Cache, context: Context, state: State) -> None:
         self._position: int
-        self._position, seed = state or (0, None)
+        self._errors: int
+        self._position, seed, self._errors = state or (0, None, 0)
         self._part: tuple[int, Block] | None = None
         self._reader: Reader | None = None
         kept = node.kept()
@@ -126,25 +127,33 @@ class _CacheIterator(NodeIterator):
         # What is kept is what the first epoch had.
         below = context.child(0)
         below = replace(below, epoch=0, seed=below.seed if seed is None else seed)
-        self._seed, self._behind = below.seed, self._position
+        self._seed = below.seed
+        # What was returned and raised before the state was taken.
+        self._behind, self._known = self._position, self._errors
         self._reader = Reader(node.source, below)
         self._writer = node.writer(self._seed)
 
     def next_block(self, limit: int) -> Block | None:
         if self._reader is None:
             return self._from_kept(limit)
-        while self._behind:  # read before the state was taken
-            block = self._read(self._reader, min(self._behind, BLOCK))
-            if block is None:
-                return None
+        while True:
+            try:
+                block = self._read(self._reader, min(self._behind or limit, BLOCK))
+            except DatasetError:
+                if self._known:
+                    self._known -= 1
+                    continue
+                self._errors += 1
+                raise
+            if block is None or not self._behind:
+                break
             self._behind -= block.count
-        block = self._read(self._reader, limit)
         if block is not None:
             self._position += block.count
         return block
 
     def state(self) -> State:
-        return [self._position, self._seed]
+        return [self._position, self._seed, self._errors]
 
     def close(self) -> None:
         if self._reader is not None:
@@ -155,19 +164,20 @@ class _CacheIterator(NodeIterator):
     def _read(self, reader: Reader, limit: int) -> Block | None:
         try:
             block = reader.take(limit)
+            if self._writer is None:
+                return block
+            if block is not None:
+                block = read_only(block)
+                self._writer.add(block)
+                return block
+            self._writer.finish()
         except DatasetError:
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None  # what lacks an element is not kept
             raise
-        if self._writer is not None:
-            if block is None:
-                self._writer.finish()
-                self._writer = None
-            else:
-                block = read_only(block)
-                self._writer.add(block)
-        return block
+        self._writer = None
+        return None
 
     def _from_kept(self, limit: int) -> Block | None:
         index = int(np.searchsorted(self._ends, self._position, "right"))

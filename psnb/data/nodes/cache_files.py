@@ -31,6 +31,7 @@ class CacheFiles:
         self._nesting = _nesting_from(listed["nesting"])
         self.counts: list[int] = listed["counts"]
         self.seed: int = listed["seed"]
+        self._loose: bool = listed["loose"]
 
     @classmethod
     def open(cls, folder: str, chain: str) -> CacheFiles | None:
@@ -66,7 +67,8 @@ class CacheFiles:
                     columns.append(_column_from(arrays, len(columns)))
         except (OSError, ValueError, KeyError, EOFError) as error:
             raise DatasetError(f"cache: {path} cannot be read: {error}") from error
-        return read_only(Block(self._nesting, tuple(columns), self.counts[index]))
+        block = Block(self._nesting, tuple(columns), self.counts[index], loose=self._loose)
+        return read_only(block)
 
 
 class CacheWriter:
@@ -78,6 +80,7 @@ class CacheWriter:
         self._bytes = 0
         self._counts: list[int] = []
         self._nesting: Any = None
+        self._loose = False
         parent = os.path.dirname(os.path.abspath(folder))
         try:
             os.makedirs(parent, exist_ok=True)
@@ -89,6 +92,7 @@ class CacheWriter:
     def add(self, block: Block) -> None:
         """Take some elements."""
         self._blocks.append(block)
+        self._loose = self._loose or block.loose
         self._bytes += sum(column.nbytes for column in block.columns)
         if self._bytes >= _PART_BYTES:
             self._write()
@@ -103,6 +107,7 @@ class CacheWriter:
             "seed": self._seed,
             "counts": self._counts,
             "nesting": self._nesting,
+            "loose": self._loose,
         }
         try:
             with open(os.path.join(self._place, "cache.json"), "w", encoding="utf-8") as file:

@@ -36,7 +36,7 @@ class Concatenate(Node):
         """Return elements by number, if all inputs have them so."""
         found = [each.indexed() for each in self.sources]
         several = [each for each in found if each is not None]
-        return _Joined(several) if len(several) == len(found) else None
+        return _Joined(self, several) if len(several) == len(found) else None
 
     def spec(self, run: bool) -> Spec:
         """Return what holds for the elements of all."""
@@ -71,8 +71,8 @@ def common_spec(specs: list[Spec]) -> Spec:
 
 
 class _Joined(Indexed):
-    def __init__(self, several: list[Indexed]) -> None:
-        self._several = several
+    def __init__(self, node: Node, several: list[Indexed]) -> None:
+        self._node, self._several = node, several
         self._ends = np.cumsum([each.count for each in several])
         self.count = int(self._ends[-1])
 
@@ -86,7 +86,11 @@ class _Joined(Indexed):
             places.append(here)
         if len(parts) == 1:
             return parts[0]
-        return concatenate(parts).take(np.argsort(np.concatenate(places)))
+        try:
+            joined = concatenate(parts)
+        except DatasetError as error:
+            raise DatasetError(f"{self._node.label()}: {error}") from error
+        return joined.take(np.argsort(np.concatenate(places)))
 
     def part(self, start: int, stop: int) -> Block:
         number = int(np.searchsorted(self._ends, start, "right"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -159,5 +160,8 @@ class _FilesIterator(NodeIterator):
 
 def file_ranges(files: Any) -> tuple[FileRange, ...]:
     """Return what paths, or ranges of files, mean."""
-    several: Sequence[Any] = [files] if isinstance(files, (str, FileRange)) else list(files)
-    return tuple(each if isinstance(each, FileRange) else FileRange(str(each)) for each in several)
+    single = isinstance(files, (str, os.PathLike, FileRange))
+    several: Sequence[Any] = [files] if single else list(files)
+    return tuple(
+        each if isinstance(each, FileRange) else FileRange(os.fspath(each)) for each in several
+    )

@@ -124,7 +124,7 @@ class _InterleaveIterator(NodeIterator):
                 raise DatasetError(
                     f"the function must return a Dataset, found a {type(made).__name__}"
                 )
-            context = self._context.child(1).child(position).repeated(position)
+            context = self._context.child(1).element(position)
             return _Slot(before, Reader(node, context, inner))
         except Exception as error:  # the user's function may raise anything
             raise failure(self._node, position, error, block, 0) from error

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from psnb.data.block import Block, Stacker
+from psnb.data.block import Block
 from psnb.data.context import Context
 from psnb.data.node import Node, NodeIterator, State
 from psnb.data.nodes.first import first_spec
 from psnb.data.spec import Spec
+from psnb.data.stacker import Stacker
 from psnb.errors import DatasetError
 
 

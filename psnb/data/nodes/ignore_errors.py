@@ -9,7 +9,7 @@ from typing import ClassVar
 from psnb.data.block import Block
 from psnb.data.context import Context
 from psnb.data.node import Node, NodeIterator, State
-from psnb.data.nodes.through import ThroughIterator
+from psnb.data.reader import Reader
 from psnb.errors import DatasetError
 
 _logger = logging.getLogger(__name__)
@@ -28,17 +28,30 @@ class IgnoreErrors(Node):
         return _IgnoringIterator(self, context, state)
 
 
-class _IgnoringIterator(ThroughIterator):
+class _IgnoringIterator(NodeIterator):
+    """The state: how many errors were left out so far, in earlier epochs too, and the reader's."""
+
     def __init__(self, node: IgnoreErrors, context: Context, state: State) -> None:
-        super().__init__(node.source, context, state)
-        self._counters, self._logged = context.counters, False
+        counted, inner = state or (0, None)
+        self._counts, self._place = context.counters.errors_ignored, context.place
+        self._counts[self._place] = max(counted, self._count)
+        self._reader = Reader(node.source, context.child(0), inner)
 
     def next_block(self, limit: int) -> Block | None:
         while True:
             try:
                 return self._reader.take(limit)
             except DatasetError as error:
-                self._counters.errors_ignored += 1
-                if not self._logged:
-                    self._logged = True
+                self._counts[self._place] += 1
+                if self._count == 1:
                     _logger.warning("an element is left out, further ones silently: %s", error)
+
+    def state(self) -> State:
+        return [self._count, self._reader.state()]
+
+    def close(self) -> None:
+        self._reader.close()
+
+    @property
+    def _count(self) -> int:
+        return self._counts.get(self._place, 0)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from psnb.data.block import Block, Origin, Stacker, block_of
+from psnb.data.block import Block, Origin, block_of
 from psnb.data.context import Context
 from psnb.data.node import Node, NodeIterator, State
 from psnb.data.nodes.calls import call, failure
@@ -14,6 +14,7 @@ from psnb.data.nodes.first import first_spec
 from psnb.data.nodes.parallel_map import ParallelMapIterator
 from psnb.data.nodes.through import ThroughIterator
 from psnb.data.spec import Spec
+from psnb.data.stacker import Stacker
 from psnb.errors import DatasetError
 
 

@@ -87,7 +87,8 @@ class ParallelMapIterator(NodeIterator):
         self._jobs: deque[_Job] = deque()
         self._workers: Workers | None = None
         self._ended = False
-        self._failed: DatasetError | None = None  # the input's, behind all jobs
+        # The input's error, which comes behind all jobs, and the reader's state before it.
+        self._failed: tuple[DatasetError, State] | None = None
 
     def next_block(self, limit: int) -> Block | None:
         """Return what is ready, in the right order."""
@@ -97,7 +98,7 @@ class ParallelMapIterator(NodeIterator):
         if not self._jobs:
             failed, self._failed = self._failed, None
             if failed is not None:
-                raise failed
+                raise failed[0]
             return None
         job = self._ready()
         try:
@@ -113,7 +114,8 @@ class ParallelMapIterator(NodeIterator):
     def state(self) -> State:
         """Return where the oldest element is that was not returned, and which later ones were."""
         if not self._jobs:
-            return [self._reader.state(), [list(each) for each in self._done]]
+            before = self._failed[1] if self._failed is not None else self._reader.state()
+            return [before, [list(each) for each in self._done]]
         first = self._jobs[0]
         done = [[job.begin + a, job.begin + b] for job in self._jobs for a, b in job.out]
         return [first.before, done + [list(each) for each in self._done]]
@@ -138,7 +140,7 @@ class ParallelMapIterator(NodeIterator):
             try:
                 block = self._reader.take(self._unit)
             except DatasetError as error:
-                self._failed = error
+                self._failed = error, before
                 return
             if block is None:
                 self._ended = True

@@ -9,19 +9,20 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections import deque
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import ClassVar, NamedTuple
 
 from psnb.data.block import BLOCK, Block
 from psnb.data.context import AUTOTUNE, Context
-from psnb.data.node import Indexed, Node, NodeIterator, State
+from psnb.data.node import Node, NodeIterator, State
 from psnb.errors import DatasetError
 
 JOIN_TIMEOUT = 5.0
 """Seconds that closing waits for the thread, which may be in a function of the user's."""
 
 _DOUBLED_UP_TO = 2048
+_LARGE = 8
 _numbers = itertools.count()
 
 
@@ -40,10 +41,6 @@ class Prefetch(Node):
             return self.source.iterate(context.child(0), state)
         return _PrefetchIterator(self, context, state)
 
-    def indexed(self) -> Indexed | None:
-        """Return the input's elements: who takes them by number waits for nothing."""
-        return self.source.indexed()
-
     def cardinality(self) -> int:
         """Return the input's."""
         return self.source.cardinality()
@@ -58,6 +55,10 @@ class _Item(NamedTuple):
     block: Block | None  # None at the end, and for an error
     error: BaseException | None
     after: State  # of the input
+
+    @property
+    def size(self) -> int:
+        return 1 if self.block is None else self.block.count
 
 
 class Autotuner:
@@ -85,45 +86,53 @@ class _Channel:
     """What the thread and the reader share."""
 
     def __init__(self, buffer_size: int) -> None:
-        # Over all below. Nothing is read while it is held.
-        self.changed = threading.Condition()
-        self.items: deque[_Item] = deque()
-        self.count = 0
-        self.tuner = Autotuner(buffer_size)
-        self.closed = False
+        self._items: SimpleQueue[_Item | None] = SimpleQueue()
+        # Over all below. Nothing is read or waited for while it is held, but for room.
+        self._changed = threading.Condition()
+        self._count = 0
+        self._tuner = Autotuner(buffer_size)
+        self._closed = False
 
     def room(self) -> int:
-        """Wait for room; returns 0 when the channel is closed."""
-        with self.changed:
-            while not self.closed and self.count >= self.tuner.limit:
-                self.changed.wait()
-            return 0 if self.closed else self.tuner.limit - self.count
+        """Wait for room; returns 0 when the channel is closed.
+
+        In a large buffer that is full, until half of it is free: to wake a thread for each element
+        would take longer than many a batch.
+        """
+        with self._changed:
+            if self._count >= self._tuner.limit:
+                self._changed.wait_for(lambda: self._closed or self._worth_it())
+            return 0 if self._closed else self._tuner.limit - self._count
 
     def put(self, item: _Item) -> None:
-        with self.changed:
-            self.items.append(item)
-            self.count += 1 if item.block is None else item.block.count
-            self.changed.notify_all()
+        """Hand over."""
+        with self._changed:
+            self._count += item.size
+        self._items.put(item)
 
     def get(self) -> _Item | None:
         """Wait for the next item; returns None when the channel is closed."""
-        with self.changed:
-            self.tuner.taken(self.count)
-            while not self.items and not self.closed:
-                self.changed.notify_all()  # the limit may have grown
-                self.changed.wait()
-            if self.closed:
-                return None
-            item = self.items.popleft()
-            self.count -= 1 if item.block is None else item.block.count
-            self.changed.notify_all()
-            return item
+        there = self._count
+        item = self._items.get()
+        if item is None:
+            return None
+        with self._changed:
+            self._tuner.taken(there)
+            self._count -= item.size
+            if self._worth_it():
+                self._changed.notify()
+        return item
+
+    def _worth_it(self) -> bool:
+        limit = self._tuner.limit
+        return self._count <= (limit // 2 if limit >= _LARGE else limit - 1)
 
     def close(self) -> None:
-        with self.changed:
-            self.closed = True
-            self.items.clear()
-            self.changed.notify_all()
+        """Let nobody wait any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._items.put(None)
 
 
 def _read(channel: _Channel, source: NodeIterator, ahead: int) -> None:

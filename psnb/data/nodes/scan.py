@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from psnb.data.block import Block, Stacker
+from psnb.data.block import Block
 from psnb.data.context import Context
 from psnb.data.node import Node, NodeIterator, State
 from psnb.data.nodes.calls import failure
 from psnb.data.nodes.first import first_spec
 from psnb.data.reader import Reader
 from psnb.data.spec import Spec
+from psnb.data.stacker import Stacker
 from psnb.data.structure import as_leaf, flatten, flatten_like, paths, unflatten
 from psnb.errors import DatasetError
 

@@ -11,7 +11,7 @@ from psnb.data.block import Block
 from psnb.data.context import Context
 from psnb.data.node import Indexed, Node, NodeIterator, State
 from psnb.data.nodes.shuffle_buffer import BufferIterator
-from psnb.data.numbers import draw, mixed
+from psnb.data.numbers import draw, draw_again, mixed
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +46,10 @@ class _IndexIterator(NodeIterator):
         self._elements, self._key = elements, key
         self._size = self._entering = min(buffer_size, elements.count)
         self._buffer = np.arange(self._size)
-        self._drawn = 0
-        if state:
-            self._draw(state)  # draws again, 100 million a second
+        self._drawn: int = state or 0
+        self._size, self._entering = draw_again(
+            key, self._buffer, self._size, self._entering, elements.count, self._drawn
+        )
 
     def next_block(self, limit: int) -> Block | None:
         count = min(limit, self._elements.count - self._drawn)

@@ -17,7 +17,7 @@ import numpy as np
 from psnb.data.block import BLOCK, Block, Column, Origin, concatenate, stack, take
 from psnb.data.context import Context
 from psnb.data.node import Node, NodeIterator, State
-from psnb.data.numbers import draw
+from psnb.data.numbers import draw, draw_again
 from psnb.data.ragged import Ragged
 from psnb.data.reader import Reader
 from psnb.errors import DatasetError
@@ -48,6 +48,8 @@ class _Store:
             # Perhaps in another order; if it is none of the kind, this says so.
             block = concatenate([self._like, block])
             columns = _columns(block)
+        if block.loose and not self._like.loose:
+            self._like = self._like._replace(loose=True)
         self._reserve(int(rows.max()) + 1)
         for index, (column, new) in enumerate(zip(self._columns, columns, strict=True)):
             if column.dtype != object and new.dtype != column.dtype:
@@ -70,7 +72,7 @@ class _Store:
         found = [_filled(take(column, rows)) for column in self._columns]
         origin = self._like.origin and Origin(*found[-2:])  # type: ignore[arg-type]
         columns = found[:-2] if origin else found
-        return Block(self._like.nesting, tuple(columns), len(rows), origin)
+        return Block(self._like.nesting, tuple(columns), len(rows), origin, self._like.loose)
 
     def _reserve(self, rows: int) -> None:
         if rows > self._capacity:
@@ -236,8 +238,7 @@ class BufferIterator(NodeIterator):
         end = self._read if self._ended else _ENDLESS
         size = min(self._size_limit, self._read)
         slots = np.arange(size)
-        if self._drawn:
-            _, _, size, _ = draw(self._key, 0, slots, size, size, end, self._drawn)
+        size, _ = draw_again(self._key, slots, size, size, end, self._drawn)
         slots = slots[:size]
         wanted = np.sort(slots)
         reader = Reader(source, context.child(0), base)

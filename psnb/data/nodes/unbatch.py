@@ -9,7 +9,7 @@ from psnb.data.block import Block, Origin, block_of
 from psnb.data.context import Context
 from psnb.data.node import Node, NodeIterator, State
 from psnb.data.reader import Reader
-from psnb.data.spec import ArraySpec, Spec
+from psnb.data.spec import ArraySpec, Spec, of_arrays
 from psnb.data.structure import map_leaves
 from psnb.errors import DatasetError
 
@@ -29,7 +29,7 @@ class Unbatch(Node):
     def spec(self, run: bool) -> Spec:
         """Return that of the input with an axis less."""
         spec = self.source.spec(run)
-        if spec is None:
+        if not of_arrays(spec):
             return None
         return map_leaves(lambda leaf: ArraySpec(leaf.shape[1:], leaf.dtype), spec)
 
@@ -76,5 +76,5 @@ class _UnbatchIterator(NodeIterator):
             position = self._reader.position - 1
             raise self._node.error(position, str(error), block.place(0)) from error
         origin = block.origin and Origin(*(part.repeat(rows.count) for part in block.origin))
-        self._rows, self._taken = rows._replace(origin=origin), 0
+        self._rows, self._taken = rows._replace(origin=origin, loose=block.loose), 0
         return True

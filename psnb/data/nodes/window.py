@@ -67,7 +67,7 @@ class _WindowIterator(ThroughIterator):
             self._reader.skip(node.shift - span)
         rows = block.take(np.arange(0, block.count, node.stride))
         columns = tuple(
-            stack([node.dataset(Slices(Block(None, (column,), rows.count)))])
+            stack([node.dataset(Slices(Block(None, (column,), rows.count, loose=rows.loose)))])
             for column in rows.columns
         )
         origin = rows.origin and Origin(*(part[:1] for part in rows.origin))

@@ -74,6 +74,7 @@ def together(nesting: Nesting, blocks: list[Block]) -> Block:
         tuple(column for block in blocks for column in block.columns),
         blocks[0].count,
         next((block.origin for block in blocks if block.origin is not None), None),
+        any(block.loose for block in blocks),
     )
 
 
