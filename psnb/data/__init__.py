@@ -1,0 +1,1 @@
+"""Datasets: see `psnb.data.formats` for what files they read."""
