@@ -37,7 +37,7 @@ _FLOAT = re.compile(
 @njit(cache=True, nogil=True, inline="always")
 def is_space(byte):  # type: ignore[no-untyped-def]
     """Return whether a byte stands between numbers of a line."""
-    return byte == _SPACE or byte == _TAB
+    return byte in (_SPACE, _TAB)
 
 
 @njit(cache=True, nogil=True)
