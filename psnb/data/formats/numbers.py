@@ -159,7 +159,7 @@ def nearest_float32(text: bytes) -> np.float32 | None:
     if np.isinf(nearest):
         raise OverflowError
     if float(nearest) != value:
-        other = np.nextafter(nearest, np.float32(np.inf if value > nearest else -np.inf))
+        other = np.nextafter(nearest, np.float32(np.inf if value > float(nearest) else -np.inf))
         if np.isfinite(other) and (float(nearest) + float(other)) / 2 == value:
             # In the middle of two, when rounded to float64: where was it before?
             exact = Decimal(text.decode())

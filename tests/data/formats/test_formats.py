@@ -30,7 +30,9 @@ def _made(make: Callable[[], Sample]) -> Sample:
 
 
 def test_all_records_are_read(sample: Sample, tmp_path: Path) -> None:
-    assert records(sample.format.read(write(tmp_path, sample.content))) == sample.expected
+    # All chunks before any is looked at: each keeps its own columns.
+    chunks = list(sample.format.read(write(tmp_path, sample.content)))
+    assert records(chunks) == sample.expected
 
 
 def test_chunks_follow_each_other(sample: Sample, tmp_path: Path) -> None:
@@ -61,7 +63,7 @@ def test_reading_resumes_in_a_compressed_file(sample: Sample, tmp_path: Path) ->
 
 def test_splits_hold_each_record_once(sample: Sample, tmp_path: Path) -> None:
     path = write(tmp_path, sample.content)
-    for size in (1000, 10_000, 10**9):
+    for size in (len(sample.content) // 5, 10**9):
         parts = sample.format.splits(path, size)
         found = [records(sample.format.read(path, begin, end=end)) for begin, end in parts]
         assert [row for part in found for row in part] == sample.expected
@@ -95,11 +97,6 @@ def test_a_reader_that_is_closed_early_closes_its_file(sample: Sample, tmp_path:
     next(reader)
     reader.close()
     assert set(os.listdir("/proc/self/fd")) <= before
-
-
-def test_chunks_keep_their_columns(sample: Sample, tmp_path: Path) -> None:
-    chunks = list(sample.format.read(write(tmp_path, sample.content)))
-    assert records(chunks) == sample.expected
 
 
 def test_a_missing_file_is_named(sample: Sample, tmp_path: Path) -> None:
