@@ -50,8 +50,10 @@ class Lines:
 
     def text(self, begin: int, end: int) -> str:
         """Return a part of ``data`` for people, shortened."""
-        shown = self.data[begin : min(end, begin + 40)].tobytes().decode("utf-8", "replace")
-        return repr(shown) + ("…" if end - begin > 40 else "")
+        shown = (
+            self.data[begin : min(end, begin + 40)].tobytes().decode("ascii", "backslashreplace")
+        )
+        return shown + ("…" if end - begin > 40 else "")
 
     def error(self, line: int, position: int, problem: str) -> DatasetError:
         """Return the error that something is wrong with a line, at a position in ``data``."""
