@@ -22,6 +22,7 @@ import fsspec
 from fsspec.compression import compr
 from fsspec.utils import infer_compression
 
+from psnb.data.formats.http_file import HttpFile
 from psnb.data.formats.zlib_file import ZlibFile
 from psnb.errors import ConfigurationError, DatasetError, PsnbError
 
@@ -106,9 +107,7 @@ def reading(path: str) -> Iterator[None]:
     except IsADirectoryError as error:
         raise DatasetError(f"{path} is a folder: list its files, e.g. {path}/*") from error
     except (EOFError, zlib.error) as error:
-        raise DatasetError(f"{path}: the compressed data are cut short or corrupt: {error}") from (
-            error
-        )
+        raise DatasetError(f"{path}: the data are cut short or corrupt: {error}") from error
     except Exception as error:
         # Each filesystem has exceptions of its own, of no common class.
         raise DatasetError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
@@ -131,6 +130,8 @@ def opened(path: str, compression: str | None) -> Iterator[Any]:
         with reading(path):
             if is_local(path):
                 raw: Any = stack.enter_context(open(path, "rb", buffering=0))
+            elif path.startswith(("http://", "https://")):
+                raw = stack.enter_context(HttpFile(path))
             else:
                 raw = stack.enter_context(fsspec.open(path, "rb", compression=None).open())
             if how is not None:

@@ -109,8 +109,10 @@ def _group(
         if missing is not None:
             part = part.slice(0, missing[1])
         if part.num_rows:
-            with reading(f"{path}, row group {group}"):
+            try:
                 columns = to_columns(part)
+            except DatasetError as error:
+                raise DatasetError(f"{path}, row group {group}: {error}") from error
             # By name: the file has them in an order of its own.
             columns = {name: columns[name] for name in wanted}
             yield Chunk(columns, part.num_rows, row, row + part.num_rows)

@@ -161,7 +161,7 @@ def test_a_compressed_file_that_is_cut_short_is_named(
 ) -> None:
     name = {gzip.compress: "gzip", zlib.compress: "zlib"}[compress]
     path = write(tmp_path, compress(b"abc\n" * 9000)[:-9])
-    with pytest.raises(DatasetError, match=f"{path}: the compressed data are cut short"):
+    with pytest.raises(DatasetError, match=f"{path}: the data are cut short"):
         list(TextLines(compression=name).read(path))
 
 

@@ -70,7 +70,7 @@ def test_only_the_end_of_many_errors_is_kept(tmp_path: Path) -> None:
 
 def test_a_compressed_file_that_is_corrupt_is_reported_as_such(tmp_path: Path) -> None:
     path = write(tmp_path, gzip.compress(b"1 7\n" * 9000)[:-9], "part.gz")
-    with pytest.raises(DatasetError, match=f"{path}: the compressed data are cut short"):
+    with pytest.raises(DatasetError, match=f"{path}: the data are cut short"):
         list(piped("cat").read(path))
 
 
