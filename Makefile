@@ -31,6 +31,7 @@ bench: $(VENV)/test.stamp
 	$(BIN)/python -m tests.benchmarks.many_workers
 	$(BIN)/python -m tests.benchmarks.failover
 	$(BIN)/python -m tests.benchmarks.wide_and_deep
+	$(BIN)/python -m tests.benchmarks.formats
 
 $(VENV)/bin/python:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'psnb needs Python 3.11 or newer')"

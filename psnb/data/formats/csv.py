@@ -139,9 +139,8 @@ class _Schema:
         wanted = self._names if form.columns is None else list(form.columns)
         absent = {*wanted, *(form.dtypes or {})} - set(self._names)
         if absent or not wanted or len(set(self._names)) < len(self._names):
-            raise place.error(
-                "record", 0, 0, f"the columns are {self._names}" + f"; no {absent}" * bool(absent)
-            )
+            lacks = f"; no {absent}" if absent else ""
+            raise DatasetError(f"{place.path}: the columns are {self._names}{lacks}")
         self._wanted = wanted
         self._types = {name: _arrow_type(name, kind) for name, kind in (form.dtypes or {}).items()}
         starts, count = _records(window, form.delimiter)

@@ -62,6 +62,8 @@ def parse_parts(
     """
     layout = Layout(features)
     count = len(starts)
+    # As read-only ones, whatever they are, so that numba compiles for one kind of arguments.
+    data, starts, ends = (_read_only(array) for array in (data, starts, ends))
     outputs = _outputs(*(count * layout.widths[kind] for kind in (INTEGERS, FLOATS, BYTES)))
     missing = np.zeros((layout.optionals, count), np.uint8)
     spots = np.empty((layout.varying, count, 2), np.int64)
@@ -88,6 +90,12 @@ def parse_parts(
     if problem is not None:
         columns = {name: column[:good] for name, column in columns.items()}
     return columns, good, problem
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 class Layout:

@@ -29,6 +29,7 @@ from psnb.errors import ConfigurationError, DatasetError, PsnbError
 INFER = "infer"
 """Compression as the file's suffix says."""
 
+_HTTP = ("http://", "https://")
 _ZLIB_SUFFIXES = (".zlib", ".zz")
 
 
@@ -56,16 +57,15 @@ def list_files(patterns: str | os.PathLike[str] | Sequence[str | os.PathLike[str
 
 
 def _matches(pattern: str) -> list[str]:
-    if not glob.has_magic(pattern):
+    # In the address of a web page, a question mark begins a query.
+    magic = "*[" if pattern.startswith(_HTTP) else "*?["
+    if not any(sign in pattern for sign in magic):
         return [pattern]
     with reading(pattern):
         if is_local(pattern):
             found = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
         else:
             system, inner = fsspec.core.url_to_fs(pattern)
-            # With a query, an http address has a "?" but is no pattern.
-            if "*" not in pattern and "[" not in pattern and pattern.startswith("http"):
-                return [pattern]
             found = [system.unstrip_protocol(path) for path in system.glob(inner)]
     if not found:
         raise DatasetError(f"no file matches {pattern}")
@@ -130,7 +130,7 @@ def opened(path: str, compression: str | None) -> Iterator[Any]:
         with reading(path):
             if is_local(path):
                 raw: Any = stack.enter_context(open(path, "rb", buffering=0))
-            elif path.startswith(("http://", "https://")):
+            elif path.startswith(_HTTP):
                 raw = stack.enter_context(HttpFile(path))
             else:
                 raw = stack.enter_context(fsspec.open(path, "rb", compression=None).open())

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from psnb.data.formats import multi_slot_kernels as kernels
-from psnb.data.formats.chunk import Chunk
+from psnb.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS, Chunk
 from psnb.data.formats.files import INFER, check_compression
 from psnb.data.formats.lines import Lines, line_splits, lines_of
 from psnb.data.formats.numbers import JUNK, NEGATIVE, OK, OVERFLOW, nearest_float32
@@ -133,7 +133,8 @@ class _Parser:
         self._slots = slots
         self._sizes = np.array([-1 if s.shape is None else prod(s.shape) for s in slots], np.int64)
         self._is_float = np.array([slot.dtype == "float32" for slot in slots])
-        self._room(0)
+        self._counts = np.empty((CHUNK_RECORDS, len(slots)), np.int64)
+        self._room(CHUNK_BYTES)
 
     def _room(self, values: int) -> None:
         self._numbers = np.empty(values, np.uint64)
@@ -146,7 +147,7 @@ class _Parser:
         """Return the columns of lines before the first bad one, their number, what is wrong."""
         if self._numbers.size < lines.data.size // 2 + 1:
             self._room(lines.data.size // 2 + 1)
-        counts = np.empty((len(lines), len(self._slots)), np.int64)
+        counts = self._counts[: len(lines)]
         totals = np.empty(len(self._slots), np.int64)
         good, slot, position, wrong, unknown = kernels.parse_lines(
             *(lines.data, lines.starts, lines.ends, self._sizes, self._is_float, counts, totals),
@@ -173,21 +174,28 @@ class _Parser:
         return self._columns(counts[:good], totals), good, problem
 
     def _columns(self, counts: np.ndarray, totals: np.ndarray) -> dict[str, np.ndarray | Ragged]:
-        lines, slots = counts.shape
+        lines = len(counts)
         ends = np.where(self._is_float, np.cumsum(totals * self._is_float), 0)
         ends += np.where(self._is_float, 0, np.cumsum(totals * ~self._is_float))
         numbers = np.empty(int(totals[~self._is_float].sum()), np.uint64)
         floats = np.empty(int(totals[self._is_float].sum()), np.float32)
-        offsets = np.empty((slots, lines + 1), np.int64)
+        # Mostly each line has one value of a sparse slot: then all such share their offsets.
+        single = (counts == 1).all(axis=0)
+        rows = np.cumsum((self._sizes < 0) & ~single) - 1
+        rows[(self._sizes >= 0) | single] = -1
+        ones = np.arange(lines + 1)
+        offsets = np.empty((int(rows.max()) + 1, lines + 1), np.int64)
         kernels.spread(
-            *(counts, self._is_float, ends - totals, self._numbers, self._floats),
+            *(counts, self._is_float, ends - totals, rows, self._numbers, self._floats),
             *(numbers, floats, offsets),
         )
         columns: dict[str, np.ndarray | Ragged] = {}
         for i, slot in enumerate(self._slots):
             values = (floats if self._is_float[i] else numbers)[ends[i] - totals[i] : ends[i]]
             if slot.shape is None:
-                columns[slot.name] = Ragged(values, offsets[i])
+                columns[slot.name] = Ragged._trusted(
+                    values, offsets[rows[i]] if rows[i] >= 0 else ones
+                )
             else:
                 columns[slot.name] = values.reshape(lines, *slot.shape)
         return columns

@@ -106,19 +106,19 @@ def parse_lines(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def spread(counts, is_float, begins, numbers, floats, slot_numbers, slot_floats, offsets):  # type: ignore[no-untyped-def]
+def spread(counts, is_float, begins, rows, numbers, floats, slot_numbers, slot_floats, offsets):  # type: ignore[no-untyped-def]
     """Put the values of each slot one after the other.
 
     ``begins`` says where each slot's begin in ``slot_numbers`` or ``slot_floats``; it is moved to
-    where they end. ``offsets`` (int64, slots by (lines + 1)) gets where those of each line begin.
+    where they end. Where those of each line begin goes into the row of ``offsets`` (int64,
+    (…, lines + 1)) that ``rows`` says, if it is not negative.
     """
     number, real = 0, 0
     lines, slots = counts.shape
-    for slot in range(slots):
-        offsets[slot, 0] = 0
+    offsets[:, 0] = 0
     for i in range(lines):
         for slot in range(slots):
-            count, at = counts[i, slot], begins[slot]
+            count, at, row = counts[i, slot], begins[slot], rows[slot]
             if is_float[slot]:
                 for j in range(count):
                     slot_floats[at + j] = floats[real + j]
@@ -128,4 +128,5 @@ def spread(counts, is_float, begins, numbers, floats, slot_numbers, slot_floats,
                     slot_numbers[at + j] = numbers[number + j]
                 number += count
             begins[slot] = at + count
-            offsets[slot, i + 1] = offsets[slot, i] + count
+            if row >= 0:
+                offsets[row, i + 1] = offsets[row, i] + count

@@ -154,15 +154,16 @@ def nearest_float32(text: bytes) -> np.float32 | None:
     value = float(text)
     with np.errstate(over="ignore", under="ignore"):
         nearest = np.float32(value)
+        other = np.nextafter(nearest, np.float32(np.inf if value > float(nearest) else -np.inf))
     if text.lstrip(b"+-")[:1].isalpha():
         return nearest
     if np.isinf(nearest):
         raise OverflowError
-    if float(nearest) != value:
-        other = np.nextafter(nearest, np.float32(np.inf if value > float(nearest) else -np.inf))
-        if np.isfinite(other) and (float(nearest) + float(other)) / 2 == value:
-            # In the middle of two, when rounded to float64: where was it before?
-            exact = Decimal(text.decode())
-            if exact != Decimal(value):
-                return max(nearest, other) if exact > Decimal(value) else min(nearest, other)
+    if float(nearest) == value or not np.isfinite(other):
+        return nearest
+    if (float(nearest) + float(other)) / 2 == value:
+        # In the middle of two, when rounded to float64: where was it before?
+        exact = Decimal(text.decode())
+        if exact != Decimal(value):
+            return max(nearest, other) if exact > Decimal(value) else min(nearest, other)
     return nearest
