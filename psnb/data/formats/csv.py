@@ -154,14 +154,17 @@ class _Schema:
         """Return the table of the records before the first bad one, their number, what is wrong."""
         problem = None
         good = len(starts)
-        try:
-            table = self._table(data)
-        except pyarrow().ArrowInvalid as error:
-            text = str(error)
-            row = _ROW.search(text)
-            good = min(int(row[1]) - 1, good - 1) if row else 0
-            problem = DatasetError(_ROW.sub("", text))
-            table = self._table(data[: starts[good]])
+        ends = [*starts[1:].tolist(), data.size]
+        while True:
+            try:
+                table = self._table(data[: ends[good - 1] if good else 0])
+                break
+            except pyarrow().ArrowInvalid as error:
+                # Arrow looks at one column after the other: there may be an earlier one.
+                text = str(error)
+                row = _ROW.search(text)
+                good = min(int(row[1]), good) - 1 if row else 0
+                problem = DatasetError(_ROW.sub("", text))
         if table.num_rows != good:
             return table.slice(0, 0), 0, DatasetError("a quote within a field is not doubled")
         if (missing := first_missing(table)) is not None:

@@ -81,6 +81,12 @@ def test_records_before_a_bad_one_are_read(tmp_path: Path) -> None:
         next(reader)
 
 
+def test_the_first_of_several_bad_records_is_named(tmp_path: Path) -> None:
+    form = Csv(dtypes={"a": int, "b": int})
+    with pytest.raises(DatasetError, match=r"record 2, byte 8: .*column #1.*'x'"):
+        read(tmp_path, b"a,b\n1,1\n2,x\ny,3\n4\n", form)
+
+
 def test_resumed_reading_takes_the_types_of_the_first_records(tmp_path: Path) -> None:
     path = write(tmp_path, b"a\nx\n" + b"1\n" * 9000)
     chunk = next(Csv().read(path))
