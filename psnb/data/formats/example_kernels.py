@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 
 from psnb.data.formats.wire import (
+    BYTES,
     FLOATS,
     INTEGERS,
     LENGTH,
@@ -20,11 +21,15 @@ from psnb.data.formats.wire import (
     floats,
     integers,
     list_of,
+    packed_floats,
+    packed_integers,
     strings,
 )
 
 MISSING = -2
 """In place of a number of values: there is no such feature, or it holds nothing."""
+
+_FIRST, _SECOND = 1 << 3 | LENGTH, 2 << 3 | LENGTH
 
 OTHER_KIND = -8
 """Less the kind that the feature has, in place of a number of values: another one than wanted."""
@@ -39,6 +44,31 @@ def _is_name(data, start, stop, names, offsets, feature):  # type: ignore[no-unt
         if data[start + i] != names[begin + i]:
             return False
     return True
+
+
+@njit(cache=True, nogil=True)
+def _usual(data, at, stop, names, begin, end, kind):  # type: ignore[no-untyped-def]
+    """Return where the packed values of an entry begin that is laid out as nearly all are.
+
+    That is: name, then value, nothing else, no length above 127. -1 if it is another, also one of
+    another name or kind than these.
+    """
+    size = end - begin
+    if size > 127 or stop - at < size + 8 or data[at] != _FIRST or data[at + 1] != size:
+        return -1
+    at += 2
+    for i in range(size):
+        if data[at + i] != names[begin + i]:
+            return -1
+    at += size
+    left = stop - at
+    if left > 127 or data[at] != _SECOND or data[at + 1] != left - 2:
+        return -1
+    if data[at + 2] != kind << 3 | LENGTH or data[at + 3] != left - 4:
+        return -1
+    if data[at + 4] != _FIRST or data[at + 5] != left - 6:
+        return -1
+    return at + 6
 
 
 @njit(cache=True, nogil=True)
@@ -106,6 +136,23 @@ def parse_messages(  # type: ignore[no-untyped-def]
                     return i, -1, MALFORMED
                 if number != 1 or wire != LENGTH:
                     continue
+                feature = guesses[met]
+                kind, size = kinds[feature], sizes[feature]
+                if size >= 0 and kind != BYTES:
+                    content = _usual(
+                        data, inner, outer, names, offsets[feature], offsets[feature + 1], kind
+                    )
+                    if content >= 0:
+                        start = places[feature] + i * size
+                        if kind == INTEGERS:
+                            end = packed_integers(
+                                data, content, outer, numbers, start, start + size
+                            )
+                        else:
+                            end = packed_floats(data, content, outer, bits, start, start + size)
+                        found[feature] = end - start if end >= 0 else MALFORMED
+                        met = min(met + 1, features)
+                        continue
                 key_start, key_stop, value_start, value_stop = inner, inner, inner, inner
                 while inner < outer:
                     number, wire, content, inner = field(data, inner, outer)
@@ -115,7 +162,6 @@ def parse_messages(  # type: ignore[no-untyped-def]
                         key_start, key_stop = content, inner
                     elif wire == LENGTH and number == 2:
                         value_start, value_stop = content, inner
-                feature = guesses[met]
                 if not _is_name(data, key_start, key_stop, names, offsets, feature):
                     feature = 0
                     while feature < features and not _is_name(

@@ -131,6 +131,35 @@ def count_values(data, at, stop, kind):  # type: ignore[no-untyped-def]
     return count
 
 
+@njit(cache=True, nogil=True, inline="always")
+def packed_integers(data, at, stop, out, count, end):  # type: ignore[no-untyped-def]
+    """Write integers (int64) into ``out[count:end]``; return where the next would be written.
+
+    More than there is room for are counted only. `MALFORMED` if the last is cut off.
+    """
+    while at < stop:
+        value, at = varint(data, at, stop)
+        if at < 0:
+            return MALFORMED
+        if count < end:
+            out[count] = np.int64(value)
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True, inline="always")
+def packed_floats(data, at, stop, out, count, end):  # type: ignore[no-untyped-def]
+    """Write floats, as the uint32 of their bits, as `packed_integers` does."""
+    if (stop - at) % 4:
+        return MALFORMED
+    while at < stop:
+        if count < end:
+            out[count] = half_word(data, at)
+        count += 1
+        at += 4
+    return count
+
+
 @njit(cache=True, nogil=True)
 def integers(data, at, stop, out, start, end):  # type: ignore[no-untyped-def]
     """Write a ``Feature``'s integers (int64) into ``out[start:end]``; return their number.
@@ -150,13 +179,9 @@ def integers(data, at, stop, out, start, end):  # type: ignore[no-untyped-def]
                 return MALFORMED
             if number != 1 or (wire != LENGTH and wire != VARINT):
                 continue
-            while content < inner:
-                value, content = varint(data, content, inner)
-                if content < 0:
-                    return MALFORMED
-                if count < end:
-                    out[count] = np.int64(value)
-                count += 1
+            count = packed_integers(data, content, inner, out, count, end)
+            if count < 0:
+                return MALFORMED
     return count - start
 
 
@@ -176,13 +201,9 @@ def floats(data, at, stop, out, start, end):  # type: ignore[no-untyped-def]
                 return MALFORMED
             if number != 1 or (wire != LENGTH and wire != FIXED32):
                 continue
-            if (inner - content) % 4:
+            count = packed_floats(data, content, inner, out, count, end)
+            if count < 0:
                 return MALFORMED
-            while content < inner:
-                if count < end:
-                    out[count] = half_word(data, content)
-                count += 1
-                content += 4
     return count - start
 
 

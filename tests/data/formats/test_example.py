@@ -110,6 +110,21 @@ def test_records_may_have_their_features_in_orders_of_their_own() -> None:
     assert parse(features, *contents) == [{"a": 97, "b": 98, "c": 99}] * 3
 
 
+@pytest.mark.parametrize("length", [0, 1, 126, 127, 128, 200, 20_000])
+def test_names_and_lists_may_be_of_any_length(length: int) -> None:
+    name = "\x01" * length
+    numbers, reals = list(range(length)), [0.5] * length
+    content = example({name: int64_list(numbers), "y": float_list(reals), name + "z": b""})
+    features = {
+        name: FixedLen(length, "int64"),
+        "y": FixedLen(length, "float32"),
+        name + "z": VarLen("int64"),
+    }
+    expected = {name: numbers, "y": reals, name + "z": []}
+    # Twice: the second time it is known in which order they come.
+    assert parse(features, content, content) == [expected] * 2
+
+
 def test_missing_features_take_their_default() -> None:
     features = {
         "x": FixedLen(2, "int64", [1, 2]),
