@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,7 +41,9 @@ class Chunk:
 class Format(Protocol):
     """How one kind of file is read: immutable, pickles, and holds nothing open itself."""
 
-    def read(self, path: str, offset: int = 0, first: int = 0, end: int | None = None) -> Any:
+    def read(
+        self, path: str, offset: int = 0, first: int = 0, end: int | None = None
+    ) -> Iterator[Chunk]:
         """Yield the `Chunk` objects of the records that begin in ``[offset, end)``."""
 
     def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:

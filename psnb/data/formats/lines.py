@@ -13,7 +13,7 @@ from psnb.data.formats.place import Place
 from psnb.data.formats.window import Window, window_on
 from psnb.errors import DatasetError
 
-_NEWLINE, _RETURN = 10, 13
+NEWLINE, RETURN = 10, 13
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -67,12 +67,12 @@ def lines_of(window: Window, place: Place, end: int | None = None) -> Iterator[L
     """
     first = place.first
     while True:
-        ends = np.flatnonzero(window.data == _NEWLINE)
+        ends = np.flatnonzero(window.data == NEWLINE)
         if not ends.size:
             if window.more():
                 continue
             if window.data.size and (end is None or window.offset < end):
-                length = window.data.size - int(window.data[-1] == _RETURN)
+                length = window.data.size - int(window.data[-1] == RETURN)
                 start, stop = np.zeros(1, np.int64), np.array([length])
                 yield Lines(window.data, start, stop, first, window.offset, place)
             return
@@ -90,7 +90,7 @@ def lines_of(window: Window, place: Place, end: int | None = None) -> Iterator[L
             size = int(some[-1]) + 1
             data = window.data[:size]
             before = data[np.maximum(some - 1, 0)]
-            stripped = some - ((before == _RETURN) & (some > starts))
+            stripped = some - ((before == RETURN) & (some > starts))
             yield Lines(data, starts, stripped, first, window.offset, place)
             first += len(some)
             window.skip(size)
@@ -116,9 +116,9 @@ def line_splits(path: str, compression: str | None, size: int) -> list[tuple[int
     while cuts[-1] + size < total:
         # From the byte before, so that a line that begins right there begins the range.
         with window_on(path, None, cuts[-1] + size - 1) as window:
-            while window.more() and not (window.data == _NEWLINE).any():
+            while window.more() and not (window.data == NEWLINE).any():
                 window.skip(window.data.size)
-            newlines = np.flatnonzero(window.data == _NEWLINE)
+            newlines = np.flatnonzero(window.data == NEWLINE)
             if not newlines.size or window.offset + int(newlines[0]) + 1 >= total:
                 break
             cuts.append(window.offset + int(newlines[0]) + 1)

@@ -71,10 +71,10 @@ class MultiSlot:
     slots : sequence of Slot
         The slots of each line, in this order.
     pipe_command : str, optional
-        A command of the shell that turns a file (its input) into MultiSlot text (its output), such
-        as ``python generator.py`` with a `MultiSlotDataGenerator`. It must give the same for the
-        same file, for reading to be resumed. It runs as long as its output is read, and is killed,
-        with all that it started, when reading is given up.
+        A command of the shell that turns a file (its input, decompressed) into MultiSlot text (its
+        output), such as ``python generator.py`` with a `MultiSlotDataGenerator`. It must give the
+        same for the same file, for reading to be resumed. It runs as long as its output is read,
+        and is killed, with all that it started, when reading is given up.
     compression : str or None
         "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from psnb.data.formats.chunk import Chunk
 from psnb.data.formats.files import INFER, check_compression
-from psnb.data.formats.lines import Lines, line_splits, read_lines
+from psnb.data.formats.lines import NEWLINE, RETURN, Lines, line_splits, read_lines
 from psnb.errors import ConfigurationError
 
 
@@ -70,6 +70,9 @@ class TextLines:
                 problem = lines.error(good, error.start, wrong), error
                 texts = self._texts(lines, good)
             if good:
+                if len(texts) != good:
+                    what = f"{self.encoding} has newlines that are no bytes of their own here"
+                    raise lines.error(0, 0, what)
                 column = np.empty(good, object)
                 column[:] = texts
                 yield Chunk(column, good, lines.first, lines.offset_after(good))
@@ -87,8 +90,8 @@ class TextLines:
             return []
         # All in one go; up to the last newline, as what is after it would be one more line.
         stop = int(lines.starts[count] - 1 if count < len(lines) else lines.data.size)
-        returns = bool((lines.data[:stop] == 13).any())
-        if count == len(lines) and lines.data[stop - 1] == 10:
+        returns = bool((lines.data[:stop] == RETURN).any())
+        if count == len(lines) and lines.data[stop - 1] == NEWLINE:
             stop -= 1
         view = lines.data[:stop].data
         if self.encoding is None:

@@ -60,6 +60,11 @@ def test_an_error_in_a_part_says_from_where_it_counts(tmp_path: Path) -> None:
         list(TextLines().read(path, 2, first=1))
 
 
+def test_newlines_that_an_encoding_hides_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="line 1, byte 0: utf-7 has newlines"):
+        lines(tmp_path, b"a+AAo-b\n", "utf-7")
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "cp037", "no-such"])
 def test_encodings_whose_newlines_are_no_bytes_are_refused(encoding: str) -> None:
     with pytest.raises(ConfigurationError, match=encoding):
