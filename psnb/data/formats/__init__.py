@@ -1,6 +1,6 @@
 """Readers of file formats: pure, picklable descriptions, from a path to chunks of columns."""
 
-from psnb.data.formats.chunk import Chunk, Format
+from psnb.data.formats.chunk import Chunk
 from psnb.data.formats.criteo import MISSING_CATEGORY, Criteo
 from psnb.data.formats.csv import Csv
 from psnb.data.formats.example import encode_example, parse_examples
@@ -21,7 +21,6 @@ __all__ = [
     "Csv",
     "FixedLen",
     "FixedLengthRecords",
-    "Format",
     "MultiSlot",
     "MultiSlotDataGenerator",
     "Parquet",

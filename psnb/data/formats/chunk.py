@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 CHUNK_BYTES = 1 << 20
 """About how much of a file becomes one chunk: as much as a processor's own cache holds."""
@@ -16,6 +15,9 @@ CHUNK_RECORDS = 4096
 @dataclass(frozen=True, eq=False, slots=True)
 class Chunk:
     """Some consecutive records of a file.
+
+    What becomes one chunk depends on the file from its first record on, and on nothing else: when
+    reading resumes where a chunk began, the same chunk comes again.
 
     Parameters
     ----------
@@ -36,15 +38,3 @@ class Chunk:
     count: int
     first: int
     next_offset: int
-
-
-class Format(Protocol):
-    """How one kind of file is read: immutable, pickles, and holds nothing open itself."""
-
-    def read(
-        self, path: str, offset: int = 0, first: int = 0, end: int | None = None
-    ) -> Iterator[Chunk]:
-        """Yield the `Chunk` objects of the records that begin in ``[offset, end)``."""
-
-    def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
-        """Return the ranges ``(offset, end)`` of parts of about ``size`` bytes of a file."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from psnb.data.formats import csv_kernels as kernels
 from psnb.data.formats.arrow import first_missing, pyarrow, to_columns
-from psnb.data.formats.chunk import CHUNK_RECORDS, Chunk
+from psnb.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS, Chunk
 from psnb.data.formats.files import INFER, check_compression
 from psnb.data.formats.place import Place
 from psnb.data.formats.window import Window, window_on
@@ -113,12 +113,13 @@ class Csv:
 def _records(window: Window, delimiter: str, most: int = CHUNK_RECORDS) -> tuple[np.ndarray, int]:
     """Return where the next records begin, the end of the last one included, and their number."""
     starts = np.empty(most + 1, np.int64)
-    last = False
-    while True:
-        count = kernels.find_records(window.data, ord(delimiter), last, starts)
-        if count or last:
-            return starts, count
+    last = not window.fill() and window.data.size <= CHUNK_BYTES
+    count = kernels.find_records(window.data[:CHUNK_BYTES], ord(delimiter), last, starts)
+    while not count and not last:
+        # A single record that is longer than that, or empty lines.
         last = not window.more()
+        count = kernels.find_records(window.data, ord(delimiter), last, starts[:2])
+    return starts, count
 
 
 class _Schema:

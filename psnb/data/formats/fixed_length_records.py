@@ -66,20 +66,19 @@ class FixedLengthRecords:
                     if not window.data.size and not window.more():
                         raise place.error("record", 0, window.offset, "the header is cut short")
                     window.skip(min(missing, window.data.size))
-            whole = True
-            while whole:
-                while whole and window.data.size < size + self.footer_bytes:
-                    whole = window.more()
-                while (there := (window.data.size - self.footer_bytes) // size) > 0:
-                    count = min(there, most)
-                    if end is not None:
-                        count = min(count, -(-(end - window.offset) // size))
-                        if count <= 0:
-                            return
-                    records = window.data[: count * size].reshape(count, size).copy()
-                    window.skip(count * size)
-                    yield Chunk(records, count, first, window.offset)
-                    first += count
+            while end is None or window.offset < end:
+                window.fill(most * size + self.footer_bytes)
+                count = min((window.data.size - self.footer_bytes) // size, most)
+                if end is not None:
+                    count = min(count, -(-(end - window.offset) // size))
+                if count <= 0:
+                    break
+                records = window.data[: count * size].reshape(count, size).copy()
+                window.skip(count * size)
+                yield Chunk(records, count, first, window.offset)
+                first += count
+            else:
+                return
             if window.data.size != self.footer_bytes:
                 raise place.error(
                     "record",

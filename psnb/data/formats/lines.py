@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psnb.data.formats.chunk import CHUNK_RECORDS
+from psnb.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS
 from psnb.data.formats.files import compression_of, size_of
 from psnb.data.formats.place import Place
 from psnb.data.formats.window import Window, window_on
@@ -66,34 +66,31 @@ def lines_of(window: Window, place: Place, end: int | None = None) -> Iterator[L
     The last line need not end with ``\n``. A single line is held whole, however long.
     """
     first = place.first
-    while True:
-        ends = np.flatnonzero(window.data == NEWLINE)
-        if not ends.size:
-            if window.more():
-                continue
-            if window.data.size and (end is None or window.offset < end):
-                length = window.data.size - int(window.data[-1] == RETURN)
-                start, stop = np.zeros(1, np.int64), np.array([length])
-                yield Lines(window.data, start, stop, first, window.offset, place)
+    while end is None or window.offset < end:
+        window.fill()
+        ends = np.flatnonzero(window.data[:CHUNK_BYTES] == NEWLINE)[:CHUNK_RECORDS]
+        while not ends.size:
+            # A single line that is longer than that, or the last one.
+            ends = np.flatnonzero(window.data == NEWLINE)[:1]
+            if not ends.size and not window.more():
+                break
+        size = int(ends[-1]) + 1 if ends.size else window.data.size
+        if size == 0:
             return
-        for begin in range(0, len(ends), CHUNK_RECORDS):
-            if end is not None and window.offset >= end:
-                return
-            # Skipping moves what `ends` counts from.
-            base = int(ends[begin - 1]) + 1 if begin else 0
-            some = ends[begin : begin + CHUNK_RECORDS] - base
-            starts = np.zeros_like(some)
-            starts[1:] = some[:-1] + 1
-            if end is not None:
-                some = some[: np.searchsorted(starts, end - window.offset)]
-                starts = starts[: len(some)]
-            size = int(some[-1]) + 1
-            data = window.data[:size]
-            before = data[np.maximum(some - 1, 0)]
-            stripped = some - ((before == RETURN) & (some > starts))
-            yield Lines(data, starts, stripped, first, window.offset, place)
-            first += len(some)
-            window.skip(size)
+        if not ends.size:
+            ends = np.array([size])
+        starts = np.zeros_like(ends)
+        starts[1:] = ends[:-1] + 1
+        if end is not None:
+            starts = starts[: np.searchsorted(starts, end - window.offset)]
+            ends = ends[: len(starts)]
+            size = min(size, int(ends[-1]) + 1)
+        data = window.data[:size]
+        before = data[np.maximum(ends - 1, 0)]
+        stripped = ends - ((before == RETURN) & (ends > starts))
+        yield Lines(data, starts, stripped, first, window.offset, place)
+        first += len(starts)
+        window.skip(size)
 
 
 def read_lines(

@@ -101,7 +101,7 @@ def _group(
             batch = next(batches, None)
         if batch is None:
             return
-        skipped = max(0, start - begin)
+        skipped = min(max(0, start - begin), batch.num_rows)
         part = batch.slice(skipped, max(0, stop - begin - skipped))
         row = begin + skipped
         begin += batch.num_rows

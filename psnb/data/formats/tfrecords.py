@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from psnb.data.formats.chunk import CHUNK_RECORDS, Chunk
+from psnb.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS, Chunk
 from psnb.data.formats.crc import word
 from psnb.data.formats.example import parse_parts
 from psnb.data.formats.features import Feature, check_features
@@ -17,6 +17,7 @@ from psnb.data.formats.place import Place
 from psnb.data.formats.record_kernels import (
     BAD_DATA,
     BAD_LENGTH,
+    CUT,
     FOOTER,
     HEADER,
     find_records,
@@ -70,15 +71,19 @@ class TFRecords:
         starts, ends = np.empty((2, CHUNK_RECORDS), np.int64)
         with window_on(path, self.compression, offset) as window:
             while end is None or window.offset < end:
-                count, size, why = find_records(window.data, starts, ends)
+                window.fill()
+                count, size, why = find_records(window.data[:CHUNK_BYTES], starts, ends)
+                while why == CUT and count == 0:
+                    # A single record that is longer than that, or a part of one.
+                    count, size, why = find_records(window.data, starts[:1], ends[:1])
+                    if count == 0 and not window.more():
+                        break
                 if end is not None and window.offset + size > end:
                     count = int(np.searchsorted(starts[:count], end - window.offset + HEADER))
                     size, why = int(ends[count - 1]) + FOOTER, 0
                 if not count:
                     if why in (BAD_LENGTH, BAD_DATA):
                         raise _corrupt(window, place, first, why)
-                    if window.more():
-                        continue
                     if window.data.size:
                         raise _cut(window, place, first)
                     return

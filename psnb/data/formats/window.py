@@ -44,6 +44,7 @@ class Window:
         self._file = file
         self._buffer = np.empty(2 * CHUNK_BYTES, np.uint8)
         self.data = self._buffer[:0]
+        self._ended = False
 
     def skip(self, count: int) -> None:
         """Drop bytes from the front of ``data``."""
@@ -58,6 +59,8 @@ class Window:
         DatasetError
             If the file cannot be read, or a single record is longer than `LONGEST`.
         """
+        if self._ended:
+            return False
         left = self.data.size
         if left >= LONGEST:
             raise DatasetError(
@@ -70,20 +73,28 @@ class Window:
             buffer = np.empty(room, np.uint8)
         buffer[:left] = self.data
         self._buffer = buffer
-        filled = left + self._fill(buffer[left:room])
+        filled = left + self._read(buffer[left:room])
         self.data = buffer[:filled]
+        self._ended = filled < room
         return filled > left
+
+    def fill(self, size: int = CHUNK_BYTES) -> bool:
+        """Read on until so many bytes are there; return False if the file ends before."""
+        while self.data.size < size:
+            if not self.more():
+                return False
+        return True
 
     def discard(self, count: int) -> None:
         """Read over bytes that lie ahead, where a file cannot be told to stand elsewhere."""
         while count > 0:
-            done = self._fill(self._buffer[: min(count, self._buffer.size)])
+            done = self._read(self._buffer[: min(count, self._buffer.size)])
             if done == 0:
                 raise _shortened(self.path, self.offset + count, self.offset)
             count -= done
             self.offset += done
 
-    def _fill(self, buffer: np.ndarray) -> int:
+    def _read(self, buffer: np.ndarray) -> int:
         filled = 0
         view = buffer.data
         with reading(self.path):

@@ -102,7 +102,7 @@ def csv() -> Sample:
 def parquet() -> Sample:
     rows = [{"a": i, "b": list(range(i % 3))} for i in range(ROWS)]
     out = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows), out, row_group_size=2000)
+    pq.write_table(pa.Table.from_pylist(rows), out, row_group_size=6000)
     return Sample(Parquet(), out.getvalue(), rows)
 
 

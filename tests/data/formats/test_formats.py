@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import os
 import pickle
 import zlib
@@ -13,7 +14,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from psnb.data.formats import TextLines, TFRecords
+from psnb.data.formats import Csv, TextLines, TFRecords
+from psnb.data.formats.chunk import CHUNK_BYTES
 from psnb.errors import DatasetError
 from tests.data.formats import samples
 from tests.data.formats.samples import Sample, records, write
@@ -51,6 +53,29 @@ def test_reading_resumes_after_each_chunk(sample: Sample, tmp_path: Path) -> Non
         rest = list(sample.format.read(path, chunk.next_offset, first))
         assert records(rest) == sample.expected[first:]
         assert not rest or rest[0].first == first
+
+
+def test_reading_again_from_where_a_chunk_began_gives_the_same_chunk(
+    sample: Sample, tmp_path: Path
+) -> None:
+    path = write(tmp_path, sample.content)
+    chunks = list(sample.format.read(path))
+    for before, chunk in itertools.pairwise(chunks):
+        again = next(sample.format.read(path, before.next_offset, chunk.first))
+        assert (again.first, again.count) == (chunk.first, chunk.count)
+        assert again.next_offset == chunk.next_offset
+
+
+@pytest.mark.parametrize("off", [-17, -16, -1, 0, 1, 17])
+def test_records_may_be_as_long_as_what_is_read_at_a_time(off: int, tmp_path: Path) -> None:
+    long = "x" * (CHUNK_BYTES + off)
+    text = write(tmp_path, f"{long}\nb\n{long}".encode(), "text")
+    assert records(TextLines().read(text)) == [long, "b", long]
+    csv = write(tmp_path, f"{long}\nb\n{long}".encode(), "csv")
+    assert records(Csv(header=False).read(csv)) == [{"f0": row} for row in (long, "b", long)]
+    content = samples.tfrecord_bytes([long.encode(), b"b", long.encode()])
+    chunks = TFRecords().read(write(tmp_path, content, "tfrecords"))
+    assert [bytes(row).decode() for chunk in chunks for row in chunk.columns] == [long, "b", long]
 
 
 def test_reading_resumes_in_a_compressed_file(sample: Sample, tmp_path: Path) -> None:
