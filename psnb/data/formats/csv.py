@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 from psnb.data.formats import csv_kernels as kernels
 from psnb.data.formats.arrow import first_missing, pyarrow, to_columns
 from psnb.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS, Chunk
-from psnb.data.formats.files import INFER, check_compression
+from psnb.data.formats.files import INFER, check_compression, reading
 from psnb.data.formats.place import Place
 from psnb.data.formats.window import Window, window_on
 from psnb.errors import ConfigurationError, DatasetError
@@ -131,11 +130,10 @@ class _Schema:
     def __init__(self, form: Csv, window: Window, place: Place):
         self._delimiter = form.delimiter
         starts, count = _records(window, form.delimiter, 1)
-        text = window.data[: starts[count]].tobytes().decode("utf-8-sig", "replace")
-        fields = next(csv.reader([text.strip("\r\n")], delimiter=form.delimiter), [])
+        with reading(place.path):
+            plain = self._read(window.data[: starts[count]], header=form.header).schema.names
         if form.header:
             window.skip(int(starts[count]))
-        plain = fields if form.header else [f"f{i}" for i in range(len(fields))]
         self._names = list(plain if form.names is None else form.names)
         wanted = self._names if form.columns is None else list(form.columns)
         absent = {*wanted, *(form.dtypes or {})} - set(self._names)
@@ -177,17 +175,28 @@ class _Schema:
         return table.slice(0, good), good, problem
 
     def _table(self, data: np.ndarray) -> Any:
-        pa, arrow_csv = pyarrow(), pyarrow("pyarrow.csv")
+        pa = pyarrow()
         if not data.size:
             types = [(name, self._types.get(name, pa.string())) for name in self._wanted]
             return pa.schema(types).empty_table()
-        return arrow_csv.read_csv(
-            pa.py_buffer(data),
-            arrow_csv.ReadOptions(
-                use_threads=False, column_names=self._names, block_size=max(data.size, 1)
+        convert = {"column_types": self._types, "include_columns": self._wanted}
+        return self._read(data, self._names, False, **convert)
+
+    def _read(
+        self, data: np.ndarray, names: list[str] | None = None, header: bool = True, **convert: Any
+    ) -> Any:
+        """Return the table of some records; without header or names these are f0 and so on."""
+        arrow = pyarrow("pyarrow.csv")
+        return arrow.read_csv(
+            pyarrow().py_buffer(data),
+            arrow.ReadOptions(
+                use_threads=False,
+                block_size=max(data.size, 1),
+                column_names=names,
+                autogenerate_column_names=names is None and not header,
             ),
-            arrow_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
-            arrow_csv.ConvertOptions(column_types=self._types, include_columns=self._wanted),
+            arrow.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
+            arrow.ConvertOptions(**convert),
         )
 
 
