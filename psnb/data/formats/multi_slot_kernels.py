@@ -7,6 +7,8 @@ from numba import njit
 
 from psnb.data.formats.numbers import OK, UNKNOWN, is_space, read_float, read_unsigned
 
+_ZERO, _NINE = np.uint64(48), np.uint64(9)
+
 EMPTY, FEW_SLOTS, COUNT, FEW_VALUES, SIZE, TRAILING = 11, 12, 13, 14, 15, 16
 """What is wrong with a line: it is empty; ends before a slot; has junk for a count; ends before a
 slot's last value; a slot has not as many as its shape; something follows the last slot."""
@@ -61,9 +63,14 @@ def parse_lines(  # type: ignore[no-untyped-def]
             if at == stop:
                 return i, slot, at, FEW_SLOTS, left
             begin = at
-            many, at, wrong = read_unsigned(data, at, stop)
-            if wrong != OK:
-                return i, slot, begin, COUNT, left
+            many = np.uint64(data[np.uint64(at)]) - _ZERO
+            if many <= _NINE and at + 1 < stop and is_space(data[np.uint64(at + 1)]):
+                # One digit, as nearly all.
+                at += 1
+            else:
+                many, at, wrong = read_unsigned(data, at, stop)
+                if wrong != OK:
+                    return i, slot, begin, COUNT, left
             # A value takes two bytes at least, with the space before it.
             if many > np.uint64(stop - at) // np.uint64(2):
                 return i, slot, begin, FEW_VALUES, left

@@ -48,6 +48,14 @@ def read_unsigned(data, at, stop):  # type: ignore[no-untyped-def]
     """
     value = np.uint64(0)
     begin = at
+    # So many digits are below 2**64, whatever they are.
+    safe = min(stop, at + 19)
+    while at < safe:
+        digit = np.uint64(data[np.uint64(at)]) - _ZERO
+        if digit > _NINE:
+            break
+        value = value * _TEN + digit
+        at += 1
     while at < stop:
         digit = np.uint64(data[np.uint64(at)]) - _ZERO
         if digit > _NINE:
