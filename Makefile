@@ -56,6 +56,7 @@ bench: $(VENV)/test.stamp
 	$(BIN)/python -m tests.benchmarks.widget
 	$(BIN)/python -m tests.benchmarks.watching
 	$(BIN)/python -m tests.benchmarks.data
+	$(BIN)/python -m tests.benchmarks.formats
 
 $(VENV)/bin/python:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'psnb needs Python 3.11 or newer')"

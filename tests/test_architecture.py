@@ -75,6 +75,7 @@ PURE = [
         "server/updater.py",
     ),
     *(str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("server/optimizers/*.py")),
+    *(str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("data/formats/*.py")),
     *("parameters/gradients.py", "parameters/local_tables.py"),
     *("server/admission.py", "server/ctr.py", "parameters/bags.py"),
     *("parameters/table_statistics.py", "watermark.py", "placement/layout.py"),

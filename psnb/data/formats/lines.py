@@ -1,0 +1,122 @@
+"""Cutting files into lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from psnb.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS
+from psnb.data.formats.files import compression_of, size_of
+from psnb.data.formats.place import Place
+from psnb.data.formats.window import Window, window_on
+from psnb.errors import DatasetError
+
+NEWLINE, RETURN = 10, 13
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Lines:
+    r"""Some whole lines; ``data`` is valid until the next ones are asked for.
+
+    Parameters
+    ----------
+    data : array of uint8
+        The lines, with what ends them.
+    starts, ends : arrays of int64, shape (lines,)
+        Where each begins and ends in ``data``, without ``\n`` or ``\r\n``.
+    first : int
+        The number of the first line.
+    offset : int
+        Where in the file ``data`` begins.
+    place : Place
+        The file.
+    """
+
+    data: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    first: int
+    offset: int
+    place: Place
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def offset_after(self, count: int) -> int:
+        """Return where in the file the line after the first ``count`` begins."""
+        return self.offset + int(self.starts[count] if count < len(self) else self.data.size)
+
+    def text(self, begin: int, end: int) -> str:
+        """Return a part of ``data`` for people, shortened."""
+        shown = (
+            self.data[begin : min(end, begin + 40)].tobytes().decode("ascii", "backslashreplace")
+        )
+        return shown + ("…" if end - begin > 40 else "")
+
+    def error(self, line: int, position: int, problem: str) -> DatasetError:
+        """Return the error that something is wrong with a line, at a position in ``data``."""
+        return self.place.error("line", self.first + line, self.offset + position, problem)
+
+
+def lines_of(window: Window, place: Place, end: int | None = None) -> Iterator[Lines]:
+    r"""Yield the lines that begin before ``end``, some at a time, in bounded memory.
+
+    The last line need not end with ``\n``. A single line is held whole, however long.
+    """
+    first = place.first
+    while end is None or window.offset < end:
+        window.fill()
+        ends = np.flatnonzero(window.data[:CHUNK_BYTES] == NEWLINE)[:CHUNK_RECORDS]
+        while not ends.size:
+            # A single line that is longer than that, or the last one.
+            ends = np.flatnonzero(window.data == NEWLINE)[:1]
+            if not ends.size and not window.more():
+                break
+        size = int(ends[-1]) + 1 if ends.size else window.data.size
+        if size == 0:
+            return
+        if not ends.size:
+            ends = np.array([size])
+        starts = np.zeros_like(ends)
+        starts[1:] = ends[:-1] + 1
+        if end is not None:
+            starts = starts[: np.searchsorted(starts, end - window.offset)]
+            ends = ends[: len(starts)]
+            size = min(size, int(ends[-1]) + 1)
+        data = window.data[:size]
+        before = data[np.maximum(ends - 1, 0)]
+        stripped = ends - ((before == RETURN) & (ends > starts))
+        yield Lines(data, starts, stripped, first, window.offset, place)
+        first += len(starts)
+        window.skip(size)
+
+
+def read_lines(
+    path: str, compression: str | None, offset: int, first: int, end: int | None
+) -> Iterator[Lines]:
+    """Open a file and yield the lines that begin in ``[offset, end)``."""
+    with window_on(path, compression, offset) as window:
+        yield from lines_of(window, Place(path, offset, first), end)
+
+
+def line_splits(path: str, compression: str | None, size: int) -> list[tuple[int, int | None]]:
+    """Return ranges of about ``size`` bytes that begin where lines do.
+
+    Of a compressed file there is only one. Reads a little of the file at each cut.
+    """
+    if compression_of(path, compression) is not None:
+        return [(0, None)]
+    total = size_of(path)
+    cuts = [0]
+    while cuts[-1] + size < total:
+        # From the byte before, so that a line that begins right there begins the range.
+        with window_on(path, None, cuts[-1] + size - 1) as window:
+            while window.more() and not (window.data == NEWLINE).any():
+                window.skip(window.data.size)
+            newlines = np.flatnonzero(window.data == NEWLINE)
+            if not newlines.size or window.offset + int(newlines[0]) + 1 >= total:
+                break
+            cuts.append(window.offset + int(newlines[0]) + 1)
+    return list(zip(cuts, [*cuts[1:], None], strict=True))

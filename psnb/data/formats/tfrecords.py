@@ -1,0 +1,131 @@
+"""TFRecord files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from psnb.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS, Chunk
+from psnb.data.formats.crc import word
+from psnb.data.formats.example import parse_parts
+from psnb.data.formats.features import Feature, check_features
+from psnb.data.formats.files import INFER, check_compression
+from psnb.data.formats.place import Place
+from psnb.data.formats.record_kernels import (
+    BAD_DATA,
+    BAD_LENGTH,
+    CUT,
+    FOOTER,
+    HEADER,
+    find_records,
+    gather,
+)
+from psnb.data.formats.window import Window, window_on
+from psnb.data.ragged import Ragged
+from psnb.errors import DatasetError
+
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class TFRecords:
+    """Records of TFRecord files, each checked against its CRC.
+
+    Parameters
+    ----------
+    features : dict of str to FixedLen or VarLen, optional
+        Parse each record as a ``tf.train.Example`` with these features; the columns are a dict of
+        them. By default they are a `Ragged` of uint8, a row each.
+    compression : str or None
+        "gzip", "zlib" and others of fsspec; "infer": as the file's suffix says.
+
+    Raises
+    ------
+    ConfigurationError
+        If a feature or the compression is not possible.
+    """
+
+    features: Mapping[str, Feature] | None = None
+    compression: str | None = INFER
+
+    def __post_init__(self) -> None:
+        check_compression(self.compression)
+        if self.features is not None:
+            check_features(self.features)
+
+    def read(
+        self, path: str, offset: int = 0, first: int = 0, end: int | None = None
+    ) -> Iterator[Chunk]:
+        """Yield the records that begin in ``[offset, end)``.
+
+        Raises
+        ------
+        DatasetError
+            If the file cannot be read or is empty, or at a record that is cut short or corrupt, or
+            not an ``Example`` with these features; those before it are yielded.
+        """
+        place = Place(path, offset, first)
+        starts, ends = np.empty((2, CHUNK_RECORDS), np.int64)
+        with window_on(path, self.compression, offset) as window:
+            while end is None or window.offset < end:
+                window.fill()
+                count, size, why = find_records(window.data[:CHUNK_BYTES], starts, ends)
+                while why == CUT and count == 0:
+                    # A single record that is longer than that, or a part of one.
+                    count, size, why = find_records(window.data, starts[:1], ends[:1])
+                    if count == 0 and not window.more():
+                        break
+                if end is not None and window.offset + size > end:
+                    count = int(np.searchsorted(starts[:count], end - window.offset + HEADER))
+                    size, why = int(ends[count - 1]) + FOOTER, 0
+                if not count:
+                    if why in (BAD_LENGTH, BAD_DATA):
+                        raise _corrupt(window, place, first, why)
+                    if window.data.size:
+                        raise _cut(window, place, first)
+                    return
+                parts = starts[:count], ends[:count]
+                columns, good, problem = self._columns(window.data, *parts)
+                if problem is not None:
+                    size = int(starts[good]) - HEADER
+                window.skip(size)
+                if good:
+                    yield Chunk(columns, good, first, window.offset)
+                first += good
+                if problem is not None:
+                    raise place.error("record", first, window.offset, str(problem)) from problem
+
+    def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
+        """Return one range, the whole file: records are found from its start only."""
+        return [(0, None)]
+
+    def _columns(
+        self, data: np.ndarray, starts: np.ndarray, ends: np.ndarray
+    ) -> tuple[Any, int, DatasetError | None]:
+        """Return the columns of the records before the first bad one, their number, the error."""
+        if self.features is not None:
+            return parse_parts(data, starts, ends, self.features)
+        offsets = np.zeros(len(starts) + 1, np.int64)
+        np.cumsum(ends - starts, out=offsets[1:])
+        values = np.empty(offsets[-1], np.uint8)
+        gather(data, starts, ends, values)
+        return Ragged(values, offsets), len(starts), None
+
+
+def _corrupt(window: Window, place: Place, number: int, why: int) -> DatasetError:
+    what = "length" if why == BAD_LENGTH else "data"
+    problem = f"corrupt: the CRC of its {what} is wrong"
+    if number == 0 and window.data[:2].tobytes() == _GZIP:
+        problem = 'this is a gzip file, not a TFRecord file: give compression="gzip"'
+    return place.error("record", number, window.offset, problem)
+
+
+def _cut(window: Window, place: Place, number: int) -> DatasetError:
+    size = window.data.size
+    needs = f"{int(word(window.data, 0)) + HEADER + FOOTER} bytes" if size >= 8 else "a header"
+    return place.error(
+        "record", number, window.offset, f"cut short: {size} bytes are left of {needs}"
+    )

@@ -1,0 +1,137 @@
+"""A file of each format, and what is in it."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from psnb.data.formats import (
+    Chunk,
+    Criteo,
+    Csv,
+    FixedLen,
+    FixedLengthRecords,
+    MultiSlot,
+    Parquet,
+    Slot,
+    TextLines,
+    TFRecords,
+    TFRecordWriter,
+    VarLen,
+    encode_example,
+)
+from psnb.data.ragged import Ragged
+
+ROWS = 9000
+"""More than two chunks."""
+
+
+@dataclass
+class Sample:
+    """A format, a file's content, and what each of its records is read as."""
+
+    format: Any
+    content: bytes
+    expected: list[Any]
+
+
+def plain(columns: Any) -> list[Any]:
+    """Return columns as a list of one Python object a record."""
+    if isinstance(columns, dict):
+        parts = [plain(column) for column in columns.values()]
+        return [dict(zip(columns, row, strict=True)) for row in zip(*parts, strict=True)]
+    if isinstance(columns, Ragged):
+        return [row.tolist() for row in columns]
+    return columns.tolist()
+
+
+def records(chunks: Any) -> list[Any]:
+    """Return all records of some chunks, of which each must be as long as it says."""
+    found = []
+    for chunk in chunks:
+        assert isinstance(chunk, Chunk)
+        rows = plain(chunk.columns)
+        assert len(rows) == chunk.count > 0
+        found += rows
+    return found
+
+
+def text() -> Sample:
+    lines = [f"line {i} é" if i % 3 else "" for i in range(ROWS)]
+    return Sample(TextLines(), "\n".join(lines).encode() + b"\r\n", lines)
+
+
+def fixed() -> Sample:
+    rows = np.arange(ROWS * 3).reshape(ROWS, 3).astype(np.uint8)
+    return Sample(FixedLengthRecords(3, 2, 1), b"ab" + rows.tobytes() + b"c", rows.tolist())
+
+
+def tfrecord_bytes(records: list[bytes]) -> bytes:
+    import fsspec
+
+    with TFRecordWriter("memory://sample.tfrecord") as writer:
+        for record in records:
+            writer.write(record)
+    return fsspec.filesystem("memory").cat_file("/sample.tfrecord")
+
+
+def tfrecords() -> Sample:
+    rows = [bytes([i % 251]) * (i % 5) for i in range(ROWS)]
+    return Sample(TFRecords(), tfrecord_bytes(rows), [list(row) for row in rows])
+
+
+def examples() -> Sample:
+    rows = [{"id": [i, -i], "tags": [float(j) for j in range(i % 3)]} for i in range(ROWS)]
+    features = {"id": FixedLen(2, "int64"), "tags": VarLen("float32")}
+    content = tfrecord_bytes([encode_example(row) for row in rows])
+    return Sample(TFRecords(features), content, rows)
+
+
+def csv() -> Sample:
+    rows = [{"a": i, "b": f'x,\n"{i}"', "c": i / 2} for i in range(ROWS)]
+    lines = ["a,b,c"] + [f'{i},"x,\n""{i}""",{i / 2}' for i in range(ROWS)]
+    return Sample(Csv(), "\n".join(lines).encode(), rows)
+
+
+def parquet() -> Sample:
+    rows = [{"a": i, "b": list(range(i % 3))} for i in range(ROWS)]
+    out = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), out, row_group_size=6000)
+    return Sample(Parquet(), out.getvalue(), rows)
+
+
+def criteo() -> Sample:
+    rows, lines = [], []
+    for i in range(ROWS):
+        dense, sparse = [float(i - j) for j in range(13)], [i << j for j in range(16)] + [7] * 10
+        rows.append({"label": float(i % 2), "dense": dense, "sparse": sparse})
+        fields = [str(i % 2), *(f"{value:.0f}" for value in dense), *(f"{v:x}" for v in sparse)]
+        lines.append("\t".join(fields) + "\n")
+    return Sample(Criteo(), "".join(lines).encode(), rows)
+
+
+def multi_slot() -> Sample:
+    rows, lines = [], []
+    for i in range(ROWS):
+        ids, dense = [2**64 - 1 - j for j in range(i % 4)], [i / 4, -i / 8]
+        rows.append({"ids": ids, "dense": dense})
+        lines.append(f"{len(ids)} {' '.join(map(str, ids))} 2 {dense[0]} {dense[1]}\n")
+    slots = [Slot("ids"), Slot("dense", "float32", (2,))]
+    return Sample(MultiSlot(slots), "".join(lines).encode(), rows)
+
+
+ALL = [text, fixed, tfrecords, examples, csv, parquet, criteo, multi_slot]
+LINES = [text, criteo, multi_slot]
+
+
+def write(folder: Path, content: bytes, name: str = "part") -> str:
+    """Write a file; return its path."""
+    path = folder / name
+    path.write_bytes(content)
+    return str(path)

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import csv
+import io
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from psnb.data.formats import Csv
+from psnb.errors import ConfigurationError, DatasetError
+from tests.data.formats.samples import records, write
+
+
+def read(folder: Path, content: bytes, form: Csv | None = None) -> list[Any]:
+    return records((form or Csv()).read(write(folder, content)))
+
+
+def test_types_are_those_of_the_first_records(tmp_path: Path) -> None:
+    path = write(tmp_path, b"a,b,c,d\n1,x,2.5,true\n2,,,false\n")
+    columns = next(Csv().read(path)).columns
+    assert [column.dtype for column in columns.values()] == [np.int64, object, np.float64, bool]
+    assert columns["b"].tolist() == ["x", ""]
+    assert np.isnan(columns["c"][1])
+
+
+def test_columns_are_chosen_and_typed(tmp_path: Path) -> None:
+    path = write(tmp_path, b"a,b,c\n1,2,3\n4,5,6\n")
+    columns = next(Csv(["c", "a"], {"c": "float32", "a": str}).read(path)).columns
+    assert list(columns) == ["c", "a"]
+    assert columns["c"].dtype == np.float32
+    assert columns["a"].tolist() == ["1", "4"]
+
+
+def test_a_file_may_have_no_header_and_another_delimiter(tmp_path: Path) -> None:
+    form = Csv(header=False, delimiter="\t")
+    assert read(tmp_path, b"1\t2\n3\t4", form) == [{"f0": 1, "f1": 2}, {"f0": 3, "f1": 4}]
+    named = Csv(header=True, names=["x", "y"])
+    assert read(tmp_path, b"a,b\n1,2\n", named) == [{"x": 1, "y": 2}]
+
+
+def test_records_end_in_any_way_and_empty_lines_are_none(tmp_path: Path) -> None:
+    assert read(tmp_path, b"\xef\xbb\xbfa\r\n\r\n1\r2\n\n\n3\r\n") == [{"a": i} for i in (1, 2, 3)]
+    assert read(tmp_path, b"a,b\n") == []
+
+
+def test_a_quoted_field_may_be_longer_than_what_is_read_at_a_time(tmp_path: Path) -> None:
+    long = "x\n" * 1_500_000
+    assert read(tmp_path, f'a,b\n1,"{long}"\n2,y\n'.encode()) == [
+        {"a": 1, "b": long},
+        {"a": 2, "b": "y"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "form", "problem"),
+    [
+        (b"a,b\n1,2\n\n3\n", Csv(), "record 2, byte 9: CSV parse error: Expected 2 columns, got 1"),
+        (b"a\n1\nx\n", Csv(dtypes={"a": int}), "record 2, byte 4: .*invalid value 'x'"),
+        (b"a,b\n1,2\n,3\n", Csv(), "record 2, byte 8: column 'a' of int64 is empty"),
+        (b"a,b\n1,2\n", Csv(["c"]), r"the columns are \['a', 'b'\]; no {'c'}"),
+        (b"a,a\n1,2\n", Csv(), r"the columns are \['a', 'a'\]"),
+        (b"a\n\xff\n", Csv(dtypes={"a": str}), "record 1, byte 2: .*invalid UTF8"),
+        (b"\n\n", Csv(), "Empty CSV file"),
+    ],
+)
+def test_what_is_wrong_is_said(content: bytes, form: Csv, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=f"{tmp_path}/part.*{problem}"):
+        read(tmp_path, content, form)
+
+
+def test_records_before_a_bad_one_are_read(tmp_path: Path) -> None:
+    path = write(tmp_path, b"a\n" + b"1\n" * 5000 + b"1.5\n2\n")
+    reader = Csv().read(path)
+    assert next(reader).count + next(reader).count == 5000
+    with pytest.raises(DatasetError, match="record 5001, byte 10002"):
+        next(reader)
+
+
+def test_the_first_of_several_bad_records_is_named(tmp_path: Path) -> None:
+    form = Csv(dtypes={"a": int, "b": int})
+    with pytest.raises(DatasetError, match=r"record 2, byte 8: .*column #1.*'x'"):
+        read(tmp_path, b"a,b\n1,1\n2,x\ny,3\n4\n", form)
+
+
+def test_resumed_reading_takes_the_types_of_the_first_records(tmp_path: Path) -> None:
+    path = write(tmp_path, b"a\nx\n" + b"1\n" * 9000)
+    chunk = next(Csv().read(path))
+    assert next(Csv().read(path, chunk.next_offset)).columns["a"][0] == "1"
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Csv(delimiter=";;"), lambda: Csv(delimiter="\n"), lambda: Csv(dtypes={"a": 5})]
+)
+def test_what_cannot_be_is_refused(make: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        make()
+
+
+fields = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5))
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(fields, fields).map(lambda pair: ["".join(f) for f in pair])))
+def test_what_python_writes_is_read(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]]
+) -> None:
+    out = io.StringIO()
+    csv.writer(out, quoting=csv.QUOTE_ALL).writerows([["a", "b"], *rows])
+    form = Csv(dtypes={"a": str, "b": str})
+    found = read(tmp_path_factory.getbasetemp(), out.getvalue().encode(), form)
+    assert [list(row.values()) for row in found] == rows
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(list(b'1x,"\n\r \xff')), max_size=60).map(bytes))
+def test_any_bytes_are_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    with suppress(DatasetError):
+        read(tmp_path_factory.getbasetemp(), content)
+    with suppress(DatasetError):
+        read(tmp_path_factory.getbasetemp(), b"1,2\n" + content, Csv(header=False))

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import gzip
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from psnb.data.formats import TextLines, list_files
+from psnb.errors import ConfigurationError, DatasetError
+from tests.data.formats.samples import records, write
+
+CONTENT = "".join(f"line {i}\n" for i in range(300_000)).encode()
+FILES = {"/part": CONTENT, "/part.gz": gzip.compress(CONTENT, 1), "/empty": b""}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Serves `FILES`; parts of them if asked and the server is one that can."""
+
+    def do_GET(self) -> None:
+        """Send a file or a part of it."""
+        content = FILES.get(self.path)
+        if content is None:
+            self.send_error(404)
+            return
+        wanted = self.headers.get("Range")
+        if wanted and self.server.ranges:  # type: ignore[attr-defined]
+            begin, end = wanted.removeprefix("bytes=").split("-")
+            part = content[int(begin) : int(end or len(content)) + 1]
+            self.send_response(206)
+            whole = f"bytes {begin}-{int(begin) + len(part) - 1}/{len(content)}"
+            self.send_header("Content-Range", whole)
+        else:
+            part = content
+            self.send_response(200)
+        if self.server.ranges:  # type: ignore[attr-defined]
+            self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Content-Length", str(len(part)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(part)
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(params=[True, False], ids=["ranges", "no ranges"])
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run an HTTP server on loopback."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.ranges = request.param  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever, name="http-server")
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_files_are_read_over_http(address: str) -> None:
+    lines = CONTENT.decode().splitlines()
+    for name in ("part", "part.gz"):
+        reader = TextLines().read(f"{address}/{name}")
+        chunk = next(reader)
+        reader.close()
+        rest = records(TextLines().read(f"{address}/{name}", chunk.next_offset))
+        assert chunk.columns.tolist() + rest == lines
+
+
+def test_what_is_wrong_over_http_is_said(address: str) -> None:
+    with pytest.raises(DatasetError, match=f"{address}/absent: no such file"):
+        next(TextLines().read(f"{address}/absent"))
+    with pytest.raises(DatasetError, match=f"{address}/empty is empty"):
+        next(TextLines().read(f"{address}/empty"))
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    with pytest.raises(DatasetError, match=r"http://127\.0\.0\.1:9/part"):
+        next(TextLines().read("http://127.0.0.1:9/part"))
+
+
+def test_patterns_are_files_in_order(tmp_path: Path) -> None:
+    for name in ("b-2", "b-1", "a-1", "c"):
+        write(tmp_path, b"x\n", name)
+    (tmp_path / "b-folder").mkdir()
+    found = list_files([f"{tmp_path}/b-*", tmp_path / "c"])
+    assert found == [f"{tmp_path}/{name}" for name in ("b-1", "b-2", "c")]
+    assert list_files(f"{tmp_path}/**/a-?") == [f"{tmp_path}/a-1"]
+
+
+def test_patterns_are_looked_up_in_other_filesystems() -> None:
+    system = fsspec.filesystem("memory")
+    for name in ("x-2", "x-1", "y"):
+        system.pipe_file(f"/patterns/{name}", b"x\n")
+    expected = ["memory:///patterns/x-1", "memory:///patterns/x-2"]
+    assert list_files("memory://patterns/x-*") == expected
+    assert records(TextLines().read(expected[0])) == ["x"]
+
+
+def test_a_path_without_a_pattern_is_itself_even_if_it_is_an_address_with_a_query() -> None:
+    paths = ["no-such-file", "https://host/file?key=1"]
+    assert list_files(paths) == paths
+
+
+@pytest.mark.parametrize("pattern", ["/no-such-folder/*", "memory://no-such-folder/*"])
+def test_a_pattern_that_nothing_matches_is_an_error(pattern: str) -> None:
+    with pytest.raises(DatasetError, match="no file matches"):
+        list_files(pattern)
+
+
+def test_a_protocol_that_nobody_knows_is_named() -> None:
+    with pytest.raises(DatasetError, match="nosuch://file cannot be read"):
+        next(TextLines().read("nosuch://file"))
+
+
+def test_a_compression_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="compression is 'rar'"):
+        TextLines(compression="rar")
+
+
+def test_a_file_that_is_not_compressed_as_said_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, b"not gzip", "part.gz")
+    with pytest.raises(DatasetError, match=path):
+        next(TextLines().read(path))
+    assert records(TextLines(compression=None).read(path)) == ["not gzip"]

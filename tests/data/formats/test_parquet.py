@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import datetime
+import io
+import sys
+from contextlib import suppress
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from psnb.data.formats import Csv, Parquet
+from psnb.data.ragged import Ragged
+from psnb.errors import ConfigurationError, DatasetError
+from tests.data.formats.samples import plain, records, write
+
+
+def content(table: dict[str, Any], **options: Any) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(pa.table(table), out, **options)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("column", "dtype"),
+    [
+        (pa.array([1, 2], pa.uint8()), np.dtype(np.uint8)),
+        (pa.array([1.5, 2.5], pa.float32()), np.dtype(np.float32)),
+        (pa.array([True, False]), np.dtype(bool)),
+        (pa.array(["a", None]), np.dtype(object)),
+        (pa.array(["a", "b"]).dictionary_encode(), np.dtype(object)),
+        (pa.array([b"a", b"b"]), np.dtype(object)),
+        (pa.array([datetime.datetime(2026, 1, 1), None]), np.dtype("datetime64[us]")),
+        (pa.array([Decimal("1.5"), Decimal("2")]), np.dtype(np.float64)),
+    ],
+    ids=lambda value: str(getattr(value, "type", "")),
+)
+def test_columns_become_arrays_of_their_dtype(
+    column: pa.Array, dtype: np.dtype, tmp_path: Path
+) -> None:
+    found = next(Parquet().read(write(tmp_path, content({"c": column})))).columns["c"]
+    assert found.dtype == dtype
+    assert len(found) == 2
+
+
+def test_lists_become_ragged_or_arrays(tmp_path: Path) -> None:
+    table = {
+        "ragged": pa.array([[1, 2], None, [], [3]]),
+        "fixed": pa.array([[1.0, 2.0]] * 4, pa.list_(pa.float32(), 2)),
+        "pairs": pa.array([[[1, 2]], [], [], [[3, 4], [5, 6]]], pa.list_(pa.list_(pa.int8(), 2))),
+    }
+    path = write(tmp_path, content(table))
+    columns = next(Parquet().read(path, 0)).columns
+    assert isinstance(columns["ragged"], Ragged)
+    assert plain(columns["ragged"]) == [[1, 2], [], [], [3]]
+    assert columns["fixed"].shape == (4, 2)
+    assert plain(columns["pairs"]) == [[[1, 2]], [], [], [[3, 4], [5, 6]]]
+    # Arrow's own offsets do not begin with 0 then.
+    assert plain(next(Parquet(["ragged"]).read(path, 3)).columns["ragged"]) == [[3]]
+
+
+def test_missing_floats_are_nan(tmp_path: Path) -> None:
+    found = next(Parquet().read(write(tmp_path, content({"c": pa.array([1.0, None])})))).columns
+    assert np.isnan(found["c"][1])
+
+
+def test_a_missing_integer_is_named_after_the_rows_before(tmp_path: Path) -> None:
+    path = write(tmp_path, content({"a": [0] * 9, "b": [*range(7), None, 8]}, row_group_size=4))
+    reader = Parquet().read(path)
+    assert [next(reader).count, next(reader).count] == [4, 3]
+    with pytest.raises(DatasetError, match=f"{path}, row 8: column 'b' of int64 misses a value"):
+        next(reader)
+
+
+def test_columns_are_chosen_in_their_order(tmp_path: Path) -> None:
+    path = write(tmp_path, content({"a": [1], "b": [2], "c": [3]}))
+    assert list(next(Parquet(["c", "a"]).read(path)).columns) == ["c", "a"]
+    with pytest.raises(DatasetError, match=rf"{path}: the columns are \['a', 'b', 'c'\]; no {{'x'"):
+        next(Parquet(["x"]).read(path))
+
+
+@pytest.mark.parametrize("column", [pa.array([{"x": 1}]), pa.nulls(1), pa.array([[[1]]])])
+def test_columns_that_no_array_holds_are_named(column: pa.Array, tmp_path: Path) -> None:
+    path = write(tmp_path, content({"c": column}))
+    with pytest.raises(DatasetError, match=f"{path}, row group 0: column 'c'"):
+        next(Parquet().read(path))
+
+
+def test_row_groups_are_split_by_their_size(tmp_path: Path) -> None:
+    path = write(tmp_path, content({"a": range(10)}, row_group_size=2))
+    assert Parquet().splits(path, 1) == [(0, 2), (2, 4), (4, 6), (6, 8), (8, None)]
+    [one] = Parquet().splits(path, 10**9)
+    assert one == (0, None)
+
+
+def test_without_pyarrow_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("pyarrow", "pyarrow.parquet"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for make in (Parquet, lambda: Csv(dtypes={"a": int})):
+        with pytest.raises(ConfigurationError, match=r"pip install 'psnb\[data\]'"):
+            make()
+
+
+VALID = content({"a": [1, 2, 3], "b": ["x", "y", "z"], "c": [[1], [], [2, 3]]})
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(VALID)), st.binary(max_size=3)), min_size=1))
+def test_mutated_files_are_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[int, bytes]]
+) -> None:
+    mutated = VALID
+    for at, new in edits:
+        mutated = mutated[:at] + new + mutated[at + len(new) :]
+    with suppress(DatasetError):
+        records(Parquet().read(write(tmp_path_factory.getbasetemp(), mutated, "parquet")))

@@ -1,0 +1,207 @@
+"""Leased datasets on real clusters: every example is used exactly once an epoch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import psnb
+from psnb import data, errors
+from tests.conftest import DEADLINE, wait_until
+from tests.integration.helpers import wait_for_file
+
+
+def visits_of(strategy: psnb.ParameterServerStrategy, rows: int) -> psnb.Embedding:
+    """Return a table that counts: pushing -1 to a row adds one to it."""
+    return strategy.embedding("visits", 1, rows=rows, initializer=0.0, optimizer=psnb.SGD(1.0))
+
+
+def numbers(table: psnb.Embedding, rows: int) -> list[float]:
+    return table.lookup(np.arange(rows))[:, 0].tolist()
+
+
+def test_an_epoch_uses_every_example_once_and_ends_by_itself(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    visits = visits_of(strategy, 1000)
+    dataset = coordinator.create_per_worker_dataset(
+        data.Dataset.range(1000).shuffle(100).batch(7), sharding="dynamic"
+    )
+
+    def step(iterator: object) -> None:
+        ids = next(iterator)  # type: ignore[call-overload]
+        visits.push(ids, -np.ones((len(ids), 1), np.float32))
+
+    for epoch in (1, 2):
+        iterator = iter(dataset)
+        end = coordinator.run_epoch(step, iterator)
+        assert end.over
+        assert iterator.exhausted
+        assert (end.done, end.leased, end.left) == (16, 0, 0)
+        assert dataset.progress().visits == end.visits
+        assert numbers(visits, 1000) == [epoch] * 1000
+
+
+def test_a_closure_takes_as_much_as_it_likes(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    visits = visits_of(strategy, 200)
+    dataset = coordinator.create_per_worker_dataset(
+        data.Dataset.range(200), sharding="dynamic", splits=5
+    )
+
+    def step(iterator: object) -> None:
+        for _, number in zip(range(9), iterator, strict=False):  # type: ignore[call-overload]
+            visits.push([number], -np.ones((1, 1), np.float32))
+
+    coordinator.run_epoch(step, iter(dataset))
+    assert numbers(visits, 200) == [1] * 200
+
+
+def test_what_a_failed_closure_had_taken_is_used_by_another(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    visits = visits_of(strategy, 100)
+    dataset = coordinator.create_per_worker_dataset(
+        data.Dataset.range(100).batch(4), sharding="dynamic"
+    )
+    failed = tmp_path / "failed"
+
+    def step(iterator: object) -> None:
+        ids = next(iterator)  # type: ignore[call-overload]
+        visits.push(ids, -np.ones((len(ids), 1), np.float32))
+        if 50 in ids and not failed.exists():
+            failed.touch()
+            raise ValueError("bad batch")
+
+    iterator = iter(dataset)
+    with pytest.raises(ValueError, match="bad batch"):
+        coordinator.run_epoch(step, iterator)
+    assert not iterator.exhausted
+    coordinator.run_epoch(step, iterator)
+    assert numbers(visits, 100) == [1] * 100
+
+
+def test_an_empty_dataset_is_an_epoch_of_nothing(coordinator: psnb.ClusterCoordinator) -> None:
+    dataset = coordinator.create_per_worker_dataset(data.Dataset.range(0), sharding="dynamic")
+    assert coordinator.run_epoch(lambda iterator: next(iterator), iter(dataset)).visits == 0
+
+
+def test_static_sharding_gives_each_worker_its_share(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    dataset = coordinator.create_per_worker_dataset(
+        data.Dataset.range(10).batch(10), sharding="static"
+    )
+    iterator = iter(dataset)
+    shares = [
+        coordinator.schedule(lambda it: next(it).tolist(), (iterator,), worker=index).fetch(
+            DEADLINE
+        )
+        for index in (0, 1)
+    ]
+    assert sorted(shares) == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
+
+
+def test_a_chain_that_depends_on_what_came_before_is_refused(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    chain = data.Dataset.range(10).enumerate()
+    for sharding in ("static", "dynamic"):
+        with pytest.raises(errors.ConfigurationError, match="enumerate"):
+            coordinator.create_per_worker_dataset(chain, sharding=sharding)
+
+
+def test_only_datasets_can_be_sharded(coordinator: psnb.ClusterCoordinator) -> None:
+    with pytest.raises(errors.ConfigurationError, match=r"psnb\.data\.Dataset"):
+        coordinator.create_per_worker_dataset([1, 2], sharding="dynamic")
+    with pytest.raises(errors.ConfigurationError, match="'none', 'static' or 'dynamic'"):
+        coordinator.create_per_worker_dataset([1, 2], sharding="both")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["killed", "retired"])
+def test_a_worker_that_goes_in_the_middle_costs_no_example_and_doubles_none(
+    tmp_path: Path, how: str
+) -> None:
+    with (
+        psnb.local_cluster(workers=2, servers=1) as client,
+        psnb.ParameterServerStrategy(client) as strategy,
+    ):
+        coordinator = psnb.ClusterCoordinator(strategy)
+        visits = visits_of(strategy, 500)
+        dataset = coordinator.create_per_worker_dataset(
+            data.Dataset.range(500).shuffle(64).batch(3), sharding="dynamic"
+        )
+        begun, go_on = tmp_path / "begun", tmp_path / "go on"
+
+        def step(iterator: object) -> None:
+            ids = next(iterator)  # type: ignore[call-overload]
+            visits.push(ids, -np.ones((len(ids), 1), np.float32))
+            if 250 in ids and not begun.exists():
+                begun.write_text(f"{os.getpid()} {psnb.worker_context().worker_name}")
+                wait_for_file(go_on)
+
+        def go() -> None:
+            wait_until(begun.exists, "a closure holds batch 250")
+            pid, name = begun.read_text().split()
+            if how == "killed":
+                os.kill(int(pid), signal.SIGKILL)
+            else:
+                threading.Thread(target=coordinator.retire_worker, args=(name,)).start()
+            go_on.touch()
+
+        killer = threading.Thread(target=go)
+        killer.start()
+        end = coordinator.run_epoch(step, iter(dataset))
+        killer.join(DEADLINE)
+        assert numbers(visits, 500) == [1] * 500
+        assert end.over
+
+
+@pytest.mark.slow
+def test_every_example_is_used_once_while_workers_are_killed_at_random() -> None:
+    rng = np.random.default_rng(3)
+    rows = 20_000
+    with (
+        psnb.local_cluster(workers=3, servers=1) as client,
+        psnb.ParameterServerStrategy(client) as strategy,
+    ):
+        coordinator = psnb.ClusterCoordinator(strategy)
+        visits = visits_of(strategy, rows)
+        dataset = coordinator.create_per_worker_dataset(
+            data.Dataset.range(rows).shuffle(500).batch(16), sharding="dynamic"
+        )
+
+        def step(iterator: object) -> int:
+            ids = next(iterator)  # type: ignore[call-overload]
+            visits.push(ids, -np.ones((len(ids), 1), np.float32))
+            return os.getpid()
+
+        stop, kills = threading.Event(), 0
+
+        def kill() -> None:
+            nonlocal kills
+            while not stop.wait(float(rng.uniform(0.3, 1.0))) and kills < 8:
+                pids = list(client.run(os.getpid).items())
+                servers = set(strategy.server_addresses)
+                victims = [pid for address, pid in pids if address not in servers]
+                if len(victims) > 1:
+                    os.kill(int(rng.choice(victims)), signal.SIGKILL)
+                    kills += 1
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        try:
+            iterator = iter(dataset)
+            coordinator.run_epoch(step, iterator)
+        finally:
+            stop.set()
+            killer.join(DEADLINE)
+        assert numbers(visits, rows) == [1] * rows
+        assert kills > 0
