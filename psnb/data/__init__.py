@@ -2,6 +2,14 @@
 
 from psnb.data.context import AUTOTUNE, Options
 from psnb.data.dataset import Dataset
+from psnb.data.formats import (
+    FixedLen,
+    MultiSlotDataGenerator,
+    Slot,
+    TFRecordWriter,
+    VarLen,
+    encode_example,
+)
 from psnb.data.iterator import DatasetIterator
 from psnb.data.nodes import FileRange, Format
 from psnb.data.ragged import Ragged
@@ -15,9 +23,15 @@ __all__ = [
     "DatasetIterator",
     "DatasetSpec",
     "FileRange",
+    "FixedLen",
     "Format",
+    "MultiSlotDataGenerator",
     "Options",
     "Ragged",
+    "Slot",
+    "TFRecordWriter",
+    "VarLen",
+    "encode_example",
     "sharded",
     "splits",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
@@ -11,19 +10,16 @@ import numpy as np
 
 from psnb.data import nodes
 from psnb.data.block import Block, block_of, read_only
+from psnb.data.file_sources import FileSources
+from psnb.data.formats import list_files
 from psnb.data.node import Node
 from psnb.data.spec import Spec
 from psnb.data.structure import as_leaf, flatten
-from psnb.errors import ConfigurationError, DatasetError
+from psnb.errors import ConfigurationError
 
 
-class Sources:
+class Sources(FileSources):
     """Base of `Dataset`; makes them."""
-
-    node: Node
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
 
     @classmethod
     def range(cls, *args: int) -> Self:
@@ -111,7 +107,7 @@ class Sources:
             shorten a mapped file ends the processes that map it.
         """
         leaves, nesting = flatten(paths)
-        files = tuple(tuple(_expanded(leaf)) for leaf in leaves)
+        files = tuple(tuple(list_files(leaf)) for leaf in leaves)
         return cls(nodes.Npy(files, nesting))
 
     @classmethod
@@ -131,24 +127,11 @@ class Sources:
         DatasetError
             If no file matches a pattern.
         """
-        found = _expanded(file_pattern)
+        found = list_files(file_pattern)
         names = np.empty(len(found), object)
         names[:] = found
         dataset = cls(nodes.FileNames(Block(None, (names,), len(names))))
         return cls(nodes.Shuffle(dataset.node, len(found), seed)) if shuffle else dataset
-
-    @classmethod
-    def from_files(cls, format: nodes.Format, files: Any) -> Self:  # noqa: A002
-        """Return the records of files, one file after another.
-
-        Parameters
-        ----------
-        format : Format
-            Reads them.
-        files : path, FileRange or sequence of them
-            What to read. For several at a time: ``list_files(…).interleave(…)``.
-        """
-        return cls(nodes.Files(format, nodes.file_ranges(files)))
 
     @classmethod
     def zip(cls, *datasets: Any) -> Self:
@@ -208,15 +191,3 @@ def _node(dataset: Any) -> Node:
     if not isinstance(dataset, Sources):
         raise ConfigurationError(f"expected a Dataset, found a {type(dataset).__name__}")
     return dataset.node
-
-
-def _expanded(patterns: Any) -> list[str]:
-    several = [patterns] if isinstance(patterns, (str, os.PathLike)) else list(patterns)
-    found: list[str] = []
-    for path in several:
-        pattern = os.fspath(path)
-        names = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
-        if not names:
-            raise DatasetError(f"no file matches {pattern}")
-        found += names
-    return found

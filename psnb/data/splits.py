@@ -6,6 +6,7 @@ import dataclasses
 
 from psnb.data import nodes
 from psnb.data.dataset import Dataset
+from psnb.data.formats.files import size_of
 from psnb.data.node import Node
 from psnb.errors import ConfigurationError
 
@@ -68,7 +69,8 @@ def _cut(node: Node, count: int, quantum: int) -> list[Node]:
         parts = _cut(node.source, count, quantum)
         return [dataclasses.replace(node, source=part) for part in parts]
     if isinstance(node, nodes.Files):
-        return [dataclasses.replace(node, files=(file,)) for file in node.files] or [node]
+        ranges = _ranges(node, count)
+        return [dataclasses.replace(node, files=(each,)) for each in ranges] or [node]
     indexed = None if node.inputs else node.indexed()
     if indexed is None:
         raise _uncuttable(node)
@@ -77,6 +79,24 @@ def _cut(node: Node, count: int, quantum: int) -> list[Node]:
     return [
         nodes.Take(nodes.Skip(node, start), size) for start in range(0, indexed.count, size)
     ] or [node]
+
+
+def _ranges(node: nodes.Files, count: int) -> list[nodes.FileRange]:
+    """Return the files, cut into ranges if they are fewer than wanted and their format allows."""
+    cut = getattr(node.format, "splits", None)
+    if cut is None or len(node.files) >= count:
+        return list(node.files)
+    whole = [each.path for each in node.files if each == nodes.FileRange(each.path)]
+    size = max(1, sum(map(size_of, whole)) // count)
+    return [
+        part
+        for each in node.files
+        for part in (
+            [nodes.FileRange(each.path, *span) for span in cut(each.path, size)]
+            if each.path in whole
+            else [each]
+        )
+    ]
 
 
 def _sharded(node: Node, count: int, index: int) -> Node:

@@ -14,7 +14,8 @@ FILES = sorted((Path(psnb.__file__).parent / "data").rglob("*.py"))
 
 PUBLIC = [
     *("AUTOTUNE", "ArraySpec", "Dataset", "DatasetIterator", "DatasetSpec", "FileRange", "Format"),
-    *("Options", "Ragged"),
+    *("Options", "Ragged", "sharded", "splits"),
+    *("FixedLen", "MultiSlotDataGenerator", "Slot", "TFRecordWriter", "VarLen", "encode_example"),
 ]
 
 METHODS = [
@@ -22,6 +23,7 @@ METHODS = [
     *("flat_map", "from_files", "from_generator", "from_tensor_slices", "from_tensors"),
     *("ignore_errors", "interleave", "iterator", "list_files", "map", "node", "npy"),
     *("padded_batch", "prefetch", "ragged_batch", "range", "repeat", "sample_from_datasets"),
+    *("criteo", "csv", "fixed_length_records", "multi_slot", "parquet", "text_lines", "tfrecords"),
     *("scan", "shard", "shuffle", "skip", "take", "unbatch", "window", "with_options", "zip"),
 ]
 
