@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from psnb.coordinator.leases import LeaseBook, Progress
@@ -23,16 +23,27 @@ class LeaseDesk:
         self._users: dict[int, set[int]] = {}  # the epochs that a closure has taken from
         self._numbers = itertools.count(1)
 
-    def open(self, splits: int) -> int:
-        """Begin an epoch over so many splits; return its number."""
+    def open(self, splits: int, state: Mapping[str, Any] | None = None) -> int:
+        """Begin an epoch over so many splits, or go on with one; return its number.
+
+        Raises
+        ------
+        ConfigurationError
+            If the state does not fit.
+        """
+        book = LeaseBook(splits, state)
         with self._lock:
             number = next(self._numbers)
-            self._books[number] = LeaseBook(splits)
+            self._books[number] = book
             return number
 
     def close(self, epoch: int) -> None:
         """Forget an epoch; also in the middle of a garbage collection."""
         self._books.pop(epoch, None)  # atomic: the lock may be this very thread's
+
+    def state(self, epoch: int) -> dict[str, Any]:
+        """Return what of an epoch is not used yet."""
+        return self._books[epoch].state()
 
     def progress(self, epoch: int) -> Progress:
         """Return how far an epoch is."""

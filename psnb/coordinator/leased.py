@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from psnb.coordinator.lease_desk import LeaseDesk
 from psnb.coordinator.leases import Progress
@@ -21,9 +22,13 @@ class LeasedIterator(PerWorkerIterator):
     """
 
     def __init__(
-        self, registry: ResourceRegistry, desk: LeaseDesk, splits: Sequence[Dataset]
+        self,
+        registry: ResourceRegistry,
+        desk: LeaseDesk,
+        splits: Sequence[Dataset],
+        state: Mapping[str, Any] | None = None,
     ) -> None:
-        self._epoch = desk.open(len(splits))
+        self._epoch = desk.open(len(splits), state)
         self._desk = desk
         number = registry.define(make_leased_iterator, (list(splits), self._epoch), {})
         super().__init__(registry, number)
@@ -32,6 +37,14 @@ class LeasedIterator(PerWorkerIterator):
     def progress(self) -> Progress:
         """Return how far the epoch is; cheap, any thread."""
         return self._desk.progress(self._epoch)
+
+    def state(self) -> dict[str, Any]:
+        """Return what of the epoch is not used yet, to go on with `LeasedDataset.iterator`.
+
+        Of JSON's types, for a checkpoint's metadata. Take both while nothing runs, so that they fit
+        each other: ``coordinator.drain()``, ``manager.save({"epoch": iterator.state()})``.
+        """
+        return self._desk.state(self._epoch)
 
     @property
     def exhausted(self) -> bool:
@@ -52,7 +65,22 @@ class LeasedDataset:
         self._latest: LeasedIterator | None = None
 
     def __iter__(self) -> LeasedIterator:
-        self._latest = LeasedIterator(self._registry, self._desk, self._splits)
+        return self.iterator()
+
+    def iterator(self, state: Mapping[str, Any] | None = None) -> LeasedIterator:
+        """Begin an epoch, or go on with one, also of another notebook over the same dataset.
+
+        Parameters
+        ----------
+        state : mapping, optional
+            From `LeasedIterator.state`.
+
+        Raises
+        ------
+        ConfigurationError
+            If it belongs to a dataset that was cut otherwise.
+        """
+        self._latest = LeasedIterator(self._registry, self._desk, self._splits, state)
         return self._latest
 
     def progress(self) -> Progress:

@@ -17,11 +17,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from psnb.errors import InternalError
+from psnb.errors import ConfigurationError, InternalError
+
+VERSION = 1
+"""Of states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +90,30 @@ class LeaseBook:
     ----------
     splits : int
         How many there are.
+    state : dict, optional
+        From `state`: the epoch goes on where that was taken.
+
+    Raises
+    ------
+    ConfigurationError
+        If the state is none, or of an epoch over another number of splits.
     """
 
-    def __init__(self, splits: int) -> None:
+    def __init__(self, splits: int, state: Mapping[str, Any] | None = None) -> None:
         self._lock = threading.Lock()  # guards everything here, for a moment each
-        self._free = deque(Piece(index) for index in range(splits))
-        self._splits = [_Split() for _ in range(splits)]
+        pieces = [Piece(index) for index in range(splits)]
+        visits = 0
+        if state is not None:
+            pieces, visits = _checked(splits, state)
+        self._free = deque(pieces)
+        self._splits = [_Split(open=0, begun=state is not None) for _ in range(splits)]
+        for piece in pieces:
+            self._splits[piece.split].open += 1
+            self._splits[piece.split].begun = piece != Piece(piece.split)
         self._leases: dict[int, _Lease] = {}
         self._closures: dict[int, list[Piece]] = {}
         self._number = 0
-        self._visits = 0
+        self._visits = visits
 
     def lease(self, holder: Hashable) -> tuple[int, Piece] | None:
         """Give a piece to a holder, with the number of the lease; None if none is free now.
@@ -187,6 +204,24 @@ class LeaseBook:
                     del self._leases[number]
                     self._free.appendleft(Piece(lease.piece.split, lease.state, lease.left))
 
+    def state(self) -> dict[str, Any]:
+        """Return what is not used yet, of JSON's types.
+
+        What closures hold that have not ended counts as not used: take it when nothing runs.
+        """
+        with self._lock:
+            pieces = [
+                *(Piece(each.piece.split, each.state, each.left) for each in self._leases.values()),
+                *(portion for portions in self._closures.values() for portion in portions),
+                *self._free,
+            ]
+            return {
+                "version": VERSION,
+                "splits": len(self._splits),
+                "visits": self._visits,
+                "pieces": [[each.split, each.state, each.count] for each in pieces],
+            }
+
     def progress(self) -> Progress:
         """Return how far the epoch is."""
         with self._lock:
@@ -195,3 +230,19 @@ class LeaseBook:
             if any(split.open < 0 for split in self._splits):
                 raise InternalError("a split was done more often than it was begun")
             return Progress(done, len(self._splits) - done - left, left, self._visits)
+
+
+def _checked(splits: int, state: Mapping[str, Any]) -> tuple[list[Piece], int]:
+    try:
+        version, count, visits = state["version"], state["splits"], state["visits"]
+        pieces = [Piece(int(split), at, number) for split, at, number in state["pieces"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            "this is no state of an epoch; take one with iterator.state()"
+        ) from error
+    if version != VERSION or count != splits or any(not 0 <= p.split < splits for p in pieces):
+        raise ConfigurationError(
+            f"the state is of an epoch over {count} splits (version {version}), this dataset has "
+            f"{splits} (version {VERSION}): make it as it was, with the same splits="
+        )
+    return pieces, int(visits)

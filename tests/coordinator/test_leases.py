@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb.coordinator.leases import LeaseBook, Piece
+from psnb.coordinator.leases import LeaseBook, Piece, Progress
+from psnb.errors import ConfigurationError
 
 
 def test_splits_are_leased_in_order_and_done_when_their_closures_have_ended() -> None:
@@ -71,6 +74,47 @@ def test_a_returned_portion_ends_after_its_count() -> None:
     book.take("b", number, closure=8, count=2, before=None, after=2, ended=False)
     book.end(8, succeeded=True)
     assert book.progress().over
+
+
+def test_an_epoch_goes_on_where_its_state_was_taken() -> None:
+    book = LeaseBook(3)
+    book.lease("a")
+    book.take("a", 0, closure=7, count=2, before={"at": 0}, after={"at": 2}, ended=False)
+    book.end(7, succeeded=True)
+    state = json.loads(json.dumps(book.state()))
+    again = LeaseBook(3, state)
+    assert again.progress() == Progress(done=0, leased=1, left=2, visits=2)
+    assert [again.lease("b") for _ in range(4)] == [
+        (0, Piece(0, {"at": 2})),
+        (1, Piece(1)),
+        (2, Piece(2)),
+        None,
+    ]
+
+
+def test_a_state_of_an_epoch_that_was_over_has_nothing_left() -> None:
+    book = LeaseBook(1)
+    book.lease("a")
+    book.take("a", 0, closure=7, count=2, before=None, after=None, ended=True)
+    book.end(7, succeeded=True)
+    again = LeaseBook(1, book.state())
+    assert again.progress() == Progress(done=1, leased=0, left=0, visits=2)
+
+
+def test_what_runs_when_a_state_is_taken_is_done_again() -> None:
+    book = LeaseBook(1)
+    book.lease("a")
+    book.take("a", 0, closure=7, count=2, before=0, after=2, ended=True)
+    again = LeaseBook(1, book.state())
+    assert again.lease("b") == (0, Piece(0, 0, 2))
+
+
+@pytest.mark.parametrize(
+    "state", [{}, {"version": 1}, {**LeaseBook(2).state()}, {**LeaseBook(1).state(), "version": 9}]
+)
+def test_a_state_that_does_not_fit_is_refused(state: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="state"):
+        LeaseBook(1, state)
 
 
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 20), min_size=1, max_size=6))

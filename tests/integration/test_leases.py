@@ -87,6 +87,33 @@ def test_what_a_failed_closure_had_taken_is_used_by_another(
     assert numbers(visits, 100) == [1] * 100
 
 
+def test_an_epoch_goes_on_from_a_checkpoint(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    visits = visits_of(strategy, 300)
+    chain = data.Dataset.range(300).shuffle(50, seed=3).batch(4)
+    dataset = coordinator.create_per_worker_dataset(chain, sharding="dynamic", splits=6)
+    iterator = iter(dataset)
+
+    def step(iterator: object) -> None:
+        ids = next(iterator)  # type: ignore[call-overload]
+        visits.push(ids, -np.ones((len(ids), 1), np.float32))
+
+    for _ in range(40):
+        coordinator.schedule(step, (iterator,))
+    coordinator.drain(DEADLINE)
+    manager = psnb.CheckpointManager(coordinator, tmp_path)
+    manager.save({"epoch": iterator.state()})
+    at_the_checkpoint = sum(numbers(visits, 300))
+    coordinator.resume()
+    coordinator.run_epoch(step, iterator)
+
+    saved = manager.restore()
+    assert sum(numbers(visits, 300)) == at_the_checkpoint
+    coordinator.run_epoch(step, dataset.iterator(saved["epoch"]))
+    assert numbers(visits, 300) == [1] * 300
+
+
 def test_an_empty_dataset_is_an_epoch_of_nothing(coordinator: psnb.ClusterCoordinator) -> None:
     dataset = coordinator.create_per_worker_dataset(data.Dataset.range(0), sharding="dynamic")
     assert coordinator.run_epoch(lambda iterator: next(iterator), iter(dataset)).visits == 0
