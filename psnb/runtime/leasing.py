@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -106,6 +107,16 @@ class Split(Protocol):
         """Return an iterator."""
 
 
+@dataclass
+class _Lease:
+    """A lease that is being read."""
+
+    number: int
+    iterator: Iterated
+    left: int | None
+    before: Any  # the iterator's state
+
+
 class LeasedIterator:
     """An epoch over the splits that this worker leases; closure threads share it.
 
@@ -121,11 +132,9 @@ class LeasedIterator:
 
     def __init__(self, splits: Sequence[Split], epoch: int, taking: Callable[[], Taking]) -> None:
         self._splits, self._epoch, self._taking = splits, epoch, taking
-        self._lock = threading.Lock()  # one thread at a time in the iterators and the fields below
-        self._lease = -1
-        self._iterator: Iterated | None = None
-        self._left: int | None = None
-        self._before: Any = None
+        # One thread at a time in the iterators and the fields below; held for no question.
+        self._lock = threading.Lock()
+        self._leases: deque[_Lease] = deque()  # several where threads have asked at the same time
         # Of a closure that runs again, by its `Taking`.
         self._again: WeakKeyDictionary[Taking, tuple[Iterated, int]] = WeakKeyDictionary()
 
@@ -134,9 +143,19 @@ class LeasedIterator:
 
     def __next__(self) -> Any:
         taking = self._taking()
-        with self._lock:
-            found = self._next_again(taking)
-            return found[0] if found else self._next(taking)
+        while True:
+            with self._lock:
+                found = self._next_again(taking) or self._next(taking)
+            if found is not None:
+                return found[0]
+            lease = taking.lease(self._epoch)
+            if lease is None:
+                taking.ended = True
+                raise StopIteration
+            number, split, state, left = lease
+            iterator = self._splits[split].iterator(state)
+            with self._lock:
+                self._leases.append(_Lease(number, iterator, left, iterator.state()))
 
     def _next_again(self, taking: Taking) -> tuple[Any] | None:
         """Return the next element of what the closure had taken before, if there is one."""
@@ -155,37 +174,25 @@ class LeasedIterator:
             self._again[taking] = iterator, left - 1
         return (element,)
 
-    def _next(self, taking: Taking) -> Any:
-        while True:
-            iterator = self._iterator or self._begin(taking)
-            before = self._before
+    def _next(self, taking: Taking) -> tuple[Any] | None:
+        """Return the next element of what is leased, if there is one."""
+        while self._leases:
+            lease = self._leases[0]
+            before = lease.before
             try:
-                element = next(iterator)
+                element = next(lease.iterator)
             except StopIteration:
-                self._end()
-                taking.take(self._epoch, self._lease, 0, before, before, True)
+                self._leases.popleft().iterator.close()
+                taking.take(self._epoch, lease.number, 0, before, before, True)
                 continue
             finally:
-                self._before = iterator.state()
-            if self._left is not None:
-                self._left -= 1
-            ended = self._left == 0
+                # Also where an element could not be had: the next one comes after it.
+                lease.before = lease.iterator.state()
+            if lease.left is not None:
+                lease.left -= 1
+            ended = lease.left == 0
             if ended:
-                self._end()
-            taking.take(self._epoch, self._lease, 1, before, self._before, ended)
-            return element
-
-    def _begin(self, taking: Taking) -> Iterated:
-        lease = taking.lease(self._epoch)
-        if lease is None:
-            taking.ended = True
-            raise StopIteration
-        self._lease, split, state, self._left = lease
-        self._iterator = self._splits[split].iterator(state)
-        self._before = self._iterator.state()
-        return self._iterator
-
-    def _end(self) -> None:
-        if self._iterator is not None:
-            self._iterator.close()
-        self._iterator = None
+                self._leases.popleft().iterator.close()
+            taking.take(self._epoch, lease.number, 1, before, lease.before, ended)
+            return (element,)
+        return None

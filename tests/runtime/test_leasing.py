@@ -1,0 +1,105 @@
+"""The worker's side of leased datasets, with a coordinator's desk in the same process."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from psnb.coordinator.lease_desk import LeaseDesk
+from psnb.data import Dataset, splits
+from psnb.errors import CancelledError, DatasetError
+from psnb.runtime.leasing import LeasedIterator, Taking
+
+
+class Worker:
+    """A worker that asks a desk, and takes for one closure at a time."""
+
+    def __init__(self, desk: LeaseDesk, parts: list[Dataset], epoch: int) -> None:
+        self.desk = desk
+        self.taking = self.begin(0)
+        self.iterator = LeasedIterator(parts, epoch, lambda: self.taking)
+
+    def begin(self, closure: int) -> Taking:
+        """Begin an attempt at a closure."""
+        self.taking = Taking(closure, self.ask, self.desk.portions(closure))
+        return self.taking
+
+    def ask(self, question: tuple[Any, ...]) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(self.desk.answer(self, question))
+        return future
+
+
+@pytest.fixture
+def desk() -> LeaseDesk:
+    return LeaseDesk()
+
+
+def workers(desk: LeaseDesk, dataset: Dataset, count: int, parts: int = 3) -> list[Worker]:
+    cut = splits(dataset, parts)
+    epoch = desk.open(len(cut))
+    return [Worker(desk, cut, epoch) for _ in range(count)]
+
+
+def test_a_worker_alone_reads_everything(desk: LeaseDesk) -> None:
+    (worker,) = workers(desk, Dataset.range(10), 1)
+    assert [int(each) for each in worker.iterator] == list(range(10))
+    assert worker.taking.ended
+    worker.taking.settle()
+
+
+def test_a_closure_that_runs_again_gets_the_very_same(desk: LeaseDesk) -> None:
+    first, second = workers(desk, Dataset.range(30).shuffle(30), 2)
+    first.begin(7)
+    taken = [next(first.iterator) for _ in range(12)]
+    desk.lose(first)
+    second.begin(7)
+    again = [next(second.iterator) for _ in range(12)]
+    rest = list(second.iterator)
+    assert again == taken
+    assert sorted(int(each) for each in again + rest) == list(range(30))
+
+
+def test_what_is_taken_after_a_worker_was_given_up_does_not_count(desk: LeaseDesk) -> None:
+    (worker,) = workers(desk, Dataset.range(10), 1)
+    next(worker.iterator)
+    worker.taking.settle()
+    desk.lose(worker)
+    taking = worker.begin(1)
+    next(worker.iterator)
+    with pytest.raises(CancelledError, match="given this worker up"):
+        taking.settle()
+
+
+def test_threads_share_what_is_leased(desk: LeaseDesk) -> None:
+    (worker,) = workers(desk, Dataset.range(200), 1, parts=7)
+    found: list[int] = []
+    own = threading.local()
+    worker.iterator._taking = lambda: own.taking
+
+    def run(closure: int) -> None:
+        own.taking = Taking(closure, worker.ask, ())
+        found.extend(int(each) for each in worker.iterator)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == list(range(200))
+
+
+def test_an_element_that_cannot_be_had_is_left_out_like_any_other_error(desk: LeaseDesk) -> None:
+    def fails(number: int) -> int:
+        if number == 3:
+            raise ValueError("three")
+        return number
+
+    (worker,) = workers(desk, Dataset.range(6).map(fails), 1, parts=1)
+    found = [next(worker.iterator) for _ in range(3)]
+    with pytest.raises(DatasetError, match="three"):
+        next(worker.iterator)
+    assert [int(each) for each in [*found, *worker.iterator]] == [0, 1, 2, 4, 5]
