@@ -55,6 +55,7 @@ bench: $(VENV)/test.stamp
 	$(BIN)/python -m tests.benchmarks.wide_and_deep
 	$(BIN)/python -m tests.benchmarks.widget
 	$(BIN)/python -m tests.benchmarks.watching
+	$(BIN)/python -m tests.benchmarks.frames
 	$(BIN)/python -m tests.benchmarks.data
 	$(BIN)/python -m tests.benchmarks.formats
 
