@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from tests.browser.conftest import OpenNotebook
 from tests.browser.dashboard import PATIENCE, Dashboard
 from tests.browser.notebook import Notebook
 from tests.conftest import DEADLINE, wait_until
+from tests.integration.helpers import CommandLine
 
 pytestmark = pytest.mark.slow
 
@@ -174,7 +176,7 @@ SCRIPT = """
 import sys, time
 import psnb
 client = psnb.connect(sys.argv[1])
-strategy = psnb.ParameterServerStrategy(client, num_servers=1)
+strategy = psnb.ParameterServerStrategy(client)
 coordinator = psnb.ClusterCoordinator(strategy)
 print("ready", flush=True)
 for number in range(100_000):
@@ -184,24 +186,28 @@ coordinator.join()
 
 
 @pytest.fixture
-def script(cluster: Client, tmp_path: Path) -> Iterator[str]:
-    """The scheduler's address of a cluster that a script outside of Jupyter trains on."""
+def script(tmp_path: Path) -> Iterator[str]:
+    """The scheduler's address of a command-line cluster that a script outside of Jupyter uses."""
+    dask = CommandLine(tmp_path)
     file = tmp_path / "script.py"
     file.write_text(SCRIPT)
-    address = cluster.scheduler.address
     environment = {name: value for name, value in os.environ.items() if name != "JPY_PARENT_PID"}
-    process = subprocess.Popen(
-        [sys.executable, str(file), address], stdout=subprocess.PIPE, env=environment
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
-    yield address
-    process.kill()
-    process.wait(DEADLINE)
-    process.stdout.close()
+    with dask.scheduler(), dask.server(), dask.worker("--no-nanny"):
+        address = json.loads(Path(dask.file).read_text())["address"]
+        with Client(address) as client:
+            client.wait_for_workers(2, timeout=DEADLINE)
+        process = subprocess.Popen(
+            [sys.executable, str(file), address], stdout=subprocess.PIPE, env=environment
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield address
+        process.kill()
+        process.wait(DEADLINE)
+        process.stdout.close()
 
 
-def test_a_cluster_started_elsewhere_appears_when_it_is_attached(
+def test_a_cluster_from_the_command_line_appears_when_it_is_attached(
     notebook: OpenNotebook, script: str
 ) -> None:
     opened = notebook("1")
