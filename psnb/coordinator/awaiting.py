@@ -14,17 +14,27 @@ from typing import Any, Protocol
 class Remote(Protocol):
     """What is asked of a remote value."""
 
-    def add_callback(self, callback: Callable[[Any], None]) -> bool: ...  # noqa: D102
-    def remove_callback(self, callback: Callable[[Any], None]) -> None: ...  # noqa: D102
+    def add_callback(self, callback: Callable[[Any], None]) -> bool:
+        """Call back at the end; return False, and do not, if that is past."""
+
+    def remove_callback(self, callback: Callable[[Any], None]) -> None:
+        """Undo it."""
 
 
 class Queue(Protocol):
     """What is asked of a queue."""
 
-    def add_idle_callback(self, callback: Callable[[], None]) -> None: ...  # noqa: D102
-    def remove_idle_callback(self, callback: Callable[[], None]) -> None: ...  # noqa: D102
-    def done(self) -> bool: ...  # noqa: D102
-    def join(self, timeout: float | None = None) -> None: ...  # noqa: D102
+    def add_idle_callback(self, callback: Callable[[], None]) -> None:
+        """Call back whenever nothing is left to wait for."""
+
+    def remove_idle_callback(self, callback: Callable[[], None]) -> None:
+        """Undo it."""
+
+    def done(self) -> bool:
+        """Return whether nothing is left to wait for."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until nothing is."""
 
 
 class _Signal:

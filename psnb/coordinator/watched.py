@@ -255,9 +255,11 @@ class Watched:
         self._queue.resume()
 
     def cancel_queued(self) -> int:
-        """Cancel all closures that no worker has begun; what runs goes on.
+        """Cancel all closures that wait in the queue; what workers hold goes on.
 
-        Fetching one of them raises `CancelledError`; for `join` they have ended, without an error.
+        A worker holds short closures ahead of time, too; `pause` has it return what it has not
+        begun. To fetch one that was cancelled raises `CancelledError`; for `join` it has ended,
+        without an error.
 
         Returns
         -------
@@ -269,7 +271,6 @@ class Watched:
         CoordinatorClosedError
             If the coordinator is closed.
         """
-        self._membership.call_back()
         return self._queue.cancel_queued()
 
     def drain(self, timeout: float | None = None) -> None:

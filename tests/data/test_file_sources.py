@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 from psnb import errors
@@ -40,9 +41,8 @@ def test_tfrecords_are_parsed_into_dicts(tmp_path: Path) -> None:
 def test_csv_and_parquet_give_dicts_by_column(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b\n1,x\n2,y\n")
     assert [int(each["a"]) for each in Dataset.csv(tmp_path / "t.csv")] == [1, 2]
-    parquet = pytest.importorskip("pyarrow.parquet")
-    table = pytest.importorskip("pyarrow").table({"a": [1, 2, 3], "b": [0.5, 1.5, 2.5]})
-    parquet.write_table(table, tmp_path / "t.parquet")
+    table = pyarrow.table({"a": [1, 2, 3], "b": [0.5, 1.5, 2.5]})
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
     found = Dataset.parquet(tmp_path / "t.parquet", ["b"])
     assert [float(each["b"]) for each in found] == [0.5, 1.5, 2.5]
 

@@ -79,9 +79,13 @@ def test_records_may_be_as_long_as_what_is_read_at_a_time(off: int, tmp_path: Pa
     assert [bytes(row).decode() for chunk in chunks for row in chunk.columns] == [long, "b", long]
 
 
-def test_reading_resumes_in_a_compressed_file(sample: Sample, tmp_path: Path) -> None:
-    if not hasattr(sample.format, "compression"):
-        return  # Parquet files are compressed within
+@pytest.mark.parametrize(
+    "make",
+    [each for each in samples.ALL if each is not samples.parquet],  # compressed within
+    ids=lambda make: make.__name__,
+)
+def test_reading_resumes_in_a_compressed_file(make: Callable[[], Sample], tmp_path: Path) -> None:
+    sample = _made(make)
     path = write(tmp_path, gzip.compress(sample.content, 1), "part.gz")
     chunk = next(sample.format.read(path))
     assert records(sample.format.read(path, chunk.next_offset)) == sample.expected[chunk.count :]
