@@ -18,13 +18,17 @@ from typing import Any, Literal
 from psnb.coordinator.awaiting import join
 from psnb.coordinator.call import pack_call
 from psnb.coordinator.closure import Closure, FunctionRegistry
+from psnb.coordinator.dataset_place import DatasetPlace
+from psnb.coordinator.datasets import make_dataset_of
 from psnb.coordinator.lease_desk import LeaseDesk
 from psnb.coordinator.leased import LeasedDataset, LeasedIterator
 from psnb.coordinator.leases import Progress
 from psnb.coordinator.membership import Membership
 from psnb.coordinator.options import DEFAULT_RETRIES, Options, Pin, options
+from psnb.coordinator.partitioned import PartitionedDataset
 from psnb.coordinator.per_worker import PerWorkerDataset, PerWorkerValues, ResourceRegistry
 from psnb.coordinator.per_worker_fetch import fetch_per_worker
+from psnb.coordinator.pinned import PinnedCalls
 from psnb.coordinator.queue import ClosureQueue
 from psnb.coordinator.remote_value import RemoteValue
 from psnb.coordinator.settings import DEFAULT_QUEUE_SIZE, Settings
@@ -33,11 +37,9 @@ from psnb.coordinator.steps import Steps, gate_for
 from psnb.coordinator.structure import map_structure
 from psnb.coordinator.timeouts import DRAIN, HEARTBEAT, Timeouts
 from psnb.coordinator.watched import Watched
-from psnb.data import Dataset, sharded
-from psnb.data import splits as cut
 from psnb.errors import ConfigurationError, CoordinatorClosedError
 from psnb.monitor import ProgressLine, Records, wanted
-from psnb.runtime import InputContext, make_dataset, unpack_error
+from psnb.runtime import unpack_error
 from psnb.strategy import ParameterServerStrategy
 
 _AHEAD = 4
@@ -372,14 +374,15 @@ class ClusterCoordinator(Watched):
         *,
         sharding: Literal["none", "static", "dynamic"] = "none",
         splits: int | None = None,
-    ) -> PerWorkerDataset | LeasedDataset:
+    ) -> PerWorkerDataset | LeasedDataset | PartitionedDataset:
         """Make a dataset on every worker, also on those that join later.
 
         Parameters
         ----------
         dataset_or_fn : iterable or callable
             An iterable, which is sent to the workers, or a function that makes one there; it may
-            take an `InputContext`, which tells the worker's index.
+            take an `InputContext`, which tells the worker's index. A `psnb.data.InMemoryDataset` is
+            spread over the workers' memories.
         sharding : str
             ``"none"``: every worker sees all of it, as in TensorFlow. ``"static"``, for a
             `psnb.data.Dataset`: each worker sees its share of the source, by its index and the
@@ -387,11 +390,12 @@ class ClusterCoordinator(Watched):
             of it, and every example is used exactly once an epoch, whatever dies; see
             `LeasedDataset` and `run_epoch`.
         splits : int, optional
-            Into how many parts it is cut for ``"dynamic"``: eight for each worker if left out.
+            Into how many parts it is cut for ``"dynamic"`` and in memory: eight for each worker if
+            left out.
 
         Returns
         -------
-        PerWorkerDataset or LeasedDataset
+        PerWorkerDataset, LeasedDataset or PartitionedDataset
             ``iter`` of it makes an iterator on each worker, to be passed to closures. If the
             function raises, closures that use it fail with `ClosureInputError`.
 
@@ -402,32 +406,10 @@ class ClusterCoordinator(Watched):
         ConfigurationError
             If it is neither iterable nor callable, or a chain that cannot be cut.
         """
-        if sharding not in ("none", "static", "dynamic"):
-            raise ConfigurationError(
-                f"sharding must be 'none', 'static' or 'dynamic', found {sharding!r}"
-            )
-        if sharding != "none":
-            if not isinstance(dataset_or_fn, Dataset):
-                raise ConfigurationError(
-                    f"sharding={sharding!r} takes a psnb.data.Dataset, found {dataset_or_fn!r}"
-                )
-            if sharding == "dynamic":
-                wanted = 8 * max(1, self.strategy.num_workers) if splits is None else splits
-                return LeasedDataset(self._resources, self._desk, cut(dataset_or_fn, wanted))
-            sharded(dataset_or_fn, 2, 0)  # raises here rather than on the workers
-            whole = dataset_or_fn
-
-            def share(context: InputContext) -> Dataset:
-                return sharded(whole, context.num_workers, context.worker_index)
-
-            dataset_or_fn = share
-        if not callable(dataset_or_fn) and not isinstance(dataset_or_fn, Iterable):
-            raise ConfigurationError(
-                "create_per_worker_dataset takes an iterable or a function that makes one, found "
-                f"{dataset_or_fn!r}"
-            )
-        number = self._define(make_dataset, (dataset_or_fn,), {})
-        return PerWorkerDataset(self._resources, number)
+        self._require_open()
+        return make_dataset_of(
+            dataset_or_fn, sharding, splits, self.strategy.num_workers, self._place()
+        )
 
     def create_per_worker_resource(
         self,
@@ -499,7 +481,7 @@ class ClusterCoordinator(Watched):
         if not isinstance(iterator, LeasedIterator):
             raise ConfigurationError(
                 "run_epoch takes iter(coordinator.create_per_worker_dataset(..., "
-                f"sharding='dynamic')), found {iterator!r}"
+                f"sharding='dynamic')), or of one in memory, found {iterator!r}"
             )
         waiting: deque[RemoteValue] = deque()
         while not iterator.progress().over:
@@ -535,18 +517,22 @@ class ClusterCoordinator(Watched):
         return remote
 
     def _fetch_per_worker(self, value: PerWorkerValues, timeout: float | None) -> list[Any]:
-        return fetch_per_worker(
-            value,
-            timeout,
-            lambda fn, args, options: self._schedule(fn, args, {}, options),
-            self.strategy.worker_names,
-            self._queue,
-        )
+        return fetch_per_worker(value, timeout, self._place().pinned)
+
+    def _place(self) -> DatasetPlace:
+        def schedule(fn: Callable[..., Any], args: tuple[Any, ...], how: Options) -> RemoteValue:
+            return self._schedule(fn, args, {}, how)
+
+        pinned = PinnedCalls(schedule, self.strategy.worker_names, self._queue)
+        return DatasetPlace(self._resources, self._desk, schedule, pinned)
 
     def _define(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        self._require_open()
+        return self._resources.define(fn, args, kwargs)
+
+    def _require_open(self) -> None:
         if not self._finalizer.alive:
             raise CoordinatorClosedError("the coordinator is closed: make a new one")
-        return self._resources.define(fn, args, kwargs)
 
 
 def _end(queue: ClosureQueue, membership: Membership) -> None:

@@ -150,6 +150,7 @@ class Lane:
             stream = await self._open()
             self._enter(LaneState.READY)
             self.was_ready = True
+            self._desk.enter(self, self.name)
             self._note(EventKind.WORKER_JOINED, f"gets work as number {self.index}")
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._receive(stream))

@@ -22,8 +22,18 @@ class LeaseDesk:
         self._books: dict[int, LeaseBook] = {}
         self._users: dict[int, set[int]] = {}  # the epochs that a closure has taken from
         self._numbers = itertools.count(1)
+        self._present: dict[Hashable, str] = {}  # workers' names; each operation is atomic
 
-    def open(self, splits: int, state: Mapping[str, Any] | None = None) -> int:
+    def enter(self, holder: Hashable, worker: str) -> None:
+        """Note that a worker's session has begun."""
+        self._present[holder] = worker
+
+    def open(
+        self,
+        splits: int,
+        state: Mapping[str, Any] | None = None,
+        owners: Mapping[int, str] | None = None,
+    ) -> int:
         """Begin an epoch over so many splits, or go on with one; return its number.
 
         Raises
@@ -31,7 +41,7 @@ class LeaseDesk:
         ConfigurationError
             If the state does not fit.
         """
-        book = LeaseBook(splits, state)
+        book = LeaseBook(splits, state, owners)
         with self._lock:
             number = next(self._numbers)
             self._books[number] = book
@@ -57,7 +67,8 @@ class LeaseDesk:
         holder : hashable
             The worker's session.
         question : sequence
-            ``("lease", epoch)``: answered with the lease's number, split, state and count, or None.
+            ``("lease", epoch)``: answered with the lease's number, split, state and count; None if
+            the epoch is over, False if there is nothing now.
             ``("take", epoch, lease, closure, count, before, after, ended)``: see `LeaseBook.take`.
         """
         verb, epoch, *rest = question
@@ -66,9 +77,10 @@ class LeaseDesk:
             if book is None:
                 return None if verb == "lease" else False
             if verb == "lease":
-                found = book.lease(holder)
+                present = self._present
+                found = book.lease(holder, present.get(holder, ""), set(present.values()))
                 if found is None:
-                    return None
+                    return None if book.progress().over else False
                 number, piece = found
                 return number, piece.split, piece.state, piece.count
             number, closure, count, before, after, ended = rest
@@ -100,6 +112,7 @@ class LeaseDesk:
 
     def lose(self, holder: Hashable) -> None:
         """Note that a worker's session is over."""
+        self._present.pop(holder, None)
         with self._lock:
             for book in list(self._books.values()):
                 book.lose(holder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from psnb.coordinator.lease_desk import LeaseDesk
@@ -25,13 +25,12 @@ class LeasedIterator(PerWorkerIterator):
         self,
         registry: ResourceRegistry,
         desk: LeaseDesk,
-        splits: Sequence[Dataset],
-        state: Mapping[str, Any] | None = None,
+        epoch: int,
+        make: Callable[..., Any],
+        args: tuple[Any, ...],
     ) -> None:
-        self._epoch = desk.open(len(splits), state)
-        self._desk = desk
-        number = registry.define(make_leased_iterator, (list(splits), self._epoch), {})
-        super().__init__(registry, number)
+        self._desk, self._epoch = desk, epoch
+        super().__init__(registry, registry.define(make, (*args, epoch), {}))
         weakref.finalize(self, desk.close, self._epoch)
 
     def progress(self) -> Progress:
@@ -80,7 +79,9 @@ class LeasedDataset:
         ConfigurationError
             If it belongs to a dataset that was cut otherwise.
         """
-        self._latest = LeasedIterator(self._registry, self._desk, self._splits, state)
+        epoch = self._desk.open(len(self._splits), state)
+        arguments = make_leased_iterator, (list(self._splits),)
+        self._latest = LeasedIterator(self._registry, self._desk, epoch, *arguments)
         return self._latest
 
     def progress(self) -> Progress:

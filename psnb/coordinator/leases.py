@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +92,8 @@ class LeaseBook:
         How many there are.
     state : dict, optional
         From `state`: the epoch goes on where that was taken.
+    owners : mapping of int to str, optional
+        The workers that have the data of splits: they alone lease them, as long as they are there.
 
     Raises
     ------
@@ -99,13 +101,19 @@ class LeaseBook:
         If the state is none, or of an epoch over another number of splits.
     """
 
-    def __init__(self, splits: int, state: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        splits: int,
+        state: Mapping[str, Any] | None = None,
+        owners: Mapping[int, str] | None = None,
+    ) -> None:
         self._lock = threading.Lock()  # guards everything here, for a moment each
         pieces = [Piece(index) for index in range(splits)]
         visits = 0
         if state is not None:
             pieces, visits = _checked(splits, state)
         self._free = deque(pieces)
+        self._owners = dict(owners or {})
         self._splits = [_Split(open=0, begun=state is not None) for _ in range(splits)]
         for piece in pieces:
             self._splits[piece.split].open += 1
@@ -115,19 +123,43 @@ class LeaseBook:
         self._number = 0
         self._visits = visits
 
-    def lease(self, holder: Hashable) -> tuple[int, Piece] | None:
-        """Give a piece to a holder, with the number of the lease; None if none is free now.
+    def lease(
+        self, holder: Hashable, worker: str = "", present: Collection[str] = ()
+    ) -> tuple[int, Piece] | None:
+        """Give a piece to a holder, with the number of the lease; None if it can have none now.
 
-        None may become free again, when a worker dies or a closure raises: see `progress`.
+        Some may become free again, when a worker dies or a closure raises: see `progress`.
+
+        Parameters
+        ----------
+        holder : hashable
+            Who asks.
+        worker : str
+            The owner that it is.
+        present : collection of str
+            The owners that are there.
         """
         with self._lock:
-            if not self._free:
+            piece = self._first_for(worker, present)
+            if piece is None:
                 return None
-            piece = self._free.popleft()
+            self._free.remove(piece)
+            if self._owners:
+                self._owners[piece.split] = worker  # the data of one that was lost are here now
             self._splits[piece.split].begun = True
             number, self._number = self._number, self._number + 1
             self._leases[number] = _Lease(holder, piece, piece.state, piece.count)
             return number, piece
+
+    def _first_for(self, worker: str, present: Collection[str]) -> Piece | None:
+        lost = None
+        for piece in self._free:
+            owner = self._owners.get(piece.split, worker)
+            if owner == worker:
+                return piece
+            if lost is None and owner not in present:
+                lost = piece
+        return lost
 
     def take(
         self,

@@ -10,8 +10,11 @@ from psnb.data.formats import (
     VarLen,
     encode_example,
 )
+from psnb.data.in_memory import InMemoryDataset
 from psnb.data.iterator import DatasetIterator
+from psnb.data.memory import Layout, Memory, MemoryStatistics
 from psnb.data.nodes import FileRange, Format
+from psnb.data.queue_dataset import QueueDataset
 from psnb.data.ragged import Ragged
 from psnb.data.spec import ArraySpec, DatasetSpec
 from psnb.data.splits import sharded, splits
@@ -25,8 +28,13 @@ __all__ = [
     "FileRange",
     "FixedLen",
     "Format",
+    "InMemoryDataset",
+    "Layout",
+    "Memory",
+    "MemoryStatistics",
     "MultiSlotDataGenerator",
     "Options",
+    "QueueDataset",
     "Ragged",
     "Slot",
     "TFRecordWriter",

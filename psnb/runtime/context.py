@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from psnb.errors import ConfigurationError
 from psnb.runtime.leasing import Taking
+from psnb.runtime.mail import Mail
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class WorkerContext:
     send_report: Callable[[float, dict[str, float]], None]
     cancellation: Cancellation = field(default_factory=Cancellation)
     taking: Taking | None = None
+    mail: Mail | None = None
 
     @property
     def cancelled(self) -> bool:

@@ -1,8 +1,8 @@
 """The Dask worker plugin that prepares a worker process for psnb, workers that join later too.
 
-It registers two handlers on the worker's Dask server: one for coordinators (closures) and one for
-handles (parameters). It does nothing until somebody calls, and several strategies, also of several
-notebooks, share it.
+It registers three handlers on the worker's Dask server: for coordinators (closures), for handles
+(parameters), and for other workers (examples of datasets that are shuffled). It does nothing until
+somebody calls, and several strategies, also of several notebooks, share it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from distributed.core import Status
 
 from psnb.parameters import CommTransport, open_connection, set_process_transport
 from psnb.placement import Directory
+from psnb.runtime.mail import HANDLER as MAIL_HANDLER
+from psnb.runtime.mail import Mail
 from psnb.runtime.session import HANDLER, Session
 from psnb.server import HANDLER as SERVER_HANDLER
 from psnb.server import serve
@@ -35,8 +37,10 @@ class Runtime(WorkerPlugin):
         directory = Directory(lambda strategy: worker.scheduler.psnb_layout(strategy=strategy))
         transport = CommTransport(worker.loop, worker.rpc, directory)
 
+        mail = Mail(worker)
+
         async def psnb_session(comm: Comm, **opening: Any) -> Status:
-            session = Session(worker, comm, transport, **opening)
+            session = Session(worker, comm, transport, mail, **opening)
             sessions.add(session)
             try:
                 await session.serve()
@@ -46,6 +50,7 @@ class Runtime(WorkerPlugin):
 
         self._sessions = sessions
         worker.handlers[HANDLER] = psnb_session
+        worker.handlers[MAIL_HANDLER] = mail.handle
         serve(worker, partial(open_connection, worker.rpc))
         set_process_transport(transport)
 
@@ -59,4 +64,5 @@ class Runtime(WorkerPlugin):
         await asyncio.gather(*(session.drain() for session in self._sessions))
         for session in list(self._sessions):
             session.close()
+        worker.handlers.pop(MAIL_HANDLER, None)
         worker.handlers.pop(SERVER_HANDLER, None)

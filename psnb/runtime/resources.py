@@ -57,17 +57,18 @@ def make_iterator(dataset: Any) -> SharedIterator:
 
 def make_leased_iterator(splits: Sequence[Split], epoch: int) -> LeasedIterator:
     """Return the worker's part in an epoch over leased splits."""
-    return LeasedIterator(splits, epoch, _taking)
+    return LeasedIterator(splits, epoch, taking)
 
 
-def _taking() -> Taking:
-    taking = worker_context().taking
-    if taking is None:
+def taking() -> Taking:
+    """Return what the closure of the calling thread takes from leased datasets."""
+    found = worker_context().taking
+    if found is None:
         raise ClosureInputError(
             "a dataset with sharding='dynamic' is read in closures only, not while another "
             "per-worker value is made"
         )
-    return taking
+    return found
 
 
 class Resources:

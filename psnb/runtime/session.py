@@ -59,6 +59,7 @@ from psnb.errors import CancelledError
 from psnb.parameters import CommitId, LocalCopies, Round, Transport, Updates, buffered
 from psnb.runtime.context import Cancellation, WorkerContext, entered
 from psnb.runtime.leasing import Taking
+from psnb.runtime.mail import Mail
 from psnb.runtime.outbox import Outbox
 from psnb.runtime.packing import dumps, loads, pack_error, shorten_call
 from psnb.runtime.resources import Resources
@@ -98,6 +99,8 @@ class Session:
         The coordinator's connection.
     transport : Transport
         The worker's way to the servers.
+    mail : Mail
+        The worker's way to other workers.
     coordinator : str
         Who it is, unique in the cluster: under it closures commit.
     worker_index, num_workers : int
@@ -117,6 +120,7 @@ class Session:
         worker: Worker,
         comm: Comm,
         transport: Transport,
+        mail: Mail,
         coordinator: str,
         worker_index: int,
         num_workers: int,
@@ -129,7 +133,7 @@ class Session:
         self._stream: MessageStream | None = None  # once the coordinator was answered
         self._coordinator, self._strategy, self._settled_below = coordinator, strategy, 0
         # That of the handles: what they have written into memory that is sent goes from there.
-        self._transport = transport
+        self._transport, self._mail = transport, mail
         self._copies = None if exchange is None else LocalCopies(transport, exchange, coordinator)
         self._index, self._num_workers = worker_index, num_workers
         self._resources = Resources()
@@ -304,6 +308,7 @@ class Session:
             self._outbox.add_report,
             cancellation,
             taking,
+            self._mail,
         )
 
     def _define(self, resource_id: int, payload: bytes) -> None:

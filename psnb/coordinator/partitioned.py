@@ -1,0 +1,405 @@
+"""A dataset that lies in the memory of the workers, each of which has some of its pieces.
+
+The notebook alone knows generation and layout (see `psnb.data.memory`); it tells workers with every
+call. A shuffle fills the next generation and becomes the dataset when everything has arrived, so a
+shuffle that fails has changed nothing. Who has which piece is asked anew before anything is done
+with them, and a piece that nobody has any more is made again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from psnb.coordinator.dataset_place import DatasetPlace
+from psnb.coordinator.leased import LeasedIterator
+from psnb.coordinator.leases import Progress
+from psnb.coordinator.options import DEFAULT_RETRIES, Options
+from psnb.coordinator.per_worker import PerWorkerValues
+from psnb.coordinator.remote_value import RemoteValue
+from psnb.data import InMemoryDataset, Layout, MemoryStatistics, splits
+from psnb.errors import ConfigurationError, InternalError, WorkerLostError
+from psnb.monitor import WorkerStatistics
+from psnb.runtime import memory as worker_memory
+
+_ATTEMPTS = 3
+"""How often a shuffle is tried while workers are lost in the middle of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatistics:
+    """A dataset in the memory of workers, when it was last asked about.
+
+    Attributes
+    ----------
+    pieces : int
+        Into how many it is cut.
+    missing : int
+        How many of them no worker has: not loaded yet, or lost.
+    workers : mapping of str to MemoryStatistics
+        What each worker has, by its name.
+    """
+
+    pieces: int
+    missing: int
+    workers: Mapping[str, MemoryStatistics]
+
+    @property
+    def examples(self) -> int:
+        """How many examples are in memory (or on disk, for want of it)."""
+        return sum(each.examples for each in self.workers.values())
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """What they take of the workers' memory."""
+        return sum(each.bytes_in_memory for each in self.workers.values())
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """What of them was beyond ``memory_limit`` and is in files of the workers."""
+        return sum(each.bytes_on_disk for each in self.workers.values())
+
+
+class PartitionedIterator(LeasedIterator):
+    """One epoch over what workers have in memory."""
+
+    def __init__(self, layout: Layout, *arguments: Any) -> None:
+        self._layout = layout
+        super().__init__(*arguments)
+
+    def state(self) -> dict[str, Any]:
+        """Return what of the epoch is not used yet; see `LeasedIterator.state`.
+
+        To go on with it, the dataset must have been loaded and shuffled with the same seeds.
+        """
+        return super().state() | {"layout": self._layout.fingerprint()}
+
+
+@dataclass(frozen=True)
+class _Loading:
+    """A generation that is being read, piece by piece."""
+
+    generation: int
+    remotes: list[RemoteValue]
+    withdraw: Callable[[], None]
+
+    def end(self) -> None:
+        """Have no more read, and wait for those that are."""
+        self.withdraw()
+        for remote in self.remotes:
+            remote.wait()
+
+
+class PartitionedDataset:
+    """An `InMemoryDataset` on the workers; ``iter`` of it begins an epoch.
+
+    What `ClusterCoordinator.create_per_worker_dataset` returns for one. In an epoch every worker
+    leases the pieces that it has, so every example is used exactly once, whatever dies: pieces of a
+    worker that is lost are made again from the files, on others.
+
+    Workers send each other what a shuffle moves, directly. While it runs, the examples take twice
+    the memory; what is beyond ``memory_limit`` goes to files in the worker's folder.
+
+    All methods wait, for free threads on the workers too; `statistics` and `progress` do not. They
+    are for one thread at a time.
+    """
+
+    def __init__(self, dataset: InMemoryDataset, pieces: int, place: DatasetPlace) -> None:
+        sources = splits(dataset.source, pieces)
+        self._place, self._pinned = place, place.pinned
+        arguments = dataset.seed, dataset.batch_size, dataset.memory_limit, uuid.uuid4().hex
+        number = place.registry.define(worker_memory.make_worker_memory, (sources, *arguments), {})
+        self._memory = PerWorkerValues(place.registry, number)
+        self._pieces = len(sources)
+        self._generations = itertools.count(1)
+        self._generation, self._loaded = 0, False
+        self._layout = Layout(self._pieces)
+        self._found: dict[str, worker_memory.Found] = {}
+        self._loading: _Loading | None = None
+        self._latest: PartitionedIterator | None = None
+
+    def load_into_memory(self) -> None:
+        """Have the workers read everything, in place of what was read before.
+
+        Whichever is free reads the next piece.
+
+        Raises
+        ------
+        DatasetError
+            If something cannot be read, naming file and record; what was in memory is there still.
+        WorkerLostError
+            If there are no workers, or too many were lost.
+        """
+        self.preload_into_memory()
+        self.wait_preload_done()
+
+    def preload_into_memory(self) -> None:
+        """Have the workers begin to read, and return at once; nothing if they do already."""
+        if self._loading is None:
+            generation = next(self._generations)
+
+            def anyone(worker: WorkerStatistics) -> bool:
+                return True
+
+            options = Options(DEFAULT_RETRIES, worker=anyone, detached=True)
+            arguments = self._memory, generation
+            self._loading = _Loading(
+                generation,
+                [
+                    self._place.schedule(worker_memory.load, (*arguments, number), options)
+                    for number in range(self._pieces)
+                ],
+                lambda: self._pinned.withdraw(anyone, "the dataset is not loaded any more"),
+            )
+
+    def wait_preload_done(self) -> None:
+        """Wait until everything is read.
+
+        Raises
+        ------
+        DatasetError, WorkerLostError
+            As for `load_into_memory`.
+        ConfigurationError
+            If `preload_into_memory` was not called.
+        """
+        if self._loading is None:
+            raise ConfigurationError("nothing is being read: preload_into_memory() begins it")
+        loading, self._loading = self._loading, None
+        try:
+            for remote in loading.remotes:
+                remote.fetch()
+        except BaseException:
+            loading.end()
+            self._tell(worker_memory.forget, loading.generation)
+            raise
+        self._become(loading.generation, Layout(self._pieces))
+        self._loaded = True
+
+    def local_shuffle(self, seed: int | None = None) -> None:
+        """Shuffle what each worker has; nothing is sent between them.
+
+        Parameters
+        ----------
+        seed : int, optional
+            Makes the order the same for the same pieces on the same workers.
+
+        Raises
+        ------
+        ConfigurationError, DatasetError, WorkerLostError
+            As for `global_shuffle`.
+        """
+        self._shuffle(seed, spread=False)
+
+    def global_shuffle(self, seed: int | None = None) -> None:
+        """Shuffle all examples among each other, across the workers.
+
+        The pieces are spread evenly over the workers that are there.
+
+        Parameters
+        ----------
+        seed : int, optional
+            Makes the order the same each time, whatever worker has what.
+
+        Raises
+        ------
+        ConfigurationError
+            If nothing is in memory.
+        DatasetError
+            If a worker has no room; everything is as it was then.
+        WorkerLostError
+            If workers are lost time and again; everything is as it was, and what they had is made
+            again from the files.
+        """
+        self._shuffle(seed, spread=True)
+
+    def release_memory(self) -> None:
+        """Have the workers forget all examples; `load_into_memory` reads them again. Idempotent."""
+        if self._loading is not None:
+            self._loading.end()
+            self._loading = None
+        self._loaded = False
+        self._become(next(self._generations), Layout(self._pieces))
+
+    def statistics(self) -> PartitionStatistics:
+        """Return how many examples are in memory, and how much of it they take.
+
+        As of the last call of another method; cheap, any thread. What Paddle has as
+        ``get_memory_data_size`` and ``get_shuffle_data_size`` is ``examples``.
+        """
+        found = dict(self._found)
+        held = {piece for each in found.values() for piece in each.held.pieces}
+        workers = {name: each.held for name, each in sorted(found.items())}
+        return PartitionStatistics(self._pieces, self._pieces - len(held), workers)
+
+    def __iter__(self) -> PartitionedIterator:
+        return self.iterator()
+
+    def iterator(self, state: Mapping[str, Any] | None = None) -> PartitionedIterator:
+        """Begin an epoch, or go on with one.
+
+        Parameters
+        ----------
+        state : mapping, optional
+            From `PartitionedIterator.state`.
+
+        Raises
+        ------
+        ConfigurationError
+            If nothing is in memory, or the state belongs to a dataset that was cut or shuffled
+            otherwise.
+        """
+        owners = self._restored()
+        if state is not None and state.get("layout") != self._layout.fingerprint():
+            raise ConfigurationError(
+                "the state is of an epoch over a dataset that was shuffled otherwise, or is none: "
+                "load it, and shuffle it with the same seed"
+            )
+        epoch = self._place.desk.open(self._pieces, state, owners)
+        place, make = self._place, worker_memory.make_memory_iterator
+        arguments = self._memory, self._generation, self._layout
+        self._latest = PartitionedIterator(
+            self._layout, place.registry, place.desk, epoch, make, arguments
+        )
+        return self._latest
+
+    def progress(self) -> Progress:
+        """Return how far the epoch is that was begun last.
+
+        Raises
+        ------
+        ConfigurationError
+            If none was begun.
+        """
+        if self._latest is None:
+            raise ConfigurationError("no epoch was begun: iterator = iter(dataset)")
+        return self._latest.progress()
+
+    def __repr__(self) -> str:
+        now = self.statistics()
+        return (
+            f"<psnb.PartitionedDataset of {now.examples:,} examples in {now.pieces} pieces on "
+            f"{len(now.workers)} workers>"
+        )
+
+    def _shuffle(self, seed: int | None, *, spread: bool) -> None:
+        seed = secrets.randbits(63) if seed is None else seed
+        for attempt in range(1, _ATTEMPTS + 1):
+            owners = self._restored()
+            generation = next(self._generations)
+            try:
+                if spread:
+                    names = sorted(self._found)
+                    layout = self._layout.shuffled(seed)
+                    targets = {piece: names[piece % len(names)] for piece in owners}
+                else:
+                    layout = self._layout.shuffled(seed, _inverse(owners).values())
+                    targets = owners
+                self._move(owners, targets, generation, layout)
+            except BaseException as error:
+                self._tell(worker_memory.forget, generation)
+                if not isinstance(error, WorkerLostError) or attempt == _ATTEMPTS:
+                    raise
+            else:
+                self._become(generation, layout)
+                return
+
+    def _move(
+        self,
+        owners: Mapping[int, str],
+        targets: Mapping[int, str],
+        generation: int,
+        layout: Layout,
+    ) -> None:
+        """Fill a generation, and see that everything has arrived."""
+        self._ask(
+            (worker, worker_memory.begin, (generation, numbers))
+            for worker, numbers in _inverse(targets).items()
+        )
+        addresses = [self._found[targets[piece]].address for piece in range(self._pieces)]
+        sent = sum(
+            sum(found.sent.values())
+            for found in self._ask(
+                (owner, worker_memory.scatter, (self._generation, [piece], *to))
+                for to in [(generation, layout, addresses)]
+                for piece, owner in owners.items()
+            )
+        )
+        there = self._ask(
+            (worker, worker_memory.survey, (generation,)) for worker in set(targets.values())
+        )
+        arrived = sum(found.held.examples for found in there)
+        if arrived != sent:
+            raise InternalError(f"of {sent} examples that were sent, {arrived} have arrived")
+
+    def _restored(self) -> dict[int, str]:
+        """Ask who has which piece, have those made again that are lost; return the owners."""
+        if self._loading is not None:
+            self.wait_preload_done()
+        if not self._loaded:
+            raise ConfigurationError("nothing is in memory: call load_into_memory() first")
+        while True:
+            self._tell(worker_memory.survey, self._generation)
+            if not self._found:
+                raise WorkerLostError("no worker is there that has, or could have, the dataset")
+            owners = {
+                piece: name for name, each in self._found.items() for piece in each.held.pieces
+            }
+            lost = [piece for piece in range(self._pieces) if piece not in owners]
+            if not lost:
+                return owners
+            names = sorted(self._found, key=lambda name: len(self._found[name].held.pieces))
+            shares = {
+                name: lost[start :: len(names)]
+                for start, name in enumerate(names)
+                if lost[start :: len(names)]
+            }
+            arguments = self._generation, self._layout
+            self._tell_some(
+                (name, worker_memory.make, (*arguments, share)) for name, share in shares.items()
+            )
+
+    def _become(self, generation: int, layout: Layout) -> None:
+        self._generation, self._layout = generation, layout
+        self._tell(worker_memory.keep_only, generation)
+
+    def _ask(
+        self, calls: Iterable[tuple[str, Callable[..., Any], tuple[Any, ...]]]
+    ) -> list[worker_memory.Found]:
+        """Make calls; every worker must answer."""
+        named = [(worker, function, (self._memory, *args)) for worker, function, args in calls]
+        found = []
+        for (worker, *_), remote in zip(named, self._pinned.run(named), strict=True):
+            if remote is None:
+                raise WorkerLostError(f"worker {worker!r} has left, with a part of the dataset")
+            found.append(remote.fetch())
+        return found
+
+    def _tell(self, function: Callable[..., Any], *args: Any) -> None:
+        """Call something on all workers, and note what they have; those that are lost are gone."""
+        self._found = self._tell_some(
+            (worker, function, args) for worker in sorted(self._pinned.worker_names())
+        )
+
+    def _tell_some(
+        self, calls: Iterable[tuple[str, Callable[..., Any], tuple[Any, ...]]]
+    ) -> dict[str, worker_memory.Found]:
+        named = [(worker, function, (self._memory, *args)) for worker, function, args in calls]
+        found = {}
+        for (worker, *_), remote in zip(named, self._pinned.run(named), strict=True):
+            try:
+                if remote is not None:
+                    found[worker] = remote.fetch()
+            except WorkerLostError:
+                continue
+        return found
+
+
+def _inverse(owners: Mapping[int, str]) -> dict[str, list[int]]:
+    pieces: dict[str, list[int]] = {}
+    for piece, owner in sorted(owners.items()):
+        pieces.setdefault(owner, []).append(piece)
+    return pieces

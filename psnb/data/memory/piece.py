@@ -1,0 +1,119 @@
+"""Piece: the examples of one piece, in memory or in a file. Thread-safe."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+
+import cloudpickle
+
+from psnb.data.memory.chunk import Chunk, joined
+from psnb.data.memory.layout import Layout
+from psnb.errors import DatasetError
+
+
+class Piece:
+    """Takes up chunks as they come, and returns them in the order that a layout says.
+
+    Parameters
+    ----------
+    path : str
+        The file for what does not fit memory; it is made when it is needed.
+
+    Attributes
+    ----------
+    examples, bytes_in_memory, bytes_on_disk : int
+        How much it has; may be read without the lock.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._lock = threading.Lock()  # one thread at a time in the chunks and in the file
+        self._path = path
+        self._chunks: list[Chunk] = []
+        self._ordered = False
+        self.examples = self.bytes_in_memory = self.bytes_on_disk = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Take up some examples."""
+        with self._lock:
+            self._chunks.append(chunk)
+            self._ordered = False
+            self.examples += len(chunk.numbers)
+            self.bytes_in_memory += chunk.nbytes
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield all that are there now, in any order."""
+        with self._lock:  # what is in memory may be written while they are taken
+            in_memory, end = list(self._chunks), self.bytes_on_disk
+        yield from self._written(end)
+        yield from in_memory
+
+    def read(self, layout: Layout) -> Chunk | None:
+        """Return all examples in order; None if there are none. Needs memory for them twice.
+
+        What is in memory stays in this order there: all calls must name the same layout.
+        """
+        with self._lock:
+            if not self.examples:
+                return None
+            if self._ordered:
+                return self._chunks[0]
+            written = list(self._written(self.bytes_on_disk))
+            together = joined([*written, *self._chunks])
+            found = together.take(layout.order(together.numbers))
+            if not written:
+                self._chunks, self._ordered = [found], True
+                self.bytes_in_memory = found.nbytes
+            return found
+
+    def spill(self) -> None:
+        """Write what is in memory to the file.
+
+        Raises
+        ------
+        DatasetError
+            If that fails; nothing is lost then.
+        """
+        with self._lock:
+            end = self.bytes_on_disk
+            try:
+                # Not appended: what a write that failed has left is written over.
+                with open(self._path, "r+b" if end else "wb") as file:
+                    file.seek(end)
+                    for chunk in self._chunks:
+                        cloudpickle.dump(chunk, file, protocol=5)
+                    file.truncate()
+                    size = file.tell()
+            except OSError as error:
+                raise DatasetError(
+                    f"{self.bytes_in_memory:,} bytes of a dataset are beyond its memory_limit and "
+                    f"cannot be written to {self._path}: {error}. Free room there, raise "
+                    "memory_limit, or use more workers"
+                ) from error
+            self._chunks, self._ordered = [], False
+            self.bytes_in_memory, self.bytes_on_disk = 0, size
+
+    def drop(self) -> None:
+        """Forget everything; idempotent."""
+        with self._lock:
+            self._chunks, self._ordered = [], False
+            if self.bytes_on_disk:
+                with contextlib.suppress(OSError):
+                    os.remove(self._path)
+            self.examples = self.bytes_in_memory = self.bytes_on_disk = 0
+
+    def _written(self, end: int) -> Iterator[Chunk]:
+        if not end:
+            return
+        try:
+            with open(self._path, "rb") as file:
+                while file.tell() < end:
+                    yield pickle.load(file)
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            raise DatasetError(
+                f"{self._path}, where a dataset keeps what is beyond its memory_limit, cannot be "
+                f"read any more: {error}. Load the dataset again"
+            ) from error

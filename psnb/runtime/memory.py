@@ -1,0 +1,145 @@
+"""A worker's part of a dataset that lies in the memory of the workers.
+
+`WorkerMemory` is a per-worker value; the other functions are what closures do with it, for
+`psnb.coordinator`. Each returns what is here then (`Found`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import psutil
+
+from psnb.data import Dataset, Layout, Memory, MemoryStatistics
+from psnb.errors import ConfigurationError
+from psnb.runtime.context import worker_context
+from psnb.runtime.leasing import LeasedIterator
+from psnb.runtime.mail import Mail
+from psnb.runtime.resources import taking
+
+
+class Found(NamedTuple):
+    """What a worker has.
+
+    Attributes
+    ----------
+    worker, address : str
+        The worker.
+    held : MemoryStatistics
+        Its pieces.
+    sent : dict
+        How many examples went to each piece, if some were sent.
+    """
+
+    worker: str
+    address: str
+    held: MemoryStatistics
+    sent: Mapping[int, int]
+
+
+class WorkerMemory:
+    """Pieces, and the name under which other workers send examples here.
+
+    Parameters
+    ----------
+    memory : Memory
+        The pieces.
+    mail : Mail
+        This worker's end of what workers send each other.
+    name : str
+        The same on all workers of the dataset, and of no other one.
+    worker : str
+        This worker.
+    """
+
+    def __init__(self, memory: Memory, mail: Mail, name: str, worker: str) -> None:
+        self.memory, self._mail, self._name, self._worker = memory, mail, name, worker
+        mail.receive_as(name, memory.receive)
+
+    def found(self, generation: int, sent: Mapping[int, int] | None = None) -> Found:
+        """Return what is here of a generation."""
+        held = self.memory.statistics(generation)
+        return Found(self._worker, self._mail.address, held, sent or {})
+
+    def scatter(
+        self,
+        generation: int,
+        numbers: Iterable[int],
+        new: int,
+        layout: Layout,
+        addresses: Sequence[str],
+    ) -> Found:
+        """Send the examples of pieces where they are to be in another layout; see `Memory`."""
+        here = self._mail.address
+        places = [None if address == here else address for address in addresses]
+        sender = self._mail.sender(self._name)
+        sent: dict[int, int] = {}
+        for number in numbers:
+            counts = self.memory.scatter(generation, number, new, layout, places, sender.send)
+            for piece, count in counts.items():
+                sent[piece] = sent.get(piece, 0) + count
+        sender.settle()
+        return self.found(generation, sent)
+
+
+def make_worker_memory(
+    sources: Sequence[Dataset], seed: int, batch_size: int, limit: int | None, name: str
+) -> WorkerMemory:
+    """Return the worker's part, with nothing in it yet."""
+    context = worker_context()
+    mail = context.mail
+    if mail is None:
+        raise ConfigurationError("a dataset in the memory of workers needs workers")
+    granted = mail.memory_limit or psutil.virtual_memory().total // context.num_workers
+    memory = Memory(sources, seed, batch_size, limit or granted // 2, mail.folder)
+    return WorkerMemory(memory, mail, name, context.worker_name)
+
+
+def make_memory_iterator(
+    mine: WorkerMemory, generation: int, layout: Layout, epoch: int
+) -> LeasedIterator:
+    """Return the worker's part in an epoch over the pieces."""
+    memory = mine.memory
+    splits = [memory.examples(generation, layout, (number,)) for number in range(layout.pieces)]
+    return LeasedIterator(splits, epoch, taking)
+
+
+def survey(mine: WorkerMemory, generation: int) -> Found:
+    """Tell what is here."""
+    return mine.found(generation)
+
+
+def load(mine: WorkerMemory, generation: int, number: int) -> Found:
+    """Read a piece from its source."""
+    mine.memory.load(generation, number)
+    return mine.found(generation)
+
+
+def make(mine: WorkerMemory, generation: int, layout: Layout, numbers: Sequence[int]) -> Found:
+    """Make pieces again that were lost."""
+    mine.memory.make(generation, layout, numbers)
+    return mine.found(generation)
+
+
+def begin(mine: WorkerMemory, generation: int, numbers: Sequence[int]) -> Found:
+    """Note which pieces are to be here."""
+    mine.memory.begin(generation, numbers)
+    return mine.found(generation)
+
+
+def scatter(mine: WorkerMemory, *arguments: Any) -> Found:
+    """Send examples where they are to be."""
+    return mine.scatter(*arguments)
+
+
+def keep_only(mine: WorkerMemory, generation: int) -> Found:
+    """Free what belongs to other generations."""
+    mine.memory.keep_only(generation)
+    return mine.found(generation)
+
+
+def forget(mine: WorkerMemory, generation: int) -> Found:
+    """Free what belongs to a generation that came to nothing."""
+    mine.memory.forget(generation)
+    return mine.found(generation)
