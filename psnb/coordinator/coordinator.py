@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ from psnb.coordinator.call import pack_call
 from psnb.coordinator.closure import Closure, FunctionRegistry
 from psnb.coordinator.dataset_place import DatasetPlace
 from psnb.coordinator.datasets import make_dataset_of
+from psnb.coordinator.epoch import run_epoch
 from psnb.coordinator.lease_desk import LeaseDesk
 from psnb.coordinator.leased import LeasedDataset, LeasedIterator
 from psnb.coordinator.leases import Progress
@@ -41,9 +41,6 @@ from psnb.errors import ConfigurationError, CoordinatorClosedError
 from psnb.monitor import ProgressLine, Records, wanted
 from psnb.runtime import unpack_error
 from psnb.strategy import ParameterServerStrategy
-
-_AHEAD = 4
-"""Closures of an epoch that are scheduled for each worker: it never waits for the notebook."""
 
 
 class ClusterCoordinator(Watched):
@@ -483,11 +480,14 @@ class ClusterCoordinator(Watched):
                 "run_epoch takes iter(coordinator.create_per_worker_dataset(..., "
                 f"sharding='dynamic')), or of one in memory, found {iterator!r}"
             )
-        waiting: deque[RemoteValue] = deque()
-        while not iterator.progress().over:
-            while len(waiting) < _AHEAD * max(1, len(self._membership.statistics())):
-                waiting.append(self.schedule(fn, (iterator, *args), kwargs))
-            waiting.popleft().wait()
+        every = (iterator, *args)
+        run_epoch(
+            iterator,
+            lambda chooser: self.schedule(fn, every, kwargs, worker=chooser),
+            self._queue.withdraw,
+            lambda: len(self._membership.statistics()),
+            self._membership.wake_lanes,
+        )
         self.join()
         return iterator.progress()
 

@@ -18,15 +18,16 @@ class LeaseDesk:
     """Finds the book of each question."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the two dicts; held while a book is written
+        self._lock = threading.Lock()  # guards the dicts; held while a book is written
         self._books: dict[int, LeaseBook] = {}
         self._users: dict[int, set[int]] = {}  # the epochs that a closure has taken from
         self._numbers = itertools.count(1)
-        self._present: dict[Hashable, str] = {}  # workers' names; each operation is atomic
+        self._present: dict[Hashable, str] = {}  # workers' names by their sessions
 
     def enter(self, holder: Hashable, worker: str) -> None:
         """Note that a worker's session has begun."""
-        self._present[holder] = worker
+        with self._lock:
+            self._present[holder] = worker
 
     def open(
         self,
@@ -59,6 +60,16 @@ class LeaseDesk:
         """Return how far an epoch is."""
         return self._books[epoch].progress()
 
+    def unread(self, epoch: int) -> bool:
+        """Return whether anything of an epoch is left that no closure has taken."""
+        return self._books[epoch].unread()
+
+    def suits(self, epoch: int, worker: str) -> bool:
+        """Return whether a worker can read of an epoch, or anybody may look; cheap."""
+        with self._lock:
+            present = set(self._present.values())
+            return self._books[epoch].suits(worker, present)
+
     def answer(self, holder: Hashable, question: Sequence[Any]) -> Any:
         """Answer a worker.
 
@@ -67,8 +78,7 @@ class LeaseDesk:
         holder : hashable
             The worker's session.
         question : sequence
-            ``("lease", epoch)``: answered with the lease's number, split, state and count; None if
-            the epoch is over, False if there is nothing now.
+            ``("lease", epoch)``: answered with the lease's number, split, state and count, or None.
             ``("take", epoch, lease, closure, count, before, after, ended)``: see `LeaseBook.take`.
         """
         verb, epoch, *rest = question
@@ -77,10 +87,10 @@ class LeaseDesk:
             if book is None:
                 return None if verb == "lease" else False
             if verb == "lease":
-                present = self._present
-                found = book.lease(holder, present.get(holder, ""), set(present.values()))
+                worker = self._present.get(holder, "")
+                found = book.lease(holder, worker, set(self._present.values()))
                 if found is None:
-                    return None if book.progress().over else False
+                    return None
                 number, piece = found
                 return number, piece.split, piece.state, piece.count
             number, closure, count, before, after, ended = rest
@@ -112,7 +122,7 @@ class LeaseDesk:
 
     def lose(self, holder: Hashable) -> None:
         """Note that a worker's session is over."""
-        self._present.pop(holder, None)
         with self._lock:
+            self._present.pop(holder, None)
             for book in list(self._books.values()):
                 book.lose(holder)

@@ -11,6 +11,7 @@ from psnb.coordinator.leases import Progress
 from psnb.coordinator.per_worker import PerWorkerIterator, ResourceRegistry
 from psnb.data import Dataset
 from psnb.errors import ConfigurationError
+from psnb.monitor import WorkerStatistics
 from psnb.runtime import make_leased_iterator
 
 
@@ -44,6 +45,14 @@ class LeasedIterator(PerWorkerIterator):
         each other: ``coordinator.drain()``, ``manager.save({"epoch": iterator.state()})``.
         """
         return self._desk.state(self._epoch)
+
+    def unread(self) -> bool:
+        """Return whether there are examples that no closure has taken; cheap, any thread."""
+        return self._desk.unread(self._epoch)
+
+    def suits(self, worker: WorkerStatistics) -> bool:
+        """Return whether a closure that takes from this should go to a worker; cheap."""
+        return self._desk.suits(self._epoch, worker.name)
 
     @property
     def exhausted(self) -> bool:

@@ -72,6 +72,7 @@ class Progress:
 @dataclass
 class _Lease:
     holder: Hashable
+    worker: str
     piece: Piece
     state: Any
     left: int | None
@@ -148,8 +149,23 @@ class LeaseBook:
                 self._owners[piece.split] = worker  # the data of one that was lost are here now
             self._splits[piece.split].begun = True
             number, self._number = self._number, self._number + 1
-            self._leases[number] = _Lease(holder, piece, piece.state, piece.count)
+            self._leases[number] = _Lease(holder, worker, piece, piece.state, piece.count)
             return number, piece
+
+    def unread(self) -> bool:
+        """Return whether there is anything that no closure has taken."""
+        with self._lock:
+            return bool(self._free or self._leases)
+
+    def suits(self, worker: str, present: Collection[str]) -> bool:
+        """Return whether an owner has something to read, or nobody has.
+
+        In that case closures may be there still that run again with what they took before.
+        """
+        with self._lock:
+            if any(lease.worker == worker for lease in self._leases.values()):
+                return True
+            return not (self._free or self._leases) or self._first_for(worker, present) is not None
 
     def _first_for(self, worker: str, present: Collection[str]) -> Piece | None:
         lost = None

@@ -105,10 +105,10 @@ class RemoteValue(InputReference):
             return self._value
         raise self.error()
 
-    def wait(self) -> None:
-        """Wait for the closure's end, however it ends."""
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the closure's end, however it ends; return whether it has."""
         with self._condition:
-            self._condition.wait_for(self.done)
+            return self._condition.wait_for(self.done, timeout)
 
     def error(self) -> BaseException:
         """Return what `fetch` raises, made anew; for closures that failed or were cancelled."""

@@ -8,21 +8,17 @@ round trip hides behind the closure's own work.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from psnb.errors import CancelledError
 
 ASK_TIMEOUT = 60.0
 """Seconds in which the coordinator answers; where it cannot, the session ends long before."""
-
-_ASKS, _PAUSE = 10, 0.02
-"""How often to ask whether there is something to take, and the seconds between."""
 
 Portion = tuple[int, int, Any, int]
 """Epoch, split, state of the split's iterator, and number of elements."""
@@ -66,18 +62,10 @@ class Taking:
         return None
 
     def lease(self, epoch: int) -> tuple[int, int, Any, int | None] | None:
-        """Ask for a lease: its number, split, state and count; None if there is nothing.
-
-        Where others have leased all that is left, it waits a moment: what they have comes back if
-        they are lost, and a closure that ends in no time would only be followed by another one.
-        """
-        found: tuple[int, int, Any, int | None] | Literal[False] | None
-        for _ in range(_ASKS):
-            found = self._ask(("lease", epoch)).result(ASK_TIMEOUT)
-            if found is not False:
-                return found
-            time.sleep(_PAUSE)
-        return None
+        """Ask for a lease: its number, split, state and count; None if there is nothing now."""
+        found: tuple[int, int, Any, int | None] | None
+        found = self._ask(("lease", epoch)).result(ASK_TIMEOUT)
+        return found
 
     def take(
         self, epoch: int, lease: int, count: int, before: Any, after: Any, ended: bool

@@ -19,9 +19,10 @@ from psnb.data.dataset import Dataset
 from psnb.data.memory.chunk import Chunk, packed, unpacked
 from psnb.data.memory.held import Held
 from psnb.data.memory.layout import Layout, numbered
+from psnb.data.memory.piece import over
 from psnb.data.memory.store import MemoryStatistics, MemoryStore
 from psnb.data.reader import Reader
-from psnb.errors import ConfigurationError, DatasetError
+from psnb.errors import ConfigurationError
 
 _AT_ONCE = 1 << 13
 _PARCEL_BYTES = 1 << 22
@@ -162,10 +163,7 @@ class Memory:
             If the generation is over, or the piece has to be made again and cannot be.
         """
         if generation < self._newest:
-            raise DatasetError(
-                "the dataset was loaded, shuffled or released since this iteration began: begin "
-                "another one, iter(dataset)"
-            )
+            raise over()
         if not self._store.has(generation, number):
             self.make(generation, layout, [number])
         return self._store.read(generation, number, layout)

@@ -15,6 +15,14 @@ from psnb.data.memory.layout import Layout
 from psnb.errors import DatasetError
 
 
+def over() -> DatasetError:
+    """Return the error that examples are wanted that were dropped."""
+    return DatasetError(
+        "the dataset was loaded, shuffled or released since this iteration began: begin another "
+        "one, iter(dataset)"
+    )
+
+
 class Piece:
     """Takes up chunks as they come, and returns them in the order that a layout says.
 
@@ -33,7 +41,7 @@ class Piece:
         self._lock = threading.Lock()  # one thread at a time in the chunks and in the file
         self._path = path
         self._chunks: list[Chunk] = []
-        self._ordered = False
+        self._ordered = self._dropped = False
         self.examples = self.bytes_in_memory = self.bytes_on_disk = 0
 
     def add(self, chunk: Chunk) -> None:
@@ -45,8 +53,15 @@ class Piece:
             self.bytes_in_memory += chunk.nbytes
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield all that are there now, in any order."""
+        """Yield all that are there now, in any order.
+
+        Raises
+        ------
+        DatasetError
+            If the piece was dropped, or the file cannot be read.
+        """
         with self._lock:  # what is in memory may be written while they are taken
+            self._check()
             in_memory, end = list(self._chunks), self.bytes_on_disk
         yield from self._written(end)
         yield from in_memory
@@ -55,8 +70,14 @@ class Piece:
         """Return all examples in order; None if there are none. Needs memory for them twice.
 
         What is in memory stays in this order there: all calls must name the same layout.
+
+        Raises
+        ------
+        DatasetError
+            As for `chunks`.
         """
         with self._lock:
+            self._check()
             if not self.examples:
                 return None
             if self._ordered:
@@ -99,11 +120,15 @@ class Piece:
     def drop(self) -> None:
         """Forget everything; idempotent."""
         with self._lock:
-            self._chunks, self._ordered = [], False
+            self._chunks, self._dropped = [], True
             if self.bytes_on_disk:
                 with contextlib.suppress(OSError):
                     os.remove(self._path)
             self.examples = self.bytes_in_memory = self.bytes_on_disk = 0
+
+    def _check(self) -> None:
+        if self._dropped:
+            raise over()
 
     def _written(self, end: int) -> Iterator[Chunk]:
         if not end:

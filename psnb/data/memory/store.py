@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from psnb.data.memory.chunk import Chunk
 from psnb.data.memory.layout import Layout
-from psnb.data.memory.piece import Piece
+from psnb.data.memory.piece import Piece, over
 from psnb.errors import DatasetError
 
 
@@ -88,14 +88,14 @@ class MemoryStore:
         return (generation, number) in self._pieces
 
     def read(self, generation: int, number: int, layout: Layout) -> Chunk | None:
-        """Return a piece in order; None if there is nothing in it."""
-        found = self._pieces[generation, number].read(layout)
+        """Return a piece in order; None if there is nothing in it; see `Piece`."""
+        found = self._found(generation, number).read(layout)
         self._make_room()
         return found
 
     def chunks(self, generation: int, number: int) -> Iterator[Chunk]:
-        """Yield the chunks of a piece, in any order."""
-        return self._pieces[generation, number].chunks()
+        """Yield the chunks of a piece, in any order; see `Piece`."""
+        return self._found(generation, number).chunks()
 
     def drop(self, generation: int, number: int) -> None:
         """Forget a piece, if it is here."""
@@ -128,6 +128,12 @@ class MemoryStore:
             self._limit,
             tuple(sorted(mine)),
         )
+
+    def _found(self, generation: int, number: int) -> Piece:
+        piece = self._pieces.get((generation, number))
+        if piece is None:
+            raise over()
+        return piece
 
     def _piece(self, generation: int, number: int) -> Piece:
         with self._lock:

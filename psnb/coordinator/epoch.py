@@ -1,0 +1,63 @@
+"""Scheduling closures until an epoch of a leased dataset is over."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from psnb.coordinator.leased import LeasedIterator
+from psnb.coordinator.options import Chooser
+from psnb.coordinator.remote_value import RemoteValue
+from psnb.monitor import WorkerStatistics
+
+_AHEAD = 4
+"""Closures that are scheduled for each worker: it never waits for the notebook."""
+
+_LOOK_AGAIN = 0.1
+"""Seconds after which idle workers are asked whether there is something for them by now: what a
+worker had that was lost."""
+
+
+def run_epoch(
+    iterator: LeasedIterator,
+    schedule: Callable[[Chooser], RemoteValue],
+    withdraw: Callable[[Chooser, str], None],
+    workers: Callable[[], int],
+    wake: Callable[[], None],
+) -> None:
+    """Schedule closures, a few at a time, until an epoch is over.
+
+    They go to workers that have something to read; others would only find out that they have not.
+
+    Parameters
+    ----------
+    iterator : LeasedIterator
+        The epoch.
+    schedule : callable
+        Schedules a closure on whichever worker a function chooses.
+    withdraw : callable
+        Cancels those that wait for a function's choice, for a reason.
+    workers : callable
+        Tells how many workers there are.
+    wake : callable
+        Lets idle workers look for work.
+    """
+
+    def suits(worker: WorkerStatistics) -> bool:
+        return iterator.suits(worker)
+
+    waiting: deque[RemoteValue] = deque()
+    try:
+        while not iterator.progress().over:
+            while iterator.unread() and len(waiting) < _AHEAD * max(1, workers()):
+                waiting.append(schedule(suits))
+            if not waiting:
+                # Closures of somebody else's have taken the rest.
+                threading.Event().wait(_LOOK_AGAIN)
+            elif waiting[0].wait(_LOOK_AGAIN):
+                waiting.popleft()
+            else:
+                wake()
+    finally:
+        withdraw(suits, "the epoch is over")
