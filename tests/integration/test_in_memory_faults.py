@@ -1,0 +1,279 @@
+"""Datasets in the memory of workers that die, leave, join, or have no room."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import psnb
+from psnb.data import Dataset, InMemoryDataset
+from psnb.errors import DatasetError
+from psnb.runtime.memory import WorkerMemory
+from tests.conftest import DEADLINE, wait_until
+from tests.integration.helpers import wait_for_file
+from tests.integration.test_leases import numbers, visits_of
+
+COUNT = 2000
+
+
+def examples(source: Dataset | None = None, **more: Any) -> InMemoryDataset:
+    return InMemoryDataset.of(Dataset.range(COUNT) if source is None else source, 10, **more)
+
+
+def run_epoch(coordinator: psnb.ClusterCoordinator, made: Any, step: Callable[..., None]) -> None:
+    assert coordinator.run_epoch(step, iter(made)).over
+
+
+def counting(visits: psnb.Embedding) -> Callable[..., None]:
+    def step(iterator: Any) -> None:
+        ids = next(iterator)
+        visits.push(ids, -np.ones((len(ids), 1), np.float32))
+
+    return step
+
+
+class Ending:
+    """Ends a worker when code on it says `wait`: by SIGKILL, or by retiring it."""
+
+    def __init__(self, coordinator: psnb.ClusterCoordinator, folder: Path, how: str) -> None:
+        begun, go_on = folder / "begun", folder / "go on"
+
+        def wait() -> None:  # of these files alone: it travels to workers
+            if not begun.exists():
+                begun.write_text(f"{os.getpid()} {psnb.worker_context().worker_name}")
+                wait_for_file(go_on)
+
+        def end() -> None:
+            wait_until(begun.exists, "it has begun")
+            pid, name = begun.read_text().split()
+            if how == "killed":
+                os.kill(int(pid), signal.SIGKILL)
+            else:
+                threading.Thread(target=coordinator.retire_worker, args=(name,)).start()
+            go_on.touch()
+
+        self.wait, self._thread = wait, threading.Thread(target=end)
+        self.happened = begun.exists
+
+    def __enter__(self) -> Ending:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(DEADLINE)
+        assert self.happened()
+
+
+@pytest.fixture(params=["killed", "retired"])
+def ending(request: pytest.FixtureRequest, fragile: Client, tmp_path: Path) -> Any:
+    with psnb.ParameterServerStrategy(fragile) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        yield Ending(coordinator, tmp_path, request.param), strategy, coordinator
+
+
+@pytest.mark.slow
+def test_a_worker_that_goes_in_an_epoch_costs_no_example_and_doubles_none(ending: Any) -> None:
+    end, strategy, coordinator = ending
+    wait = end.wait
+    visits = visits_of(strategy, COUNT)
+    made = coordinator.create_per_worker_dataset(examples())
+    made.load_into_memory()
+    made.global_shuffle(1)
+    made.local_shuffle(2)
+
+    def step(iterator: Any) -> None:
+        ids = next(iterator)
+        visits.push(ids, -np.ones((len(ids), 1), np.float32))
+        if 1000 in ids:
+            wait()
+
+    with end:
+        run_epoch(coordinator, made, step)
+    assert numbers(visits, COUNT) == [1] * COUNT
+    # What it had is made again, for good.
+    run_epoch(coordinator, made, counting(visits))
+    assert numbers(visits, COUNT) == [2] * COUNT
+    assert made.statistics().missing == 0
+
+
+@pytest.mark.slow
+def test_a_worker_that_goes_while_it_loads_costs_nothing(ending: Any) -> None:
+    end, strategy, coordinator = ending
+    wait = end.wait
+    visits = visits_of(strategy, COUNT)
+
+    def read(n: int) -> int:
+        if n == 1234:
+            wait()
+        return n
+
+    made = coordinator.create_per_worker_dataset(examples(Dataset.range(COUNT).map(read)))
+    with end:
+        made.load_into_memory()
+    run_epoch(coordinator, made, counting(visits))
+    assert numbers(visits, COUNT) == [1] * COUNT
+
+
+@pytest.mark.slow
+def test_a_worker_that_goes_in_a_shuffle_costs_nothing(ending: Any) -> None:
+    end, strategy, coordinator = ending
+    wait = end.wait
+    visits = visits_of(strategy, COUNT)
+    made = coordinator.create_per_worker_dataset(examples())
+    made.load_into_memory()
+
+    def wait_in_a_shuffle(mine: WorkerMemory) -> None:
+        real = mine.memory.scatter
+
+        def scatter(*arguments: Any) -> Any:
+            wait()
+            return real(*arguments)
+
+        mine.memory.scatter = scatter  # type: ignore[method-assign]
+
+    coordinator.schedule(wait_in_a_shuffle, (made._memory,), worker=0).fetch(DEADLINE)
+    with end:
+        made.global_shuffle()
+    assert made.statistics().examples == COUNT
+    run_epoch(coordinator, made, counting(visits))
+    assert numbers(visits, COUNT) == [1] * COUNT
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_while_it_takes_up_examples_costs_nothing(
+    fragile: Client,
+) -> None:
+    with psnb.ParameterServerStrategy(fragile) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        visits = visits_of(strategy, COUNT)
+        made: Any = coordinator.create_per_worker_dataset(examples())
+        made.load_into_memory()
+
+        def die_of_the_next_message() -> int:
+            from psnb.data.memory import memory
+
+            memory.unpacked = lambda data: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+            return os.getpid()
+
+        pid = coordinator.schedule(die_of_the_next_message, worker=1).fetch(DEADLINE)
+        made.global_shuffle()
+        assert pid not in fragile.run(os.getpid).values()
+        run_epoch(coordinator, made, counting(visits))
+        assert numbers(visits, COUNT) == [1] * COUNT
+
+
+@pytest.mark.slow
+def test_what_was_lost_between_epochs_is_made_again(fragile: Client) -> None:
+    with psnb.ParameterServerStrategy(fragile) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        visits = visits_of(strategy, COUNT)
+        made: Any = coordinator.create_per_worker_dataset(examples())
+        made.load_into_memory()
+        made.global_shuffle(3)
+        held = made.statistics()
+        pid = coordinator.schedule(os.getpid, worker=0).fetch(DEADLINE)
+        os.kill(pid, signal.SIGKILL)
+        run_epoch(coordinator, made, counting(visits))
+        assert numbers(visits, COUNT) == [1] * COUNT
+        assert made.statistics().examples == held.examples == COUNT
+
+
+def test_a_shuffle_without_room_says_so_and_changes_nothing(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    visits = visits_of(strategy, COUNT)
+    made: Any = coordinator.create_per_worker_dataset(examples())
+    made.load_into_memory()
+
+    def change_room(mine: WorkerMemory, limit: int) -> None:
+        folder = Path(mine.memory._store._place())
+        shutil.rmtree(folder) if limit == 1 else folder.mkdir()
+        mine.memory._store._limit = limit
+
+    coordinator.schedule(change_room, (made._memory, 1), worker=1).fetch(DEADLINE)
+    with pytest.raises(DatasetError, match="raise memory_limit"):
+        made.global_shuffle()
+    coordinator.schedule(change_room, (made._memory, 1 << 30), worker=1).fetch(DEADLINE)
+    run_epoch(coordinator, made, counting(visits))
+    assert numbers(visits, COUNT) == [1] * COUNT
+    made.global_shuffle()
+    run_epoch(coordinator, made, counting(visits))
+    assert numbers(visits, COUNT) == [2] * COUNT
+
+
+@pytest.mark.slow
+def test_a_global_shuffle_spreads_over_workers_that_have_joined(fragile: Client) -> None:
+    with psnb.ParameterServerStrategy(fragile) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        made: Any = coordinator.create_per_worker_dataset(examples(), splits=6)
+        made.load_into_memory()
+        coordinator.add_worker()
+        wait_until(lambda: len(coordinator.statistics().workers) == 3, "a third worker")
+        made.global_shuffle()
+        now = made.statistics()
+        assert [len(each.pieces) for each in now.workers.values()] == [2, 2, 2]
+        assert now.examples == COUNT
+
+
+def test_nothing_is_left_on_the_workers_when_the_dataset_is_gone(
+    cluster: Client, coordinator: psnb.ClusterCoordinator
+) -> None:
+    made: Any = coordinator.create_per_worker_dataset(examples(memory_limit=1000))
+    made.load_into_memory()
+    made.global_shuffle()
+    assert made.statistics().bytes_on_disk > 0
+
+    def folders(dask_worker: Any) -> int:
+        return len(list(Path(dask_worker.local_directory).glob("psnb-dataset-*")))
+
+    assert sum(cluster.run(folders).values()) == 2
+    del made
+    wait_until(lambda: not sum(cluster.run(folders).values()), "the folders are gone")
+
+
+@pytest.mark.slow
+def test_every_example_is_used_once_while_workers_with_examples_are_killed_at_random() -> None:
+    rng = np.random.default_rng(5)
+    rows = 10_000
+    with (
+        psnb.local_cluster(workers=3, servers=1) as client,
+        psnb.ParameterServerStrategy(client) as strategy,
+    ):
+        coordinator = psnb.ClusterCoordinator(strategy)
+        visits = visits_of(strategy, rows)
+        made: Any = coordinator.create_per_worker_dataset(
+            InMemoryDataset.of(Dataset.range(rows), 16)
+        )
+        made.load_into_memory()
+        stop, kills = threading.Event(), 0
+
+        def kill() -> None:
+            nonlocal kills
+            while not stop.wait(float(rng.uniform(0.3, 1.0))) and kills < 5:
+                servers = set(strategy.server_addresses)
+                pids = [
+                    pid for address, pid in client.run(os.getpid).items() if address not in servers
+                ]
+                if len(pids) > 1:
+                    os.kill(int(rng.choice(pids)), signal.SIGKILL)
+                    kills += 1
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        try:
+            made.global_shuffle()
+            run_epoch(coordinator, made, counting(visits))
+        finally:
+            stop.set()
+            killer.join(DEADLINE)
+        assert numbers(visits, rows) == [1] * rows
+        assert kills > 0
