@@ -54,6 +54,8 @@ PURE = [
     *("coordinator/load.py", "coordinator/duration.py", "coordinator/generation.py"),
     *("coordinator/settings.py", "coordinator/gate.py", "coordinator/round_gate.py"),
     *("coordinator/staleness_gate.py", "coordinator/flush_gate.py"),
+    *("coordinator/leases.py", "coordinator/lease_desk.py", "coordinator/epoch.py"),
+    *("coordinator/pinned.py", "runtime/leasing.py"),
     *("modes.py", "monitor/staleness.py", "server/duplicates.py", "server/rounds.py"),
     *("monitor/backlog.py", "monitor/portions.py", "monitor/hub/shape.py"),
     *(

@@ -78,7 +78,8 @@ class LeaseDesk:
         holder : hashable
             The worker's session.
         question : sequence
-            ``("lease", epoch)``: answered with the lease's number, split, state and count, or None.
+            ``("lease", epoch)``: answered with the lease's number, split, state and count, and the
+            splits that the worker owns; or None.
             ``("take", epoch, lease, closure, count, before, after, ended)``: see `LeaseBook.take`.
         """
         verb, epoch, *rest = question
@@ -92,7 +93,7 @@ class LeaseDesk:
                 if found is None:
                     return None
                 number, piece = found
-                return number, piece.split, piece.state, piece.count
+                return number, piece.split, piece.state, piece.count, book.owned(worker)
             number, closure, count, before, after, ended = rest
             taken = book.take(holder, number, closure, count, before, after, ended)
             if taken:

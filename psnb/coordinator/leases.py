@@ -129,7 +129,8 @@ class LeaseBook:
     ) -> tuple[int, Piece] | None:
         """Give a piece to a holder, with the number of the lease; None if it can have none now.
 
-        Some may become free again, when a worker dies or a closure raises: see `progress`.
+        Some may become free again, when a worker dies or a closure raises: see `progress`. Who
+        leases a piece whose owner is lost becomes the owner of all that were that one's.
 
         Parameters
         ----------
@@ -145,12 +146,21 @@ class LeaseBook:
             if piece is None:
                 return None
             self._free.remove(piece)
-            if self._owners:
-                self._owners[piece.split] = worker  # the data of one that was lost are here now
+            lost = self._owners.get(piece.split, worker)
+            if lost != worker:
+                self._owners = {
+                    split: worker if owner == lost else owner
+                    for split, owner in self._owners.items()
+                }
             self._splits[piece.split].begun = True
             number, self._number = self._number, self._number + 1
             self._leases[number] = _Lease(holder, worker, piece, piece.state, piece.count)
             return number, piece
+
+    def owned(self, worker: str) -> list[int]:
+        """Return the splits that a worker owns."""
+        with self._lock:
+            return [split for split, owner in self._owners.items() if owner == worker]
 
     def unread(self) -> bool:
         """Return whether there is anything that no closure has taken."""

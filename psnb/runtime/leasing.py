@@ -24,6 +24,11 @@ Portion = tuple[int, int, Any, int]
 """Epoch, split, state of the split's iterator, and number of elements."""
 
 
+Lease = tuple[int, int, Any, int | None, Sequence[int]]
+"""Its number, split, state of the split's iterator, number of elements if not all, and the splits
+that this worker is to have of those that lie in the memory of workers."""
+
+
 class Taking:
     """What one attempt at a closure takes from leased datasets; its thread's alone.
 
@@ -61,9 +66,9 @@ class Taking:
                 return portion[1:]
         return None
 
-    def lease(self, epoch: int) -> tuple[int, int, Any, int | None] | None:
-        """Ask for a lease: its number, split, state and count; None if there is nothing now."""
-        found: tuple[int, int, Any, int | None] | None
+    def lease(self, epoch: int) -> Lease | None:
+        """Ask for a lease; None if there is nothing now."""
+        found: Lease | None
         found = self._ask(("lease", epoch)).result(ASK_TIMEOUT)
         return found
 
@@ -128,10 +133,19 @@ class LeasedIterator:
         The coordinator's number of it.
     taking : callable
         Returns what the closure of the calling thread takes.
+    prepare : callable
+        Sees to it that splits are here which this worker is to have.
     """
 
-    def __init__(self, splits: Sequence[Split], epoch: int, taking: Callable[[], Taking]) -> None:
+    def __init__(
+        self,
+        splits: Sequence[Split],
+        epoch: int,
+        taking: Callable[[], Taking],
+        prepare: Callable[[Sequence[int]], None] = lambda splits: None,
+    ) -> None:
         self._splits, self._epoch, self._taking = splits, epoch, taking
+        self._prepare = prepare
         # One thread at a time in the iterators and the fields below; held for no question.
         self._lock = threading.Lock()
         self._leases: deque[_Lease] = deque()  # several where threads have asked at the same time
@@ -152,7 +166,8 @@ class LeasedIterator:
             if lease is None:
                 taking.ended = True
                 raise StopIteration
-            number, split, state, left = lease
+            number, split, state, left, owned = lease
+            self._prepare(owned)
             iterator = self._splits[split].iterator(state)
             with self._lock:
                 self._leases.append(_Lease(number, iterator, left, iterator.state()))

@@ -102,7 +102,11 @@ def make_memory_iterator(
     """Return the worker's part in an epoch over the pieces."""
     memory = mine.memory
     splits = [memory.examples(generation, layout, (number,)) for number in range(layout.pieces)]
-    return LeasedIterator(splits, epoch, taking)
+
+    def prepare(numbers: Sequence[int]) -> None:
+        memory.make(generation, layout, numbers)
+
+    return LeasedIterator(splits, epoch, taking, prepare)
 
 
 def survey(mine: WorkerMemory, generation: int) -> Found:

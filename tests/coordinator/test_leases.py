@@ -76,6 +76,47 @@ def test_a_returned_portion_ends_after_its_count() -> None:
     assert book.progress().over
 
 
+def test_owners_alone_lease_their_splits_while_they_are_there() -> None:
+    book = LeaseBook(3, owners={0: "b", 1: "a", 2: "b"})
+    everyone = {"a", "b"}
+    assert book.lease("A", "a", everyone) == (0, Piece(1))
+    assert book.lease("A", "a", everyone) is None
+    assert book.lease("B", "b", everyone) == (1, Piece(0))
+    assert (book.owned("a"), book.owned("b")) == ([1], [0, 2])
+
+
+def test_who_leases_a_split_of_a_lost_owner_owns_all_that_it_had() -> None:
+    book = LeaseBook(4, owners={0: "b", 1: "a", 2: "b", 3: "c"})
+    book.lease("A", "a", {"a", "b", "c"})
+    book.lose("B")
+    assert book.lease("A", "a", {"a", "c"}) == (1, Piece(0))
+    assert book.owned("a") == [0, 1, 2]
+    assert book.lease("C", "c", {"a", "c"}) == (2, Piece(3))
+    assert book.lease("C", "c", {"a", "c"}) is None
+
+
+def test_closures_suit_workers_that_have_something_to_read() -> None:
+    book = LeaseBook(2, owners={0: "a", 1: "b"})
+    everyone = {"a", "b"}
+    number, _ = book.lease("A", "a", everyone) or pytest.fail("it is its own")
+    assert book.suits("a", everyone)  # it reads that
+    assert book.suits("b", everyone)
+    assert not book.suits("c", {*everyone, "c"})
+    book.take("A", number, closure=1, count=1, before=None, after=1, ended=True)
+    assert not book.suits("a", everyone)
+    assert book.suits("a", {"a"})  # what b had
+    assert book.unread()
+
+
+def test_where_nothing_is_left_to_read_closures_may_go_anywhere_to_run_again() -> None:
+    book = LeaseBook(1, owners={0: "a"})
+    number, _ = book.lease("A", "a", {"a"}) or pytest.fail("it is its own")
+    book.take("A", number, closure=1, count=1, before=None, after=1, ended=True)
+    assert not book.unread()
+    assert book.suits("b", {"b"})
+    assert not book.progress().over
+
+
 def test_an_epoch_goes_on_where_its_state_was_taken() -> None:
     book = LeaseBook(3)
     book.lease("a")

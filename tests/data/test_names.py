@@ -15,6 +15,7 @@ FILES = sorted((Path(psnb.__file__).parent / "data").rglob("*.py"))
 PUBLIC = [
     *("AUTOTUNE", "ArraySpec", "Dataset", "DatasetIterator", "DatasetSpec", "FileRange", "Format"),
     *("Options", "Ragged", "sharded", "splits"),
+    *("InMemoryDataset", "Layout", "Memory", "MemoryStatistics", "QueueDataset"),
     *("FixedLen", "MultiSlotDataGenerator", "Slot", "TFRecordWriter", "VarLen", "encode_example"),
 ]
 

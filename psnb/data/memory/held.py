@@ -10,8 +10,7 @@ from psnb.data.context import Context
 from psnb.data.memory.chunk import Chunk
 from psnb.data.memory.layout import Layout
 from psnb.data.node import Node, NodeIterator, State
-from psnb.data.nodes.first import first_spec
-from psnb.data.spec import Spec
+from psnb.data.spec import Spec, element_spec
 
 
 class Shelf(Protocol):
@@ -39,7 +38,8 @@ class Held(Node):
 
     def spec(self, run: bool) -> Spec:
         """Return what the first example says."""
-        return first_spec(self) if run else None
+        block = self.iterate(Context(seed=0)).next_block(1) if run else None
+        return None if block is None else element_spec(block.element(0))
 
 
 class _HeldIterator(NodeIterator):

@@ -79,8 +79,10 @@ class Memory:
         Raises
         ------
         DatasetError
-            As for `load`.
+            As for `load`, or if the generation is over.
         """
+        if generation < self._newest:
+            raise over()
         with self._making:
             missing = [each for each in numbers if not self._store.has(generation, each)]
             if missing:
@@ -162,10 +164,7 @@ class Memory:
         DatasetError
             If the generation is over, or the piece has to be made again and cannot be.
         """
-        if generation < self._newest:
-            raise over()
-        if not self._store.has(generation, number):
-            self.make(generation, layout, [number])
+        self.make(generation, layout, [number])
         return self._store.read(generation, number, layout)
 
     def keep_only(self, generation: int) -> None:
