@@ -142,7 +142,11 @@ class PerWorkerValues(PerWorkerReference):
 
 
 class PerWorkerIterator(PerWorkerValues):
-    """An iterator on each worker; closures take from it with ``next``."""
+    """An iterator on each worker; closures take from it with ``next``.
+
+    A closure that finds it at its end, and lets the StopIteration out before it has written
+    anything, is over without an error and returns None. (In TensorFlow it fails: OutOfRangeError.)
+    """
 
     def fetch(self, timeout: float | None = None) -> NoReturn:
         """Refuse: an iterator stays where it is."""

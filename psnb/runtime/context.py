@@ -92,6 +92,12 @@ def entered(context: WorkerContext) -> Iterator[None]:
         _local.context = None
 
 
+def current_context() -> WorkerContext | None:
+    """Return where this runs; None outside of closures."""
+    found: WorkerContext | None = getattr(_local, "context", None)
+    return found
+
+
 def worker_context() -> WorkerContext:
     """Return where the closure or dataset function that calls this runs.
 
@@ -100,7 +106,7 @@ def worker_context() -> WorkerContext:
     ConfigurationError
         Outside of a closure.
     """
-    context: WorkerContext | None = getattr(_local, "context", None)
+    context = current_context()
     if context is None:
         raise ConfigurationError(
             "worker_context() and worker_index() work inside a closure, a dataset function or a "
@@ -144,6 +150,6 @@ def report(**metrics: float) -> None:
             raise ConfigurationError(
                 f"report({name}=...): expected a number, found {type(value).__name__}: {error}"
             ) from error
-    context: WorkerContext | None = getattr(_local, "context", None)
+    context = current_context()
     if context is not None:
         context.send_report(time.time(), values)

@@ -44,7 +44,7 @@ class Taking:
     Attributes
     ----------
     ended : bool
-        Whether it was told that there is nothing to take.
+        Whether it was told, by whatever dataset, that there is nothing to take.
     """
 
     def __init__(

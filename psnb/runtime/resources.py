@@ -13,12 +13,16 @@ from concurrent.futures import Future
 from typing import Any
 
 from psnb.errors import ClosureInputError
-from psnb.runtime.context import InputContext, worker_context
+from psnb.runtime.context import InputContext, current_context, worker_context
 from psnb.runtime.leasing import LeasedIterator, Split, Taking
 
 
 class SharedIterator:
-    """An iterator that the closure threads of a worker may share: one ``next`` at a time."""
+    """An iterator that the closure threads of a worker may share: one ``next`` at a time.
+
+    A closure that finds it at its end, and lets the StopIteration out before it has written
+    anything, is over without an error.
+    """
 
     def __init__(self, iterator: Iterator[Any]) -> None:
         self._iterator = iterator
@@ -28,8 +32,13 @@ class SharedIterator:
         return self
 
     def __next__(self) -> Any:
-        with self._lock:
-            return next(self._iterator)
+        try:
+            with self._lock:
+                return next(self._iterator)
+        except StopIteration:
+            if (mine := taken()) is not None:
+                mine.ended = True
+            raise
 
 
 def make_dataset(dataset: Any) -> Any:
@@ -60,9 +69,15 @@ def make_leased_iterator(splits: Sequence[Split], epoch: int) -> LeasedIterator:
     return LeasedIterator(splits, epoch, taking)
 
 
+def taken() -> Taking | None:
+    """Return what the closure of the calling thread takes; None outside of closures."""
+    context = current_context()
+    return None if context is None else context.taking
+
+
 def taking() -> Taking:
     """Return what the closure of the calling thread takes from leased datasets."""
-    found = worker_context().taking
+    found = taken()
     if found is None:
         raise ClosureInputError(
             "a dataset with sharding='dynamic' is read in closures only, not while another "

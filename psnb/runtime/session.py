@@ -380,7 +380,7 @@ class Session:
         try:
             return function.get()(*args, **kwargs)
         except StopIteration:
-            # Of a leased dataset, for which the closure came too late: it has nothing to do.
+            # Of a dataset, for which the closure came too late: it has nothing to do.
             if not taking.ended or updates:
                 raise
             return None

@@ -135,6 +135,25 @@ def test_static_sharding_gives_each_worker_its_share(
     assert sorted(shares) == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
 
 
+def test_closures_that_come_after_the_end_of_a_share_are_over_without_an_error(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    dataset = coordinator.create_per_worker_dataset(data.Dataset.range(5), sharding="static")
+    iterator = iter(dataset)
+    found = [
+        coordinator.schedule(next, (iterator,), worker=index).fetch(DEADLINE)
+        for index in (0, 0, 0, 0, 1, 1, 1, 1)
+    ]
+    coordinator.join(DEADLINE)
+    assert found == [0, 2, 4, None, 1, 3, None, None]
+
+
+def test_an_end_that_is_no_datasets_is_an_error(coordinator: psnb.ClusterCoordinator) -> None:
+    coordinator.schedule(lambda: next(iter([])))
+    with pytest.raises(StopIteration):
+        coordinator.join(DEADLINE)
+
+
 def test_a_chain_that_depends_on_what_came_before_is_refused(
     coordinator: psnb.ClusterCoordinator,
 ) -> None:
