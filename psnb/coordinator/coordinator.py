@@ -494,7 +494,8 @@ class ClusterCoordinator(Watched):
         ------
         Exception
             As for `join`. What failed closures had taken is there again: ``run_epoch`` with the
-            same iterator goes on.
+            same iterator goes on. What one had taken that failed with `WorkerLostError`, or when it
+            ran again after its worker was lost, may have been used before, and is used again.
         """
         if not isinstance(iterator, LeasedIterator):
             raise ConfigurationError(
