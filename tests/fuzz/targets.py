@@ -1,0 +1,177 @@
+"""What is fuzzed: each parser of `psnb.data.formats`, with files to begin from."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import fsspec
+import numpy as np
+
+from psnb.data.formats import (
+    Criteo,
+    Csv,
+    FixedLen,
+    FixedLengthRecords,
+    MultiSlot,
+    Slot,
+    TextLines,
+    TFRecords,
+    TFRecordWriter,
+    VarLen,
+    encode_example,
+    parse_examples,
+)
+from psnb.data.formats.crc import masked_crc
+from psnb.data.ragged import Ragged
+from psnb.errors import DatasetError
+from tests.data.formats.samples import records
+
+FEATURES = {
+    "id": FixedLen(2, "int64"),
+    "x": FixedLen((), "float32", default=0.5),
+    "s": FixedLen((1,), "bytes", default=b""),
+    "ids": VarLen("int64"),
+    "xs": VarLen("float32"),
+    "texts": VarLen("bytes"),
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A parser.
+
+    Attributes
+    ----------
+    seeds : list of bytes
+        Files that it reads to the end.
+    check : callable
+        Reads a file, or raises what it must not: anything but a `DatasetError`.
+    """
+
+    seeds: list[bytes]
+    check: Callable[[bytes], None]
+
+
+def _read_whole_and_in_parts(form: Any) -> Callable[[bytes], None]:
+    """Check that a file is read or refused, and that its parts hold what it holds as a whole."""
+
+    def check(content: bytes) -> None:
+        path = "memory://fuzzed"
+        fsspec.filesystem("memory").pipe_file("/fuzzed", content)
+        parts = None
+        with suppress(DatasetError):
+            parts = form.splits(path, 9)
+        try:
+            chunks = list(form.read(path))
+        except DatasetError:
+            for begin, end in parts or ():
+                with suppress(DatasetError):
+                    records(form.read(path, begin, end=end))
+            return
+        whole = records(chunks)
+        for before, chunk in pairwise(chunks):
+            assert chunk.first == before.first + before.count
+            assert chunk.next_offset > before.next_offset
+        assert parts is not None
+        found = [each for begin, end in parts for each in records(form.read(path, begin, end=end))]
+        np.testing.assert_equal(found, whole)  # NaN equals NaN
+
+    return check
+
+
+def _mended(content: bytes) -> bytes:
+    """Return TFRecords with the right sums, so that not all that is changed is refused for them."""
+    data = np.frombuffer(content, np.uint8).copy()
+    at = 0
+    while at + 16 <= data.size:
+        length = int.from_bytes(data[at : at + 8].tobytes(), "little") % 256
+        end = min(at + 12 + length, data.size - 4)
+        data[at : at + 8] = np.frombuffer((end - at - 12).to_bytes(8, "little"), np.uint8)
+        for begin, stop in ((at, at + 8), (at + 12, end)):
+            crc = int(masked_crc(data, begin, stop)).to_bytes(4, "little")
+            data[stop : stop + 4] = np.frombuffer(crc, np.uint8)
+        at = end + 4
+    return data.tobytes()
+
+
+def _tfrecords(content: bytes) -> None:
+    for form in (TFRecords(), TFRecords(FEATURES)):
+        check = _read_whole_and_in_parts(form)
+        check(content)
+        check(_mended(content))
+
+
+def _example(content: bytes) -> None:
+    # Several messages, as they are parsed together: some cut somewhere.
+    data = np.frombuffer(content, np.uint8)
+    for cuts in ((), (data.size // 2,), (data.size, data.size)):
+        offsets = np.array([0, *cuts, data.size], np.int64)
+        with suppress(DatasetError):
+            parse_examples(Ragged(data, offsets), FEATURES)
+
+
+def _zlib(content: bytes) -> None:
+    _read_whole_and_in_parts(TextLines(None, "zlib"))(content)
+    packed = zlib.compress(content)
+    _read_whole_and_in_parts(TextLines(None, "zlib"))(packed + content)
+
+
+def _csv(content: bytes) -> None:
+    for form in (Csv(), Csv(header=False, dtypes={"f0": "float32", "f1": str}, delimiter="\t")):
+        _read_whole_and_in_parts(form)(content)
+
+
+def _multi_slot(content: bytes) -> None:
+    sparse = [Slot("a"), Slot("b", "float32")]
+    dense = [Slot("a", "uint64", ()), Slot("b", "float32", (2,)), Slot("c")]
+    for slots in (sparse, dense):
+        _read_whole_and_in_parts(MultiSlot(slots))(content)
+
+
+def _fixed(content: bytes) -> None:
+    for form in (FixedLengthRecords(3), FixedLengthRecords(2, 1, 1)):
+        _read_whole_and_in_parts(form)(content)
+
+
+def _text(content: bytes) -> None:
+    for encoding in ("utf-8", None, "latin-1"):
+        _read_whole_and_in_parts(TextLines(encoding))(content)
+
+
+def _messages() -> list[bytes]:
+    return [
+        encode_example(
+            {"id": [i, -i], "x": i / 3, "s": b"abc", "ids": np.arange(i), "texts": ["é"] * i}
+        )
+        for i in range(4)
+    ] + [encode_example({"xs": [0.5] * 40, "id": [1, 2], "other": b"x" * 130})]
+
+
+def _record_file(messages: list[bytes]) -> bytes:
+    with TFRecordWriter("memory://seed.tfrecord") as writer:
+        for message in messages:
+            writer.write(message)
+    content: bytes = fsspec.filesystem("memory").cat_file("/seed.tfrecord")
+    return content
+
+
+_CLICKS = "\t".join(["1", *map(str, range(-1, 12)), *(f"{i:x}" for i in range(26))])
+
+TARGETS = {
+    "tfrecords": Target([_record_file(_messages()), _record_file([b"", b"abc"])], _tfrecords),
+    "example": Target(_messages(), _example),
+    "multi_slot": Target([b"2 7 8 1 0.5\n0 2 1e3 -.2\n", b"1 5 2 1 2.5e-3 0\n" * 3], _multi_slot),
+    "csv": Target([b'a,b,c\n1,"x,\n""",0.5\n2,,nan\n', b"1.5\tx\n\ty\r\n"], _csv),
+    "criteo": Target(
+        [(_CLICKS + "\n").encode() * 2, b"0" + b"\t" * 39],
+        _read_whole_and_in_parts(Criteo()),
+    ),
+    "text_lines": Target(["a\nlonger é\r\n\n".encode(), b"x"], _text),
+    "fixed_length_records": Target([b"a12345678b", b"123456789"], _fixed),
+    "zlib": Target([zlib.compress(b"a\nb\n"), zlib.compress(b"x" * 99) * 2], _zlib),
+}
