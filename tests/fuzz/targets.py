@@ -89,9 +89,11 @@ def _mended(content: bytes) -> bytes:
     data = np.frombuffer(content, np.uint8).copy()
     at = 0
     while at + 16 <= data.size:
-        length = int.from_bytes(data[at : at + 8].tobytes(), "little") % 256
+        length = int.from_bytes(data[at : at + 8].tobytes(), "little")
+        if length < 2**32:  # else it stays: more than there is
+            length = min(length, data.size - at - 16)
+            data[at : at + 8] = np.frombuffer(length.to_bytes(8, "little"), np.uint8)
         end = min(at + 12 + length, data.size - 4)
-        data[at : at + 8] = np.frombuffer((end - at - 12).to_bytes(8, "little"), np.uint8)
         for begin, stop in ((at, at + 8), (at + 12, end)):
             crc = int(masked_crc(data, begin, stop)).to_bytes(4, "little")
             data[stop : stop + 4] = np.frombuffer(crc, np.uint8)
