@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -81,11 +82,13 @@ def _short_chunks() -> Iterator[None]:
 
 
 def _outcome(form: Any, parts: list[tuple[int, int | None]]) -> str:
-    """Return what is read, or why it is not; as text, in which NaN equals NaN."""
+    """Return what is read, or where it is refused; as text, in which NaN equals NaN."""
     try:
         return str([row for at, end in parts for row in records(form.read(PATH, at, end=end))])
     except DatasetError as error:
-        return f"refused: {error}"
+        # Of a character that is cut off, decoders say it in other words at the end of a chunk.
+        place = re.match(r".*? byte \d+", str(error), re.DOTALL)
+        return f"refused: {place[0] if place else error}"
 
 
 def _same_however_it_is_read(form: Any, *, guesses: bool = False) -> Callable[[bytes], None]:
