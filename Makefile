@@ -29,7 +29,7 @@ define debian
 }
 endef
 
-.PHONY: demo lab test lint bench frontend node browser clean
+.PHONY: demo lab test lint bench fuzz frontend node browser clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo.stamp
@@ -58,6 +58,11 @@ bench: $(VENV)/test.stamp
 	$(BIN)/python -m tests.benchmarks.frames
 	$(BIN)/python -m tests.benchmarks.data
 	$(BIN)/python -m tests.benchmarks.formats
+
+# A minute for each parser of files; longer with SECONDS=3600.
+fuzz: $(VENV)/test.stamp
+	$(BIN)/python -m pip install --quiet --editable ".[fuzz]"
+	nice $(BIN)/python -m tests.fuzz all $(or $(SECONDS),60)
 
 $(VENV)/bin/python:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'psnb needs Python 3.11 or newer')"

@@ -91,14 +91,22 @@ class Run:
         Under what number its writes are applied, once, whatever the attempt. Not the closure's id:
         one that waits for long would make servers remember all that ended meanwhile.
     attempt : int
-        1 for the first one.
+        1 for the first one, one more after each worker that was lost with the closure.
+    deaths : int
+        With how many of those it was probably running: against its retries.
     round : int or None
         The round that it takes part in, if there are rounds.
     """
 
     commit: int
     attempt: int = 1
+    deaths: int = 0
     round: int | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether a worker was lost with it: nobody knows whether it has had its effect."""
+        return self.attempt > 1
 
 
 NOT_TAKEN = Run(-1)

@@ -295,7 +295,8 @@ class ClusterCoordinator(Watched):
             What the first failed closure raised: its own type, with the remote traceback, the
             worker and the arguments as notes, and further failures in the attribute
             ``other_errors``. It is raised once, by whichever of `schedule`, `join` and `done` comes
-            first; before, all queued closures are cancelled and the running ones have ended.
+            first; before, all queued closures are cancelled and the running ones have ended, those
+            among them that run again because their worker was lost.
             Afterwards the coordinator works as before.
         TimeoutError
             If it takes longer; everything goes on as it was.
@@ -473,7 +474,8 @@ class ClusterCoordinator(Watched):
         ------
         Exception
             As for `join`. What failed closures had taken is there again: ``run_epoch`` with the
-            same iterator goes on.
+            same iterator goes on. What one had taken that failed with `WorkerLostError`, or when it
+            ran again after its worker was lost, may have been used before, and is used again.
         """
         if not isinstance(iterator, LeasedIterator):
             raise ConfigurationError(

@@ -328,9 +328,10 @@ class Lane:
             self._drained.set()
 
     def _tell_to_stop(self, stream: MessageStream) -> None:
-        # Nothing new is put, nor sent, until all that is in flight has ended and the error was
-        # raised: so these are of the generation that failed.
-        in_flight = {closure.id for closure in self._load}
+        # Nothing new is put until all that is in flight has ended and the error was raised: so
+        # these are of the generation that failed. What was lost with its worker runs to its end,
+        # as only that tells what it has done.
+        in_flight = {closure.id for closure in self._load if not closure.run.lost}
         new = in_flight - self._told_to_stop
         self._told_to_stop = in_flight
         if new:

@@ -7,6 +7,11 @@ under which servers drop what they have, and the rest of the split is leased to 
 closure that raised has had no effect, and its portions are leased anew. A split is done when all of
 it was used by closures that have ended well, and the epoch is over when all splits are.
 
+A closure that waits to run again is not cancelled when another fails (`psnb.coordinator.queue`):
+its portions stay its own until it has ended. Only where it cannot run to its end is its effect
+unknown, and what is leased anew may have been used: if it fails with `WorkerLostError`, as it has
+no retries left or no worker comes, or if it raises when it runs again.
+
 After the data service of TensorFlow (``tf.data.service``, dynamic sharding), which hands out splits
 too, but at most once: what a dead worker had begun is not visited again.
 

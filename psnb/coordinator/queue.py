@@ -5,6 +5,10 @@ and `put_back`. Errors come in *generations*: with the first failure every queue
 cancelled, the running ones are waited for, and then the next `put`, `join` or `done` raises the
 first error once, the others of the generation attached. After that the queue is as new.
 
+A closure that was lost with its worker may have had its effect, wholly or in part, and nobody knows
+before it has run again. So while it waits for that it counts as running: no failure cancels it, nor
+does `cancel_queued`; lanes take it while a generation fails, when nothing else is there to take.
+
 A `Gate` tells which closures may begin, by the update mode. What it wants done elsewhere goes out
 through ``on_step`` and comes back with `stepped`; nothing is over before that.
 
@@ -190,7 +194,10 @@ class ClosureQueue:
         self._tell()
 
     def cancel_queued(self) -> int:
-        """Cancel all that waits, and return how many that were; what runs goes on."""
+        """Cancel what waits, and return how many that were; what runs goes on.
+
+        So does what was lost with its worker and waits to run again.
+        """
         with self.settled:
             self._require_open()
             before = self._cancelled
@@ -267,8 +274,9 @@ class ClosureQueue:
         closures : sequence of Closure
             In the order in which the worker got them.
         executing : int
-            How many of the first ones may have been running: they lose one of their retries, the
-            others never began. One without retries left fails with `WorkerLostError`.
+            How many of the first ones were probably running: they lose one of their retries. One
+            without retries left fails with `WorkerLostError`. (The others cannot have killed the
+            worker. They may have ended all the same, as results leave it in batches.)
         lost : str
             What happened to whom, for the message.
         worker : str
@@ -280,25 +288,23 @@ class ClosureQueue:
                 if self._running.pop(closure.id, None) is None:
                     continue
                 if position < executing:
+                    closure.run.deaths += 1
                     retries = closure.options.retries
-                    if closure.run.attempt > retries:
+                    if closure.run.deaths > retries:
                         error = WorkerLostError(
                             f"closure {closure.function.name} was running when its worker was "
-                            f"lost, {closure.run.attempt} times in a row (retries={retries}); "
+                            f"lost, {closure.run.deaths} times in a row (retries={retries}); "
                             f"the last time: {lost}. If it does not kill its workers, for example "
                             "by their memory limit, schedule it with more retries"
                         )
                         self._fail(closure, pack_error(error, []), worker)
                         continue
-                    closure.run.attempt += 1
+                closure.run.attempt += 1
                 again.append(closure)
             for closure in reversed(again):
-                if self._errors:
-                    self._cancel(closure, "another closure failed while it waited to run again")
-                else:
-                    self._requeue(closure)
-                    self._retried += 1
-            if again and not self._errors:
+                self._requeue(closure)
+            self._retried += len(again)
+            if again:
                 text = f"{len(again)} closures run again: {lost}"
                 self._news.append((EventKind.CLOSURES_RETRIED, text, again))
             self._announce()
@@ -311,7 +317,7 @@ class ClosureQueue:
             for closure in reversed(closures):
                 if self._running.pop(closure.id, None) is None:
                     continue
-                if self._errors:
+                if self._errors and not closure.run.lost:
                     self._cancel(closure, "another closure failed before it was begun")
                 else:
                     self._requeue(closure)
@@ -321,7 +327,7 @@ class ClosureQueue:
     def fail_waiting(self, reason: str) -> None:
         """Fail all that waits with `WorkerLostError`: nobody is there to run it."""
         with self.settled:
-            waiting = self._waiting.clear()
+            waiting = self._waiting.take_all()
             if not waiting:
                 return
             error = pack_error(WorkerLostError(reason), [])
@@ -381,7 +387,7 @@ class ClosureQueue:
             self._closed = True
             reason = "the coordinator was closed"
             self._cancel_queued(reason)
-            for closure in self._running.values():
+            for closure in (*self._waiting.take_all(), *self._running.values()):
                 self._cancel(closure, reason)
             self._running.clear()
             self._announce()
@@ -588,7 +594,7 @@ class ClosureQueue:
                 self._gate.end(closure, pushed=pushed)
 
     def _cancel_queued(self, reason: str) -> None:
-        cancelled = self._waiting.clear()
+        cancelled = self._waiting.take_all(but=lambda closure: closure.run.lost)
         for closure in self._dependents.clear():
             failed = _first(closure, (ClosureStatus.FAILED,))
             if failed is None:
@@ -618,9 +624,12 @@ class ClosureQueue:
                 callback()
 
     def _raise_errors(self) -> None:
-        # A caller of put comes here while closures still run.
-        self.settled.wait_for(lambda: self._closed or not self._running)
-        if self._errors:  # another thread may have raised them meanwhile
+        # A caller of put comes here while closures still run, or wait to run again. Another thread
+        # may raise the errors meanwhile, and go on.
+        self.settled.wait_for(
+            lambda: self._closed or not self._errors or not (self._running or self._waiting)
+        )
+        if self._errors:
             self._errors.throw()
 
 

@@ -53,6 +53,19 @@ class _Line:
             del self._levels[-heappop(self._heap)]
         return taken
 
+    def take_all(self, but: Callable[[Closure], bool]) -> list[Closure]:
+        """Take all closures ``but`` some, which stay where they are."""
+        taken: list[Closure] = []
+        heap, self._heap = sorted(self._heap), []
+        for key in heap:
+            stay: deque[Closure] = deque()
+            for closure in self._levels.pop(-key):
+                (stay if but(closure) else taken).append(closure)
+            if stay:
+                self._levels[-key] = stay
+                self._heap.append(key)  # in order, so it is a heap
+        return taken
+
 
 class Waiting:
     """Closures that wait for a worker; `len` tells how many.
@@ -130,13 +143,14 @@ class Waiting:
         self._size -= len(taken)
         return taken
 
-    def clear(self) -> list[Closure]:
-        """Take all closures, whatever they are pinned to."""
-        taken = self._anywhere.take(_all)
-        for line in self._pinned.values():
-            taken += line.take(_all)
-        self._pinned.clear()
-        self._size = 0
+    def take_all(self, but: Callable[[Closure], bool] = lambda closure: False) -> list[Closure]:
+        """Take all closures, whatever they are pinned to, ``but`` some, which stay as they are."""
+        taken = self._anywhere.take_all(but)
+        for key, line in list(self._pinned.items()):
+            taken += line.take_all(but)
+            if not line:
+                del self._pinned[key]
+        self._size -= len(taken)
         return taken
 
     def _line(self, pin: Pin) -> _Line:

@@ -259,7 +259,8 @@ class Watched:
 
         A worker holds short closures ahead of time, too; `pause` has it return what it has not
         begun. To fetch one that was cancelled raises `CancelledError`; for `join` it has ended,
-        without an error.
+        without an error. What was lost with its worker counts as running: it may have had its
+        effect, and runs again.
 
         Returns
         -------

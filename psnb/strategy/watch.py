@@ -3,10 +3,12 @@
 One daemon thread, ``psnb-servers``, asks them every second, but only while somebody wants to know:
 `keep` starts it, and it ends by itself when that was not called for some seconds. Readers never
 wait for it. A server that hangs holds up the thread for as long as a request may take, nobody else.
+What asking raises unexpectedly is logged, once, and the thread goes on.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -23,6 +25,8 @@ _INTERVAL = 1.0
 _WANTED_SECONDS = 5.0
 _OPTIMIZERS_EVERY = 2  # of the intervals: they change when somebody sets them
 _STOP_TIMEOUT = 2.0
+
+logger = logging.getLogger("psnb")
 
 
 class ServerWatch:
@@ -53,6 +57,7 @@ class ServerWatch:
         self._counts: dict[ServerAddress, tuple[float, dict[str, int]]] = {}
         self._found: dict[ServerAddress, ServerStatistics] = {}
         self._optimizers: dict[str, Optimizer] = {}
+        self._surprised = False  # something unexpected was logged
 
     def keep(self) -> None:
         """Ask the servers for the next seconds; cheap, never waits."""
@@ -85,8 +90,8 @@ class ServerWatch:
         turn = 0
         while True:
             if turn % _OPTIMIZERS_EVERY == 0:
-                self._ask_for_optimizers()
-            self._ask_servers()
+                self._try(self._ask_for_optimizers)
+            self._try(self._ask_servers)
             turn += 1
             self._stopped.wait(_INTERVAL)
             with self._lock:
@@ -94,6 +99,14 @@ class ServerWatch:
                 if late or self._stopped.is_set():
                     self._thread = None
                     return
+
+    def _try(self, ask: Callable[[], None]) -> None:
+        try:
+            ask()
+        except Exception:  # a boundary: the figures would stand still for good
+            if not self._surprised:
+                logger.exception("Asking the servers how they fare failed; trying again and again")
+            self._surprised = True
 
     def _ask_servers(self) -> None:
         found = {server: self._ask(server) for server in self._servers.running}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ import pytest
 
 import psnb
 from psnb import data, errors
+from psnb.parameters import CommTransport, Request
 from tests.conftest import DEADLINE, wait_until
-from tests.integration.helpers import wait_for_file
+from tests.integration.helpers import kill_myself, wait_for_file
 
 
 def visits_of(strategy: psnb.ParameterServerStrategy, rows: int) -> psnb.Embedding:
@@ -208,6 +210,64 @@ def test_a_worker_that_goes_in_the_middle_costs_no_example_and_doubles_none(
         killer.join(DEADLINE)
         assert numbers(visits, 500) == [1] * 500
         assert end.over
+
+
+@pytest.mark.slow
+def test_a_lost_closure_that_had_its_effect_keeps_its_examples_when_another_fails(
+    tmp_path: Path,
+) -> None:
+    with (
+        psnb.local_cluster(workers=2, servers=1) as client,
+        psnb.ParameterServerStrategy(client) as strategy,
+    ):
+        coordinator = psnb.ClusterCoordinator(strategy)
+        visits = strategy.variable(np.zeros(100, np.int64))
+        # Two splits: each closure of two that run at the same time has a batch of its own.
+        dataset = coordinator.create_per_worker_dataset(
+            data.Dataset.range(100).batch(5), sharding="dynamic", splits=2
+        )
+        began, die, fail = (tmp_path / name for name in ("began", "die", "fail"))
+
+        def step(iterator: object) -> None:
+            ids = next(iterator)  # type: ignore[call-overload]
+            visits.assign_add(np.isin(np.arange(100), ids).astype(np.int64))
+            if 0 in ids and psnb.worker_context().attempt == 1:
+                wait_for_file(die)
+                die_after_commit()
+            if 50 in ids and not fail.exists():
+                began.touch()
+                wait_for_file(fail)
+                raise ValueError("bad batch")
+
+        def watch() -> None:
+            wait_until(began.exists, "both workers have begun")
+            coordinator.pause()  # or what was lost would run again before the other fails
+            die.touch()
+            wait_until(lambda: coordinator.statistics().retried > 0, "the worker is lost")
+            fail.touch()
+            wait_until(lambda: coordinator.statistics().failed > 0, "the other has failed")
+            coordinator.resume()
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        iterator = iter(dataset)
+        with pytest.raises(ValueError, match="bad batch"):
+            coordinator.run_epoch(step, iterator)
+        watching.join(DEADLINE)
+        coordinator.run_epoch(step, iterator)
+        assert visits.read().tolist() == [1] * 100
+        assert iterator.progress().visits == 20
+
+
+def die_after_commit() -> None:
+    """Let this worker end as soon as what the closure has written is on the servers."""
+    real = CommTransport.call
+
+    def call(transport: CommTransport, requests: Sequence[Request]) -> None:
+        real(transport, requests)
+        kill_myself()
+
+    CommTransport.call = call  # type: ignore[assignment, method-assign]
 
 
 @pytest.mark.slow

@@ -1,0 +1,71 @@
+"""Fuzzes the parsers with atheris: ``python -m tests.fuzz <parser or all> [seconds or file]``.
+
+For half of the seconds as Python, where atheris sees which lines a file reaches; for the other half
+compiled, beginning from the files that were found, with numba's checks of bounds. A file that fails
+is kept in the folder `FOUND`; given in place of the seconds, it is read once more.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+PARSERS = [
+    *("tfrecords", "example", "multi_slot", "csv", "criteo", "text_lines"),
+    *("fixed_length_records", "zlib"),
+]
+FOUND = Path("fuzz-found")
+LONGEST = 10
+"""Seconds after which reading a file counts as hanging."""
+
+MODES = {
+    "interpreted": {"NUMBA_DISABLE_JIT": "1", "PYTHONWARNINGS": "ignore:overflow:RuntimeWarning"},
+    # What is compiled with checks must not be taken for what is without, nor the other way.
+    "compiled": {
+        "NUMBA_BOUNDSCHECK": "1",
+        "NUMBA_CACHE_DIR": str(Path(tempfile.gettempdir()) / "psnb-fuzz-numba"),
+    },
+}
+
+
+def _main(parser: str = "all", limit: str = "60") -> int:
+    FOUND.mkdir(exist_ok=True)
+    failed = 0
+    for each in PARSERS if parser == "all" else [parser]:
+        with tempfile.TemporaryDirectory() as corpus:
+            for mode, settings in MODES.items():
+                print(f"{each}, {mode}", flush=True)
+                command = [sys.executable, "-m", "tests.fuzz", each, limit, mode, corpus]
+                failed |= subprocess.run(command, env={**os.environ, **settings}).returncode
+    return failed
+
+
+def _fuzz(parser: str, limit: str, mode: str, corpus: str) -> None:
+    """Fuzz, in a process of its own: it ends with the last file."""
+    import atheris
+
+    if mode == "interpreted":
+        with atheris.instrument_imports(include=["psnb.data"]):
+            from tests.fuzz.targets import TARGETS
+    else:
+        from tests.fuzz.targets import TARGETS
+    target = TARGETS[parser]
+    if not limit.isdigit():
+        target.check(Path(limit).read_bytes())
+        return
+    for number, seed in enumerate(target.seeds):
+        Path(corpus, f"seed-{number}").write_bytes(seed)
+        target.check(seed)  # compiles, too
+    options = [f"-max_total_time={int(limit) // 2}", f"-timeout={LONGEST}", "-verbosity=0"]
+    atheris.Setup([parser, corpus, f"-artifact_prefix={FOUND}/{parser}-", *options], target.check)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 5:
+        _fuzz(*sys.argv[1:])
+    else:
+        sys.exit(_main(*sys.argv[1:]))
