@@ -296,7 +296,7 @@ class _Worker:
             found = world.desk.answer(self.name, ("lease", world.epoch))
             if found is None:
                 return []
-            number, split, state, count = found
+            number, split, state, count, _ = found
             first = state or 0
             self.lease = number, split, first, first + count if count else world.sizes[split]
         number, split, first, end = self.lease

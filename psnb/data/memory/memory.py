@@ -16,7 +16,7 @@ import numpy as np
 
 from psnb.data.context import Context
 from psnb.data.dataset import Dataset
-from psnb.data.memory.chunk import Chunk, packed, unpacked
+from psnb.data.memory.chunk import Chunk, joined, packed, unpacked
 from psnb.data.memory.held import Held
 from psnb.data.memory.layout import Layout, numbered
 from psnb.data.memory.piece import over
@@ -24,10 +24,10 @@ from psnb.data.memory.store import MemoryStatistics, MemoryStore
 from psnb.data.reader import Reader
 from psnb.errors import ConfigurationError
 
-_AT_ONCE = 1 << 13
-_PARCEL_BYTES = 1 << 22
-Deliver = Callable[[Sequence[tuple[int, Chunk]]], None]
-"""Takes chunks, each with the piece that it belongs to now, to where these pieces are to be."""
+_READ_AT_ONCE = 1 << 13
+_AT_ONCE_BYTES, _PART_BYTES = 1 << 22, 1 << 16
+"""How much is sorted out at a time: so much, or so much for each piece, whatever is more. Smaller
+parts would be cut smaller by each shuffle."""
 
 
 class Memory:
@@ -123,20 +123,20 @@ class Memory:
             How many went to each piece.
         """
         counts: dict[int, int] = {}
-        for chunk in self._store.chunks(generation, number):
-            for part in _parts(chunk):
-                pieces = np.full(len(part.numbers), number)
-                targets = layout.stages[-1].destinations(pieces, part.numbers)
-                parcels: dict[str, list[tuple[int, Chunk]]] = {}
-                for target, some in _split(part, targets):
-                    counts[target] = counts.get(target, 0) + len(some.numbers)
-                    place = places[target]
-                    if place is None:
-                        self._store.put(new, target, some)
-                    else:
-                        parcels.setdefault(place, []).append((target, some))
-                for place, several in parcels.items():
-                    send(place, packed(new, several))
+        at_once = max(_AT_ONCE_BYTES, self.pieces * _PART_BYTES)
+        for part in _parts(self._store.chunks(generation, number), at_once):
+            pieces = np.full(len(part.numbers), number)
+            targets = layout.stages[-1].destinations(pieces, part.numbers)
+            parcels: dict[str, list[tuple[int, Chunk]]] = {}
+            for target, some in _split(part, targets):
+                counts[target] = counts.get(target, 0) + len(some.numbers)
+                place = places[target]
+                if place is None:
+                    self._store.put(new, target, some)
+                else:
+                    parcels.setdefault(place, []).append((target, some))
+            for place, several in parcels.items():
+                send(place, packed(new, several))
         return counts
 
     def receive(self, data: bytes) -> None:
@@ -203,7 +203,7 @@ class Memory:
     def _read(self, source: int) -> Iterator[Chunk]:
         reader = Reader(self._sources[source].node, Context(self._seed))
         try:
-            while (block := reader.take(_AT_ONCE)) is not None:
+            while (block := reader.take(_READ_AT_ONCE)) is not None:
                 first = reader.position - block.count
                 # Where each comes from would take more memory than many an example.
                 yield Chunk(numbered(source, first, block.count), block._replace(origin=None))
@@ -211,12 +211,22 @@ class Memory:
             reader.close()
 
 
-def _parts(chunk: Chunk) -> Iterator[Chunk]:
-    """Yield an example's worth at least, and about as much as is sent at once."""
-    count = len(chunk.numbers)
-    step = max(1, count * _PARCEL_BYTES // max(1, chunk.nbytes))
-    for start in range(0, count, step):
-        yield chunk.part(start, start + step)
+def _parts(chunks: Iterable[Chunk], size: int) -> Iterator[Chunk]:
+    """Yield chunks of about ``size`` bytes each, but for the last."""
+    held: list[Chunk] = []
+    held_bytes = 0
+    for chunk in chunks:
+        count = len(chunk.numbers)
+        step = max(1, count * size // max(1, chunk.nbytes))
+        for start in range(0, count, step):
+            part = chunk.part(start, start + step)
+            held.append(part)
+            held_bytes += part.nbytes
+            if held_bytes >= size:
+                yield joined(held)
+                held, held_bytes = [], 0
+    if held:
+        yield joined(held)
 
 
 def _split(chunk: Chunk, pieces: np.ndarray) -> Iterator[tuple[int, Chunk]]:

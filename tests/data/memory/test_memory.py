@@ -1,0 +1,154 @@
+"""What one process holds, and what it sends to others."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from psnb.data import Dataset, Layout, Memory, splits
+from psnb.errors import ConfigurationError, DatasetError
+
+COUNT, PIECES = 400, 4
+LAYOUT = Layout(PIECES)
+
+
+def memory(folder: Path, dataset: Dataset | None = None, limit: int = 1 << 30) -> Memory:
+    sources = splits(Dataset.range(COUNT) if dataset is None else dataset, PIECES)
+    return Memory(sources, 1, 10, limit, str(folder))
+
+
+def held(mine: Memory, generation: int, layout: Layout, number: int) -> list[int]:
+    chunk = mine.read(generation, layout, number)
+    return [] if chunk is None else chunk.block.whole().tolist()
+
+
+def everything(mine: Memory, generation: int, layout: Layout) -> list[list[int]]:
+    return [held(mine, generation, layout, number) for number in range(PIECES)]
+
+
+def test_two_processes_end_with_what_one_would_have(tmp_path: Path) -> None:
+    alone, a, b = (memory(tmp_path) for _ in range(3))
+    layout = LAYOUT.shuffled(3)
+    for number in range(PIECES):
+        alone.load(1, number)
+        (a if number < 2 else b).load(1, number)
+        alone.scatter(1, number, 2, layout, [None] * PIECES, pytest.fail)
+    here, there = [None, "b", None, "b"], ["a", None, "a", None]
+    sent = [
+        a.scatter(1, number, 2, layout, here, lambda to, data: b.receive(data)) for number in (0, 1)
+    ]
+    sent += [
+        b.scatter(1, number, 2, layout, there, lambda to, data: a.receive(data))
+        for number in (2, 3)
+    ]
+    assert sum(sum(each.values()) for each in sent) == COUNT
+    expected = everything(alone, 2, layout)
+    assert [held((a, b)[number % 2], 2, layout, number) for number in range(PIECES)] == expected
+    assert sorted(n for piece in expected for n in piece) == list(range(COUNT))
+
+
+def test_a_piece_that_was_lost_is_made_as_it_was(tmp_path: Path) -> None:
+    layout = LAYOUT.shuffled(3).shuffled(4, [(0, 1), (2, 3)])
+    shuffled = memory(tmp_path)
+    for number in range(PIECES):
+        shuffled.load(1, number)
+    for generation, stage in ((1, LAYOUT.shuffled(3)), (2, layout)):
+        for number in range(PIECES):
+            arguments = generation, number, generation + 1, stage, [None] * PIECES
+            shuffled.scatter(*arguments, pytest.fail)
+    assert everything(memory(tmp_path), 3, layout) == everything(shuffled, 3, layout)
+
+
+def test_several_lost_pieces_are_made_in_one_pass(tmp_path: Path) -> None:
+    passes: list[int] = []
+
+    def read(n: int) -> int:
+        passes.append(int(n))
+        return n
+
+    mine = memory(tmp_path, Dataset.range(COUNT).map(read))
+    layout = LAYOUT.shuffled(1)
+    mine.make(1, layout, [0, 2])
+    held(mine, 1, layout, 0)
+    held(mine, 1, layout, 2)
+    assert sorted(passes) == list(range(COUNT))
+
+
+def test_threads_that_want_a_lost_piece_at_the_same_time_have_it_made_once(tmp_path: Path) -> None:
+    mine, layout = memory(tmp_path), LAYOUT.shuffled(1)
+    begin, found = threading.Barrier(4), []
+
+    def want() -> None:
+        begin.wait()
+        found.append(held(mine, 1, layout, 1))
+
+    threads = [threading.Thread(target=want) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [held(memory(tmp_path), 1, layout, 1)] * 4
+
+
+def test_a_source_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    def fail(n: int) -> int:
+        if n == 150:
+            raise ValueError("no more")
+        return n
+
+    mine = memory(tmp_path, Dataset.range(COUNT).map(fail))
+    mine.load(1, 0)
+    with pytest.raises(DatasetError, match="no more"):
+        mine.load(1, 1)
+    assert mine.statistics(1).pieces == (0,)
+    assert mine.statistics(1).examples == 100
+    assert mine.statistics(1).bytes_in_memory == 100 * 16
+
+
+def test_what_was_read_anew_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
+    mine = memory(tmp_path)
+    mine.load(1, 0)
+    mine.load(1, 0)
+    assert held(mine, 1, LAYOUT, 0) == list(range(100))
+
+
+def test_shuffles_without_a_seed_in_the_source_give_the_same_each_time(tmp_path: Path) -> None:
+    chain = Dataset.range(COUNT).shuffle(50)
+    first, again = memory(tmp_path, chain), memory(tmp_path, chain)
+    first.load(1, 0)
+    again.load(1, 0)
+    assert held(first, 1, LAYOUT, 0) == held(again, 1, LAYOUT, 0) != list(range(100))
+
+
+def test_parts_do_not_get_smaller_with_every_shuffle(tmp_path: Path) -> None:
+    mine, layout = memory(tmp_path), LAYOUT
+    for number in range(PIECES):
+        mine.load(1, number)
+    for generation in range(1, 6):
+        layout = layout.shuffled(generation)
+        for number in range(PIECES):
+            arguments = generation, number, generation + 1, layout, [None] * PIECES
+            mine.scatter(*arguments, pytest.fail)
+        chunks = list(mine._store.chunks(generation + 1, 0))
+        assert len(chunks) <= PIECES
+
+
+def test_batches_come_from_pieces_in_order_and_state_tells_the_layout(tmp_path: Path) -> None:
+    mine = memory(tmp_path)
+    batches = mine.examples(1, LAYOUT, [1, 3])
+    iterator = iter(batches)
+    assert next(iterator).tolist() == list(range(100, 110))
+    state = iterator.state()
+    assert next(mine.examples(1, LAYOUT, [1, 3]).iterator(state)).tolist() == list(range(110, 120))
+    with pytest.raises(DatasetError, match="another dataset"):
+        mine.examples(1, LAYOUT.shuffled(1), [1, 3]).iterator(state)
+    assert np.concatenate(list(batches)).tolist() == [*range(100, 200), *range(300, 400)]
+
+
+def test_memory_does_not_travel(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="stays in its process"):
+        pickle.dumps(memory(tmp_path))
