@@ -36,6 +36,16 @@ def printed(notebook: Any) -> str:
     )
 
 
+def run(path: Path, folder: Path) -> Any:
+    """Execute a notebook, and return it with its outputs."""
+    notebook = nbformat.read(path, as_version=4)
+    client = NotebookClient(
+        notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": folder}}
+    )
+    client.execute()
+    return notebook
+
+
 def test_there_are_notebooks() -> None:
     assert NOTEBOOKS
 
@@ -52,11 +62,7 @@ def test_notebooks_are_committed_without_outputs(path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_quickstart_trains_shows_the_widget_and_saves(tmp_path: Path) -> None:
-    notebook = nbformat.read(NOTEBOOKS[0], as_version=4)
-    client = NotebookClient(
-        notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
-    )
-    client.execute()
+    notebook = run(NOTEBOOKS[0], tmp_path)
     auc = re.search(r"held-out AUC ([\d.]+)", printed(notebook))
     assert auc is not None
     assert float(auc[1]) > 0.80
@@ -70,3 +76,16 @@ def test_the_quickstart_trains_shows_the_widget_and_saves(tmp_path: Path) -> Non
     for part in ("closed", "completed 519", "loss", "auc", "<svg"):
         assert part in final
         assert part in exported
+
+
+@pytest.mark.slow
+def test_the_notebook_of_datasets_uses_every_example_once_though_a_worker_is_killed(
+    tmp_path: Path,
+) -> None:
+    notebook = run(NOTEBOOKS[1], tmp_path)
+    said = printed(notebook)
+    assert "the same batch: True" in said
+    assert "a worker was killed: True" in said
+    assert re.findall(r"visits of each example: \[(.*)\]", said) == ["1.", "3.", "4."]
+    (chain,) = [html for html in outputs(notebook, "text/html") if "psnb-dataset" in html]
+    assert "prefetch" in chain
