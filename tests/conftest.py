@@ -14,9 +14,11 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from collections.abc import Callable, Iterator
 
+import dask
 import psutil
 import pytest
 from distributed import Client
+from distributed.utils import get_mp_context
 
 import psnb
 
@@ -49,6 +51,20 @@ def _no_thread_of_psnb_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _forked_workers() -> Iterator[None]:
+    """Fork the processes of local clusters from one that has imported Dask and numba, as Dask can.
+
+    Users' are not: each imports all of it anew, for a second, and tests start hundreds. psnb itself
+    is imported by each here, too. The demo, the README's code, notebooks and clusters from the
+    command line start their processes as users do.
+    """
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        context = get_mp_context()  # the first call sets what Dask wants to be imported
+        context.set_forkserver_preload(["distributed.nanny", "numba"])
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _no_process_left() -> Iterator[None]:
     """Fail the run if a cluster's process outlives it."""
     before = {child.pid for child in psutil.Process().children(recursive=True)}
@@ -62,9 +78,16 @@ def _processes_since(before: set[int]) -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process().children(recursive=True)
-        # Python's own helper of multiprocessing lives as long as this process.
-        if child.pid not in before and "resource_tracker" not in " ".join(child.cmdline())
+        if child.pid not in before and not _is_pythons_own(child)
     ]
+
+
+def _is_pythons_own(child: psutil.Process) -> bool:
+    """Whether it is a helper of multiprocessing, which lives as long as this process."""
+    command = " ".join(child.cmdline())
+    # Those that were forked from it have the same command line.
+    forks_others = "forkserver" in command and child.ppid() == os.getpid()
+    return forks_others or "resource_tracker" in command
 
 
 @pytest.fixture(scope="session")

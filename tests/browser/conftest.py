@@ -1,4 +1,4 @@
-"""One server and one browser for all tests here; a page and a kernel for each."""
+"""One server, one browser and one page for all tests here; notebooks and a kernel for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.browser.chromium import launch
 from tests.browser.lab import Lab, running_lab
-from tests.browser.notebook import Notebook
+from tests.browser.notebook import Notebook, close_all
 
 OpenNotebook = Callable[..., Notebook]
 
@@ -47,32 +47,68 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield lab
 
 
+class Pages:
+    """Keeps a page from one test to the next: to load JupyterLab takes seconds."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._kept: Page | None = None
+
+    def take(self) -> Page:
+        """Return the page that is kept, or one of a browser without a past."""
+        page, self._kept = self._kept, None
+        return (
+            page or self._browser.new_context(viewport={"width": 1280, "height": 1000}).new_page()
+        )
+
+    def keep(self, page: Page) -> None:
+        """Keep a page for the next test, and close those that were opened beside it."""
+        for other in page.context.pages:
+            if other is not page:
+                other.close()
+        self._kept = page
+
+
+@pytest.fixture(scope="package")
+def pages(browser: Browser) -> Pages:
+    """The page that tests pass on."""
+    return Pages(browser)
+
+
 @pytest.fixture
-def page(request: pytest.FixtureRequest, browser: Browser, tmp_path: Path) -> Iterator[Page]:
-    """A page of a browser without a past; if the test fails, a picture of it is kept."""
-    context = browser.new_context(viewport={"width": 1280, "height": 1000})
-    page = context.new_page()
+def page(request: pytest.FixtureRequest, pages: Pages, lab: Lab, tmp_path: Path) -> Iterator[Page]:
+    """A page with nothing open, which knows of no notebook of this test.
+
+    It may be another test's, if that one has passed and left no dialog. If this test fails, a
+    picture of it is kept.
+    """
+    page = pages.take()
     yield page
-    if request.node.stash.get(_FAILED, False):
+    failed = request.node.stash.get(_FAILED, False)
+    if failed:
         picture = tmp_path / "failure.png"
         page.screenshot(path=picture)
         print(f"the page as it was: {picture}")
-    context.close()
+    if failed or not page.url.startswith(lab.url) or page.locator(".jp-Dialog").count():
+        page.context.close()
+    else:
+        close_all(page)
+        pages.keep(page)
+    lab.end_kernels()  # of notebooks that are open no more, or the page would ask what to do
 
 
 @pytest.fixture
-def notebook(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[OpenNotebook]:
+def notebook(lab: Lab, page: Page, request: pytest.FixtureRequest) -> OpenNotebook:
     """Open a new notebook with the cells that are given; its kernel ends with the test."""
     count = 0
 
-    def open_notebook(*cells: str, **options: bool) -> Notebook:
+    def open_notebook(*cells: str) -> Notebook:
         nonlocal count
         count += 1
         name = f"{request.node.name[:60].strip('[]')}-{count}.ipynb"
-        return Notebook(lab, page, lab.write(name, cells)).open(**options)
+        return Notebook(lab, page, lab.write(name, cells)).show()
 
-    yield open_notebook
-    lab.end_kernels()
+    return open_notebook
 
 
 @pytest.fixture

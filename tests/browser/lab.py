@@ -17,7 +17,7 @@ from urllib.parse import quote
 import nbformat
 import psutil
 
-from tests.conftest import wait_until
+from tests.conftest import DEADLINE, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -159,6 +159,6 @@ def _reach(process: subprocess.Popen[bytes], folder: Path, runtime: Path, log: P
         # It is written after the port is open; a connection waits for the rest.
         return file.exists() and file.read_text().endswith("}")
 
-    wait_until(answers, f"JupyterLab starts: {log}")
+    wait_until(answers, f"JupyterLab starts: {log}", 2 * DEADLINE)
     told = json.loads(file.read_text())
     return Lab(told["url"], told["token"], folder, runtime)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import nbformat
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Dialog, Locator, Page
 
 from tests.browser.lab import Lab
 
@@ -15,6 +17,33 @@ PATIENCE = 60_000
 """Milliseconds after which a wait gives up."""
 
 _PANEL = "window.jupyterapp.shell.currentWidget"
+
+
+def close_all(page: Page) -> None:
+    """Close all that is open in a page of JupyterLab, saved or not, and its left sidebar."""
+    page.evaluate(
+        """() => {
+            const { shell } = window.jupyterapp;
+            for (const widget of [...shell.widgets('main')]) widget.dispose();
+            shell.collapseLeft();
+        }"""
+    )
+
+
+@contextmanager
+def dialogs(page: Page) -> Iterator[list[str]]:
+    """Collect what a page asks or tells people in dialogs of the browser while the block runs."""
+    said: list[str] = []
+
+    def note(dialog: Dialog) -> None:
+        said.append(dialog.message)
+        dialog.dismiss()
+
+    page.on("dialog", note)
+    try:
+        yield said
+    finally:
+        page.remove_listener("dialog", note)
 
 
 class Notebook:
@@ -37,8 +66,27 @@ class Notebook:
     def open(self, kernel: bool = True) -> Notebook:
         """Load the page, anew if it is open, and wait until the kernel answers if it has one."""
         self.page.goto(self._address)
+        return self._wait_until_ready(kernel)
+
+    def show(self) -> Notebook:
+        """Open it as `open` does, but in the page as it is, in the place of all that is open there.
+
+        That takes far less time than to load the page, which is done if it is not the server's.
+        """
+        if not self.page.url.startswith(self.lab.url):
+            return self.open()
+        close_all(self.page)
+        self.page.evaluate(
+            "path => { window.jupyterapp.commands.execute('docmanager:open', {path}); }",
+            self.path.name,
+        )
+        return self._wait_until_ready(kernel=True)
+
+    def _wait_until_ready(self, kernel: bool) -> Notebook:
         self.page.wait_for_function(
-            f"window.jupyterapp && {_PANEL} && {_PANEL}.context && {_PANEL}.context.isReady",
+            f"path => window.jupyterapp && {_PANEL}?.context?.isReady"
+            f" && {_PANEL}.context.path === path",
+            arg=self.path.name,
             timeout=PATIENCE,
         )
         self.page.evaluate(f"() => {_PANEL}.revealed")

@@ -16,7 +16,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import OpenNotebook
 from tests.browser.dashboard import PATIENCE, Dashboard
-from tests.browser.notebook import Notebook
+from tests.browser.notebook import Notebook, dialogs
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import CommandLine
 
@@ -157,19 +157,18 @@ except ValueError:
     pass
 """
     opened = notebook(set_up, hostile)
-    dialogs: list[str] = []
-    opened.page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
-    opened.run(0, 1)
-    panel = Panel(opened.page)
-    panel.wait_for_state(opened.path.name, "idle")
-    panel.entry(opened.path.name).get_by_role(
-        "button", name="Open the dashboard", exact=True
-    ).click()
-    dashboard = Dashboard(opened.page.locator(".jp-MainAreaWidget .psnb-dashboard").first)
-    dashboard.wait_for_text(HOSTILE)
-    dashboard.open_sections()
-    assert opened.page.locator(".psnb-dashboard img, #psnb-panel img").count() == 0
-    assert dialogs == []
+    with dialogs(opened.page) as asked:
+        opened.run(0, 1)
+        panel = Panel(opened.page)
+        panel.wait_for_state(opened.path.name, "idle")
+        panel.entry(opened.path.name).get_by_role(
+            "button", name="Open the dashboard", exact=True
+        ).click()
+        dashboard = Dashboard(opened.page.locator(".jp-MainAreaWidget .psnb-dashboard").first)
+        dashboard.wait_for_text(HOSTILE)
+        dashboard.open_sections()
+        assert opened.page.locator(".psnb-dashboard img, #psnb-panel img").count() == 0
+    assert asked == []
 
 
 SCRIPT = """

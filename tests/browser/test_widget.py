@@ -17,6 +17,7 @@ from playwright.sync_api import expect
 
 from tests.browser.conftest import OpenNotebook
 from tests.browser.dashboard import PATIENCE, Dashboard
+from tests.browser.notebook import dialogs
 from tests.conftest import wait_until
 
 pytestmark = pytest.mark.slow
@@ -103,9 +104,7 @@ coordinator
 """,
         "strategy.close()",
     )
-    asked: list[str] = []
-    opened.page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
-    with worker_named(HOSTILE, cluster):
+    with dialogs(opened.page) as asked, worker_named(HOSTILE, cluster):
         opened.run(0, 1)
         widget = Dashboard(opened.output(1))
         widget.wait_for_text("ValueError")
@@ -116,7 +115,7 @@ coordinator
         opened.run(2)
         expect(opened.output(1)).to_contain_text("closed", timeout=PATIENCE)
         expect(opened.output(1)).to_contain_text(f"ValueError: {HOSTILE}")
-    assert opened.page.locator("img[src='x']").count() == 0
+        assert opened.page.locator("img[src='x']").count() == 0
     assert asked == []
 
 

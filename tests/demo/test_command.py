@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from distributed import Client
 
+import psnb.cluster
 from psnb import cli
 from psnb.demo.plot import Point, write_learning_curve
 
@@ -39,7 +41,7 @@ def test_the_demo_reaches_an_auc_of_080_and_resumes_where_it_ended(tmp_path: Pat
     assert (Path(checkpoint[1]) / "manifest.json").exists()
     assert (tmp_path / "learning-curve.png").read_bytes().startswith(PNG)
 
-    second = demo(tmp_path)
+    second = demo(tmp_path, "--workers", "1")
     assert second.returncode == 0, second.stderr
     assert "511 of 511 steps are done" in second.stdout
     assert _auc(second.stdout) == auc
@@ -52,12 +54,14 @@ def _auc(output: str) -> float:
 
 
 @pytest.mark.slow
-def test_the_demo_says_that_a_checkpoint_is_of_another_batch_size(tmp_path: Path) -> None:
-    options = ("--workers", "1", "--batch-size")
-    assert demo(tmp_path, *options, "65536").returncode == 0
-    second = demo(tmp_path, *options, "32768")
-    assert second.returncode == 1
-    assert "--batch-size 65536" in second.stderr
+def test_the_demo_says_that_a_checkpoint_is_of_another_batch_size(
+    cluster: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scheduler = ("--scheduler", cluster.scheduler.address)
+    options = ("demo", "--checkpoint-dir", str(tmp_path), *scheduler, "--batch-size")
+    assert cli.main([*options, "65536"]) == 0
+    assert cli.main([*options, "32768"]) == 1
+    assert "--batch-size 65536" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -82,8 +86,9 @@ def test_options_that_make_no_sense_are_refused(
 
 @pytest.mark.slow
 def test_a_scheduler_that_is_not_there_is_an_error_without_a_traceback(
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(psnb.cluster, "CONNECT_TIMEOUT", 0.5)
     assert cli.main(["demo", "--scheduler", "tcp://127.0.0.1:1"]) == 1
     assert "no Dask scheduler answers at 'tcp://127.0.0.1:1'" in capsys.readouterr().err
 

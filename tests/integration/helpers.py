@@ -191,6 +191,15 @@ def wait_until_ready(coordinator: psnb.ClusterCoordinator, *names: str) -> None:
     )
 
 
+def wait_until_gone(coordinator: psnb.ClusterCoordinator, *names: str) -> None:
+    """Wait until these workers have left in the coordinator's eyes, too, and get no closure."""
+    gone = {EventKind.WORKER_RETIRED, EventKind.WORKER_LOST}
+    wait_until(
+        lambda: all(gone & set(kinds_of(coordinator, name)) for name in names),
+        f"workers {', '.join(names)} are gone",
+    )
+
+
 def worker_name() -> str:
     """Return where it runs; a closure."""
     return psnb.worker_context().worker_name

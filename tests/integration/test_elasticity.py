@@ -15,7 +15,15 @@ from distributed import Client
 import psnb
 from psnb import EventKind, errors
 from tests.conftest import DEADLINE, wait_until
-from tests.integration.helpers import CommandLine, Steps, address_of, kinds_of, state_of
+from tests.integration.helpers import (
+    CommandLine,
+    Steps,
+    address_of,
+    kinds_of,
+    state_of,
+    wait_until_gone,
+    wait_until_ready,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -159,8 +167,10 @@ def test_work_without_any_worker_fails_after_the_worker_timeout_and_goes_on_late
     with psnb.ParameterServerStrategy(fragile) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy, worker_timeout=1)
         coordinator.schedule(lambda: None).fetch(DEADLINE)
+        wait_until_ready(coordinator, "worker-0", "worker-1")
         fragile.cluster.scale(1)
         wait_until(lambda: strategy.num_workers == 0, "all workers have left")
+        wait_until_gone(coordinator, "worker-0", "worker-1")
         remotes = [coordinator.schedule(lambda: 3) for _ in range(2)]
         with pytest.raises(errors.WorkerLostError, match="no worker for 1 s"):
             coordinator.join(DEADLINE)

@@ -17,6 +17,7 @@ import psnb
 from psnb import errors
 from psnb.cluster import identity
 from tests.conftest import DEADLINE, wait_until
+from tests.integration.helpers import wait_until_gone, wait_until_ready
 
 pytestmark = pytest.mark.slow
 
@@ -112,8 +113,10 @@ def test_work_waits_until_a_worker_joins(fragile: Client) -> None:
     with psnb.ParameterServerStrategy(fragile) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         coordinator.schedule(lambda: None).fetch(DEADLINE)
+        wait_until_ready(coordinator, "worker-0", "worker-1")
         fragile.cluster.scale(1)  # the server alone
         wait_until(lambda: strategy.num_workers == 0, "both workers are gone")
+        wait_until_gone(coordinator, "worker-0", "worker-1")
         remote = coordinator.schedule(lambda: 3)
         with pytest.raises(TimeoutError):
             remote.fetch(timeout=0.5)
