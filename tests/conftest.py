@@ -52,15 +52,14 @@ def _no_thread_of_psnb_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _forked_workers() -> Iterator[None]:
-    """Fork the processes of local clusters from one that has imported Dask and numba, as Dask can.
+    """Fork the processes of local clusters from one that has imported all they need, as Dask can.
 
-    Users' are not: each imports all of it anew, for a second, and tests start hundreds. psnb itself
-    is imported by each here, too. The demo, the README's code, notebooks and clusters from the
-    command line start their processes as users do.
+    Users' are not: each imports all of it anew, for seconds, and tests start hundreds. The demo,
+    the README's code, notebooks and clusters from the command line start theirs as users do.
     """
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
         context = get_mp_context()  # the first call sets what Dask wants to be imported
-        context.set_forkserver_preload(["distributed.nanny", "numba"])
+        context.set_forkserver_preload(["distributed.nanny", "psnb.runtime.plugin"])
         yield
 
 

@@ -12,6 +12,7 @@ of the shard was told, so that the shard can say how stale it is.
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -211,6 +212,15 @@ class _Writer:
 
 
 _writer = _Writer()
+
+
+def _begin_anew() -> None:
+    """Give a forked process a name of its own: servers drop what has come under a name before."""
+    global _writer
+    _writer = _Writer()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _kept(value: Any) -> Any:
