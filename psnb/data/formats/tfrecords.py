@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from psnb.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS, Chunk
-from psnb.data.formats.crc import word
 from psnb.data.formats.example import parse_parts
 from psnb.data.formats.features import Feature, check_features
 from psnb.data.formats.files import INFER, check_compression
@@ -24,6 +23,7 @@ from psnb.data.formats.record_kernels import (
     gather,
 )
 from psnb.data.formats.window import Window, window_on
+from psnb.data.formats.words import word_at
 from psnb.data.ragged import Ragged
 from psnb.errors import DatasetError
 
@@ -125,7 +125,7 @@ def _corrupt(window: Window, place: Place, number: int, why: int) -> DatasetErro
 
 def _cut(window: Window, place: Place, number: int) -> DatasetError:
     size = window.data.size
-    needs = f"{int(word(window.data, 0)) + HEADER + FOOTER} bytes" if size >= 8 else "a header"
+    needs = f"{int(word_at(window.data, 0)) + HEADER + FOOTER} bytes" if size >= 8 else "a header"
     return place.error(
         "record", number, window.offset, f"cut short: {size} bytes are left of {needs}"
     )
