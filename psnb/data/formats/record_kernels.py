@@ -43,14 +43,3 @@ def find_records(data, starts, ends):  # type: ignore[no-untyped-def]
         ends[count] = stop
         at = stop + FOOTER
     return starts.size, at, 0
-
-
-@njit(cache=True, nogil=True)
-def gather(data, starts, ends, out):  # type: ignore[no-untyped-def]
-    """Copy parts of ``data`` into ``out``, one after the other."""
-    at = 0
-    for i in range(starts.size):
-        begin, size = starts[i], ends[i] - starts[i]
-        for j in range(size):
-            out[np.uint64(at + j)] = data[np.uint64(begin + j)]
-        at += size

@@ -20,11 +20,11 @@ from psnb.data.formats.record_kernels import (
     FOOTER,
     HEADER,
     find_records,
-    gather,
 )
 from psnb.data.formats.window import Window, window_on
 from psnb.data.formats.words import word_at
 from psnb.data.ragged import Ragged
+from psnb.data.rows import rows_of
 from psnb.errors import DatasetError
 
 _GZIP = b"\x1f\x8b"
@@ -110,9 +110,7 @@ class TFRecords:
             return parse_parts(data, starts, ends, self.features)
         offsets = np.zeros(len(starts) + 1, np.int64)
         np.cumsum(ends - starts, out=offsets[1:])
-        values = np.empty(offsets[-1], np.uint8)
-        gather(data, starts, ends, values)
-        return Ragged(values, offsets), len(starts), None
+        return Ragged(rows_of(data, starts, ends - starts), offsets), len(starts), None
 
 
 def _corrupt(window: Window, place: Place, number: int, why: int) -> DatasetError:
