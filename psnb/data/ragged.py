@@ -11,6 +11,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from psnb.data.rows import rows_of
 from psnb.errors import DatasetError
 
 
@@ -155,10 +156,7 @@ class Ragged:
         places = np.asarray(indices, np.int64)
         starts = self._offsets[:-1][places]
         lengths = self._offsets[1:][places] - starts
-        offsets = _offsets(lengths)
-        # Each value's place: its place in the result, moved by what its row is moved.
-        source = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-        return Ragged._trusted(self._values[source], offsets)
+        return Ragged._trusted(rows_of(self._values, starts, lengths), _offsets(lengths))
 
     def pad(self, length: int | None = None, value: Any = 0) -> np.ndarray:
         """Return an array ``(n, length, ...)`` whose rows are filled up with a value.

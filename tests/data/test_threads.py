@@ -93,6 +93,21 @@ def test_a_prefetch_reads_as_far_as_its_buffer_and_no_further() -> None:
         assert len(read) == 4
 
 
+def test_a_prefetch_hands_over_what_there_is_while_the_next_takes_long() -> None:
+    release = threading.Event()
+
+    def numbers() -> Iterator[int]:
+        yield 0
+        assert release.wait(DEADLINE)
+        yield 1
+
+    with D.from_generator(numbers).prefetch(3).iterator() as iterator:
+        assert next(iterator) == 0
+        assert not release.is_set()
+        release.set()
+        assert list(iterator) == [1]
+
+
 def test_closing_does_not_wait_for_ever_for_a_consumer_or_a_full_buffer() -> None:
     iterator = D.range(100).prefetch(1).iterator()
     next(iterator)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from psnb.data.formats.words import word_at
+
 _REFLECTED = 0x82F63B78
 
 
@@ -31,20 +33,6 @@ _BYTE, _ONES, _MASK = np.uint64(0xFF), np.uint64(0xFFFFFFFF), np.uint64(0xA282EA
 
 
 @njit(cache=True, nogil=True, inline="always")
-def word(data, at):  # type: ignore[no-untyped-def]
-    """Return the eight bytes at a position as a little-endian number."""
-    value = np.uint64(data[np.uint64(at)])
-    value |= np.uint64(data[np.uint64(at + 1)]) << np.uint64(8)
-    value |= np.uint64(data[np.uint64(at + 2)]) << np.uint64(16)
-    value |= np.uint64(data[np.uint64(at + 3)]) << np.uint64(24)
-    value |= np.uint64(data[np.uint64(at + 4)]) << np.uint64(32)
-    value |= np.uint64(data[np.uint64(at + 5)]) << np.uint64(40)
-    value |= np.uint64(data[np.uint64(at + 6)]) << np.uint64(48)
-    value |= np.uint64(data[np.uint64(at + 7)]) << np.uint64(56)
-    return value
-
-
-@njit(cache=True, nogil=True, inline="always")
 def half_word(data, at):  # type: ignore[no-untyped-def]
     """Return the four bytes at a position as a little-endian number."""
     value = np.uint64(data[np.uint64(at)])
@@ -60,7 +48,7 @@ def masked_crc(data, start, stop):  # type: ignore[no-untyped-def]
     crc = _ONES
     at = start
     while at + 8 <= stop:
-        x = word(data, at) ^ crc
+        x = word_at(data, at) ^ crc
         crc = (
             _TABLES[np.uint64(1792) + (x & _BYTE)]
             ^ _TABLES[np.uint64(1536) + ((x >> np.uint64(8)) & _BYTE)]

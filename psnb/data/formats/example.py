@@ -14,6 +14,7 @@ import numpy as np
 from psnb.data.formats import example_kernels as kernels
 from psnb.data.formats.features import NAMES, Feature, FixedLen, VarLen, check_features
 from psnb.data.formats.wire import BYTES, FLOATS, INTEGERS, MALFORMED, varints
+from psnb.data.formats.words import WORD
 from psnb.data.ragged import Ragged
 from psnb.errors import ConfigurationError, DatasetError
 
@@ -107,7 +108,7 @@ class Layout:
 
     def __init__(self, features: Mapping[str, Feature]):
         names = [name.encode() for name in features]
-        self.names = np.frombuffer(b"".join(names), np.uint8)
+        self.names = np.frombuffer(b"".join(names) + bytes(WORD), np.uint8)
         self.offsets = np.zeros(len(names) + 1, np.int64)
         np.cumsum([len(name) for name in names], out=self.offsets[1:])
         self.kinds, self.sizes, self.places, self.optional = np.empty((4, len(names)), np.int64)

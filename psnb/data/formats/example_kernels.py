@@ -23,12 +23,15 @@ from psnb.data.formats.wire import (
     list_of,
     packed_floats,
     packed_integers,
+    short_varint,
     strings,
 )
+from psnb.data.formats.words import WORD, word_at
 
 MISSING = -2
 """In place of a number of values: there is no such feature, or it holds nothing."""
 
+_ONE, _FOUR_BYTES, _SIX_BYTES = np.uint64(1), np.uint64(2**32 - 1), np.uint64(2**48 - 1)
 _FIRST, _SECOND = 1 << 3 | LENGTH, 2 << 3 | LENGTH
 
 OTHER_KIND = -8
@@ -44,31 +47,6 @@ def _is_name(data, start, stop, names, offsets, feature):  # type: ignore[no-unt
         if data[start + i] != names[begin + i]:
             return False
     return True
-
-
-@njit(cache=True, nogil=True)
-def _usual(data, at, stop, names, begin, end, kind):  # type: ignore[no-untyped-def]
-    """Return where the packed values of an entry begin that is laid out as nearly all are.
-
-    That is: name, then value, nothing else, no length above 127. -1 if it is another, also one of
-    another name or kind than these.
-    """
-    size = end - begin
-    if size > 127 or stop - at < size + 8 or data[at] != _FIRST or data[at + 1] != size:
-        return -1
-    at += 2
-    for i in range(size):
-        if data[at + i] != names[begin + i]:
-            return -1
-    at += size
-    left = stop - at
-    if left > 127 or data[at] != _SECOND or data[at + 1] != left - 2:
-        return -1
-    if data[at + 2] != kind << 3 | LENGTH or data[at + 3] != left - 4:
-        return -1
-    if data[at + 4] != _FIRST or data[at + 5] != left - 6:
-        return -1
-    return at + 6
 
 
 @njit(cache=True, nogil=True)
@@ -92,7 +70,8 @@ def parse_messages(  # type: ignore[no-untyped-def]
     data : array of uint8
         The messages, in ``starts[i]:ends[i]``.
     names, offsets : arrays of uint8 and int64
-        The names of the features wanted, one after the other, and where each begins.
+        The names of the features wanted, one after the other, and where each begins; eight bytes
+        more than that.
     kinds, sizes : arrays of int64
         The features' kinds, and how many values they must have; -1 if any number.
     places : array of int64
@@ -120,39 +99,58 @@ def parse_messages(  # type: ignore[no-untyped-def]
     # Messages of one file mostly have the same fields in the same order: what came next after the
     # fields before is looked for first.
     guesses = np.zeros(features + 1, np.int64)
+    last = data.size - 18  # of positions where all words of such an entry are in the data
     for i in range(starts.size):
         found[:] = MISSING
         met = 0
-        at, stop = starts[i], ends[i]
-        while at < stop:
-            number, wire, outer, at = field(data, at, stop)
+        at, bottom = starts[i], ends[i]
+        while at < bottom:
+            number, wire, outer, at = field(data, at, bottom)
             if at < 0:
                 return i, -1, MALFORMED
             if number != 1 or wire != LENGTH:
                 continue
             while outer < at:
+                feature = guesses[met]
+                kind, size = kinds[feature], sizes[feature]
+                begin, length = offsets[feature], offsets[feature + 1] - offsets[feature]
+                if size >= 0 and kind != BYTES and outer + length <= last:
+                    # Laid out as nearly all are: name, then value, packed, no length above 127.
+                    head = np.int64(word_at(data, outer) & _FOUR_BYTES)
+                    end = outer + 2 + ((head >> 8) & 255)
+                    inner = outer + 4 + length
+                    left = end - inner
+                    head ^= _FIRST | _FIRST << 16 | length << 24
+                    if head & ~0x7F00 == 0 and end <= at and left >= 6:
+                        tail = np.int64(word_at(data, inner) & _SIX_BYTES)
+                        tail ^= _SECOND | (kind << 3 | LENGTH) << 16 | _FIRST << 32
+                        same = tail == (left - 2) << 8 | (left - 4) << 24 | (left - 6) << 40
+                        for k in range(0, length, WORD):
+                            differs = word_at(data, outer + 4 + k) ^ word_at(names, begin + k)
+                            if length - k < WORD:
+                                differs &= (_ONE << np.uint64(8 * (length - k))) - _ONE
+                            same &= differs == 0
+                        if same:
+                            content, start = inner + 6, places[feature] + i * size
+                            if kind == FLOATS:
+                                stop = packed_floats(data, content, end, bits, start, start + size)
+                            else:
+                                value, width = short_varint(word_at(data, content))
+                                if size == 1 and width == end - content and width <= WORD:
+                                    numbers[start] = value
+                                    stop = start + 1
+                                else:
+                                    stop = packed_integers(
+                                        data, content, end, numbers, start, start + size
+                                    )
+                            found[feature] = stop - start if stop >= 0 else MALFORMED
+                            met, outer = min(met + 1, features), end
+                            continue
                 number, wire, inner, outer = field(data, outer, at)
                 if outer < 0:
                     return i, -1, MALFORMED
                 if number != 1 or wire != LENGTH:
                     continue
-                feature = guesses[met]
-                kind, size = kinds[feature], sizes[feature]
-                if size >= 0 and kind != BYTES:
-                    content = _usual(
-                        data, inner, outer, names, offsets[feature], offsets[feature + 1], kind
-                    )
-                    if content >= 0:
-                        start = places[feature] + i * size
-                        if kind == INTEGERS:
-                            end = packed_integers(
-                                data, content, outer, numbers, start, start + size
-                            )
-                        else:
-                            end = packed_floats(data, content, outer, bits, start, start + size)
-                        found[feature] = end - start if end >= 0 else MALFORMED
-                        met = min(met + 1, features)
-                        continue
                 key_start, key_stop, value_start, value_stop = inner, inner, inner, inner
                 while inner < outer:
                     number, wire, content, inner = field(data, inner, outer)

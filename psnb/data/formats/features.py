@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -71,12 +72,12 @@ class FixedLen:
                     f"a feature's default is {self.default!r}: not {self.dtype} of shape {shape}"
                 ) from error
 
-    @property
+    @cached_property
     def kind(self) -> int:
         """The kind of list that holds it."""
         return _kind_of(self.dtype)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The number of values of an example."""
         return prod(self.shape)
@@ -111,7 +112,7 @@ class VarLen:
     def __post_init__(self) -> None:
         _kind_of(self.dtype)
 
-    @property
+    @cached_property
     def kind(self) -> int:
         """The kind of list that holds it."""
         return _kind_of(self.dtype)

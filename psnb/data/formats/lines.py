@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,11 +10,10 @@ import numpy as np
 
 from psnb.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS
 from psnb.data.formats.files import compression_of, size_of
+from psnb.data.formats.line_kernels import NEWLINE, RETURN, cut_lines
 from psnb.data.formats.place import Place
 from psnb.data.formats.window import Window, window_on
 from psnb.errors import DatasetError
-
-NEWLINE, RETURN = 10, 13
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -68,28 +68,24 @@ def lines_of(window: Window, place: Place, end: int | None = None) -> Iterator[L
     first = place.first
     while end is None or window.offset < end:
         window.fill()
-        ends = np.flatnonzero(window.data[:CHUNK_BYTES] == NEWLINE)[:CHUNK_RECORDS]
-        while not ends.size:
+        limit = sys.maxsize if end is None else end - window.offset
+        data = window.data[:CHUNK_BYTES]
+        starts, ends = np.empty((2, CHUNK_RECORDS), np.int64)
+        count, size = cut_lines(data, limit, starts, ends)
+        while not count:
             # A single line that is longer than that, or the last one.
-            ends = np.flatnonzero(window.data == NEWLINE)[:1]
-            if not ends.size and not window.more():
+            data = window.data
+            count, size = cut_lines(data, limit, starts[:1], ends[:1])
+            if not count and not window.more():
                 break
-        size = int(ends[-1]) + 1 if ends.size else window.data.size
-        if size == 0:
-            return
-        if not ends.size:
-            ends = np.array([size])
-        starts = np.zeros_like(ends)
-        starts[1:] = ends[:-1] + 1
-        if end is not None:
-            starts = starts[: np.searchsorted(starts, end - window.offset)]
-            ends = ends[: len(starts)]
-            size = min(size, int(ends[-1]) + 1)
-        data = window.data[:size]
-        before = data[np.maximum(ends - 1, 0)]
-        stripped = ends - ((before == RETURN) & (ends > starts))
-        yield Lines(data, starts, stripped, first, window.offset, place)
-        first += len(starts)
+        if not count:
+            size = data.size
+            if size == 0:
+                return
+            count, starts[0] = 1, 0
+            ends[0] = size - int(data[-1] == RETURN)
+        yield Lines(data[:size], starts[:count], ends[:count], first, window.offset, place)
+        first += count
         window.skip(size)
 
 

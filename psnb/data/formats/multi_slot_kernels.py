@@ -6,6 +6,8 @@ import numpy as np
 from numba import njit
 
 from psnb.data.formats.numbers import OK, UNKNOWN, is_space, read_float, read_unsigned
+from psnb.data.formats.short_numbers import short_float, short_unsigned
+from psnb.data.formats.words import WORD, word_at
 
 _ZERO, _NINE = np.uint64(48), np.uint64(9)
 
@@ -54,6 +56,7 @@ def parse_lines(  # type: ignore[no-untyped-def]
     """
     totals[:] = 0
     number, real, left = 0, 0, 0
+    last = data.size - 2 * WORD
     for i in range(starts.size):
         at, stop = starts[i], ends[i]
         if _skip(data, at, stop) == stop:
@@ -83,6 +86,13 @@ def parse_lines(  # type: ignore[no-untyped-def]
                     at = _skip(data, at, stop)
                     if at == stop:
                         return i, slot, begin, FEW_VALUES, left
+                    if at <= last:
+                        value, size = short_float(word_at(data, at), word_at(data, at + WORD))
+                        if size > 0:
+                            floats[real] = value
+                            real += 1
+                            at += size
+                            continue
                     begin_value = at
                     value, at, wrong = read_float(data, at, stop)
                     if wrong == UNKNOWN:
@@ -98,6 +108,13 @@ def parse_lines(  # type: ignore[no-untyped-def]
                     at = _skip(data, at, stop)
                     if at == stop:
                         return i, slot, begin, FEW_VALUES, left
+                    if at <= last:
+                        id_, size = short_unsigned(word_at(data, at), word_at(data, at + WORD))
+                        if size > 0:
+                            numbers[number] = id_
+                            number += 1
+                            at += size
+                            continue
                     begin_value = at
                     value, at, wrong = read_unsigned(data, at, stop)
                     if wrong != OK:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from psnb.data.formats.crc import half_word, masked_crc, word
+from psnb.data.formats.crc import half_word, masked_crc
+from psnb.data.formats.words import word_at
 
 HEADER, FOOTER = 12, 4
 
@@ -31,7 +32,7 @@ def find_records(data, starts, ends):  # type: ignore[no-untyped-def]
             return count, at, CUT
         if masked_crc(data, at, at + 8) != half_word(data, at + 8):
             return count, at, BAD_LENGTH
-        length = word(data, at)
+        length = word_at(data, at)
         if left < HEADER + FOOTER or length > np.uint64(left - HEADER - FOOTER):
             return count, at, CUT
         start = at + HEADER
@@ -42,13 +43,3 @@ def find_records(data, starts, ends):  # type: ignore[no-untyped-def]
         ends[count] = stop
         at = stop + FOOTER
     return starts.size, at, 0
-
-
-@njit(cache=True, nogil=True)
-def gather(data, starts, ends, out):  # type: ignore[no-untyped-def]
-    """Copy parts of ``data`` into ``out``, one after the other."""
-    at = 0
-    for i in range(starts.size):
-        for j in range(starts[i], ends[i]):
-            out[at] = data[j]
-            at += 1

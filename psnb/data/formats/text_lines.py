@@ -10,7 +10,8 @@ import numpy as np
 
 from psnb.data.formats.chunk import Chunk
 from psnb.data.formats.files import INFER, check_compression
-from psnb.data.formats.lines import NEWLINE, RETURN, Lines, line_splits, read_lines
+from psnb.data.formats.line_kernels import NEWLINE, RETURN
+from psnb.data.formats.lines import Lines, line_splits, read_lines
 from psnb.errors import ConfigurationError
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from psnb.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS, Chunk
-from psnb.data.formats.crc import word
 from psnb.data.formats.example import parse_parts
 from psnb.data.formats.features import Feature, check_features
 from psnb.data.formats.files import INFER, check_compression
@@ -21,10 +20,11 @@ from psnb.data.formats.record_kernels import (
     FOOTER,
     HEADER,
     find_records,
-    gather,
 )
 from psnb.data.formats.window import Window, window_on
+from psnb.data.formats.words import word_at
 from psnb.data.ragged import Ragged
+from psnb.data.rows import rows_of
 from psnb.errors import DatasetError
 
 _GZIP = b"\x1f\x8b"
@@ -110,9 +110,7 @@ class TFRecords:
             return parse_parts(data, starts, ends, self.features)
         offsets = np.zeros(len(starts) + 1, np.int64)
         np.cumsum(ends - starts, out=offsets[1:])
-        values = np.empty(offsets[-1], np.uint8)
-        gather(data, starts, ends, values)
-        return Ragged(values, offsets), len(starts), None
+        return Ragged(rows_of(data, starts, ends - starts), offsets), len(starts), None
 
 
 def _corrupt(window: Window, place: Place, number: int, why: int) -> DatasetError:
@@ -125,7 +123,7 @@ def _corrupt(window: Window, place: Place, number: int, why: int) -> DatasetErro
 
 def _cut(window: Window, place: Place, number: int) -> DatasetError:
     size = window.data.size
-    needs = f"{int(word(window.data, 0)) + HEADER + FOOTER} bytes" if size >= 8 else "a header"
+    needs = f"{int(word_at(window.data, 0)) + HEADER + FOOTER} bytes" if size >= 8 else "a header"
     return place.error(
         "record", number, window.offset, f"cut short: {size} bytes are left of {needs}"
     )

@@ -18,6 +18,7 @@ import numpy as np
 from numba import njit
 
 from psnb.data.formats.crc import half_word
+from psnb.data.formats.words import zeros_below
 
 BYTES, FLOATS, INTEGERS = 1, 2, 3
 """The kinds of lists, by their field in a ``Feature``; 0 where there is none."""
@@ -28,7 +29,7 @@ MALFORMED = -1
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 """Wire types: how a field's content is written."""
 
-_LOW, _HIGH, _SEVEN = np.uint64(0x7F), np.uint64(0x80), np.uint64(7)
+_LOW, _HIGH, _SEVEN, _ONE = np.uint64(0x7F), np.uint64(0x80), np.uint64(7), np.uint64(1)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -46,6 +47,20 @@ def varint(data, at, stop):  # type: ignore[no-untyped-def]
         if shift > np.uint64(63):
             break
     return value, MALFORMED
+
+
+@njit(cache=True, nogil=True, inline="always")
+def short_varint(word):  # type: ignore[no-untyped-def]
+    """Return the number (int64) at the begin of a word, and how many bytes it takes; 9 if more."""
+    ends = ~word & np.uint64(0x8080808080808080)
+    # What is behind it goes, as do the highest bits; then seven bits each move together.
+    word &= ((ends & (~ends + _ONE)) << _ONE) - _ONE
+    word = (word & np.uint64(0x007F007F007F007F)) | ((word & np.uint64(0x7F007F007F007F00)) >> _ONE)
+    word = (word & np.uint64(0x00003FFF00003FFF)) | (
+        (word & np.uint64(0x3FFF00003FFF0000)) >> np.uint64(2)
+    )
+    word = (word & np.uint64(0x0FFFFFFF)) | ((word & np.uint64(0x0FFFFFFF00000000)) >> np.uint64(4))
+    return np.int64(word), np.int64(zeros_below(ends) >> np.uint64(3)) + 1
 
 
 @njit(cache=True, nogil=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
+from collections import deque
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import ClassVar, NamedTuple
 
 from psnb.data.block import BLOCK, Block
@@ -20,6 +20,9 @@ from psnb.errors import DatasetError
 
 JOIN_TIMEOUT = 5.0
 """Seconds that closing waits for the thread, which may be in a function of the user's."""
+
+PATIENCE = 0.001
+"""Seconds that a reader that found nothing lets elements be made, unless the buffer is full."""
 
 _DOUBLED_UP_TO = 2048
 _LARGE = 8
@@ -72,7 +75,7 @@ class Autotuner:
         self._tuned, self._was_full = buffer_size == AUTOTUNE, False
 
     def taken(self, there: int) -> None:
-        """Note that an element is taken while so many are there."""
+        """Note that an element is taken while so many are there; 0 if it was waited for."""
         if not self._tuned:
             return
         if there >= self.limit:
@@ -83,56 +86,81 @@ class Autotuner:
 
 
 class _Channel:
-    """What the thread and the reader share."""
+    """What the thread and the reader share.
+
+    Neither takes a lock while both have something to do. To wake a thread for each element would
+    take longer than to make many a batch: a reader that found nothing lets some be made first, and
+    a large buffer that was full is filled again when half of it is free.
+    """
 
     def __init__(self, buffer_size: int) -> None:
-        self._items: SimpleQueue[_Item | None] = SimpleQueue()
-        # Over all below. Nothing is read or waited for while it is held, but for room.
-        self._changed = threading.Condition()
-        self._count = 0
+        self._items: deque[_Item] = deque()
+        self._made = 0  # only the thread changes it
+        self._taken = 0  # only the reader changes it
         self._tuner = Autotuner(buffer_size)
+        # To wait for the other, and to change what follows. Nothing is read while it is held.
+        self._changed = threading.Condition()
+        self._full = False  # the thread waits
+        self._eager = False  # the reader waits for whatever comes
         self._closed = False
 
     def room(self) -> int:
-        """Wait for room; returns 0 when the channel is closed.
-
-        In a large buffer that is full, until half of it is free: to wake a thread for each element
-        would take longer than many a batch.
-        """
-        with self._changed:
-            if self._count >= self._tuner.limit:
+        """Wait for room; returns 0 when the channel is closed."""
+        if self._count() >= self._tuner.limit:
+            with self._changed:
+                self._full = True
+                self._changed.notify_all()
                 self._changed.wait_for(lambda: self._closed or self._worth_it())
-            return 0 if self._closed else self._tuner.limit - self._count
+                self._full = False
+        return 0 if self._closed else self._tuner.limit - self._count()
 
     def put(self, item: _Item) -> None:
         """Hand over."""
-        with self._changed:
-            self._count += item.size
-        self._items.put(item)
+        self._made += item.size
+        self._items.append(item)
+        if self._eager or item.block is None:
+            with self._changed:
+                self._changed.notify_all()
 
     def get(self) -> _Item | None:
         """Wait for the next item; returns None when the channel is closed."""
-        there = self._count
-        item = self._items.get()
-        if item is None:
+        if not self._items:
+            self._tuner.taken(0)
+            self._wait()
+        if self._closed:
             return None
-        with self._changed:
-            self._tuner.taken(there)
-            self._count -= item.size
-            if self._worth_it():
-                self._changed.notify()
+        self._tuner.taken(self._count())
+        item = self._items.popleft()
+        self._taken += item.size
+        if self._full and self._worth_it():
+            with self._changed:
+                self._changed.notify_all()
         return item
+
+    def _wait(self) -> None:
+        with self._changed:
+            self._changed.wait_for(self._enough, PATIENCE)
+            self._eager = True
+            self._changed.wait_for(lambda: self._closed or self._items)
+            self._eager = False
+
+    def _enough(self) -> bool:
+        """Return whether no more will come until what is there is taken."""
+        ends = bool(self._items) and self._items[-1].block is None
+        return self._closed or ends or (self._full and bool(self._items))
+
+    def _count(self) -> int:
+        return self._made - self._taken
 
     def _worth_it(self) -> bool:
         limit = self._tuner.limit
-        return self._count <= (limit // 2 if limit >= _LARGE else limit - 1)
+        return self._count() <= (limit // 2 if limit >= _LARGE else limit - 1)
 
     def close(self) -> None:
         """Let nobody wait any more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._items.put(None)
 
 
 def _read(channel: _Channel, source: NodeIterator, ahead: int) -> None:

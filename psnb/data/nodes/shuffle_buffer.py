@@ -17,6 +17,7 @@ import numpy as np
 from psnb.data.block import BLOCK, Block, Column, Origin, concatenate, stack, take
 from psnb.data.context import Context
 from psnb.data.node import Node, NodeIterator, State
+from psnb.data.nodes.ragged_rows import RaggedRows
 from psnb.data.numbers import draw, draw_again
 from psnb.data.ragged import Ragged
 from psnb.data.reader import Reader
@@ -31,7 +32,7 @@ class _Store:
 
     def __init__(self) -> None:
         self._like: Block | None = None
-        self._columns: list[np.ndarray] = []
+        self._columns: list[np.ndarray | RaggedRows] = []
         self._capacity = 0
 
     def put(self, rows: np.ndarray, block: Block) -> None:
@@ -43,7 +44,7 @@ class _Store:
         columns = _columns(block)
         if self._like is None:
             self._like = block.part(0, 0)._replace(count=0)
-            self._columns = [_empty(column, 0) for column in columns]
+            self._columns = [_empty(column) for column in columns]
         elif block.nesting != self._like.nesting:
             # Perhaps in another order; if it is none of the kind, this says so.
             block = concatenate([self._like, block])
@@ -52,6 +53,11 @@ class _Store:
             self._like = self._like._replace(loose=True)
         self._reserve(int(rows.max()) + 1)
         for index, (column, new) in enumerate(zip(self._columns, columns, strict=True)):
+            if isinstance(column, RaggedRows):
+                if isinstance(new, Ragged) and column.fits(new):
+                    column.put(rows, new)
+                    continue
+                column = self._columns[index] = _as_objects(column)
             if column.dtype != object and new.dtype != column.dtype:
                 raise DatasetError(
                     f"shuffle: elements of different dtypes: {column.dtype} and {new.dtype}"
@@ -69,7 +75,10 @@ class _Store:
     def get(self, rows: np.ndarray) -> Block:
         """Return some rows."""
         assert self._like is not None  # nothing is got before something was put
-        found = [_filled(take(column, rows)) for column in self._columns]
+        found = [
+            column.take(rows) if isinstance(column, RaggedRows) else _filled(take(column, rows))
+            for column in self._columns
+        ]
         origin = self._like.origin and Origin(*found[-2:])  # type: ignore[arg-type]
         columns = found[:-2] if origin else found
         return Block(self._like.nesting, tuple(columns), len(rows), origin, self._like.loose)
@@ -77,7 +86,11 @@ class _Store:
     def _reserve(self, rows: int) -> None:
         if rows > self._capacity:
             self._capacity = max(rows, 2 * self._capacity, 256)
-            self._columns = [_grown(column, self._capacity) for column in self._columns]
+            for index, column in enumerate(self._columns):
+                if isinstance(column, RaggedRows):
+                    column.grow(self._capacity)
+                else:
+                    self._columns[index] = _grown(column, self._capacity)
 
 
 def _columns(block: Block) -> list[Column]:
@@ -88,10 +101,12 @@ def _unknown(count: int) -> Origin:
     return Origin(np.full(count, "not from a file", object), np.arange(count))
 
 
-def _empty(column: Column, rows: int) -> np.ndarray:
-    if isinstance(column, Ragged) or column.dtype.kind in "SU":
-        return np.empty(rows, object)
-    return np.empty((rows, *column.shape[1:]), column.dtype)
+def _empty(column: Column) -> np.ndarray | RaggedRows:
+    if isinstance(column, Ragged):
+        return RaggedRows(column)
+    if column.dtype.kind in "SU":
+        return np.empty(0, object)
+    return np.empty((0, *column.shape[1:]), column.dtype)
 
 
 def _grown(column: np.ndarray, rows: int) -> np.ndarray:
@@ -100,10 +115,11 @@ def _grown(column: np.ndarray, rows: int) -> np.ndarray:
     return grown
 
 
-def _as_objects(column: np.ndarray) -> np.ndarray:
+def _as_objects(column: np.ndarray | RaggedRows) -> np.ndarray:
     objects = np.empty(len(column), object)
-    for row in range(len(column)):
-        objects[row] = column[row].copy()
+    rows = column.take(np.arange(len(column))) if isinstance(column, RaggedRows) else column
+    for index, row in enumerate(rows):
+        objects[index] = row.copy()
     return objects
 
 

@@ -231,3 +231,16 @@ def test_mutated_messages_are_read_or_refused(edits: list[tuple[int, bytes]]) ->
 def test_any_bytes_are_read_or_refused(content: bytes) -> None:
     with suppress(DatasetError):
         parse(FEATURES, content, example({"d": content, "f": content}))
+
+
+def test_scalars_of_any_size_are_read_under_names_of_any_length() -> None:
+    numbers = [sign * 2**bits - less for bits in range(63) for sign in (1, -1) for less in (0, 1)]
+    names = ["a" * length + end for length in range(20) for end in "bc"]
+    messages = [
+        encode_example({name: numbers[(i + k) % len(numbers)] for k, name in enumerate(names)})
+        for i in range(len(numbers))
+    ]
+    records = Ragged.from_rows([np.frombuffer(message, np.uint8) for message in messages])
+    columns = parse_examples(records, {name: FixedLen((), "int64") for name in names})
+    for k, name in enumerate(names):
+        assert list(columns[name]) == [numbers[(i + k) % len(numbers)] for i in range(len(numbers))]

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from psnb.data import Dataset, Ragged
+from psnb.data.nodes.ragged_rows import RaggedRows
+
+rows = st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=8, max_size=8)
+
+
+def ragged(lists: list[Any], dtype: Any = np.int64) -> Ragged:
+    return Ragged.from_rows([np.array(each, dtype) for each in lists])
+
+
+@settings(deadline=None)  # the first call compiles
+@given(st.lists(st.tuples(st.permutations(range(8)), st.integers(1, 8), rows), max_size=8))
+def test_rows_are_what_was_put_there_last(puts: list[Any]) -> None:
+    store = RaggedRows(ragged([[0]]))
+    store.grow(5)
+    store.grow(8)
+    expected: list[list[int]] = [[] for _ in range(8)]
+    for places, count, new in puts:
+        store.put(np.array(places[:count]), ragged(new[:count]))
+        for place, row in zip(places[:count], new, strict=False):
+            expected[place] = row
+        assert store.take(np.array([3, 1, 3])).to_list() == [expected[i] for i in (3, 1, 3)]
+    assert store.take(np.arange(8)).to_list() == expected
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.bool_, "S3", object])
+def test_rows_of_any_dtype_and_with_more_axes_are_kept(dtype: Any) -> None:
+    new = Ragged(np.arange(12).astype(dtype).reshape(6, 2), np.array([0, 4, 4, 6]))
+    store = RaggedRows(new)
+    store.grow(4)
+    store.put(np.array([2, 0, 3]), new)
+    assert store.take(np.array([2, 0, 3])) == new
+
+
+def test_memory_is_bounded_by_what_is_in_use() -> None:
+    store = RaggedRows(ragged([[0]]))
+    store.grow(2)
+    for _ in range(1000):
+        store.put(np.array([0, 1]), ragged([[1] * 10, [2] * 10]))
+    assert store._values.size <= 4 * 20
+
+
+def test_a_stream_whose_rows_change_their_other_axes_is_shuffled() -> None:
+    arrays = [np.full((i, 2 if i < 2000 else 3), i % 7) for i in range(0, 2100, 30)]
+    found = list(Dataset.from_generator(lambda: iter(arrays)).shuffle(10))
+    assert sorted(each.shape for each in found) == [each.shape for each in arrays]
+    assert all((each == arrays[len(each) // 30]).all() for each in found)
