@@ -22,7 +22,7 @@ from psnb.coordinator.options import DEFAULT_RETRIES, Options
 from psnb.coordinator.per_worker import PerWorkerValues
 from psnb.coordinator.remote_value import RemoteValue
 from psnb.data import InMemoryDataset, Layout, MemoryStatistics, splits
-from psnb.errors import ConfigurationError, InternalError, WorkerLostError
+from psnb.errors import CancelledError, ConfigurationError, InternalError, WorkerLostError
 from psnb.monitor import WorkerStatistics
 from psnb.runtime import memory as worker_memory
 
@@ -371,11 +371,18 @@ class PartitionedDataset:
     ) -> list[worker_memory.Found]:
         """Make calls; every worker must answer."""
         named = [(worker, function, (self._memory, *args)) for worker, function, args in calls]
-        found = []
-        for (worker, *_), remote in zip(named, self._pinned.run(named), strict=True):
+        found, cancelled = [], None
+        for (worker, *_), remote in zip(
+            named, self._pinned.run(named, all_or_none=True), strict=True
+        ):
             if remote is None:
                 raise WorkerLostError(f"worker {worker!r} has left, with a part of the dataset")
-            found.append(remote.fetch())
+            try:
+                found.append(remote.fetch())
+            except CancelledError as error:  # because of another one, which says why
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
         return found
 
     def _tell(self, function: Callable[..., Any], *args: Any) -> None:

@@ -49,8 +49,19 @@ class PinnedCalls:
         """Cancel what waits for a worker that this very function chooses."""
         self._queue.withdraw(chooser, reason)
 
-    def run(self, calls: Sequence[Call], timeout: float | None = None) -> list[RemoteValue | None]:
+    def run(
+        self, calls: Sequence[Call], timeout: float | None = None, *, all_or_none: bool = False
+    ) -> list[RemoteValue | None]:
         """Make calls and wait until all have ended.
+
+        Parameters
+        ----------
+        calls : sequence of Call
+            What to call.
+        timeout : float, optional
+            Seconds to wait at most.
+        all_or_none : bool
+            When one has failed, cancel those that have not begun.
 
         Returns
         -------
@@ -72,6 +83,9 @@ class PinnedCalls:
                 options = Options(0, _FIRST, choosers[worker], detached=True)
                 remotes.append(self._schedule(function, args, options))
             while not self._all_ended(remotes, end):
+                if all_or_none and any(each.status is ClosureStatus.FAILED for each in remotes):
+                    for chooser in choosers.values():
+                        self._queue.withdraw(chooser, "another call has failed")
                 pairs = zip(calls, remotes, strict=True)
                 missing = {call[0] for call, remote in pairs if not remote.done()}
                 if end is not None and time.monotonic() >= end:

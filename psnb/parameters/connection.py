@@ -19,7 +19,7 @@ import numpy as np
 from distributed.core import ConnectionPool
 
 from psnb.arena import can_see, probe
-from psnb.parameters.reach import connect
+from psnb.reach import connect
 from psnb.server import HANDLER, Exchange
 from psnb.stream import MessageStream, message_stream
 

@@ -21,6 +21,7 @@ from distributed.core import send_recv
 from distributed.utils import offload
 
 from psnb.errors import WorkerLostError
+from psnb.reach import connect
 
 HANDLER = "psnb_mail"
 """The name of the handler on each Dask worker."""
@@ -92,8 +93,7 @@ class Mail:
 
     async def _send(self, address: str, name: str, data: bytes) -> bool:
         pool = self._worker.rpc
-        async with asyncio.timeout(CONNECT_TIMEOUT):
-            comm = await pool.connect(address)
+        comm = await connect(pool, address, CONNECT_TIMEOUT)
         try:
             async with asyncio.timeout(SEND_TIMEOUT):
                 taken: Any = await send_recv(comm, op=HANDLER, name=name, data=data)

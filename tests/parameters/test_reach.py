@@ -14,8 +14,8 @@ from distributed.comm import Comm
 from distributed.core import ConnectionPool, Server, Status
 from distributed.utils import LoopRunner
 
-from psnb import errors
-from psnb.parameters import CommTransport, Request, reach
+from psnb import errors, reach
+from psnb.parameters import CommTransport, Request
 from psnb.placement import Directory, ServerAddress
 from psnb.server import HANDLER
 from psnb.stream import message_stream

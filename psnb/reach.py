@@ -1,7 +1,7 @@
-"""Connecting to a server, and noticing soon that its process is gone.
+"""Connecting to a worker, and noticing soon that its process is gone.
 
 Dask tries a refused connection again until its time is over, because the other side may be about to
-start. A parameter server is not: when its process is gone, so is what it held.
+start. What psnb connects to is not: when its process is gone, so is what it held.
 """
 
 from __future__ import annotations
