@@ -58,6 +58,7 @@ bench: $(VENV)/test.stamp
 	$(BIN)/python -m tests.benchmarks.frames
 	$(BIN)/python -m tests.benchmarks.data
 	$(BIN)/python -m tests.benchmarks.formats
+	$(BIN)/python -m tests.benchmarks.in_memory
 
 # A minute for each parser of files; longer with SECONDS=3600.
 fuzz: $(VENV)/test.stamp

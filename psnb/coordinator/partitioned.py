@@ -174,7 +174,7 @@ class PartitionedDataset:
                 remote.fetch()
         except BaseException:
             loading.end()
-            self._tell(worker_memory.forget, loading.generation)
+            self._tell(worker_memory.forget, loading.generation, self._generation)
             raise
         self._become(loading.generation, Layout(self._pieces))
         self._loaded = True
@@ -300,7 +300,7 @@ class PartitionedDataset:
                     targets = owners
                 self._move(owners, targets, generation, layout)
             except BaseException as error:
-                self._tell(worker_memory.forget, generation)
+                self._tell(worker_memory.forget, generation, self._generation)
                 if not isinstance(error, WorkerLostError) or attempt == _ATTEMPTS:
                     raise
             else:
@@ -315,22 +315,21 @@ class PartitionedDataset:
         layout: Layout,
     ) -> None:
         """Fill a generation, and see that everything has arrived."""
-        self._ask(
+        begun = self._ask(
             (worker, worker_memory.begin, (generation, numbers))
             for worker, numbers in _inverse(targets).items()
         )
-        addresses = [self._found[targets[piece]].address for piece in range(self._pieces)]
-        sent = sum(
-            sum(found.sent.values())
-            for found in self._ask(
-                (owner, worker_memory.scatter, (self._generation, [piece], *to))
-                for to in [(generation, layout, addresses)]
-                for piece, owner in owners.items()
-            )
+        where = {found.worker: found.address for found in begun}
+        addresses = [where[targets[piece]] for piece in range(self._pieces)]
+        moved = self._ask(
+            (owner, worker_memory.scatter, (self._generation, [piece], *to))
+            for to in [(generation, layout, addresses)]
+            for piece, owner in owners.items()
         )
-        there = self._ask(
-            (worker, worker_memory.survey, (generation,)) for worker in set(targets.values())
-        )
+        there = self._ask((found.worker, worker_memory.survey, (generation,)) for found in begun)
+        if {found.part for found in there} != {found.part for found in begun}:
+            raise WorkerLostError("a worker was started again while examples were sent to it")
+        sent = sum(sum(found.sent.values()) for found in moved)
         arrived = sum(found.held.examples for found in there)
         if arrived != sent:
             raise InternalError(f"of {sent} examples that were sent, {arrived} have arrived")

@@ -6,13 +6,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import psutil
 
 from psnb.data import Dataset, Layout, Memory, MemoryStatistics
-from psnb.errors import ConfigurationError
+from psnb.errors import ConfigurationError, WorkerLostError
 from psnb.runtime.context import worker_context
 from psnb.runtime.leasing import LeasedIterator
 from psnb.runtime.mail import Mail
@@ -26,6 +27,8 @@ class Found(NamedTuple):
     ----------
     worker, address : str
         The worker.
+    part : str
+        Differs when the worker was started again, and has nothing of what it had.
     held : MemoryStatistics
         Its pieces.
     sent : dict
@@ -34,6 +37,7 @@ class Found(NamedTuple):
 
     worker: str
     address: str
+    part: str
     held: MemoryStatistics
     sent: Mapping[int, int]
 
@@ -55,12 +59,13 @@ class WorkerMemory:
 
     def __init__(self, memory: Memory, mail: Mail, name: str, worker: str) -> None:
         self.memory, self._mail, self._name, self._worker = memory, mail, name, worker
+        self._part = uuid.uuid4().hex
         mail.receive_as(name, memory.receive)
 
     def found(self, generation: int, sent: Mapping[int, int] | None = None) -> Found:
         """Return what is here of a generation."""
         held = self.memory.statistics(generation)
-        return Found(self._worker, self._mail.address, held, sent or {})
+        return Found(self._worker, self._mail.address, self._part, held, sent or {})
 
     def scatter(
         self,
@@ -70,12 +75,22 @@ class WorkerMemory:
         layout: Layout,
         addresses: Sequence[str],
     ) -> Found:
-        """Send the examples of pieces where they are to be in another layout; see `Memory`."""
+        """Send the examples of pieces where they are to be in another layout; see `Memory`.
+
+        Raises
+        ------
+        WorkerLostError
+            If this worker has lost them, or one of those that they go to cannot be reached.
+        DatasetError
+            If one of those has no room.
+        """
         here = self._mail.address
         places = [None if address == here else address for address in addresses]
         sender = self._mail.sender(self._name)
         sent: dict[int, int] = {}
         for number in numbers:
+            if not self.memory.has(generation, number):
+                raise WorkerLostError(f"worker {self._worker!r} was started again")
             counts = self.memory.scatter(generation, number, new, layout, places, sender.send)
             for piece, count in counts.items():
                 sent[piece] = sent.get(piece, 0) + count
@@ -143,7 +158,7 @@ def keep_only(mine: WorkerMemory, generation: int) -> Found:
     return mine.found(generation)
 
 
-def forget(mine: WorkerMemory, generation: int) -> Found:
-    """Free what belongs to a generation that came to nothing."""
+def forget(mine: WorkerMemory, generation: int, current: int) -> Found:
+    """Free what belongs to a generation that came to nothing; tell what is here of another."""
     mine.memory.forget(generation)
-    return mine.found(generation)
+    return mine.found(current)

@@ -172,6 +172,40 @@ def test_a_worker_that_is_killed_while_it_takes_up_examples_costs_nothing(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("step", ["begin", "scatter", "survey"])
+def test_a_worker_that_was_started_again_before_a_step_of_a_shuffle_costs_nothing(
+    fragile: Client, step: str
+) -> None:
+    with psnb.ParameterServerStrategy(fragile) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        visits = visits_of(strategy, COUNT)
+        made: Any = coordinator.create_per_worker_dataset(examples())
+        made.load_into_memory()
+        real, killed = made._ask, []
+
+        def ask(calls: Any) -> Any:
+            calls = list(calls)
+            if calls[0][1].__name__ == step and not killed:
+                killed.append(coordinator.schedule(os.getpid, worker=0).fetch(DEADLINE))
+                os.kill(killed[0], signal.SIGKILL)
+                wait_until(
+                    lambda: (
+                        killed[0] not in fragile.run(os.getpid).values()
+                        and [each.state for each in coordinator.statistics().workers]
+                        == ["ready"] * 2
+                    ),
+                    "the worker was started again",
+                )
+            return real(calls)
+
+        made._ask = ask
+        made.global_shuffle()
+        assert killed
+        run_epoch(coordinator, made, counting(visits))
+        assert numbers(visits, COUNT) == [1] * COUNT
+
+
+@pytest.mark.slow
 def test_what_was_lost_between_epochs_is_made_again(fragile: Client) -> None:
     with psnb.ParameterServerStrategy(fragile) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)

@@ -93,6 +93,10 @@ class Memory:
         for number in numbers:
             self._store.begin(generation, number)
 
+    def has(self, generation: int, number: int) -> bool:
+        """Return whether a piece is here."""
+        return self._store.has(generation, number)
+
     def scatter(
         self,
         generation: int,
