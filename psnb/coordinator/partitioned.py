@@ -2,8 +2,7 @@
 
 The notebook alone knows generation and layout (see `psnb.data.memory`); it tells workers with every
 call. A shuffle fills the next generation and becomes the dataset when everything has arrived, so a
-shuffle that fails has changed nothing. Who has which piece is asked anew before anything is done
-with them, and a piece that nobody has any more is made again.
+shuffle that fails has changed nothing.
 """
 
 from __future__ import annotations
@@ -11,57 +10,25 @@ from __future__ import annotations
 import itertools
 import secrets
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from psnb.coordinator.dataset_place import DatasetPlace
+from psnb.coordinator.holders import Holders, by_owner
 from psnb.coordinator.leased import LeasedIterator
 from psnb.coordinator.leases import Progress
 from psnb.coordinator.options import DEFAULT_RETRIES, Options
+from psnb.coordinator.partition_statistics import PartitionStatistics
 from psnb.coordinator.per_worker import PerWorkerValues
 from psnb.coordinator.remote_value import RemoteValue
-from psnb.data import InMemoryDataset, Layout, MemoryStatistics, splits
-from psnb.errors import CancelledError, ConfigurationError, InternalError, WorkerLostError
+from psnb.data import InMemoryDataset, Layout, splits
+from psnb.errors import ConfigurationError, WorkerLostError
 from psnb.monitor import WorkerStatistics
 from psnb.runtime import memory as worker_memory
 
 _ATTEMPTS = 3
 """How often a shuffle is tried while workers are lost in the middle of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionStatistics:
-    """A dataset in the memory of workers, when it was last asked about.
-
-    Attributes
-    ----------
-    pieces : int
-        Into how many it is cut.
-    missing : int
-        How many of them no worker has: not loaded yet, or lost.
-    workers : mapping of str to MemoryStatistics
-        What each worker has, by its name.
-    """
-
-    pieces: int
-    missing: int
-    workers: Mapping[str, MemoryStatistics]
-
-    @property
-    def examples(self) -> int:
-        """How many examples are in memory (or on disk, for want of it)."""
-        return sum(each.examples for each in self.workers.values())
-
-    @property
-    def bytes_in_memory(self) -> int:
-        """What they take of the workers' memory."""
-        return sum(each.bytes_in_memory for each in self.workers.values())
-
-    @property
-    def bytes_on_disk(self) -> int:
-        """What of them was beyond ``memory_limit`` and is in files of the workers."""
-        return sum(each.bytes_on_disk for each in self.workers.values())
 
 
 class PartitionedIterator(LeasedIterator):
@@ -110,15 +77,15 @@ class PartitionedDataset:
 
     def __init__(self, dataset: InMemoryDataset, pieces: int, place: DatasetPlace) -> None:
         sources = splits(dataset.source, pieces)
-        self._place, self._pinned = place, place.pinned
+        self._place = place
         arguments = dataset.seed, dataset.batch_size, dataset.memory_limit, uuid.uuid4().hex
         number = place.registry.define(worker_memory.make_worker_memory, (sources, *arguments), {})
         self._memory = PerWorkerValues(place.registry, number)
+        self._holders = Holders(self._memory, place.pinned)
         self._pieces = len(sources)
         self._generations = itertools.count(1)
         self._generation, self._loaded = 0, False
         self._layout = Layout(self._pieces)
-        self._found: dict[str, worker_memory.Found] = {}
         self._loading: _Loading | None = None
         self._latest: PartitionedIterator | None = None
 
@@ -153,7 +120,7 @@ class PartitionedDataset:
                     self._place.schedule(worker_memory.load, (*arguments, number), options)
                     for number in range(self._pieces)
                 ],
-                lambda: self._pinned.withdraw(anyone, "the dataset is not loaded any more"),
+                lambda: self._place.pinned.withdraw(anyone, "the dataset is not loaded any more"),
             )
 
     def wait_preload_done(self) -> None:
@@ -174,7 +141,7 @@ class PartitionedDataset:
                 remote.fetch()
         except BaseException:
             loading.end()
-            self._tell(worker_memory.forget, loading.generation, self._generation)
+            self._holders.tell(worker_memory.forget, loading.generation, self._generation)
             raise
         self._become(loading.generation, Layout(self._pieces))
         self._loaded = True
@@ -230,10 +197,7 @@ class PartitionedDataset:
         As of the last call of another method; cheap, any thread. What Paddle has as
         ``get_memory_data_size`` and ``get_shuffle_data_size`` is ``examples``.
         """
-        found = dict(self._found)
-        held = {piece for each in found.values() for piece in each.held.pieces}
-        workers = {name: each.held for name, each in sorted(found.items())}
-        return PartitionStatistics(self._pieces, self._pieces - len(held), workers)
+        return self._holders.statistics(self._pieces)
 
     def __iter__(self) -> PartitionedIterator:
         return self.iterator()
@@ -292,47 +256,19 @@ class PartitionedDataset:
             generation = next(self._generations)
             try:
                 if spread:
-                    names = sorted(self._found)
                     layout = self._layout.shuffled(seed)
-                    targets = {piece: names[piece % len(names)] for piece in owners}
+                    targets = self._holders.spread(self._pieces)
                 else:
-                    layout = self._layout.shuffled(seed, _inverse(owners).values())
+                    layout = self._layout.shuffled(seed, by_owner(owners).values())
                     targets = owners
-                self._move(owners, targets, generation, layout)
+                self._holders.move(self._generation, owners, generation, layout, targets)
             except BaseException as error:
-                self._tell(worker_memory.forget, generation, self._generation)
+                self._holders.tell(worker_memory.forget, generation, self._generation)
                 if not isinstance(error, WorkerLostError) or attempt == _ATTEMPTS:
                     raise
             else:
                 self._become(generation, layout)
                 return
-
-    def _move(
-        self,
-        owners: Mapping[int, str],
-        targets: Mapping[int, str],
-        generation: int,
-        layout: Layout,
-    ) -> None:
-        """Fill a generation, and see that everything has arrived."""
-        begun = self._ask(
-            (worker, worker_memory.begin, (generation, numbers))
-            for worker, numbers in _inverse(targets).items()
-        )
-        where = {found.worker: found.address for found in begun}
-        addresses = [where[targets[piece]] for piece in range(self._pieces)]
-        moved = self._ask(
-            (owner, worker_memory.scatter, (self._generation, [piece], *to))
-            for to in [(generation, layout, addresses)]
-            for piece, owner in owners.items()
-        )
-        there = self._ask((found.worker, worker_memory.survey, (generation,)) for found in begun)
-        if {found.part for found in there} != {found.part for found in begun}:
-            raise WorkerLostError("a worker was started again while examples were sent to it")
-        sent = sum(sum(found.sent.values()) for found in moved)
-        arrived = sum(found.held.examples for found in there)
-        if arrived != sent:
-            raise InternalError(f"of {sent} examples that were sent, {arrived} have arrived")
 
     def _restored(self) -> dict[int, str]:
         """Ask who has which piece, have those made again that are lost; return the owners."""
@@ -340,72 +276,8 @@ class PartitionedDataset:
             self.wait_preload_done()
         if not self._loaded:
             raise ConfigurationError("nothing is in memory: call load_into_memory() first")
-        while True:
-            self._tell(worker_memory.survey, self._generation)
-            if not self._found:
-                raise WorkerLostError("no worker is there that has, or could have, the dataset")
-            owners = {
-                piece: name for name, each in self._found.items() for piece in each.held.pieces
-            }
-            lost = [piece for piece in range(self._pieces) if piece not in owners]
-            if not lost:
-                return owners
-            names = sorted(self._found, key=lambda name: len(self._found[name].held.pieces))
-            shares = {
-                name: lost[start :: len(names)]
-                for start, name in enumerate(names)
-                if lost[start :: len(names)]
-            }
-            arguments = self._generation, self._layout
-            self._tell_some(
-                (name, worker_memory.make, (*arguments, share)) for name, share in shares.items()
-            )
+        return self._holders.restore(self._generation, self._layout)
 
     def _become(self, generation: int, layout: Layout) -> None:
         self._generation, self._layout = generation, layout
-        self._tell(worker_memory.keep_only, generation)
-
-    def _ask(
-        self, calls: Iterable[tuple[str, Callable[..., Any], tuple[Any, ...]]]
-    ) -> list[worker_memory.Found]:
-        """Make calls; every worker must answer."""
-        named = [(worker, function, (self._memory, *args)) for worker, function, args in calls]
-        found, cancelled = [], None
-        for (worker, *_), remote in zip(
-            named, self._pinned.run(named, all_or_none=True), strict=True
-        ):
-            if remote is None:
-                raise WorkerLostError(f"worker {worker!r} has left, with a part of the dataset")
-            try:
-                found.append(remote.fetch())
-            except CancelledError as error:  # because of another one, which says why
-                cancelled = error
-        if cancelled is not None:
-            raise cancelled
-        return found
-
-    def _tell(self, function: Callable[..., Any], *args: Any) -> None:
-        """Call something on all workers, and note what they have; those that are lost are gone."""
-        self._found = self._tell_some(
-            (worker, function, args) for worker in sorted(self._pinned.worker_names())
-        )
-
-    def _tell_some(
-        self, calls: Iterable[tuple[str, Callable[..., Any], tuple[Any, ...]]]
-    ) -> dict[str, worker_memory.Found]:
-        named = [(worker, function, (self._memory, *args)) for worker, function, args in calls]
-        found = {}
-        for (worker, *_), remote in zip(named, self._pinned.run(named), strict=True):
-            try:
-                if remote is not None:
-                    found[worker] = remote.fetch()
-            except WorkerLostError:
-                continue
-        return found
-
-
-def _inverse(owners: Mapping[int, str]) -> dict[str, list[int]]:
-    pieces: dict[str, list[int]] = {}
-    for piece, owner in sorted(owners.items()):
-        pieces.setdefault(owner, []).append(piece)
-    return pieces
+        self._holders.tell(worker_memory.keep_only, generation)

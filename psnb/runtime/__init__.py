@@ -1,5 +1,6 @@
 """What runs inside a worker process: per-worker values, execution, the worker plugin."""
 
+from psnb.runtime import memory
 from psnb.runtime.context import (
     InputContext,
     WorkerContext,
@@ -31,6 +32,7 @@ __all__ = [
     "make_dataset",
     "make_iterator",
     "make_leased_iterator",
+    "memory",
     "pack_error",
     "report",
     "unpack_error",

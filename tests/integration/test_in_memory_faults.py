@@ -181,7 +181,7 @@ def test_a_worker_that_was_started_again_before_a_step_of_a_shuffle_costs_nothin
         visits = visits_of(strategy, COUNT)
         made: Any = coordinator.create_per_worker_dataset(examples())
         made.load_into_memory()
-        real, killed = made._ask, []
+        real, killed = made._holders._ask, []
 
         def ask(calls: Any) -> Any:
             calls = list(calls)
@@ -198,7 +198,7 @@ def test_a_worker_that_was_started_again_before_a_step_of_a_shuffle_costs_nothin
                 )
             return real(calls)
 
-        made._ask = ask
+        made._holders._ask = ask
         made.global_shuffle()
         assert killed
         run_epoch(coordinator, made, counting(visits))
