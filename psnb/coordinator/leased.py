@@ -42,7 +42,10 @@ class LeasedIterator(PerWorkerIterator):
         """Return what of the epoch is not used yet, to go on with `LeasedDataset.iterator`.
 
         Of JSON's types, for a checkpoint's metadata. Take both while nothing runs, so that they fit
-        each other: ``coordinator.drain()``, ``manager.save({"epoch": iterator.state()})``.
+        each other: ``coordinator.drain()``, ``manager.save({"epoch": iterator.state()})``. What a
+        closure has taken that was lost with its worker, and has not run again yet, counts as not
+        used, though servers may have its updates: if a worker was lost just before, ``resume()``
+        and ``drain()`` once more.
         """
         return self._desk.state(self._epoch)
 
