@@ -486,9 +486,10 @@ class ClusterCoordinator(Watched):
         run_epoch(
             iterator,
             lambda chooser: self.schedule(fn, every, kwargs, worker=chooser),
-            self._queue.withdraw,
+            lambda chooser, why: self._queue.withdraw(chooser, why, lost=False),
             lambda: len(self._membership.statistics()),
             self._membership.wake_lanes,
+            self._queue.settled,
         )
         self.join()
         return iterator.progress()

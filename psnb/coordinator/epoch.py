@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from psnb.coordinator.leased import LeasedIterator
 from psnb.coordinator.options import Chooser
@@ -25,6 +25,7 @@ def run_epoch(
     withdraw: Callable[[Chooser, str], None],
     workers: Callable[[], int],
     wake: Callable[[], None],
+    settled: threading.Condition,
 ) -> None:
     """Schedule closures, a few at a time, until an epoch is over.
 
@@ -37,27 +38,33 @@ def run_epoch(
     schedule : callable
         Schedules a closure on whichever worker a function chooses.
     withdraw : callable
-        Cancels those that wait for a function's choice, for a reason.
+        Cancels those that wait for a function's choice, for a reason, but for those that were lost
+        with a worker: they are to run again.
     workers : callable
         Tells how many workers there are.
     wake : callable
         Lets idle workers look for work.
+    settled : threading.Condition
+        Notified when closures end.
     """
 
     def suits(worker: WorkerStatistics) -> bool:
         return iterator.suits(worker)
 
-    waiting: deque[RemoteValue] = deque()
+    waiting: list[RemoteValue] = []
     try:
         while not iterator.progress().over:
             while iterator.unread() and len(waiting) < _AHEAD * max(1, workers()):
                 waiting.append(schedule(suits))
-            if not waiting:
-                # Closures of somebody else's have taken the rest.
-                threading.Event().wait(_LOOK_AGAIN)
-            elif waiting[0].wait(_LOOK_AGAIN):
-                waiting.popleft()
-            else:
+            # None is waiting if closures of somebody else's have taken the rest.
+            with settled:
+                ended = settled.wait_for(partial(_any_done, waiting), _LOOK_AGAIN)
+            if not ended:
                 wake()
+            waiting = [each for each in waiting if not each.done()]
     finally:
         withdraw(suits, "the epoch is over")
+
+
+def _any_done(remotes: list[RemoteValue]) -> bool:
+    return any(remote.done() for remote in remotes)

@@ -16,6 +16,8 @@ from psnb.data import Layout
 from psnb.errors import CancelledError, InternalError, WorkerLostError
 from psnb.runtime import memory as worker_memory
 
+_ATTEMPTS = 5
+
 Calls = Iterable[tuple[str, Callable[..., Any], tuple[Any, ...]]]
 """A worker's name each, one of the functions of `psnb.runtime.memory`, and its arguments."""
 
@@ -58,11 +60,11 @@ class Holders:
         Raises
         ------
         WorkerLostError
-            If there are no workers.
+            If there are no workers, or they are lost time and again while they make pieces.
         DatasetError
             If a piece cannot be made.
         """
-        while True:
+        for _ in range(_ATTEMPTS):
             self.tell(worker_memory.survey, generation)
             if not self._found:
                 raise WorkerLostError("no worker is there that has, or could have, the dataset")
@@ -79,6 +81,11 @@ class Holders:
                 for name, share in shares.items()
                 if share
             )
+        raise WorkerLostError(
+            f"{len(lost)} of {layout.pieces} pieces of the dataset could not be made again: each "
+            "time workers were lost. If that is for want of memory, use a lower memory_limit, or "
+            "more pieces (splits=)"
+        )
 
     def move(
         self,

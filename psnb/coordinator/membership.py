@@ -82,6 +82,7 @@ class Membership:
         self._workload = Workload(parse_timedelta(unknown))
         self._demands = False  # the scheduler has a demand of ours
         self._waits_since: float | None = None  # since when work waits and no worker is there
+        self._fails_since: float | None = None  # since when an error waits to be raised
         self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
         self._lanes: list[Lane] = []  # by worker index
         self._idle: dict[Lane, None] = {}  # those that could do more, the latest last
@@ -199,6 +200,7 @@ class Membership:
                 except OSError as error:
                     logger.warning("the Dask scheduler does not answer: %s", error)
                 self._fail_what_waited_too_long()
+                self._fail_what_is_stranded()
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
             # The client was closed under us, or `close` was called: whoever waits must not for
@@ -286,6 +288,19 @@ class Membership:
             text = f"there was no worker for {limit:g} s (worker_timeout)"
             self._records.events.add(EventKind.NO_WORKERS, f"{text}: what was queued has failed")
             self._queue.fail_waiting(f"{text}: start one, for example with `dask worker ADDRESS`")
+
+    def _fail_what_is_stranded(self) -> None:
+        # An error waits to be raised until what was lost with its worker has run again; but not for
+        # a worker that does not come back.
+        now = self._loop.time()
+        if not self._queue.failing():
+            self._fails_since = None
+        elif self._fails_since is None:
+            self._fails_since = now
+        elif now - self._fails_since >= self._timeouts.heartbeat:
+            there = {each for lane in self._tasks for each in (lane.name, lane.index)}
+            why = f"the worker that it wants has not come back in {self._timeouts.heartbeat:g} s"
+            self._queue.fail_stranded(there, why)
 
     async def _connect(self, address: str) -> Comm:
         return await connect(address, **self._client.connection_args)

@@ -8,7 +8,6 @@ shuffle that fails has changed nothing.
 from __future__ import annotations
 
 import itertools
-import secrets
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,11 +21,12 @@ from psnb.coordinator.options import DEFAULT_RETRIES, Options
 from psnb.coordinator.partition_statistics import PartitionStatistics
 from psnb.coordinator.per_worker import PerWorkerValues
 from psnb.coordinator.remote_value import RemoteValue
-from psnb.data import InMemoryDataset, Layout, splits
+from psnb.data import InMemoryDataset, Layout, as_seed, splits
 from psnb.errors import ConfigurationError, WorkerLostError
 from psnb.monitor import WorkerStatistics
 from psnb.runtime import memory as worker_memory
 
+_LAST = -(1 << 62)
 _ATTEMPTS = 3
 """How often a shuffle is tried while workers are lost in the middle of it."""
 
@@ -43,7 +43,7 @@ class PartitionedIterator(LeasedIterator):
 
         To go on with it, the dataset must have been loaded and shuffled with the same seeds.
         """
-        return super().state() | {"layout": self._layout.fingerprint()}
+        return super().state() | {"layout": self._layout.fingerprint}
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,9 @@ class PartitionedDataset:
     What `ClusterCoordinator.create_per_worker_dataset` returns for one. In an epoch every worker
     leases the pieces that it has, so every example is used exactly once, whatever dies: pieces of a
     worker that is lost are made again from the files, on others.
+
+    Workers that join have none of it until a `global_shuffle`, and what a lost one had goes to one
+    other: shuffle globally after either.
 
     Workers send each other what a shuffle moves, directly. While it runs, the examples take twice
     the memory; what is beyond ``memory_limit`` goes to files in the worker's folder.
@@ -100,19 +103,25 @@ class PartitionedDataset:
             If something cannot be read, naming file and record; what was in memory is there still.
         WorkerLostError
             If there are no workers, or too many were lost.
+        CancelledError
+            If a closure of yours fails meanwhile, whose error `ClusterCoordinator.join` raises.
         """
         self.preload_into_memory()
         self.wait_preload_done()
 
     def preload_into_memory(self) -> None:
-        """Have the workers begin to read, and return at once; nothing if they do already."""
+        """Have the workers begin to read, and return at once; nothing if they do already.
+
+        They read when nothing else is queued: the next dataset while one trains.
+        """
         if self._loading is None:
             generation = next(self._generations)
 
             def anyone(worker: WorkerStatistics) -> bool:
                 return True
 
-            options = Options(DEFAULT_RETRIES, worker=anyone, detached=True)
+            # After all that is queued: it may be read while something else trains.
+            options = Options(DEFAULT_RETRIES, _LAST, anyone, detached=True)
             arguments = self._memory, generation
             self._loading = _Loading(
                 generation,
@@ -128,7 +137,7 @@ class PartitionedDataset:
 
         Raises
         ------
-        DatasetError, WorkerLostError
+        DatasetError, WorkerLostError, CancelledError
             As for `load_into_memory`.
         ConfigurationError
             If `preload_into_memory` was not called.
@@ -217,7 +226,7 @@ class PartitionedDataset:
             otherwise.
         """
         owners = self._restored()
-        if state is not None and state.get("layout") != self._layout.fingerprint():
+        if state is not None and state.get("layout") != self._layout.fingerprint:
             raise ConfigurationError(
                 "the state is of an epoch over a dataset that was shuffled otherwise, or is none: "
                 "load it, and shuffle it with the same seed"
@@ -250,7 +259,7 @@ class PartitionedDataset:
         )
 
     def _shuffle(self, seed: int | None, *, spread: bool) -> None:
-        seed = secrets.randbits(63) if seed is None else seed
+        seed = as_seed(seed)
         for attempt in range(1, _ATTEMPTS + 1):
             owners = self._restored()
             generation = next(self._generations)

@@ -89,9 +89,8 @@ class PinnedCalls:
                 pairs = zip(calls, remotes, strict=True)
                 missing = {call[0] for call, remote in pairs if not remote.done()}
                 if end is not None and time.monotonic() >= end:
-                    raise TimeoutError(
-                        f"not within {timeout} s: workers {', '.join(sorted(missing))}"
-                    )
+                    names = ", ".join(sorted(missing))
+                    raise TimeoutError(f"not within {timeout} s: the values of workers {names}")
                 for worker in missing - gone - self.worker_names():
                     gone.add(worker)
                     self._queue.withdraw(choosers[worker], f"worker {worker!r} has left")

@@ -26,7 +26,7 @@ from __future__ import annotations
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from psnb.coordinator.closure import NOT_TAKEN, Closure, Run
@@ -379,6 +379,19 @@ class ClosureQueue:
                 self._raise_errors()
             return True
 
+    def fail_stranded(self, workers: Collection[str | int], reason: str) -> None:
+        """Fail what waits for workers, by name or index, that are none of these."""
+
+        def stays(closure: Closure) -> bool:
+            pin = closure.options.worker
+            return not isinstance(pin, str | int) or pin in workers
+
+        with self.settled:
+            for closure in self._waiting.take_all(but=stays):
+                self._fail(closure, pack_error(WorkerLostError(f"{closure}: {reason}"), []), "")
+            self._announce()
+        self._tell()
+
     def close(self) -> None:
         """Cancel all that waits or runs and refuse more; idempotent."""
         with self.settled:
@@ -393,11 +406,17 @@ class ClosureQueue:
             self._announce()
         self._tell()
 
-    def withdraw(self, chooser: Chooser, reason: str) -> None:
-        """Cancel what waits for a worker that this very function chooses."""
+    def withdraw(self, chooser: Chooser, reason: str, *, lost: bool = True) -> None:
+        """Cancel what waits for a worker that this very function chooses.
+
+        ``lost``: those too that were lost with a worker and wait to run again.
+        """
         with self.settled:
             for closure in self._waiting.take_pinned(chooser):
-                self._cancel(closure, reason)
+                if lost or not closure.run.lost:
+                    self._cancel(closure, reason)
+                else:
+                    self._waiting.add(closure)
             self._room.notify_all()
             self._announce()
 

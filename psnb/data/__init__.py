@@ -10,7 +10,7 @@ from psnb.data.formats import (
     VarLen,
     encode_example,
 )
-from psnb.data.in_memory import InMemoryDataset
+from psnb.data.in_memory import InMemoryDataset, as_seed
 from psnb.data.iterator import DatasetIterator
 from psnb.data.memory import Layout, Memory, MemoryStatistics
 from psnb.data.nodes import FileRange, Format
@@ -39,6 +39,7 @@ __all__ = [
     "Slot",
     "TFRecordWriter",
     "VarLen",
+    "as_seed",
     "encode_example",
     "sharded",
     "splits",

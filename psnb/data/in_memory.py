@@ -1,30 +1,70 @@
 """InMemoryDataset: examples that are read once and shuffled in memory, after Paddle's class.
 
-Threads: ``psnb-load-…``, as many as asked for, read while `preload_into_memory` has returned; they
-end when all is read. All methods are for one thread at a time.
+Threads: ``psnb-load-…``, as many as asked for, read after `preload_into_memory` has returned; they
+end when all is read, or the dataset is gone. All methods are for one thread at a time.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+import operator
 import os
 import secrets
 import tempfile
+import weakref
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Any, Self
 
 import psutil
 
+from psnb.data import nodes
 from psnb.data.dataset import Dataset
 from psnb.data.formats import MultiSlot, Slot, list_files
 from psnb.data.iterator import DatasetIterator
-from psnb.data.memory import Layout, Memory, MemoryStatistics
+from psnb.data.memory import Layout, Loading, Memory, MemoryStatistics
+from psnb.data.node import Node
 from psnb.data.splits import splits
-from psnb.errors import ConfigurationError, DatasetError
+from psnb.errors import ConfigurationError
 
 _PIECES = 8
+
+
+def as_seed(seed: int | None) -> int:
+    """Return a seed, at random if there is none.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no integer.
+    """
+    if seed is None:
+        return secrets.randbits(63)
+    try:
+        return operator.index(seed)
+    except TypeError:
+        raise ConfigurationError(f"seed must be an integer, found {seed!r}") from None
+
+
+def _at_least(name: str, value: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise ConfigurationError(f"{name} must be an integer of 1 or more, found {value!r}")
+    return number
+
+
+def _check_steady(node: Node) -> None:
+    """Raise if a chain may give its elements in another order each time."""
+    free = isinstance(node, nodes.Map) and node.deterministic is False
+    if free or (isinstance(node, nodes.WithOptions) and not node.options.deterministic):
+        raise ConfigurationError(
+            f"{node.label()}: what is kept in memory must come in the same order each time; leave "
+            "deterministic=False out"
+        )
+    for each in node.inputs:
+        _check_steady(each)
 
 
 class InMemoryDataset:
@@ -46,13 +86,14 @@ class InMemoryDataset:
     batch_size : int
         Lines a batch; the last one may have fewer, on a cluster the last one of each piece.
     threads : int
-        How many files are read at the same time.
+        How many parts of the files are read at the same time; on a cluster, as many as its workers
+        have threads.
     pipe_command : str, optional
         A command of the shell that each file goes through.
     memory_limit : int, optional
         Bytes of memory for the examples, of each worker on a cluster; what is more goes to files
         in a temporary folder. A piece that is being read comes on top of that. By default half of
-        what the machine has, or of what Dask grants a worker.
+        what the machine has, or of what Dask grants a worker: with two datasets, give each less.
 
     Raises
     ------
@@ -102,19 +143,20 @@ class InMemoryDataset:
     def _begin(
         self, source: Dataset, batch_size: int, threads: int, memory_limit: int | None
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("threads", threads)):
-            if not isinstance(value, int) or value < 1:
-                raise ConfigurationError(f"{name} must be 1 or more, found {value!r}")
-        if memory_limit is not None and memory_limit < 1:
-            raise ConfigurationError(f"memory_limit must be 1 byte or more, found {memory_limit}")
-        self.source, self.batch_size, self.threads = source, batch_size, threads
-        self.memory_limit = memory_limit
-        self.seed = secrets.randbits(63)
+        self.batch_size = _at_least("batch_size", batch_size)
+        self.threads = _at_least("threads", threads)
+        self.memory_limit = (
+            None if memory_limit is None else _at_least("memory_limit", memory_limit)
+        )
+        _check_steady(source.node)
+        self.source = source
+        # Shuffles in the source that have no seed are the same for the same chain.
+        self.seed = int(source.node.fingerprint(), 16)
         self._memory: Memory | None = None
         self._generations = itertools.count(1)
         self._generation = 0  # 0: nothing is in memory
         self._layout = Layout(0)
-        self._loading: tuple[int, list[Future[None]]] | None = None
+        self._loading: Loading | None = None
 
     def load_into_memory(self) -> None:
         """Read everything, in place of what was read before.
@@ -136,14 +178,8 @@ class InMemoryDataset:
             sources = splits(self.source, _PIECES)
             arguments = sources, self.seed, self.batch_size, limit, tempfile.gettempdir()
             self._memory = Memory(*arguments)
-        generation = next(self._generations)
-        pool = ThreadPoolExecutor(self.threads, "psnb-load")
-        futures = [
-            pool.submit(self._memory.load, generation, number)
-            for number in range(self._memory.pieces)
-        ]
-        pool.shutdown(wait=False)
-        self._loading = generation, futures
+        self._loading = Loading(self._memory, next(self._generations), self.threads)
+        weakref.finalize(self, self._loading.stop)
 
     def wait_preload_done(self) -> None:
         """Wait until everything is read.
@@ -157,17 +193,16 @@ class InMemoryDataset:
         """
         if self._loading is None:
             raise ConfigurationError("nothing is being read: preload_into_memory() begins it")
-        (generation, futures), self._loading = self._loading, None
-        assert self._memory is not None  # made before
-        wait(futures, return_when=FIRST_EXCEPTION)
-        for future in futures:
-            future.cancel()
-        wait(futures)
-        for future in futures:
-            if not future.cancelled() and (error := future.exception()) is not None:
-                self._memory.forget(generation)
-                raise error
-        self._become(generation, Layout(self._memory.pieces))
+        loading, self._loading = self._loading, None
+        memory = loading.memory
+        try:
+            loading.wait()
+        except BaseException:
+            loading.stop()
+            loading.join()
+            memory.forget(loading.generation)
+            raise
+        self._become(loading.generation, Layout(memory.pieces))
 
     def local_shuffle(self, seed: int | None = None) -> None:
         """Shuffle what is in this process: here the same as `global_shuffle`."""
@@ -192,7 +227,7 @@ class InMemoryDataset:
         """
         memory = self._loaded()
         generation = next(self._generations)
-        layout = self._layout.shuffled(secrets.randbits(63) if seed is None else seed)
+        layout = self._layout.shuffled(as_seed(seed))
         try:
             memory.begin(generation, range(memory.pieces))
             here = [None] * memory.pieces
@@ -206,14 +241,21 @@ class InMemoryDataset:
     def release_memory(self) -> None:
         """Forget all examples; `load_into_memory` reads them again. Idempotent."""
         if self._loading is not None:
-            with contextlib.suppress(DatasetError):
-                self.wait_preload_done()
+            self._loading.stop()
+            self._loading.join()
+            self._loading = None
         self._memory, self._generation = None, 0
 
     def statistics(self) -> MemoryStatistics:
         """Return how many examples are in memory, and how much of it they take.
 
-        What Paddle has as ``get_memory_data_size`` and ``get_shuffle_data_size`` is ``examples``.
+        Waits for what is being read. What Paddle has as ``get_memory_data_size`` and
+        ``get_shuffle_data_size`` is ``examples``.
+
+        Raises
+        ------
+        ConfigurationError
+            If nothing is in memory.
         """
         return self._loaded().statistics(self._generation)
 

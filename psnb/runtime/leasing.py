@@ -146,8 +146,11 @@ class LeasedIterator:
     ) -> None:
         self._splits, self._epoch, self._taking = splits, epoch, taking
         self._prepare = prepare
-        # One thread at a time in the iterators and the fields below; held for no question.
-        self._lock = threading.Lock()
+        # One thread at a time in the iterators and the fields below; held for no question, nor
+        # while anything is prepared.
+        self._lock = threading.Condition()
+        self._leasing = False  # a thread gets a lease, the others wait for what it brings
+        self._unread: Lease | None = None  # one that could not be begun, for the next who asks
         self._leases: deque[_Lease] = deque()  # several where threads have asked at the same time
         # Of a closure that runs again, by its `Taking`.
         self._again: WeakKeyDictionary[Taking, tuple[Iterated, int]] = WeakKeyDictionary()
@@ -157,29 +160,51 @@ class LeasedIterator:
 
     def __next__(self) -> Any:
         taking = self._taking()
+        self._begin_again(taking)
         while True:
             with self._lock:
+                self._lock.wait_for(lambda: not self._leasing)
                 found = self._next_again(taking) or self._next(taking)
-            if found is not None:
-                return found[0]
-            lease = taking.lease(self._epoch)
-            if lease is None:
-                taking.ended = True
-                raise StopIteration
-            number, split, state, left, owned = lease
-            self._prepare(owned)
-            iterator = self._splits[split].iterator(state)
+                if found is not None:
+                    return found[0]
+                self._leasing = True
+            try:
+                self._lease(taking)
+            finally:
+                with self._lock:
+                    self._leasing = False
+                    self._lock.notify_all()
+
+    def _lease(self, taking: Taking) -> None:
+        """Get a lease and begin with it; what fails leaves it to the next who asks."""
+        self._unread = self._unread or taking.lease(self._epoch)
+        if self._unread is None:
+            taking.ended = True
+            raise StopIteration
+        number, split, state, left, owned = self._unread
+        self._prepare(owned)
+        iterator = self._splits[split].iterator(state)
+        lease = _Lease(number, iterator, left, iterator.state())
+        with self._lock:
+            self._leases.append(lease)
+            self._unread = None
+
+    def _begin_again(self, taking: Taking) -> None:
+        """Prepare the next portion of what the closure had taken before, if there is one."""
+        if taking in self._again:
+            return
+        portion = taking.again(self._epoch)
+        if portion is not None:
+            split, state, count = portion
+            self._prepare([split])
+            again = self._splits[split].iterator(state), count
             with self._lock:
-                self._leases.append(_Lease(number, iterator, left, iterator.state()))
+                self._again[taking] = again
 
     def _next_again(self, taking: Taking) -> tuple[Any] | None:
         """Return the next element of what the closure had taken before, if there is one."""
         if taking not in self._again:
-            portion = taking.again(self._epoch)
-            if portion is None:
-                return None
-            split, state, count = portion
-            self._again[taking] = self._splits[split].iterator(state), count
+            return None
         iterator, left = self._again[taking]
         element = next(iterator)
         if left == 1:

@@ -69,9 +69,9 @@ class Mail:
 
         The method may be called by any thread.
         """
-        self._receivers = {
-            other: found for other, found in self._receivers.items() if found() is not None
-        }
+        for other, found in list(self._receivers.items()):
+            if found() is None:
+                self._receivers.pop(other, None)
         self._receivers[name] = WeakMethod(method)
 
     async def handle(self, name: str, data: bytes) -> bool:

@@ -126,6 +126,37 @@ def test_what_waits_for_the_result_of_a_lost_closure_is_cancelled() -> None:
     assert dependent.remote.status is ClosureStatus.CANCELLED
 
 
+def test_what_is_withdrawn_may_leave_a_lost_closure_to_run_again() -> None:
+    queue = ClosureQueue(10)
+
+    def anyone(worker: object) -> bool:
+        return True
+
+    lost, fresh = (put_one(queue, number, pin=anyone) for number in range(2))
+    queue.take(up_to(1), worker)
+    lose(queue, lost)
+    queue.withdraw(anyone, "the epoch is over", lost=False)
+    assert fresh.remote.status is ClosureStatus.CANCELLED
+    assert queue.take(up_to(9), worker) == [lost]
+
+
+def test_an_error_waits_for_no_worker_that_does_not_come_back() -> None:
+    queue = ClosureQueue(10)
+    pins = ("a", "b", 7)
+    here, elsewhere, gone = (put_one(queue, number, pin=pins[number]) for number in range(3))
+    failed = put_one(queue, 3)
+    queue.take(up_to(9), worker)
+    queue.take(up_to(9), lambda: worker("b", 7))
+    for each in (here, elsewhere, gone):
+        lose(queue, each)
+    fail(queue, failed, ValueError("boo"))
+    queue.fail_stranded({"a", 0}, "its worker has not come back")
+    assert here.remote.status is ClosureStatus.QUEUED
+    for each in (elsewhere, gone):
+        with pytest.raises(errors.WorkerLostError, match="has not come back"):
+            each.remote.fetch(TIMEOUT)
+
+
 def test_put_waits_for_a_lost_closure_before_it_raises() -> None:
     queue, lost = failing()
     putting = in_thread(lambda: queue.put(closure(queue, 2)))

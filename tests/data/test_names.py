@@ -16,6 +16,7 @@ PUBLIC = [
     *("AUTOTUNE", "ArraySpec", "Dataset", "DatasetIterator", "DatasetSpec", "FileRange", "Format"),
     *("Options", "Ragged", "sharded", "splits"),
     *("InMemoryDataset", "Layout", "Memory", "MemoryStatistics", "QueueDataset"),
+    "as_seed",
     *("FixedLen", "MultiSlotDataGenerator", "Slot", "TFRecordWriter", "VarLen", "encode_example"),
 ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,9 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb.data import Dataset, InMemoryDataset, QueueDataset, Ragged, Slot
+from psnb.data import Dataset, InMemoryDataset, Options, QueueDataset, Ragged, Slot
 from psnb.errors import ConfigurationError, DatasetError
+from tests.conftest import wait_until
 from tests.integration.in_memory import Kind, Local, OnWorkers
 
 COUNT = 1000
@@ -230,11 +233,56 @@ def test_batches_can_be_written_to_without_harm(tmp_path: Path) -> None:
         ({"batch_size": 0}, "batch_size"),
         ({"batch_size": 4, "threads": 0}, "threads"),
         ({"batch_size": 4, "memory_limit": 0}, "memory_limit"),
+        ({"batch_size": 4, "memory_limit": "1GB"}, "memory_limit"),
     ],
 )
-def test_arguments_that_cannot_be_are_named(arguments: dict[str, int], message: str) -> None:
+def test_arguments_that_cannot_be_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         InMemoryDataset.of(Dataset.range(3), **arguments)
+
+
+def test_a_seed_that_is_no_integer_is_refused(kind: Kind) -> None:
+    made = kind.make(examples())
+    made.load_into_memory()
+    with pytest.raises(ConfigurationError, match="seed"):
+        made.global_shuffle("a")  # type: ignore[arg-type]
+
+
+def test_sources_that_may_come_in_another_order_are_refused() -> None:
+    chain = Dataset.range(9)
+    free = chain.map(abs, num_parallel_calls=2, deterministic=False)
+    for each in (free, chain.with_options(Options(deterministic=False)).filter(bool)):
+        with pytest.raises(ConfigurationError, match="deterministic"):
+            InMemoryDataset.of(each, 2)
+
+
+def test_sources_that_shuffle_without_a_seed_are_the_same_each_time(kind: Kind) -> None:
+    found = []
+    for _ in range(2):
+        made = kind.make(InMemoryDataset.of(Dataset.range(COUNT).shuffle(100), 10))
+        made.load_into_memory()
+        found.append({tuple(batch.tolist()) for batch in kind.batches(made)})
+    assert found[0] == found[1]
+
+
+def test_what_is_dropped_while_it_is_read_is_not_read_to_the_end() -> None:
+    go_on, read = threading.Event(), []
+
+    def slowly(n: int) -> int:
+        go_on.wait()
+        read.append(n)
+        return n
+
+    made = InMemoryDataset.of(Dataset.range(COUNT).map(slowly), 10)
+    made.preload_into_memory()
+    del made
+    gc.collect()
+    go_on.set()
+    wait_until(
+        lambda: not [t for t in threading.enumerate() if t.name.startswith("psnb-load")],
+        "the threads have ended",
+    )
+    assert len(read) < COUNT
 
 
 def test_only_datasets_that_can_be_cut_are_kept() -> None:

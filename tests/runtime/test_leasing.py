@@ -103,3 +103,58 @@ def test_an_element_that_cannot_be_had_is_left_out_like_any_other_error(desk: Le
     with pytest.raises(DatasetError, match="three"):
         next(worker.iterator)
     assert [int(each) for each in [*found, *worker.iterator]] == [0, 1, 2, 4, 5]
+
+
+def test_a_lease_that_could_not_be_begun_is_for_the_next_who_asks(desk: LeaseDesk) -> None:
+    cut = splits(Dataset.range(6), 2)
+    epoch = desk.open(len(cut))
+    worker = Worker(desk, cut, epoch)
+    errors = [OSError("for now"), OSError("still")]
+
+    def prepare(owned: object) -> None:
+        if errors:
+            raise errors.pop()
+
+    worker.iterator = LeasedIterator(cut, epoch, lambda: worker.taking, prepare)
+    for what in ("still", "for now"):
+        with pytest.raises(OSError, match=what):
+            next(worker.iterator)
+    assert [int(each) for each in worker.iterator] == list(range(6))
+    worker.taking.settle()
+    desk.end(0, succeeded=True)
+    assert desk.progress(epoch).over
+
+
+def test_threads_wait_for_what_another_prepares(desk: LeaseDesk) -> None:
+    cut = splits(Dataset.range(4), 1)
+    epoch = desk.open(len(cut))
+    worker = Worker(desk, cut, epoch)
+    asked, begun, go_on = [], threading.Event(), threading.Event()
+
+    def ask(question: tuple[Any, ...]) -> Future[Any]:
+        asked.append(question[0])
+        return worker.ask(question)
+
+    def prepare(owned: object) -> None:
+        begun.set()
+        go_on.wait(10)
+
+    own = threading.local()
+
+    def taking() -> Taking:
+        if not hasattr(own, "taking"):
+            own.taking = Taking(threading.get_ident(), ask, [])
+        return own.taking  # type: ignore[no-any-return]
+
+    iterator = LeasedIterator(cut, epoch, taking, prepare)
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(int(next(iterator)))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert begun.wait(10)
+    assert asked == ["lease"]
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(found) == [0, 1, 2]
+    assert asked.count("lease") == 1

@@ -11,6 +11,7 @@ import cloudpickle
 import numpy as np
 
 from psnb.data.block import Block, Column, concatenate
+from psnb.data.ragged import Ragged
 
 
 class Chunk(NamedTuple):
@@ -63,7 +64,9 @@ def unpacked(data: bytes) -> tuple[int, list[tuple[int, Chunk]]]:
 
 
 def _bytes_of(column: Column) -> int:
-    if isinstance(column, np.ndarray) and column.dtype == object:
+    if isinstance(column, Ragged):
+        return _bytes_of(column.values) + column.offsets.nbytes
+    if column.dtype == object:
         return column.nbytes + sum(
             getattr(leaf, "nbytes", 0) or sys.getsizeof(leaf) for leaf in column.ravel().tolist()
         )

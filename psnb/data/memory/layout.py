@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -113,6 +114,7 @@ class Layout:
             found = {piece for group in stage.groups if found & set(group) for piece in group}
         return sorted(found)
 
+    @cached_property
     def fingerprint(self) -> str:
-        """Return a short text that differs between different layouts."""
+        """A short text that differs between different layouts."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]

@@ -58,10 +58,13 @@ class Memory:
         self._sources, self._seed, self._batch_size = sources, seed, batch_size
         self.pieces = len(sources)
         self._store = MemoryStore(limit, folder)
-        self._making = threading.Lock()  # one thread at a time makes what was lost
+        # One thread at a time makes what was lost. Held while sources are read: who waits for it
+        # wants what is read.
+        self._making = threading.Lock()
         # Negative generations are of pieces that are being read: nobody sees them until then.
         self._unfinished = itertools.count(-1, -1)
         self._newest = 0
+        self._forgotten: set[int] = set()
 
     def load(self, generation: int, number: int) -> None:
         """Read a piece from its source, in place of what it is; all of it or nothing.
@@ -81,8 +84,7 @@ class Memory:
         DatasetError
             As for `load`, or if the generation is over.
         """
-        if generation < self._newest:
-            raise over()
+        self._check(generation)
         with self._making:
             missing = [each for each in numbers if not self._store.has(generation, each)]
             if missing:
@@ -149,15 +151,16 @@ class Memory:
         Raises
         ------
         DatasetError
-            If there is no room.
+            If there is no room, or the generation is over.
         """
         generation, parcels = unpacked(data)
+        self._check(generation)
         for number, chunk in parcels:
             self._store.put(generation, number, chunk)
 
     def examples(self, generation: int, layout: Layout, numbers: Iterable[int]) -> Dataset:
         """Return the examples of pieces, in batches; made again if they are not here."""
-        held = Held(self, generation, layout, tuple(numbers), layout.fingerprint())
+        held = Held(self, generation, layout, tuple(numbers), layout.fingerprint)
         return Dataset(held).ragged_batch(self._batch_size)
 
     def read(self, generation: int, layout: Layout, number: int) -> Chunk | None:
@@ -178,6 +181,7 @@ class Memory:
 
     def forget(self, generation: int) -> None:
         """Free what belongs to a generation that came to nothing."""
+        self._forgotten.add(generation)
         self._store.forget(generation)
 
     def statistics(self, generation: int) -> MemoryStatistics:
@@ -187,6 +191,10 @@ class Memory:
     def __reduce__(self) -> NoReturn:
         raise ConfigurationError("what a dataset holds in memory stays in its process")
 
+    def _check(self, generation: int) -> None:
+        if generation < self._newest or generation in self._forgotten:
+            raise over()
+
     def _make(self, generation: int, layout: Layout, numbers: Sequence[int]) -> None:
         unfinished = next(self._unfinished)
         try:
@@ -194,9 +202,13 @@ class Memory:
                 self._store.begin(unfinished, number)
             for source in layout.sources(numbers):
                 for chunk in self._read(source):
-                    for piece, part in _split(chunk, layout.destinations(source, chunk.numbers)):
-                        if piece in numbers:
-                            self._store.put(unfinished, piece, part)
+                    pieces = layout.destinations(source, chunk.numbers)
+                    mine = np.flatnonzero(np.isin(pieces, numbers))
+                    if len(mine) < len(pieces):
+                        chunk, pieces = chunk.take(mine), pieces[mine]
+                    for piece, part in _split(chunk, pieces):
+                        self._store.put(unfinished, piece, part)
+            self._check(generation)
             for number in numbers:
                 self._store.rename(unfinished, number, generation)
         except BaseException:
@@ -235,12 +247,14 @@ def _parts(chunks: Iterable[Chunk], size: int) -> Iterator[Chunk]:
 
 def _split(chunk: Chunk, pieces: np.ndarray) -> Iterator[tuple[int, Chunk]]:
     """Yield the examples of each piece."""
+    if not len(pieces):
+        return
     if (pieces == pieces[0]).all():
         yield int(pieces[0]), chunk
         return
     order = np.argsort(pieces, kind="stable")
-    together = chunk.take(order)
     found, begins = np.unique(pieces[order], return_index=True)
     ends = [*begins[1:].tolist(), len(order)]
     for piece, begin, end in zip(found.tolist(), begins.tolist(), ends, strict=True):
-        yield piece, together.part(begin, end)
+        # Copies: a view of what all have in common would keep it alive.
+        yield piece, chunk.take(order[begin:end])

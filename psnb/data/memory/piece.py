@@ -6,7 +6,7 @@ import contextlib
 import os
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import cloudpickle
 
@@ -26,20 +26,15 @@ def over() -> DatasetError:
 class Piece:
     """Takes up chunks as they come, and returns them in the order that a layout says.
 
-    Parameters
-    ----------
-    path : str
-        The file for what does not fit memory; it is made when it is needed.
-
     Attributes
     ----------
     examples, bytes_in_memory, bytes_on_disk : int
         How much it has; may be read without the lock.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self) -> None:
         self._lock = threading.Lock()  # one thread at a time in the chunks and in the file
-        self._path = path
+        self._path = ""
         self._chunks: list[Chunk] = []
         self._ordered = self._dropped = False
         self.examples = self.bytes_in_memory = self.bytes_on_disk = 0
@@ -90,8 +85,8 @@ class Piece:
                 self.bytes_in_memory = found.nbytes
             return found
 
-    def spill(self) -> None:
-        """Write what is in memory to the file.
+    def spill(self, make_path: Callable[[], str]) -> None:
+        """Write what is in memory to a file, which ``make_path`` names the first time.
 
         Raises
         ------
@@ -101,6 +96,7 @@ class Piece:
         with self._lock:
             end = self.bytes_on_disk
             try:
+                self._path = self._path or make_path()
                 # Not appended: what a write that failed has left is written over.
                 with open(self._path, "r+b" if end else "wb") as file:
                     file.seek(end)
@@ -111,7 +107,7 @@ class Piece:
             except OSError as error:
                 raise DatasetError(
                     f"{self.bytes_in_memory:,} bytes of a dataset are beyond its memory_limit and "
-                    f"cannot be written to {self._path}: {error}. Free room there, raise "
+                    f"cannot be written to disk: {error}. Free room there, raise "
                     "memory_limit, or use more workers"
                 ) from error
             self._chunks, self._ordered = [], False

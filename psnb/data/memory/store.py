@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from psnb.data.memory.chunk import Chunk
 from psnb.data.memory.layout import Layout
 from psnb.data.memory.piece import Piece, over
-from psnb.errors import DatasetError
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,8 @@ class MemoryStore:
 
     def __init__(self, limit: int, folder: str) -> None:
         self._limit, self._parent = limit, folder
-        self._lock = threading.Lock()  # guards the dict and the folder's making, for a moment each
-        self._spilling = threading.Lock()  # one thread at a time makes room
+        self._lock = threading.Lock()  # guards the dict, for a moment each
+        self._spilling = threading.Lock()  # one thread at a time makes room, and the folder
         self._pieces: dict[tuple[int, int], Piece] = {}
         self._folder: str | None = None
         self._made = 0
@@ -139,21 +138,16 @@ class MemoryStore:
         with self._lock:
             piece = self._pieces.get((generation, number))
             if piece is None:
-                self._made += 1
-                piece = Piece(os.path.join(self._place(), str(self._made)))
-                self._pieces[generation, number] = piece
+                piece = self._pieces[generation, number] = Piece()
             return piece
 
-    def _place(self) -> str:
+    def _new_path(self) -> str:
+        """Return where a piece's file is to be; for the thread that makes room."""
         if self._folder is None:
-            try:
-                self._folder = tempfile.mkdtemp(prefix="psnb-dataset-", dir=self._parent)
-            except OSError as error:
-                raise DatasetError(
-                    f"a folder for what is beyond memory_limit cannot be made: {error}"
-                ) from error
+            self._folder = tempfile.mkdtemp(prefix="psnb-dataset-", dir=self._parent)
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        return self._folder
+        self._made += 1
+        return os.path.join(self._folder, str(self._made))
 
     def _make_room(self) -> None:
         with self._spilling:
@@ -162,4 +156,4 @@ class MemoryStore:
                     pieces = list(self._pieces.values())
                 if sum(piece.bytes_in_memory for piece in pieces) <= self._limit:
                     return
-                max(pieces, key=lambda piece: piece.bytes_in_memory).spill()
+                max(pieces, key=lambda piece: piece.bytes_in_memory).spill(self._new_path)

@@ -89,4 +89,4 @@ def test_moving_step_by_step_ends_where_the_layout_says(shuffles: list[tuple[int
 
 def test_layouts_that_differ_have_different_fingerprints() -> None:
     layouts = [Layout(2), Layout(3), Layout(2).shuffled(1), Layout(2).shuffled(1, [(0,), (1,)])]
-    assert len({layout.fingerprint() for layout in layouts}) == 4
+    assert len({layout.fingerprint for layout in layouts}) == 4

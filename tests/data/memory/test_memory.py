@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from psnb.data import Dataset, Layout, Memory, splits
+from psnb.data import Dataset, Layout, Memory, Ragged, splits
+from psnb.data.block import Block
 from psnb.errors import ConfigurationError, DatasetError
 
 COUNT, PIECES = 400, 4
@@ -135,6 +136,56 @@ def test_parts_do_not_get_smaller_with_every_shuffle(tmp_path: Path) -> None:
             mine.scatter(*arguments, pytest.fail)
         chunks = list(mine._store.chunks(generation + 1, 0))
         assert len(chunks) <= PIECES
+
+
+def roots(block: Block) -> int:
+    """Return the bytes that a block keeps alive."""
+    found = {}
+    for column in block.columns:
+        array = column.values if isinstance(column, Ragged) else column
+        while isinstance(array.base, np.ndarray):
+            array = array.base
+        found[id(array)] = array.nbytes
+    return sum(found.values())
+
+
+def test_pieces_keep_no_more_alive_than_they_count(tmp_path: Path) -> None:
+    rows = {"n": np.arange(20_000), "many": np.zeros((20_000, 8))}
+    chain = Dataset.from_tensor_slices(rows)
+    shuffled, made = memory(tmp_path, chain), memory(tmp_path, chain)
+    layout = LAYOUT.shuffled(1)
+    for number in range(PIECES):
+        shuffled.load(1, number)
+    for number in range(PIECES):
+        shuffled.scatter(1, number, 2, layout, [None] * PIECES, pytest.fail)
+    shuffled.keep_only(2)
+    made.make(2, layout, [1])
+    for mine, numbers in ((shuffled, range(PIECES)), (made, [1])):
+        kept = sum(roots(chunk.block) for n in numbers for chunk in mine._store.chunks(2, n))
+        assert kept <= 1.01 * mine.statistics(2).bytes_in_memory
+
+
+def test_what_arrives_too_late_is_refused_and_not_kept(tmp_path: Path) -> None:
+    mine, sender = memory(tmp_path), memory(tmp_path)
+    sender.load(1, 0)
+    sent: list[bytes] = []
+    for generation in (2, 4):
+        arguments = 1, 0, generation, LAYOUT.shuffled(1), ["there"] * PIECES
+        sender.scatter(*arguments, lambda place, data: sent.append(data))
+    mine.forget(4)
+    mine.keep_only(3)
+    for data in sent:
+        with pytest.raises(DatasetError, match="begin another one"):
+            mine.receive(data)
+    assert mine.statistics(3).bytes_in_memory == 0
+
+
+def test_bytes_of_text_in_ragged_rows_count(tmp_path: Path) -> None:
+    words = np.array([b"x" * 1000 for _ in range(COUNT)], object)
+    chain = Dataset.from_tensor_slices(Ragged(words, np.arange(COUNT + 1)))
+    mine = memory(tmp_path, chain)
+    mine.load(1, 0)
+    assert mine.statistics(1).bytes_in_memory > 100 * 1000
 
 
 def test_batches_come_from_pieces_in_order_and_state_tells_the_layout(tmp_path: Path) -> None:
