@@ -151,7 +151,7 @@ class LeasedIterator:
         self._lock = threading.Condition()
         self._leasing = False  # a thread gets a lease, the others wait for what it brings
         self._unread: Lease | None = None  # one that could not be begun, for the next who asks
-        self._leases: deque[_Lease] = deque()  # several where threads have asked at the same time
+        self._leases: deque[_Lease] = deque()  # what is being read: one, or none
         # Of a closure that runs again, by its `Taking`.
         self._again: WeakKeyDictionary[Taking, tuple[Iterated, int]] = WeakKeyDictionary()
 
