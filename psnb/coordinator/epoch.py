@@ -9,7 +9,6 @@ from functools import partial
 from psnb.coordinator.leased import LeasedIterator
 from psnb.coordinator.options import Chooser
 from psnb.coordinator.remote_value import RemoteValue
-from psnb.monitor import WorkerStatistics
 
 _AHEAD = 4
 """Closures that are scheduled for each worker: it never waits for the notebook."""
@@ -47,10 +46,7 @@ def run_epoch(
     settled : threading.Condition
         Notified when closures end.
     """
-
-    def suits(worker: WorkerStatistics) -> bool:
-        return iterator.suits(worker)
-
+    suits = iterator.suits  # once: closures are withdrawn by this very object
     waiting: list[RemoteValue] = []
     try:
         while not iterator.progress().over:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from psnb.coordinator.lease_desk import LeaseDesk
 from psnb.coordinator.leases import Progress
@@ -63,37 +64,32 @@ class LeasedIterator(PerWorkerIterator):
         return self.progress().over
 
 
-class LeasedDataset:
-    """A dataset whose parts workers lease; ``iter`` of it begins an epoch.
+Epoch = TypeVar("Epoch", bound=LeasedIterator)
 
-    Thread-safe.
-    """
 
-    def __init__(
-        self, registry: ResourceRegistry, desk: LeaseDesk, splits: Sequence[Dataset]
-    ) -> None:
-        self._registry, self._desk, self._splits = registry, desk, splits
-        self._latest: LeasedIterator | None = None
+class Epochs(ABC, Generic[Epoch]):
+    """Base of datasets that are gone through by leases; ``iter`` of one begins an epoch."""
 
-    def __iter__(self) -> LeasedIterator:
+    _latest: Epoch | None = None
+
+    def __iter__(self) -> Epoch:
         return self.iterator()
 
-    def iterator(self, state: Mapping[str, Any] | None = None) -> LeasedIterator:
+    def iterator(self, state: Mapping[str, Any] | None = None) -> Epoch:
         """Begin an epoch, or go on with one, also of another notebook over the same dataset.
 
         Parameters
         ----------
         state : mapping, optional
-            From `LeasedIterator.state`.
+            From the `LeasedIterator.state` of that epoch.
 
         Raises
         ------
         ConfigurationError
-            If it belongs to a dataset that was cut otherwise.
+            If it belongs to a dataset that was cut, or shuffled, otherwise; if the dataset is to be
+            in memory and is not.
         """
-        epoch = self._desk.open(len(self._splits), state)
-        arguments = make_leased_iterator, (list(self._splits),)
-        self._latest = LeasedIterator(self._registry, self._desk, epoch, *arguments)
+        self._latest = self._begin(state)
         return self._latest
 
     def progress(self) -> Progress:
@@ -107,6 +103,27 @@ class LeasedDataset:
         if self._latest is None:
             raise ConfigurationError("no epoch was begun: iterator = iter(dataset)")
         return self._latest.progress()
+
+    @abstractmethod
+    def _begin(self, state: Mapping[str, Any] | None) -> Epoch:
+        """Return the iterator of an epoch."""
+
+
+class LeasedDataset(Epochs[LeasedIterator]):
+    """A dataset whose parts workers lease; ``iter`` of it begins an epoch.
+
+    Thread-safe.
+    """
+
+    def __init__(
+        self, registry: ResourceRegistry, desk: LeaseDesk, splits: Sequence[Dataset]
+    ) -> None:
+        self._registry, self._desk, self._splits = registry, desk, splits
+
+    def _begin(self, state: Mapping[str, Any] | None) -> LeasedIterator:
+        epoch = self._desk.open(len(self._splits), state)
+        arguments = make_leased_iterator, (list(self._splits),)
+        return LeasedIterator(self._registry, self._desk, epoch, *arguments)
 
     def __repr__(self) -> str:
         return f"<psnb.LeasedDataset of {len(self._splits)} splits>"

@@ -15,8 +15,7 @@ from typing import Any
 
 from psnb.coordinator.dataset_place import DatasetPlace
 from psnb.coordinator.holders import Holders, by_owner
-from psnb.coordinator.leased import LeasedIterator
-from psnb.coordinator.leases import Progress
+from psnb.coordinator.leased import Epochs, LeasedIterator
 from psnb.coordinator.options import DEFAULT_RETRIES, Options
 from psnb.coordinator.partition_statistics import PartitionStatistics
 from psnb.coordinator.per_worker import PerWorkerValues
@@ -61,7 +60,7 @@ class _Loading:
             remote.wait()
 
 
-class PartitionedDataset:
+class PartitionedDataset(Epochs[PartitionedIterator]):
     """An `InMemoryDataset` on the workers; ``iter`` of it begins an epoch.
 
     What `ClusterCoordinator.create_per_worker_dataset` returns for one. In an epoch every worker
@@ -90,7 +89,6 @@ class PartitionedDataset:
         self._generation, self._loaded = 0, False
         self._layout = Layout(self._pieces)
         self._loading: _Loading | None = None
-        self._latest: PartitionedIterator | None = None
 
     def load_into_memory(self) -> None:
         """Have the workers read everything, in place of what was read before.
@@ -208,23 +206,7 @@ class PartitionedDataset:
         """
         return self._holders.statistics(self._pieces)
 
-    def __iter__(self) -> PartitionedIterator:
-        return self.iterator()
-
-    def iterator(self, state: Mapping[str, Any] | None = None) -> PartitionedIterator:
-        """Begin an epoch, or go on with one.
-
-        Parameters
-        ----------
-        state : mapping, optional
-            From `PartitionedIterator.state`.
-
-        Raises
-        ------
-        ConfigurationError
-            If nothing is in memory, or the state belongs to a dataset that was cut or shuffled
-            otherwise.
-        """
+    def _begin(self, state: Mapping[str, Any] | None) -> PartitionedIterator:
         owners = self._restored()
         if state is not None and state.get("layout") != self._layout.fingerprint:
             raise ConfigurationError(
@@ -234,22 +216,7 @@ class PartitionedDataset:
         epoch = self._place.desk.open(self._pieces, state, owners)
         place, make = self._place, worker_memory.make_memory_iterator
         arguments = self._memory, self._generation, self._layout
-        self._latest = PartitionedIterator(
-            self._layout, place.registry, place.desk, epoch, make, arguments
-        )
-        return self._latest
-
-    def progress(self) -> Progress:
-        """Return how far the epoch is that was begun last.
-
-        Raises
-        ------
-        ConfigurationError
-            If none was begun.
-        """
-        if self._latest is None:
-            raise ConfigurationError("no epoch was begun: iterator = iter(dataset)")
-        return self._latest.progress()
+        return PartitionedIterator(self._layout, place.registry, place.desk, epoch, make, arguments)
 
     def __repr__(self) -> str:
         now = self.statistics()
@@ -259,7 +226,7 @@ class PartitionedDataset:
         )
 
     def _shuffle(self, seed: int | None, *, spread: bool) -> None:
-        seed = as_seed(seed)
+        seed = as_seed("global_shuffle" if spread else "local_shuffle", seed)
         for attempt in range(1, _ATTEMPTS + 1):
             owners = self._restored()
             generation = next(self._generations)

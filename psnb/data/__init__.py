@@ -1,5 +1,6 @@
 """Datasets that feed workers: chained, lazy, vectorised, and resumed at the very next element."""
 
+from psnb.data.arguments import as_seed
 from psnb.data.context import AUTOTUNE, Options
 from psnb.data.dataset import Dataset
 from psnb.data.formats import (
@@ -10,7 +11,7 @@ from psnb.data.formats import (
     VarLen,
     encode_example,
 )
-from psnb.data.in_memory import InMemoryDataset, as_seed
+from psnb.data.in_memory import InMemoryDataset
 from psnb.data.iterator import DatasetIterator
 from psnb.data.memory import Layout, Memory, MemoryStatistics
 from psnb.data.nodes import FileRange, Format

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from psnb.data import nodes
+from psnb.data.arguments import at_least
 from psnb.data.context import AUTOTUNE, Options
 from psnb.data.iterator import DatasetIterator
 from psnb.data.node import INFINITE, UNKNOWN
@@ -129,7 +130,7 @@ class Dataset(Sources):
         """
         _check_callable("map", function)
         if num_parallel_calls not in (None, AUTOTUNE):
-            num_parallel_calls = _at_least("map", "num_parallel_calls", num_parallel_calls, 1)
+            num_parallel_calls = at_least("map", "num_parallel_calls", num_parallel_calls, 1)
         node = nodes.Map(self.node, function, num_parallel_calls, deterministic, batched)
         return type(self)(node)
 
@@ -167,8 +168,8 @@ class Dataset(Sources):
             How many elements of one before it is the next one's turn.
         """
         _check_callable("interleave", function)
-        cycle = _at_least("interleave", "cycle_length", cycle_length, 1)
-        block = _at_least("interleave", "block_length", block_length, 1)
+        cycle = at_least("interleave", "cycle_length", cycle_length, 1)
+        block = at_least("interleave", "block_length", block_length, 1)
         return type(self)(nodes.Interleave(self.node, function, cycle, block))
 
     def scan(self, initial_state: Any, scan_func: Callable[..., Any]) -> Self:
@@ -208,7 +209,7 @@ class Dataset(Sources):
         reshuffle_each_iteration : bool
             False: the same order in each epoch; without a seed, in each iteration of a dataset too.
         """
-        size = _at_least("shuffle", "buffer_size", buffer_size, 1)
+        size = at_least("shuffle", "buffer_size", buffer_size, 1)
         if seed is None and not reshuffle_each_iteration:
             seed = secrets.randbits(63)
         return type(self)(nodes.Shuffle(self.node, size, seed, reshuffle_each_iteration))
@@ -217,24 +218,24 @@ class Dataset(Sources):
         """Return all elements so many times; None or -1: for ever."""
         if count in (None, -1):
             return type(self)(nodes.Repeat(self.node))
-        return type(self)(nodes.Repeat(self.node, _at_least("repeat", "count", count, 0)))
+        return type(self)(nodes.Repeat(self.node, at_least("repeat", "count", count, 0)))
 
     def take(self, count: int) -> Self:
         """Return the first ``count`` elements; -1: all."""
         if count == -1:
             return self
-        return type(self)(nodes.Take(self.node, _at_least("take", "count", count, 0)))
+        return type(self)(nodes.Take(self.node, at_least("take", "count", count, 0)))
 
     def skip(self, count: int) -> Self:
         """Return all but the first ``count`` elements; -1: none."""
         if count == -1:
             return self.take(0)
-        return type(self)(nodes.Skip(self.node, _at_least("skip", "count", count, 0)))
+        return type(self)(nodes.Skip(self.node, at_least("skip", "count", count, 0)))
 
     def shard(self, num_shards: int, index: int) -> Self:
         """Return the elements whose number, divided by ``num_shards``, leaves ``index``."""
-        count = _at_least("shard", "num_shards", num_shards, 1)
-        place = _at_least("shard", "index", index, 0)
+        count = at_least("shard", "num_shards", num_shards, 1)
+        place = at_least("shard", "index", index, 0)
         if place >= count:
             raise ConfigurationError(f"shard: index is {place}, but there are {count} shards")
         return type(self)(nodes.Shard(self.node, count, place))
@@ -258,7 +259,7 @@ class Dataset(Sources):
 
         Elements of different shapes cannot be stacked: see `padded_batch` and `ragged_batch`.
         """
-        size = _at_least("batch", "batch_size", batch_size, 1)
+        size = at_least("batch", "batch_size", batch_size, 1)
         return type(self)(nodes.Batch(self.node, size, drop_remainder))
 
     def padded_batch(
@@ -282,7 +283,7 @@ class Dataset(Sources):
         drop_remainder : bool
             Leave out a last batch of fewer elements.
         """
-        size = _at_least("padded_batch", "batch_size", batch_size, 1)
+        size = at_least("padded_batch", "batch_size", batch_size, 1)
         node = nodes.PaddedBatch(self.node, size, drop_remainder, padded_shapes, padding_values)
         return type(self)(node)
 
@@ -293,7 +294,7 @@ class Dataset(Sources):
         array, features of fixed length in a file, what a batched `map` returns as an array. All
         others become a `Ragged`, also those that happen to be equally long.
         """
-        size = _at_least("ragged_batch", "batch_size", batch_size, 1)
+        size = at_least("ragged_batch", "batch_size", batch_size, 1)
         return type(self)(nodes.RaggedBatch(self.node, size, drop_remainder))
 
     def unbatch(self) -> Self:
@@ -320,9 +321,9 @@ class Dataset(Sources):
         drop_remainder : bool
             Leave out windows of fewer elements.
         """
-        size = _at_least("window", "size", size, 1)
-        shift = size if shift is None else _at_least("window", "shift", shift, 1)
-        stride = _at_least("window", "stride", stride, 1)
+        size = at_least("window", "size", size, 1)
+        shift = size if shift is None else at_least("window", "shift", shift, 1)
+        stride = at_least("window", "stride", stride, 1)
         return type(self)(nodes.Window(self.node, size, shift, stride, drop_remainder, type(self)))
 
     # How it runs
@@ -354,7 +355,7 @@ class Dataset(Sources):
             is left after it was full.
         """
         if buffer_size != AUTOTUNE:
-            buffer_size = _at_least("prefetch", "buffer_size", buffer_size, 0)
+            buffer_size = at_least("prefetch", "buffer_size", buffer_size, 0)
         return type(self)(nodes.Prefetch(self.node, buffer_size))
 
     def ignore_errors(self) -> Self:
@@ -373,18 +374,6 @@ class Dataset(Sources):
                 f"with_options: expected psnb.data.Options, found a {type(options).__name__}"
             )
         return type(self)(nodes.WithOptions(self.node, options))
-
-
-def _at_least(method: str, name: str, value: Any, least: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ConfigurationError(
-            f"{method}: {name} must be an integer, found a {type(value).__name__}"
-        ) from None
-    if number < least:
-        raise ConfigurationError(f"{method}: {name} must be at least {least}, found {number}")
-    return number
 
 
 def _check_callable(method: str, function: Any) -> None:

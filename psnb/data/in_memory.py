@@ -7,9 +7,7 @@ end when all is read, or the dataset is gone. All methods are for one thread at 
 from __future__ import annotations
 
 import itertools
-import operator
 import os
-import secrets
 import tempfile
 import weakref
 from collections.abc import Sequence
@@ -18,6 +16,7 @@ from typing import Any, Self
 import psutil
 
 from psnb.data import nodes
+from psnb.data.arguments import as_seed, at_least
 from psnb.data.dataset import Dataset
 from psnb.data.formats import MultiSlot, Slot, list_files
 from psnb.data.iterator import DatasetIterator
@@ -26,33 +25,7 @@ from psnb.data.node import Node
 from psnb.data.splits import splits
 from psnb.errors import ConfigurationError
 
-_PIECES = 8
-
-
-def as_seed(seed: int | None) -> int:
-    """Return a seed, at random if there is none.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is no integer.
-    """
-    if seed is None:
-        return secrets.randbits(63)
-    try:
-        return operator.index(seed)
-    except TypeError:
-        raise ConfigurationError(f"seed must be an integer, found {seed!r}") from None
-
-
-def _at_least(name: str, value: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise ConfigurationError(f"{name} must be an integer of 1 or more, found {value!r}")
-    return number
+_NAME, _PIECES = "InMemoryDataset", 8
 
 
 def _check_steady(node: Node) -> None:
@@ -143,10 +116,10 @@ class InMemoryDataset:
     def _begin(
         self, source: Dataset, batch_size: int, threads: int, memory_limit: int | None
     ) -> None:
-        self.batch_size = _at_least("batch_size", batch_size)
-        self.threads = _at_least("threads", threads)
+        self.batch_size = at_least(_NAME, "batch_size", batch_size, 1)
+        self.threads = at_least(_NAME, "threads", threads, 1)
         self.memory_limit = (
-            None if memory_limit is None else _at_least("memory_limit", memory_limit)
+            None if memory_limit is None else at_least(_NAME, "memory_limit", memory_limit, 1)
         )
         _check_steady(source.node)
         self.source = source
@@ -227,7 +200,7 @@ class InMemoryDataset:
         """
         memory = self._loaded()
         generation = next(self._generations)
-        layout = self._layout.shuffled(as_seed(seed))
+        layout = self._layout.shuffled(as_seed("global_shuffle", seed))
         try:
             memory.begin(generation, range(memory.pieces))
             here = [None] * memory.pieces

@@ -151,7 +151,7 @@ class LeasedIterator:
         self._lock = threading.Condition()
         self._leasing = False  # a thread gets a lease, the others wait for what it brings
         self._unread: Lease | None = None  # one that could not be begun, for the next who asks
-        self._leases: deque[_Lease] = deque()  # what is being read: one, or none
+        self._lease: _Lease | None = None  # what is being read
         # Of a closure that runs again, by its `Taking`.
         self._again: WeakKeyDictionary[Taking, tuple[Iterated, int]] = WeakKeyDictionary()
 
@@ -169,13 +169,13 @@ class LeasedIterator:
                     return found[0]
                 self._leasing = True
             try:
-                self._lease(taking)
+                self._get_lease(taking)
             finally:
                 with self._lock:
                     self._leasing = False
                     self._lock.notify_all()
 
-    def _lease(self, taking: Taking) -> None:
+    def _get_lease(self, taking: Taking) -> None:
         """Get a lease and begin with it; what fails leaves it to the next who asks."""
         self._unread = self._unread or taking.lease(self._epoch)
         if self._unread is None:
@@ -186,8 +186,7 @@ class LeasedIterator:
         iterator = self._splits[split].iterator(state)
         lease = _Lease(number, iterator, left, iterator.state())
         with self._lock:
-            self._leases.append(lease)
-            self._unread = None
+            self._lease, self._unread = lease, None
 
     def _begin_again(self, taking: Taking) -> None:
         """Prepare the next portion of what the closure had taken before, if there is one."""
@@ -216,23 +215,27 @@ class LeasedIterator:
 
     def _next(self, taking: Taking) -> tuple[Any] | None:
         """Return the next element of what is leased, if there is one."""
-        while self._leases:
-            lease = self._leases[0]
-            before = lease.before
-            try:
-                element = next(lease.iterator)
-            except StopIteration:
-                self._leases.popleft().iterator.close()
-                taking.take(self._epoch, lease.number, 0, before, before, True)
-                continue
-            finally:
-                # Also where an element could not be had: the next one comes after it.
-                lease.before = lease.iterator.state()
-            if lease.left is not None:
-                lease.left -= 1
-            ended = lease.left == 0
-            if ended:
-                self._leases.popleft().iterator.close()
-            taking.take(self._epoch, lease.number, 1, before, lease.before, ended)
-            return (element,)
-        return None
+        lease = self._lease
+        if lease is None:
+            return None
+        before = lease.before
+        try:
+            element = next(lease.iterator)
+        except StopIteration:
+            self._end_lease(lease)
+            taking.take(self._epoch, lease.number, 0, before, before, True)
+            return None
+        finally:
+            # Also where an element could not be had: the next one comes after it.
+            lease.before = lease.iterator.state()
+        if lease.left is not None:
+            lease.left -= 1
+        ended = lease.left == 0
+        if ended:
+            self._end_lease(lease)
+        taking.take(self._epoch, lease.number, 1, before, lease.before, ended)
+        return (element,)
+
+    def _end_lease(self, lease: _Lease) -> None:
+        self._lease = None
+        lease.iterator.close()

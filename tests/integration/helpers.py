@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 import psutil
 from distributed import Client
 
@@ -203,3 +204,64 @@ def wait_until_gone(coordinator: psnb.ClusterCoordinator, *names: str) -> None:
 def worker_name() -> str:
     """Return where it runs; a closure."""
     return psnb.worker_context().worker_name
+
+
+class Ending:
+    """Ends a worker when code on it says `wait`: by SIGKILL, or by retiring it."""
+
+    def __init__(self, coordinator: psnb.ClusterCoordinator, folder: Path, how: str) -> None:
+        begun, go_on = folder / "begun", folder / "go on"
+
+        def wait() -> None:  # of these files alone: it travels to workers
+            if not begun.exists():
+                begun.write_text(f"{os.getpid()} {psnb.worker_context().worker_name}")
+                wait_for_file(go_on)
+
+        def end() -> None:
+            wait_until(begun.exists, "it has begun")
+            pid, name = begun.read_text().split()
+            if how == "killed":
+                os.kill(int(pid), signal.SIGKILL)
+            else:
+                threading.Thread(target=coordinator.retire_worker, args=(name,)).start()
+            go_on.touch()
+
+        self.wait, self._thread = wait, threading.Thread(target=end)
+        self.happened = begun.exists
+
+    def __enter__(self) -> Ending:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(DEADLINE)
+        assert self.happened()
+
+
+class Killer:
+    """Kills workers at random, by SIGKILL, while its block runs; one is always left."""
+
+    def __init__(
+        self, client: Client, strategy: psnb.ParameterServerStrategy, seed: int, most: int
+    ) -> None:
+        self._client, self._strategy, self._most = client, strategy, most
+        self._rng, self._stop = np.random.default_rng(seed), threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.kills = 0
+
+    def __enter__(self) -> Killer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(DEADLINE)
+
+    def _run(self) -> None:
+        while not self._stop.wait(float(self._rng.uniform(0.3, 1.0))) and self.kills < self._most:
+            servers = set(self._strategy.server_addresses)
+            found = self._client.run(os.getpid, on_error="ignore").items()
+            victims = [pid for address, pid in found if address not in servers]
+            if len(victims) > 1:
+                os.kill(int(self._rng.choice(victims)), signal.SIGKILL)
+                self.kills += 1

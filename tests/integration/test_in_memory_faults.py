@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from psnb.data import Dataset, InMemoryDataset
 from psnb.errors import DatasetError
 from psnb.runtime.memory import WorkerMemory
 from tests.conftest import DEADLINE, wait_until
-from tests.integration.helpers import wait_for_file
+from tests.integration.helpers import Ending, Killer
 from tests.integration.test_leases import numbers, visits_of
 
 COUNT = 2000
@@ -38,38 +37,6 @@ def counting(visits: psnb.Embedding) -> Callable[..., None]:
         visits.push(ids, -np.ones((len(ids), 1), np.float32))
 
     return step
-
-
-class Ending:
-    """Ends a worker when code on it says `wait`: by SIGKILL, or by retiring it."""
-
-    def __init__(self, coordinator: psnb.ClusterCoordinator, folder: Path, how: str) -> None:
-        begun, go_on = folder / "begun", folder / "go on"
-
-        def wait() -> None:  # of these files alone: it travels to workers
-            if not begun.exists():
-                begun.write_text(f"{os.getpid()} {psnb.worker_context().worker_name}")
-                wait_for_file(go_on)
-
-        def end() -> None:
-            wait_until(begun.exists, "it has begun")
-            pid, name = begun.read_text().split()
-            if how == "killed":
-                os.kill(int(pid), signal.SIGKILL)
-            else:
-                threading.Thread(target=coordinator.retire_worker, args=(name,)).start()
-            go_on.touch()
-
-        self.wait, self._thread = wait, threading.Thread(target=end)
-        self.happened = begun.exists
-
-    def __enter__(self) -> Ending:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join(DEADLINE)
-        assert self.happened()
 
 
 @pytest.fixture(params=["killed", "retired"])
@@ -281,7 +248,6 @@ def test_nothing_is_left_on_the_workers_when_the_dataset_is_gone(
 
 @pytest.mark.slow
 def test_every_example_is_used_once_while_workers_with_examples_are_killed_at_random() -> None:
-    rng = np.random.default_rng(5)
     rows = 10_000
     with (
         psnb.local_cluster(workers=3, servers=1) as client,
@@ -293,28 +259,8 @@ def test_every_example_is_used_once_while_workers_with_examples_are_killed_at_ra
             InMemoryDataset.of(Dataset.range(rows), 16)
         )
         made.load_into_memory()
-        stop, kills = threading.Event(), 0
-
-        def kill() -> None:
-            nonlocal kills
-            while not stop.wait(float(rng.uniform(0.3, 1.0))) and kills < 5:
-                servers = set(strategy.server_addresses)
-                pids = [
-                    pid
-                    for address, pid in client.run(os.getpid, on_error="ignore").items()
-                    if address not in servers
-                ]
-                if len(pids) > 1:
-                    os.kill(int(rng.choice(pids)), signal.SIGKILL)
-                    kills += 1
-
-        killer = threading.Thread(target=kill)
-        killer.start()
-        try:
+        with Killer(client, strategy, seed=5, most=5) as killer:
             made.global_shuffle()
             run_epoch(coordinator, made, counting(visits))
-        finally:
-            stop.set()
-            killer.join(DEADLINE)
         assert numbers(visits, rows) == [1] * rows
-        assert kills > 0
+        assert killer.kills > 0

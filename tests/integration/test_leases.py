@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ import psnb
 from psnb import data, errors
 from psnb.parameters import CommTransport, Request
 from tests.conftest import DEADLINE, wait_until
-from tests.integration.helpers import kill_myself, wait_for_file
+from tests.integration.helpers import Ending, Killer, kill_myself, wait_for_file
 
 
 def visits_of(strategy: psnb.ParameterServerStrategy, rows: int) -> psnb.Embedding:
@@ -186,28 +185,17 @@ def test_a_worker_that_goes_in_the_middle_costs_no_example_and_doubles_none(
         dataset = coordinator.create_per_worker_dataset(
             data.Dataset.range(500).shuffle(64).batch(3), sharding="dynamic"
         )
-        begun, go_on = tmp_path / "begun", tmp_path / "go on"
+        ending = Ending(coordinator, tmp_path, how)
+        wait = ending.wait
 
         def step(iterator: object) -> None:
             ids = next(iterator)  # type: ignore[call-overload]
             visits.push(ids, -np.ones((len(ids), 1), np.float32))
-            if 250 in ids and not begun.exists():
-                begun.write_text(f"{os.getpid()} {psnb.worker_context().worker_name}")
-                wait_for_file(go_on)
+            if 250 in ids:
+                wait()
 
-        def go() -> None:
-            wait_until(begun.exists, "a closure holds batch 250")
-            pid, name = begun.read_text().split()
-            if how == "killed":
-                os.kill(int(pid), signal.SIGKILL)
-            else:
-                threading.Thread(target=coordinator.retire_worker, args=(name,)).start()
-            go_on.touch()
-
-        killer = threading.Thread(target=go)
-        killer.start()
-        end = coordinator.run_epoch(step, iter(dataset))
-        killer.join(DEADLINE)
+        with ending:
+            end = coordinator.run_epoch(step, iter(dataset))
         assert numbers(visits, 500) == [1] * 500
         assert end.over
 
@@ -272,7 +260,6 @@ def die_after_commit() -> None:
 
 @pytest.mark.slow
 def test_every_example_is_used_once_while_workers_are_killed_at_random() -> None:
-    rng = np.random.default_rng(3)
     rows = 20_000
     with (
         psnb.local_cluster(workers=3, servers=1) as client,
@@ -289,25 +276,7 @@ def test_every_example_is_used_once_while_workers_are_killed_at_random() -> None
             visits.push(ids, -np.ones((len(ids), 1), np.float32))
             return os.getpid()
 
-        stop, kills = threading.Event(), 0
-
-        def kill() -> None:
-            nonlocal kills
-            while not stop.wait(float(rng.uniform(0.3, 1.0))) and kills < 8:
-                pids = list(client.run(os.getpid, on_error="ignore").items())
-                servers = set(strategy.server_addresses)
-                victims = [pid for address, pid in pids if address not in servers]
-                if len(victims) > 1:
-                    os.kill(int(rng.choice(victims)), signal.SIGKILL)
-                    kills += 1
-
-        killer = threading.Thread(target=kill)
-        killer.start()
-        try:
-            iterator = iter(dataset)
-            coordinator.run_epoch(step, iterator)
-        finally:
-            stop.set()
-            killer.join(DEADLINE)
+        with Killer(client, strategy, seed=3, most=8) as killer:
+            coordinator.run_epoch(step, iter(dataset))
         assert numbers(visits, rows) == [1] * rows
-        assert kills > 0
+        assert killer.kills > 0
