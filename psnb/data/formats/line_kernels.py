@@ -42,6 +42,8 @@ def cut_lines(data, limit, starts, ends):  # type: ignore[no-untyped-def]
     while at < data.size:
         while at + 4 * WORD <= data.size and _no_newline(data, at):
             at += 4 * WORD
+        if at == data.size:
+            break
         if at + WORD <= data.size:
             # Of bytes that differ from a newline in no bit, the highest bit is left.
             marks = bytes_above(word_at(data, at) ^ _NEWLINES, 0) ^ _ALL
