@@ -13,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 PARSERS = [
     *("tfrecords", "example", "multi_slot", "csv", "criteo", "text_lines"),
     *("fixed_length_records", "zlib"),
@@ -50,6 +52,7 @@ def _fuzz(parser: str, limit: str, mode: str, corpus: str) -> None:
     if mode == "interpreted":
         with atheris.instrument_imports(include=["psnb.data"]):
             from tests.fuzz.targets import TARGETS
+        _interpret_intrinsics()
     else:
         from tests.fuzz.targets import TARGETS
     target = TARGETS[parser]
@@ -62,6 +65,18 @@ def _fuzz(parser: str, limit: str, mode: str, corpus: str) -> None:
     options = [f"-max_total_time={int(limit) // 2}", f"-timeout={LONGEST}", "-verbosity=0"]
     atheris.Setup([parser, corpus, f"-artifact_prefix={FOUND}/{parser}-", *options], target.check)
     atheris.Fuzz()
+
+
+def _interpret_intrinsics() -> None:
+    """Put Python in the place of the one instruction that numba cannot interpret."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("psnb.data.") and hasattr(module, "zeros_below"):
+            module.zeros_below = _zeros_below  # type: ignore[attr-defined]
+
+
+def _zeros_below(word: np.uint64) -> np.uint64:
+    number = int(word)
+    return np.uint64((number & -number).bit_length() - 1 if number else 64)
 
 
 if __name__ == "__main__":
