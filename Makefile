@@ -29,7 +29,7 @@ define debian
 }
 endef
 
-.PHONY: demo lab test lint bench fuzz frontend node browser clean
+.PHONY: demo lab test lint bench fuzz model soak frontend node browser clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo.stamp
@@ -51,6 +51,7 @@ lint: $(VENV)/test.stamp
 bench: $(VENV)/test.stamp
 	$(BIN)/python -m tests.benchmarks
 	$(BIN)/python -m tests.benchmarks.many_workers
+	$(BIN)/python -m tests.benchmarks.commits
 	$(BIN)/python -m tests.benchmarks.failover
 	$(BIN)/python -m tests.benchmarks.wide_and_deep
 	$(BIN)/python -m tests.benchmarks.widget
@@ -64,6 +65,15 @@ bench: $(VENV)/test.stamp
 fuzz: $(VENV)/test.stamp
 	$(BIN)/python -m pip install --quiet --editable ".[fuzz]"
 	nice $(BIN)/python -m tests.fuzz all $(or $(SECONDS),60)
+
+# A million steps of the protocol in a simulated world; more with STEPS=10000000, others with SEED=1.
+model: $(VENV)/test.stamp
+	nice $(BIN)/python -m tests.model $(or $(STEPS),1000000) $(or $(SEED),0)
+
+# Everything at once while processes die, for five minutes; an hour with SECONDS=3600. The seed that
+# it prints repeats its choices: SEED=...
+soak: $(VENV)/test.stamp
+	nice $(BIN)/python -m tests.soak $(or $(SECONDS),300) $(if $(SEED),--seed $(SEED))
 
 $(VENV)/bin/python:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'psnb needs Python 3.11 or newer')"

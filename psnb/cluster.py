@@ -13,12 +13,16 @@ from typing import Any
 import dask
 from distributed import Client, Scheduler
 
+from psnb.aside import on_loop
 from psnb.errors import ClusterError, ConfigurationError
 from psnb.guard import ROLE
 from psnb.local import QUIET, LocalCluster, PatientNanny
 
 CONNECT_TIMEOUT = 8.0
 """Seconds in which a scheduler must answer."""
+
+IDENTITY_TIMEOUT = 60.0
+"""Seconds in which one that is connected must: it may be busy with tasks of somebody else's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +38,20 @@ def identity(client: Client) -> dict[str, Any]:
 
     Not `Client.scheduler_info`: it returns a copy that the client itself renews every two seconds,
     without workers, so that now and then a cluster seems to have none.
+
+    Raises
+    ------
+    ClusterError
+        If it does not answer.
     """
-    found: dict[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)
-    return found
+    loop, scheduler = client.loop.asyncio_loop, client.scheduler
+    try:
+        return on_loop(loop, lambda: scheduler.identity(n_workers=-1), IDENTITY_TIMEOUT)
+    except TimeoutError as error:
+        raise ClusterError(
+            f"the Dask scheduler says nothing for {IDENTITY_TIMEOUT:.0f} s: it hangs, or this "
+            "client's event loop does"
+        ) from error
 
 
 def roles(cluster: dict[str, Any]) -> Roles:

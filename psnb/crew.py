@@ -6,7 +6,9 @@ from typing import Any
 
 from distributed import Client
 
+from psnb.aside import on_loop
 from psnb.errors import ClusterError
+from psnb.interrupts import uninterrupted
 
 _RETIRE_TIMEOUT = 60.0
 
@@ -24,6 +26,7 @@ def cannot_add(client: Client) -> str:
     return ""
 
 
+@uninterrupted
 def add_worker(client: Client) -> None:
     """Have the cluster start one process more; returns at once.
 
@@ -38,7 +41,7 @@ def add_worker(client: Client) -> None:
 
 
 def retire_worker(client: Client, address: str) -> None:
-    """Have a worker finish its closures and leave.
+    """Have a worker finish its closures and leave; it does though an interrupt ends the waiting.
 
     Raises
     ------
@@ -63,6 +66,6 @@ def retire_worker(client: Client, address: str) -> None:
             )
 
     try:
-        client.sync(retire, callback_timeout=_RETIRE_TIMEOUT)
+        on_loop(client.loop.asyncio_loop, retire, _RETIRE_TIMEOUT, goes_on=True)
     except (OSError, TimeoutError) as error:
         raise ClusterError(f"the worker at {address} did not leave: {error}") from error

@@ -7,13 +7,14 @@
     │   └── ClosureInputError     the closure's: something it was given could not be made
     ├── CancelledError            nobody's: the closure never ran; schedule it again
     ├── WorkerLostError           a worker's: the closure was lost with its worker too often
-    ├── ServerLostError           a server's: a parameter server does not answer any more
+    ├── ServerLostError           a server's: a parameter server has ended, or does not answer
+    │   └── ServerSilentError     a server's: it says nothing, and may come back with what it holds
     ├── ConfigurationError        the caller's (also a ValueError)
     │   ├── ClusterError          the caller's: no scheduler there, or too few workers
     │   ├── SerializationError    the caller's: something that cannot be pickled (also a TypeError)
     │   ├── GradientError         the caller's: a bad array or gradient (also a TypeError)
     │   └── IdOutOfRangeError     the caller's: an id outside a table's rows (also an IndexError)
-    ├── CoordinatorClosedError    the caller's: used after ``close``
+    ├── CoordinatorClosedError    the caller's: used after ``close``, parameters too
     ├── CheckpointError           a checkpoint that cannot be written, found or loaded
     ├── DatasetError              a dataset's source
     └── InternalError             ours: please report it
@@ -41,11 +42,23 @@ class CancelledError(PsnbError):
 
 
 class WorkerLostError(PsnbError):
-    """A closure was lost with its worker more often than its ``retries`` allow."""
+    """A closure was lost with its worker more often than its ``retries`` allow.
+
+    It has written nothing. Queued ones fail with it as well when there is no worker for
+    ``worker_timeout`` seconds.
+    """
 
 
 class ServerLostError(PsnbError):
-    """A parameter server does not answer any more; what it held is gone with it."""
+    """A parameter server has ended, and what it held with it, unless there is a copy."""
+
+
+class ServerSilentError(ServerLostError):
+    """A parameter server says nothing: it is frozen or out of reach, and may come back.
+
+    Nothing is given up: what it holds up goes on when it does. If it does not,
+    `ParameterServerStrategy.recover` replaces it.
+    """
 
 
 class ConfigurationError(PsnbError, ValueError):

@@ -20,8 +20,9 @@ class Mode:
 class Async(Mode):
     """Every closure is applied when it ends, whatever the others do; the default.
 
-    Guarantees that each closure counts exactly once, all of it or nothing. What a closure has read
-    may be out of date by the time it is applied, by any number of updates; how many is measured:
+    Each closure that returns counts exactly once: what it has written is applied wholly, over all
+    servers, from one of its attempts; of one that raises, nothing is. What a closure has read may
+    be out of date by the time it is applied, by any number of updates; how many is measured:
     ``coordinator.statistics().staleness``. Nobody waits for anybody.
 
     As TensorFlow's ``ParameterServerStrategyV2`` and Paddle's ``a_sync``; Dean et al., *Large Scale
@@ -45,10 +46,13 @@ class Sync(Mode):
 
     A closure whose worker is lost runs again within its round, and counts once. One that raises
     counts as nothing: the others of its round are applied. `ClusterCoordinator.join`, ``done`` and
-    ``drain`` end a round that is not full; so checkpoints are complete after them, and what a round
-    has pushed is lost if the coordinator is closed before. In a closure,
+    ``drain`` end a round that is not full; so checkpoints are complete after them. In a closure,
     ``assign`` and the like act at its end as ever; its own pushes are not seen by its own reads;
     ``push(immediate=True)`` is refused. A push from the notebook acts at once.
+
+    A round is applied on all servers or on none. It can be lost, though its closures have returned:
+    if the coordinator is closed before, or if a server is lost when it is to be applied, which
+    ``join`` raises. One that says nothing is waited for.
 
     Chen et al., *Revisiting Distributed Synchronous SGD*, 2016 (without its backup workers);
     TensorFlow's ``SyncReplicasOptimizer``.
@@ -117,16 +121,21 @@ class Geo(Mode):
     added to the parameters, exactly once; the optimizer's state moves as far towards the
     worker's; and the copy is dropped. `ClusterCoordinator.join`, ``done`` and ``drain`` have
     workers send what they hold, and so do workers that leave, so checkpoints see everything after
-    them. What workers hold is lost if the coordinator is closed before.
+    them.
 
     With one worker it gives what `Async` gives, to rounding. With more it is another algorithm:
     fewer messages, and parameters that are up to ``closures`` closures behind on each worker. Only
-    pushes are local: ``assign`` and the like, and the shows and clicks of a `CtrAccessor`, go to
-    the servers when the closure ends. ``push(immediate=True)`` acts on the copy at once.
+    pushes are averaged: ``assign`` and the like, and the shows and clicks of a `CtrAccessor`, are
+    made on the servers as they are, with the same exchange. (``assign`` and the like are seen at
+    once by later closures of the worker.) In a closure, ``push(immediate=True)`` acts on the copy
+    at once, other writes with ``immediate=True`` on the servers.
 
-    When a worker dies, what its closures pushed since it last sent anything is lost, at most
-    ``closures`` of them that had ended; those that were running run again elsewhere, and what had
-    been sent of them does not count again. A closure that raises changes no copy.
+    An exchange is one commit: all that its closures have written is applied, on all servers, or
+    nothing. So a closure counts wholly, or it is lost wholly, though it has returned: if its worker
+    dies before the exchange, if a server is lost or says nothing when it is made, or if the
+    coordinator is closed before. At most ``closures`` are lost so for each thread of a worker.
+    Those that a dead worker was running run again elsewhere, unless they were exchanged. A closure
+    that raises has written nothing and changes no copy.
 
     After Paddle's ``geo`` mode (``a_sync_configs = {"k_steps": k}``), where optimizers keep their
     state on the workers.

@@ -72,7 +72,7 @@ class ClosureScaling(SchedulerPlugin):
         seconds = parse_timedelta(target_duration)
         self._measure_workers()
         known = self._scheduler.workers
-        servers = {address for address, worker in known.items() if serves(worker)}
+        servers = {address for address, worker in known.items() if self._serves(worker)}
         holding = len(self._board.holding(now) & known.keys() - servers)
         return max(target, len(servers) + self._board.workers(now, seconds, self._threads, holding))
 
@@ -84,6 +84,9 @@ class ClosureScaling(SchedulerPlugin):
         return [worker for worker in workers if worker.address not in holding]
 
     def _measure_workers(self) -> None:
-        workers: Any = [w for w in self._scheduler.workers.values() if not serves(w)]
+        workers: Any = [w for w in self._scheduler.workers.values() if not self._serves(w)]
         if workers:
             self._threads = sum(worker.nthreads for worker in workers) / len(workers)
+
+    def _serves(self, worker: WorkerState) -> bool:
+        return serves(self._scheduler, worker)

@@ -22,3 +22,7 @@ class Watermark:
         while self.low in self._ended:
             self._ended.discard(self.low)
             self.low += 1
+
+    def ended(self) -> frozenset[int]:
+        """Return which numbers above have ended."""
+        return frozenset(self._ended)

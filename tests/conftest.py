@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
+import sys
 import threading
 import time
 
@@ -29,12 +32,23 @@ DEADLINE = 30.0
 """Seconds after which a test that waits for something gives up."""
 
 
-def wait_until(condition: Callable[[], bool], what: str, deadline: float = DEADLINE) -> None:
-    """Poll a condition of another process until it holds."""
+def pytest_configure() -> None:
+    """Let tests be interrupted: a shell that starts them in the background has them ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def wait_until(
+    condition: Callable[[], bool],
+    what: str,
+    deadline: float = DEADLINE,
+    otherwise: Callable[[], object] = lambda: None,
+) -> None:
+    """Poll a condition of another process until it holds; if it does not, call ``otherwise``."""
     end = time.monotonic() + deadline
     pause = threading.Event()
     while not condition():
         if time.monotonic() > end:
+            otherwise()
             pytest.fail(f"not within {deadline} s: {what}")
         pause.wait(0.02)
 
@@ -44,10 +58,15 @@ def _no_thread_of_psnb_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test after which one of psnb's own threads lives on."""
     yield
     wait_until(
-        lambda: not [t.name for t in threading.enumerate() if t.name.startswith("psnb")],
-        "threads named psnb-* end with what started them",
+        lambda: not _threads_of_psnb(),
+        "threads named psnb-* end with what started them; where they are is on stderr",
         5,
+        lambda: faulthandler.dump_traceback(sys.__stderr__),
     )
+
+
+def _threads_of_psnb() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("psnb")]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -81,8 +81,12 @@ PURE = [
     *("parameters/gradients.py", "parameters/local_tables.py"),
     *("server/admission.py", "server/ctr.py", "parameters/bags.py"),
     *("parameters/table_statistics.py", "watermark.py", "placement/layout.py"),
-    *("placement/plan.py", "strategy/tables.py", "server/shard.py", "server/reply.py"),
-    *("parameters/partition.py", "parameters/arguments.py", "checkpoint/store.py", "errors.py"),
+    *("placement/mending.py", "placement/holding.py", "parameters/commit.py"),
+    *("coordinator/fates.py", "server/commits.py", "server/transfer.py", "server/snapshot.py"),
+    *("placement/balance.py", "strategy/tables.py", "server/shard.py", "server/reply.py"),
+    *("parameters/partition.py", "parameters/arguments.py", "errors.py"),
+    *("checkpoint/store.py", "checkpoint/directory.py", "checkpoint/lock.py"),
+    *("interrupts.py", "locks.py", "answer.py"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from psnb.checkpoint import store
+from psnb.checkpoint.directory import hold
 from psnb.errors import CheckpointError
 
 
@@ -30,6 +32,8 @@ class Parameter(Protocol):
 class Checkpoint:
     """A checkpoint that fits some parameters, as was checked.
 
+    No manager removes it while this object is there.
+
     Parameters
     ----------
     path : pathlib.Path
@@ -39,17 +43,21 @@ class Checkpoint:
 
     Attributes
     ----------
+    path : pathlib.Path
+        Where it is.
     metadata : mapping
         What it was saved with.
 
     Raises
     ------
     CheckpointError
-        If it is damaged, or lacks a parameter or has another shape, dtype or optimizer state of it.
+        If it is not there or damaged, or lacks a parameter or has another shape, dtype or optimizer
+        state of it.
     """
 
     def __init__(self, path: Path, parameters: Mapping[str, Parameter]) -> None:
-        self._path, self._parameters = path, parameters
+        self.path, self._parameters = path, parameters
+        weakref.finalize(self, hold(path).release)
         self._manifest = store.read_manifest(path)
         self.metadata = self._manifest.metadata
         for name, parameter in parameters.items():
@@ -83,5 +91,5 @@ class Checkpoint:
             If a server is gone.
         """
         for name, parameter in self._parameters.items():
-            states = list(store.read_states(self._path, self._manifest.entries[name]))
+            states = list(store.read_states(self.path, self._manifest.entries[name]))
             parameter.load_states(states, only)

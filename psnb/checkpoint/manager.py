@@ -1,7 +1,8 @@
 """CheckpointManager: saves and restores all parameters of a coordinator's strategy.
 
 The notebook's process fetches the shards from the servers and writes them, so the directory is a
-path of the notebook's machine; closures go on meanwhile.
+path of the notebook's machine; closures go on meanwhile. Where managers share a directory,
+`psnb.checkpoint.directory` keeps them apart.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from psnb.aside import aside
 from psnb.checkpoint import store
 from psnb.checkpoint.checkpoint import Checkpoint, Parameter
+from psnb.checkpoint.directory import checkpoints, prepare, prune
 from psnb.errors import CheckpointError, ConfigurationError
 from psnb.monitor import CheckpointStatistics
 
@@ -56,7 +59,8 @@ class Coordinator(Protocol):
 class CheckpointManager:
     """Numbered checkpoints in one directory.
 
-    Thread-safe; saves at the same time get numbers of their own. One manager a directory.
+    Thread-safe; and several managers, of one notebook or of many, may share a directory. Saves get
+    their numbers in the order in which they end.
 
     Parameters
     ----------
@@ -65,7 +69,8 @@ class CheckpointManager:
     directory : str or os.PathLike
         Made if it is not there.
     max_to_keep : int
-        Older checkpoints than these many are removed after each save.
+        Older checkpoints than these many are removed after each save, whoever saved them; one that
+        is being restored, after a later save.
 
     Raises
     ------
@@ -91,7 +96,7 @@ class CheckpointManager:
         self._strategy = coordinator.strategy
         self._max_to_keep = max_to_keep
         self._status = CheckpointStatistics()
-        store.prepare(self.directory)
+        prepare(self.directory)
         coordinator.note_manager(self)
 
     @property
@@ -102,7 +107,7 @@ class CheckpointManager:
     @property
     def checkpoints(self) -> list[Path]:
         """The checkpoints in the directory, oldest first."""
-        return store.checkpoints(self.directory)
+        return checkpoints(self.directory)
 
     @property
     def latest_checkpoint(self) -> Path | None:
@@ -113,9 +118,9 @@ class CheckpointManager:
     def save(self, metadata: Mapping[str, Any] | None = None) -> Path:
         """Write the next checkpoint and remove those too many.
 
-        May be called while closures run. Each shard is a moment's state (no update is half in it),
-        but different shards are of slightly different moments; call it after `join` for one moment
-        of everything.
+        May be called while closures run. What a shard has of a parameter is of one moment (no
+        update of it is half there), but different shards and parameters are of slightly different
+        ones; call it after `join`, or `drain`, for one moment of everything.
 
         Parameters
         ----------
@@ -138,7 +143,8 @@ class CheckpointManager:
         try:
             path = store.write(self.directory, self._states(), metadata or {})
             self._strategy.note_checkpoint(path)
-            store.prune(self.directory, self._max_to_keep)
+            # What is half removed would stay: an interrupt ends the waiting only.
+            aside(prune, self.directory, self._max_to_keep)
         except BaseException as error:
             self._status = CheckpointStatistics("failed", error=str(error) or type(error).__name__)
             raise
@@ -149,7 +155,8 @@ class CheckpointManager:
         """Bring all parameters and their optimizer state back, onto however many servers there are.
 
         Everything is checked before anything is changed. Parameters that only the checkpoint has
-        are left out. Meant for a moment when no closure runs.
+        are left out. Meant for a moment when no closure runs. One that was interrupted has brought
+        back a part: call it again.
 
         Parameters
         ----------
@@ -167,15 +174,23 @@ class CheckpointManager:
             If there is none, if it is damaged, or if it lacks a parameter or has another shape,
             dtype or optimizer state of it; nothing was changed.
         ServerLostError
-            If a server is gone.
+            If a server is gone; a part was brought back.
         """
-        chosen = self.latest_checkpoint if path is None else Path(path)
-        if chosen is None:
-            raise CheckpointError(f"there is no checkpoint in {str(self.directory)!r}")
-        saved = Checkpoint(chosen, self._strategy.parameters)
+        parameters = self._strategy.parameters
+        saved = self._newest() if path is None else Checkpoint(Path(path), parameters)
         saved.load()
-        self._strategy.note_checkpoint(chosen)
+        self._strategy.note_checkpoint(saved.path)
         return saved.metadata
+
+    def _newest(self) -> Checkpoint:
+        while path := self.latest_checkpoint:
+            try:
+                return Checkpoint(path, self._strategy.parameters)
+            except CheckpointError:
+                if path.exists():
+                    raise
+                # Others have saved newer ones meanwhile and removed this one.
+        raise CheckpointError(f"there is no checkpoint in {str(self.directory)!r}")
 
     def _states(self) -> Iterator[tuple[str, Any, Any, list[dict[str, np.ndarray]]]]:
         parameters = self._strategy.parameters

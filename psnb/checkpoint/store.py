@@ -7,18 +7,16 @@ A checkpoint is a folder::
       0000-00000.safetensors     one file a shard: values, optimizer state, ids of embedding rows
       …
 
-It is written into a hidden folder beside it, synced, and renamed last, so a folder of that name is
-whole. Nothing in it is pickled. A shard is a unit of writing only: a parameter is put together from
-all of its shards when it is read, whatever servers there are then.
+It is written into a partial folder beside it, synced, and renamed last, so a folder of that name is
+whole (`psnb.checkpoint.directory` has how writers and readers meet). Nothing in it is pickled. A
+shard is a unit of writing only: a parameter is put together from all of its shards when it is read,
+whatever servers there are then.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
-import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,14 +26,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
+from psnb.checkpoint.directory import MANIFEST, partial, place
 from psnb.errors import CheckpointError
 
-logger = logging.getLogger("psnb")
-
 FORMAT = 2
-MANIFEST = "manifest.json"
-_NAME = re.compile(r"ckpt-(\d{6,})")
-_INCOMPLETE = ".incomplete-"
 
 State = dict[str, np.ndarray]
 
@@ -70,39 +64,6 @@ class Manifest:
     metadata: Mapping[str, Any]
 
 
-def checkpoints(directory: Path) -> list[Path]:
-    """Return the whole checkpoints of a folder, oldest first."""
-    if not directory.is_dir():
-        return []
-    numbered = [
-        (match, path)
-        for path in directory.iterdir()
-        if (match := _NAME.fullmatch(path.name)) and path.is_dir()
-    ]
-    return [path for match, path in sorted(numbered, key=lambda pair: int(pair[0][1]))]
-
-
-def prepare(directory: Path) -> None:
-    """Make sure that checkpoints can be written, and clear what a killed writer left.
-
-    Raises
-    ------
-    CheckpointError
-        If they cannot.
-    """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for left in directory.glob(f"{_INCOMPLETE}*"):
-            shutil.rmtree(left)
-        probe = directory / f"{_INCOMPLETE}probe"
-        probe.mkdir()
-        probe.rmdir()
-    except OSError as error:
-        raise CheckpointError(
-            f"checkpoints cannot be written to {str(directory)!r}: {error}"
-        ) from error
-
-
 def write(
     directory: Path,
     parameters: Iterable[tuple[str, Mapping[str, Any], Mapping[str, Any] | None, list[State]]],
@@ -133,69 +94,35 @@ def write(
         json.dumps(dict(metadata))
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"the metadata of a checkpoint must be JSON: {error}") from error
-    final, partial = _reserve(directory)
     try:
-        entries = []
-        for position, (name, description, optimizer, states) in enumerate(parameters):
-            files = []
-            for shard, state in enumerate(states):
-                file = f"{position:04d}-{shard:05d}.safetensors"
-                # safetensors writes the memory as it lies: order C, and no 0-d surprise.
-                save_file({k: np.asarray(v, order="C") for k, v in state.items()}, partial / file)
-                _sync(partial / file)
-                files.append(file)
-            entries.append(Entry(name, description, optimizer, files))
-        manifest = {
-            "format": FORMAT,
-            "metadata": dict(metadata),
-            "parameters": [asdict(entry) for entry in entries],
-        }
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1))
-        _sync(partial / MANIFEST)
-        _sync(partial)
-        partial.rename(final)
+        with partial(directory) as (folder, manifest):
+            entries = []
+            for position, (name, description, optimizer, states) in enumerate(parameters):
+                files = []
+                for shard, state in enumerate(states):
+                    file = f"{position:04d}-{shard:05d}.safetensors"
+                    # safetensors writes the memory as it lies: order C, and no 0-d surprise.
+                    arrays = {k: np.asarray(v, order="C") for k, v in state.items()}
+                    save_file(arrays, folder / file)
+                    _sync(folder / file)
+                    files.append(file)
+                entries.append(Entry(name, description, optimizer, files))
+            content = {
+                "format": FORMAT,
+                "metadata": dict(metadata),
+                "parameters": [asdict(entry) for entry in entries],
+            }
+            manifest.file.write(json.dumps(content, indent=1))
+            manifest.file.flush()
+            _sync(folder / MANIFEST)
+            _sync(folder)
+            path = place(folder, manifest)
         _sync(directory)
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"checkpoint {str(final)!r} cannot be written: {error}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return final
-
-
-def _reserve(directory: Path) -> tuple[Path, Path]:
-    """Return the next checkpoint's path and the folder made for writing it.
-
-    Making the folder is what reserves the number: writers at the same time get different ones.
-    """
-    present = checkpoints(directory)
-    number = 1 + (int(present[-1].name.removeprefix("ckpt-")) if present else 0)
-    while True:
-        final = directory / f"ckpt-{number:06d}"
-        partial = directory / f"{_INCOMPLETE}{final.name}"
-        try:
-            partial.mkdir()
-            if not final.exists():
-                return final, partial
-            partial.rmdir()  # another writer has finished it meanwhile
-        except FileExistsError:
-            pass  # another writer is at it
-        except OSError as error:
-            raise CheckpointError(
-                f"checkpoint {str(final)!r} cannot be written: {error}"
-            ) from error
-        number += 1
-
-
-def prune(directory: Path, keep: int) -> None:
-    """Remove all but the newest ``keep`` checkpoints; what cannot be removed is logged."""
-    for path in checkpoints(directory)[:-keep]:
-        try:
-            # Renamed first: what bears a checkpoint's name must be whole, also while it goes.
-            going = path.rename(directory / f"{_INCOMPLETE}{path.name}")
-        except OSError as error:
-            logger.warning("an old checkpoint cannot be removed: %s", error)
-        else:
-            shutil.rmtree(going, ignore_errors=True)
+        raise CheckpointError(
+            f"a checkpoint cannot be written to {str(directory)!r}: {error}"
+        ) from error
+    return path
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -10,9 +10,15 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+_LOOK_AGAIN = 1.0
+"""Seconds after which to look whether something holds a closure up: nobody calls back for that."""
+
 
 class Remote(Protocol):
     """What is asked of a remote value."""
+
+    def ended_or_held_up(self) -> bool:
+        """Return whether there is nothing to wait for, or nobody knows for how long."""
 
     def add_callback(self, callback: Callable[[Any], None]) -> bool:
         """Call back at the end; return False, and do not, if that is past."""
@@ -49,18 +55,21 @@ class _Signal:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._event.set)
 
-    async def wait(self) -> None:
-        await self._event.wait()
+    async def wait(self, timeout: float | None = None) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._event.wait()
         self._event.clear()
 
 
 async def until_ended(remote: Remote) -> None:
-    """Return when a closure has ended; may be cancelled."""
+    """Return when a closure has ended, or something holds it up; may be cancelled."""
     signal = _Signal()
     callback: Callable[[Any], None] = signal.set
     if remote.add_callback(callback):
         try:
-            await signal.wait()
+            while not remote.ended_or_held_up():
+                await signal.wait(_LOOK_AGAIN)
         finally:
             remote.remove_callback(callback)
 

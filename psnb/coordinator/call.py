@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import Any
 
 from psnb.coordinator.remote_value import RemoteValue
 from psnb.errors import ConfigurationError
+from psnb.locks import Condition
 from psnb.runtime import InputReference, PerWorkerReference, dumps
 
 
@@ -49,7 +49,7 @@ NO_ARGUMENTS = Call(b"")
 
 
 def pack_call(
-    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], condition: threading.Condition
+    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], condition: Condition
 ) -> Call:
     """Pickle the arguments of a call.
 

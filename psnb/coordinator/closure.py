@@ -96,17 +96,15 @@ class Run:
         With how many of those it was probably running: against its retries.
     round : int or None
         The round that it takes part in, if there are rounds.
+    kept : tuple of int and bytes, or None
+        An attempt, and its pickled result, which a worker has handed over before the commit.
     """
 
     commit: int
     attempt: int = 1
     deaths: int = 0
     round: int | None = None
-
-    @property
-    def lost(self) -> bool:
-        """Whether a worker was lost with it: nobody knows whether it has had its effect."""
-        return self.attempt > 1
+    kept: tuple[int, bytes] | None = None
 
 
 NOT_TAKEN = Run(-1)

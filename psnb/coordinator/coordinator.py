@@ -31,6 +31,7 @@ from psnb.coordinator.per_worker_fetch import fetch_per_worker
 from psnb.coordinator.pinned import PinnedCalls
 from psnb.coordinator.queue import ClosureQueue
 from psnb.coordinator.remote_value import RemoteValue
+from psnb.coordinator.resolver import Resolver
 from psnb.coordinator.settings import DEFAULT_QUEUE_SIZE, Settings
 from psnb.coordinator.start_delay import StartDelay
 from psnb.coordinator.steps import Steps, gate_for
@@ -38,6 +39,8 @@ from psnb.coordinator.structure import map_structure
 from psnb.coordinator.timeouts import DRAIN, HEARTBEAT, Timeouts
 from psnb.coordinator.watched import Watched
 from psnb.errors import ConfigurationError, CoordinatorClosedError
+from psnb.interrupts import uninterrupted
+from psnb.modes import Geo
 from psnb.monitor import ProgressLine, Records, wanted
 from psnb.runtime import unpack_error
 from psnb.strategy import ParameterServerStrategy
@@ -89,10 +92,11 @@ class ClusterCoordinator(Watched):
 
     Notes
     -----
-    After TensorFlow's ``tf.distribute.coordinator.ClusterCoordinator``. A closure runs at least
-    once: if its worker dies, it runs again on another. Its effect on the parameters happens exactly
-    once, or not at all if it raises: see `Variable`, and `Geo` for the mode in which it may be
-    lost.
+    After TensorFlow's ``tf.distribute.coordinator.ClusterCoordinator``. If the worker of a closure
+    dies, the servers are asked whether the closure has had its effect; if not, it runs again on
+    another worker. So its effect on the parameters happens exactly once, wholly and from one
+    attempt, or not at all if it raises: see `Variable`, and `Sync` and `Geo` for the modes in which
+    it may be lost.
     """
 
     # Not __init__, which would run once more on the one that is there.
@@ -145,6 +149,7 @@ class ClusterCoordinator(Watched):
             self.records.failures.add,
             self._desk.end,
         )
+        self._resolver = Resolver(self._queue, strategy, isinstance(strategy.mode, Geo))
         weak = weakref.ref(strategy)
 
         def workers(cluster: dict[str, Any]) -> dict[str, str]:
@@ -159,6 +164,7 @@ class ClusterCoordinator(Watched):
             self._resources,
             self.records,
             self._desk,
+            self._resolver,
             settings.timeouts,
             settings.start_delay,
             strategy.mode,
@@ -170,7 +176,11 @@ class ClusterCoordinator(Watched):
         # Queue and lanes know neither coordinator nor strategy, so it can be collected while they
         # live.
         self._finalizer = weakref.finalize(self, _end, self._queue, membership)
-        self._tell_panels()
+        try:
+            self._tell_panels()
+        except BaseException:  # an interrupt: nobody gets to know this one
+            self._finalizer()
+            raise
 
     def __enter__(self) -> ClusterCoordinator:
         return self
@@ -190,7 +200,8 @@ class ClusterCoordinator(Watched):
     ) -> RemoteValue:
         """Queue a call for whichever worker is free, and return at once.
 
-        It blocks only while ``max_queue_size`` closures are queued already.
+        It blocks only while ``max_queue_size`` closures are queued already. An interrupt may come
+        when the closure was queued already, so that nobody has its remote value.
 
         The arguments are captured now: what you change afterwards does not reach the closure. So is
         the function with everything that it refers to, when it is *first* scheduled: define it anew
@@ -278,6 +289,7 @@ class ClusterCoordinator(Watched):
             for args in zip(*iterables, strict=False)
         ]
 
+    @uninterrupted  # but while it waits: the line's thread ends with it
     def join(self, timeout: float | None = None, *, progress: bool | None = None) -> None:
         """Wait until every scheduled closure has ended, and has had its effect on the parameters.
 
@@ -295,9 +307,13 @@ class ClusterCoordinator(Watched):
             What the first failed closure raised: its own type, with the remote traceback, the
             worker and the arguments as notes, and further failures in the attribute
             ``other_errors``. It is raised once, by whichever of `schedule`, `join` and `done` comes
-            first; before, all queued closures are cancelled and the running ones have ended, those
-            among them that run again because their worker was lost.
-            Afterwards the coordinator works as before.
+            first; before, all queued closures are cancelled and the running ones have ended.
+            Afterwards the coordinator works as before. If an interrupt comes in that very moment,
+            KeyboardInterrupt is raised with the error as its context.
+        ServerSilentError
+            If nothing else is left to wait for, but a server that says nothing must tell what
+            became of closures, or apply them. Nothing has changed: they go on when it answers, or
+            when ``strategy.recover()`` replaces it, and `join` may be called again.
         TimeoutError
             If it takes longer; everything goes on as it was.
         CoordinatorClosedError
@@ -322,7 +338,8 @@ class ClusterCoordinator(Watched):
         Raises
         ------
         Exception
-            As for `join`: the first failed closure's error, TimeoutError, `CoordinatorClosedError`.
+            As for `join`: the first failed closure's error, `ServerSilentError`, TimeoutError,
+            `CoordinatorClosedError`.
         """
         await join(self._queue, timeout)
 
@@ -335,6 +352,8 @@ class ClusterCoordinator(Watched):
         ------
         Exception
             What a closure raised, once, as soon as nothing runs any more; see `join`.
+        ServerSilentError
+            Once, if a server that says nothing holds up what is left; see `join`.
         CoordinatorClosedError
             If the coordinator is closed.
         """
@@ -439,7 +458,8 @@ class ClusterCoordinator(Watched):
         """
         if not callable(fn):
             raise ConfigurationError(f"fn must be callable, found {fn!r}")
-        return PerWorkerValues(self._resources, self._define(fn, tuple(args), dict(kwargs or {})))
+        self._require_open()
+        return PerWorkerValues(self._resources, fn, tuple(args), kwargs)
 
     def run_epoch(
         self,
@@ -452,8 +472,8 @@ class ClusterCoordinator(Watched):
 
         It schedules ``fn(iterator, *args, **kwargs)``, a few for each worker at a time, until all
         splits are done, and waits for the last. A call that comes too late for there to be data is
-        over without an error. What a worker that died had taken is used again by the closures that
-        had taken it, under the ids under which servers drop what they have.
+        over without an error. What a worker that died had taken is used by the closures that had
+        taken it when they run again; if they had their effect before, it counts as used.
 
         Parameters
         ----------
@@ -474,8 +494,7 @@ class ClusterCoordinator(Watched):
         ------
         Exception
             As for `join`. What failed closures had taken is there again: ``run_epoch`` with the
-            same iterator goes on. What one had taken that failed with `WorkerLostError`, or when it
-            ran again after its worker was lost, may have been used before, and is used again.
+            same iterator goes on.
         """
         if not isinstance(iterator, LeasedIterator):
             raise ConfigurationError(
@@ -486,7 +505,7 @@ class ClusterCoordinator(Watched):
         run_epoch(
             iterator,
             lambda chooser: self.schedule(fn, every, kwargs, worker=chooser),
-            lambda chooser, why: self._queue.withdraw(chooser, why, lost=False),
+            self._queue.withdraw,
             lambda: len(self._membership.statistics()),
             self._membership.wake_lanes,
             self._queue.settled,
@@ -494,6 +513,7 @@ class ClusterCoordinator(Watched):
         self.join()
         return iterator.progress()
 
+    @uninterrupted  # but while it waits, and it is closed then
     def close(self) -> None:
         """Cancel what is queued or in flight, end all lanes, free the workers; idempotent.
 
@@ -501,10 +521,17 @@ class ClusterCoordinator(Watched):
         strategy and its parameters stay; `ClusterCoordinator` makes a new coordinator for them.
         """
         if self._finalizer.alive:
-            self._note_end()
-            self._finalizer()
-            self.strategy.forget_coordinator(self)
-            self._stop_views()
+            try:
+                self._note_end()
+                self._finalizer()
+                self._resolver.end()
+            finally:
+                self.strategy.forget_coordinator(self)
+                self._stop_views()
+
+    def fences(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return what new shards must know of commits that were given up; for the strategy."""
+        return self._resolver.fences()
 
     def _schedule(
         self,
@@ -529,15 +556,12 @@ class ClusterCoordinator(Watched):
         pinned = PinnedCalls(schedule, self.strategy.worker_names, self._queue)
         return DatasetPlace(self._resources, self._desk, schedule, pinned)
 
-    def _define(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        self._require_open()
-        return self._resources.define(fn, args, kwargs)
-
     def _require_open(self) -> None:
         if not self._finalizer.alive:
             raise CoordinatorClosedError("the coordinator is closed: make a new one")
 
 
+@uninterrupted  # but while it waits: also where it is collected
 def _end(queue: ClosureQueue, membership: Membership) -> None:
     queue.close()
     membership.close()

@@ -55,5 +55,4 @@ def make_dataset_of(
             "create_per_worker_dataset takes an iterable or a function that makes one, found "
             f"{source!r}"
         )
-    number = place.registry.define(make_dataset, (source,), {})
-    return PerWorkerDataset(place.registry, number)
+    return PerWorkerDataset(place.registry, make_dataset, (source,))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import partial
 
 from psnb.coordinator.leased import LeasedIterator
 from psnb.coordinator.options import Chooser
 from psnb.coordinator.remote_value import RemoteValue
+from psnb.locks import Condition
 
 _AHEAD = 4
 """Closures that are scheduled for each worker: it never waits for the notebook."""
@@ -24,7 +24,7 @@ def run_epoch(
     withdraw: Callable[[Chooser, str], None],
     workers: Callable[[], int],
     wake: Callable[[], None],
-    settled: threading.Condition,
+    settled: Condition,
 ) -> None:
     """Schedule closures, a few at a time, until an epoch is over.
 
@@ -37,13 +37,12 @@ def run_epoch(
     schedule : callable
         Schedules a closure on whichever worker a function chooses.
     withdraw : callable
-        Cancels those that wait for a function's choice, for a reason, but for those that were lost
-        with a worker: they are to run again.
+        Cancels those that wait for a function's choice, for a reason.
     workers : callable
         Tells how many workers there are.
     wake : callable
         Lets idle workers look for work.
-    settled : threading.Condition
+    settled : Condition
         Notified when closures end.
     """
     suits = iterator.suits  # once: closures are withdrawn by this very object

@@ -14,6 +14,7 @@ class FlushGate(Gate):
 
     def begin(self, closure: Closure) -> None:  # noqa: D102 - inherited
         self._held = True
+        self._wanted = False  # not before it has ended: it would be left out
 
     def finish(self) -> None:  # noqa: D102 - inherited
         self._wanted = self._held

@@ -58,9 +58,8 @@ class Gate:
     def begin(self, closure: Closure) -> None:
         """Note that a closure that was admitted is sent to a worker."""
 
-    def put_back(self, closure: Closure) -> bool:
-        """Note that one was lost with its worker; return whether it must run before all others."""
-        return False
+    def put_back(self, closure: Closure) -> None:
+        """Note that one that had begun has had no effect, and waits to begin anew."""
 
     def end(self, closure: Closure, *, pushed: bool) -> None:
         """Note that a closure that had begun has ended, and whether it completed with pushes."""

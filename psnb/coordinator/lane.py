@@ -4,8 +4,8 @@ A lane lives on the event loop of the Dask client: one task opens a session on t
 `psnb.runtime.session` for the messages), receives what it says and hands outcomes to the queue.
 `pump` sends as many closures as keep the worker busy (`Load`); it runs whenever there may be room
 or work, in whatever task of that loop, and never waits. When the connection breaks, or the worker
-gives no sign of life, what was in flight goes back to the queue. A worker that leaves gets nothing
-new and finishes what it has. Other threads only read `statistics`.
+gives no sign of life, the `Resolver` finds out what became of all that was in flight. A worker that
+leaves gets nothing new and finishes what it has. Other threads only read `statistics`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from psnb.coordinator.lease_desk import LeaseDesk
 from psnb.coordinator.load import AHEAD_SECONDS, RECALL_SECONDS, SPREAD_SECONDS, Load
 from psnb.coordinator.per_worker import ResourceRegistry
 from psnb.coordinator.queue import ClosureQueue
+from psnb.coordinator.resolver import Resolver, lost_exchange
 from psnb.coordinator.start_delay import StartDelay
 from psnb.coordinator.timeouts import Timeouts
 from psnb.modes import Geo, Mode
@@ -61,6 +62,10 @@ class Lane:
         Where reports go, and what happens is noted.
     desk : LeaseDesk
         Who answers what the worker asks about leased datasets.
+    resolver : Resolver
+        Who finds out what became of closures that are lost.
+    session : int
+        Unique among the coordinator's lanes.
     timeouts : Timeouts
         How patient to be.
     start_delay : StartDelay
@@ -92,6 +97,8 @@ class Lane:
         resources: ResourceRegistry,
         records: Records,
         desk: LeaseDesk,
+        resolver: Resolver,
+        session: int,
         timeouts: Timeouts,
         start_delay: StartDelay,
         mode: Mode,
@@ -104,7 +111,7 @@ class Lane:
         self.state = LaneState.CONNECTING
         self.num_workers = num_workers
         self._queue, self._resources, self._records = queue, resources, records
-        self._desk = desk
+        self._desk, self._resolver, self._session = desk, resolver, session
         self._timeouts, self._start_delay = timeouts, start_delay
         self._mode, self._strategy = mode, strategy
         self._connect, self._on_idle, self._others_starve = connect, on_idle, others_starve
@@ -120,10 +127,12 @@ class Lane:
         self._flushing: asyncio.Future[bytes] | None = None
         self._functions: OrderedDict[str, None] = OrderedDict()
         self._known_resources: set[int] = set()
+        self._known_layout = 0  # its version
         self._completed = self._failed = 0
         self._busy_seconds = 0.0
         self._ended, self._busy = Rate(), Rate()  # closures, and the seconds that they took
         self._memory: int | None = None
+        self._loop = asyncio.get_running_loop()
 
     def statistics(self) -> WorkerStatistics:
         """Return a snapshot; any thread may call."""
@@ -176,7 +185,8 @@ class Lane:
                 self._note(kind, text, closures)
             self._desk.lose(self)
             lost = f"worker {self.name!r} at {self.address}: {text}"
-            self._queue.put_back(closures, self._threads, lost, self.name)
+            if self.was_ready:
+                self._resolver.lose(closures, self._threads, lost, self.name, self._session)
 
     def drain(self, why: str) -> None:
         """Send nothing more and end when all in flight has ended; on the event loop only."""
@@ -294,6 +304,7 @@ class Lane:
                         "drain": self._timeouts.drain,
                         "strategy": self._strategy,
                         "exchange": mode.closures if isinstance(mode, Geo) else None,
+                        "session": self._session,
                     }
                 )
                 reply = await comm.read()
@@ -329,9 +340,8 @@ class Lane:
 
     def _tell_to_stop(self, stream: MessageStream) -> None:
         # Nothing new is put until all that is in flight has ended and the error was raised: so
-        # these are of the generation that failed. What was lost with its worker runs to its end,
-        # as only that tells what it has done.
-        in_flight = {closure.id for closure in self._load if not closure.run.lost}
+        # these are of the generation that failed.
+        in_flight = {closure.id for closure in self._load}
         new = in_flight - self._told_to_stop
         self._told_to_stop = in_flight
         if new:
@@ -363,6 +373,7 @@ class Lane:
         return {
             "op": "run",
             "settled_below": self._queue.settled_below(),
+            "layout": self._new_layout(),
             "workers": self.num_workers,
             "functions": functions,
             "forget": forget,
@@ -374,6 +385,15 @@ class Lane:
                 for c in closures
             ],
         }
+
+    def _new_layout(self) -> list[Any] | None:
+        # A server that was taken for lost, and lives, answers as before until it hears of it: what
+        # begins from now on must not ask it.
+        layout = self._resolver.layout()
+        if layout is None or layout.version == self._known_layout:
+            return None
+        self._known_layout = layout.version
+        return layout.packed()
 
     async def _receive(self, stream: MessageStream) -> None:
         while True:
@@ -388,26 +408,32 @@ class Lane:
         self._memory = message.get("memory", self._memory)
         if (asks := message.get("asks")) is not None and self._stream is not None:
             number, question = asks
-            answer = self._desk.answer(self, question)
+            answer = self._answer(question)
             self._stream.send({"op": "told", "number": number, "answer": answer})
         outcomes = []
-        for closure_id, succeeded, payload, seconds, pushed, staleness in message["results"]:
+        for closure_id, ending, payload, seconds, pushed, staleness in message["results"]:
             closure = self._load.remove(closure_id)
-            outcomes.append((closure, bool(succeeded), payload, pushed))
+            closure.function.duration.add(seconds)
+            self._busy_seconds += seconds
+            if ending is None:
+                self._resolver.ask(closure, staleness, payload, pushed, self.name)
+                continue
+            outcomes.append((closure, bool(ending), payload, pushed))
             if staleness is not None:
                 self._records.staleness.add(staleness)
-            closure.function.duration.add(seconds)
-            self._completed += succeeded
-            self._failed += not succeeded
-            self._busy_seconds += seconds
+            self._completed += ending
+            self._failed += not ending
         if (flushed := message.get("flushed")) is not None:
             error, staleness = flushed
             if staleness is not None:
                 self._records.staleness.add(staleness)
-            self._flushed(error)
+            if (undecided := message.get("undecided")) is None:
+                self._flushed(error)
+            else:
+                self._resolver.ask_about(undecided, self._decided)
         if returned := message["returned"]:
             self._queue.give_back([self._load.remove(closure_id) for closure_id in returned])
-        if outcomes:
+        if message["results"]:
             self._measure([result[3] for result in message["results"]], outcomes)
             now = asyncio.get_running_loop().time()
             self._latency.add(max(0.0, now - self._moved - message["results"][0][3]))
@@ -418,6 +444,20 @@ class Lane:
         # Last: those who wait for the outcomes are awake, and need the interpreter that we leave.
         if outcomes:
             self._queue.settle(outcomes, self.name)
+
+    def _answer(self, question: Sequence[Any]) -> Any:
+        match question:
+            case ("keep", closure_id, attempt, result):
+                return self._load.keep(closure_id, attempt, result)
+            case ("writes to", strategies):
+                self._resolver.writes_to(strategies)
+                return True
+        return self._desk.answer(self, question)
+
+    def _decided(self, applied: bool) -> None:
+        # In a thread of the resolver's.
+        error = b"" if applied else lost_exchange()
+        self._loop.call_soon_threadsafe(self._flushed, error)
 
     def _measure(
         self, seconds: list[float], outcomes: list[tuple[Closure, bool, bytes, bool]]

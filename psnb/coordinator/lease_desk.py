@@ -7,18 +7,18 @@ how far an epoch is.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from psnb.coordinator.leases import LeaseBook, Progress
+from psnb.locks import Lock
 
 
 class LeaseDesk:
     """Finds the book of each question."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the dicts; held while a book is written
+        self._lock = Lock()  # guards the dicts; held while a book is written
         self._books: dict[int, LeaseBook] = {}
         self._users: dict[int, set[int]] = {}  # the epochs that a closure has taken from
         self._numbers = itertools.count(1)

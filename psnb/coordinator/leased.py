@@ -32,8 +32,8 @@ class LeasedIterator(PerWorkerIterator):
         args: tuple[Any, ...],
     ) -> None:
         self._desk, self._epoch = desk, epoch
-        super().__init__(registry, registry.define(make, (*args, epoch), {}))
-        weakref.finalize(self, desk.close, self._epoch)
+        weakref.finalize(self, desk.close, epoch)
+        super().__init__(registry, make, (*args, epoch))
 
     def progress(self) -> Progress:
         """Return how far the epoch is; cheap, any thread."""
@@ -44,9 +44,7 @@ class LeasedIterator(PerWorkerIterator):
 
         Of JSON's types, for a checkpoint's metadata. Take both while nothing runs, so that they fit
         each other: ``coordinator.drain()``, ``manager.save({"epoch": iterator.state()})``. What a
-        closure has taken that was lost with its worker, and has not run again yet, counts as not
-        used, though servers may have its updates: if a worker was lost just before, ``resume()``
-        and ``drain()`` once more.
+        closure has taken that was lost with its worker and is to run again counts as not used.
         """
         return self._desk.state(self._epoch)
 

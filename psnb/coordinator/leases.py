@@ -2,15 +2,11 @@
 
 A dataset is cut into splits. A worker leases one, and tells of each closure what it takes from it
 *before* the closure's effect can reach a server. So when a worker dies, the book knows of every
-closure in flight what it may have used: the closure runs again on that very portion, under the id
-under which servers drop what they have, and the rest of the split is leased to somebody else. A
-closure that raised has had no effect, and its portions are leased anew. A split is done when all of
-it was used by closures that have ended well, and the epoch is over when all splits are.
-
-A closure that waits to run again is not cancelled when another fails (`psnb.coordinator.queue`):
-its portions stay its own until it has ended. Only where it cannot run to its end is its effect
-unknown, and what is leased anew may have been used: if it fails with `WorkerLostError`, as it has
-no retries left or no worker comes, or if it raises when it runs again.
+closure in flight what it may have used, and the rest of the split is leased to somebody else. If
+the closure has had its effect (`psnb.coordinator.resolver` finds that out), its portions were used;
+if not, it runs again on them. A closure that raised, was cancelled or was lost too often has had no
+effect, and its portions are leased anew. A split is done when all of it was used by closures that
+have ended well, and the epoch is over when all splits are.
 
 After the data service of TensorFlow (``tf.data.service``, dynamic sharding), which hands out splits
 too, but at most once: what a dead worker had begun is not visited again.
@@ -20,13 +16,13 @@ Thread-safe: the coordinator's event loop writes, anybody reads `progress`.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from psnb.errors import ConfigurationError, InternalError
+from psnb.locks import Lock
 
 VERSION = 1
 """Of states."""
@@ -113,7 +109,7 @@ class LeaseBook:
         state: Mapping[str, Any] | None = None,
         owners: Mapping[int, str] | None = None,
     ) -> None:
-        self._lock = threading.Lock()  # guards everything here, for a moment each
+        self._lock = Lock()  # guards everything here, for a moment each
         pieces = [Piece(index) for index in range(splits)]
         visits = 0
         if state is not None:

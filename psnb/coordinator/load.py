@@ -77,6 +77,14 @@ class Load:
             self._seconds = self._seconds - expected if self._closures else 0.0
         return closure
 
+    def keep(self, closure_id: int, attempt: int, result: bytes) -> bool:
+        """Keep what a closure is going to return; False if it is not here in that attempt."""
+        closure, _ = self._closures.get(closure_id, (None, 0.0))
+        if closure is None or closure.run.attempt != attempt:
+            return False
+        closure.run.kept = attempt, result
+        return True
+
     def waiting(self) -> list[int]:
         """Return the numbers of those that the worker cannot have begun if it lost no time."""
         return list(islice(self._closures, self._threads, None))

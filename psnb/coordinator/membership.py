@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -21,6 +22,7 @@ from dask.utils import parse_timedelta
 from distributed import Client
 from distributed.comm import Comm, connect
 
+from psnb.aside import on_loop
 from psnb.coordinator.backoff import Backoff
 from psnb.coordinator.lane import Lane
 from psnb.coordinator.lane_state import LaneState
@@ -28,10 +30,12 @@ from psnb.coordinator.lease_desk import LeaseDesk
 from psnb.coordinator.load import RECALL_SECONDS
 from psnb.coordinator.per_worker import ResourceRegistry
 from psnb.coordinator.queue import ClosureQueue
+from psnb.coordinator.resolver import Resolver
 from psnb.coordinator.start_delay import StartDelay
 from psnb.coordinator.timeouts import Timeouts
 from psnb.coordinator.workload import Workload
 from psnb.demand import Demand
+from psnb.interrupts import uninterrupted
 from psnb.modes import Mode
 from psnb.monitor import EventKind, Records, WorkerStatistics
 from psnb.runtime import unpack_error
@@ -55,7 +59,7 @@ class Membership:
     workers : callable
         Takes the scheduler's description of the cluster, returns name by address of the workers
         that may run closures.
-    queue, resources, records, desk, timeouts, start_delay, mode, strategy
+    queue, resources, records, desk, resolver, timeouts, start_delay, mode, strategy
         Handed to the lanes.
     """
 
@@ -67,6 +71,7 @@ class Membership:
         resources: ResourceRegistry,
         records: Records,
         desk: LeaseDesk,
+        resolver: Resolver,
         timeouts: Timeouts,
         start_delay: StartDelay,
         mode: Mode,
@@ -74,7 +79,8 @@ class Membership:
     ) -> None:
         self._client, self._workers = client, workers
         self._queue, self._resources, self._records = queue, resources, records
-        self._desk = desk
+        self._desk, self._resolver = desk, resolver
+        self._sessions = itertools.count()
         self._timeouts, self._mode, self._strategy = timeouts, mode, strategy
         self._start_delay = start_delay
         self._backoff = Backoff()
@@ -82,7 +88,6 @@ class Membership:
         self._workload = Workload(parse_timedelta(unknown))
         self._demands = False  # the scheduler has a demand of ours
         self._waits_since: float | None = None  # since when work waits and no worker is there
-        self._fails_since: float | None = None  # since when an error waits to be raised
         self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
         self._lanes: list[Lane] = []  # by worker index
         self._idle: dict[Lane, None] = {}  # those that could do more, the latest last
@@ -102,6 +107,7 @@ class Membership:
         """Let workers return what they have not begun; any thread."""
         self.soon(self._call_back)
 
+    @uninterrupted
     def soon(self, callback: Callable[[], None]) -> None:
         """Call back on the event loop; any thread."""
         try:
@@ -129,12 +135,15 @@ class Membership:
         return tuple(lane.statistics() for lane in list(self._lanes))
 
     def close(self) -> None:
-        """End all lanes and wait for them; idempotent. After this no closure is sent."""
+        """End all lanes and wait for them; idempotent. After this no closure is sent.
+
+        In a section: an interrupt ends the waiting only.
+        """
         self._watch.cancel()
         if self._loop.is_closed() or not self._loop.is_running():
             return
         try:
-            asyncio.run_coroutine_threadsafe(self._end_lanes(), self._loop).result(_CLOSE_TIMEOUT)
+            on_loop(self._loop, self._end_lanes, _CLOSE_TIMEOUT, goes_on=True)
         except TimeoutError:
             logger.warning("the Dask client's event loop did not answer while closing")
 
@@ -200,7 +209,6 @@ class Membership:
                 except OSError as error:
                     logger.warning("the Dask scheduler does not answer: %s", error)
                 self._fail_what_waited_too_long()
-                self._fail_what_is_stranded()
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
             # The client was closed under us, or `close` was called: whoever waits must not for
@@ -252,6 +260,8 @@ class Membership:
                 self._resources,
                 self._records,
                 self._desk,
+                self._resolver,
+                next(self._sessions),
                 self._timeouts,
                 self._start_delay,
                 self._mode,
@@ -288,19 +298,6 @@ class Membership:
             text = f"there was no worker for {limit:g} s (worker_timeout)"
             self._records.events.add(EventKind.NO_WORKERS, f"{text}: what was queued has failed")
             self._queue.fail_waiting(f"{text}: start one, for example with `dask worker ADDRESS`")
-
-    def _fail_what_is_stranded(self) -> None:
-        # An error waits to be raised until what was lost with its worker has run again; but not for
-        # a worker that does not come back.
-        now = self._loop.time()
-        if not self._queue.failing():
-            self._fails_since = None
-        elif self._fails_since is None:
-            self._fails_since = now
-        elif now - self._fails_since >= self._timeouts.heartbeat:
-            there = {each for lane in self._tasks for each in (lane.name, lane.index)}
-            why = f"the worker that it wants has not come back in {self._timeouts.heartbeat:g} s"
-            self._queue.fail_stranded(there, why)
 
     async def _connect(self, address: str) -> Comm:
         return await connect(address, **self._client.connection_args)

@@ -81,8 +81,8 @@ class PartitionedDataset(Epochs[PartitionedIterator]):
         sources = splits(dataset.source, pieces)
         self._place = place
         arguments = dataset.seed, dataset.batch_size, dataset.memory_limit, uuid.uuid4().hex
-        number = place.registry.define(worker_memory.make_worker_memory, (sources, *arguments), {})
-        self._memory = PerWorkerValues(place.registry, number)
+        make = worker_memory.make_worker_memory
+        self._memory = PerWorkerValues(place.registry, make, (sources, *arguments))
         self._holders = Holders(self._memory, place.pinned)
         self._pieces = len(sources)
         self._generations = itertools.count(1)

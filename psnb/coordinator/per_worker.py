@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from psnb.errors import ConfigurationError, CoordinatorClosedError
+from psnb.interrupts import uninterrupted
 from psnb.runtime import PerWorkerReference, dumps, make_iterator
 
 _STAYS = (
@@ -43,31 +44,25 @@ class ResourceRegistry:
     ) -> None:
         self._on_change = on_change
         self._fetch = None if fetch is None else weakref.WeakMethod(fetch)
-        # Re-entrant: a garbage collection inside a locked region may release a value.
+        # Re-entrant: a garbage collection inside a locked region may release a value. Taken by the
+        # main thread in sections only.
         self._lock = threading.RLock()  # guards _live, read by lanes while callers add
         self._live: dict[int, tuple[bytes, tuple[PerWorkerReference, ...]]] = {}
         self._numbers = itertools.count(1)
 
-    def define(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> int:
-        """Add the call that makes a value and return the value's number.
+    @uninterrupted
+    def add(self, payload: bytes, references: Sequence[PerWorkerReference]) -> int:
+        """Add the pickled call that makes a value and return the value's number.
 
-        Raises
-        ------
-        SerializationError
-            If the call cannot be pickled.
+        The values that it refers to live as long: a worker that joins makes it again.
         """
-        references: list[PerWorkerReference] = []
-        call = (function, args, dict(kwargs))
-        payload = dumps(call, "a per-worker value", references, ("fn", "args", "kwargs"))
         with self._lock:
             number = next(self._numbers)
-            # What a value is made from must live as long: a worker that joins makes it again.
             self._live[number] = (payload, tuple(references))
         self._on_change()
         return number
 
+    @uninterrupted
     def release(self, number: int) -> None:
         """Forget a value, and let the workers forget it."""
         with self._lock:
@@ -94,12 +89,36 @@ class PerWorkerValues(PerWorkerReference):
 
     As an argument of a closure, at any depth, or captured by it, it becomes the value of the worker
     that runs the closure. The workers forget it when nothing in the notebook holds it any more.
+
+    Parameters
+    ----------
+    registry : ResourceRegistry
+        The coordinator's.
+    function : callable
+        Makes the value.
+    args, kwargs
+        Its arguments.
+
+    Raises
+    ------
+    SerializationError
+        If that call cannot be pickled.
     """
 
-    def __init__(self, registry: ResourceRegistry, resource_id: int) -> None:
-        self.resource_id = resource_id
+    def __init__(
+        self,
+        registry: ResourceRegistry,
+        function: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
         self._registry = registry
-        weakref.finalize(self, registry.release, resource_id)
+        references: list[PerWorkerReference] = []
+        call = (function, args, dict(kwargs or {}))
+        payload = dumps(call, "a per-worker value", references, ("fn", "args", "kwargs"))
+        with uninterrupted:  # or nobody might ever release it
+            self.resource_id = registry.add(payload, references)
+            weakref.finalize(self, registry.release, self.resource_id)
 
     def fetch(self, timeout: float | None = None) -> list[Any]:
         """Return the values of all workers that are there, by the workers' index.
@@ -170,5 +189,4 @@ class PerWorkerDataset(PerWorkerValues):
         raise ConfigurationError(_STAYS)
 
     def __iter__(self) -> PerWorkerIterator:
-        number = self._registry.define(make_iterator, (self,), {})
-        return PerWorkerIterator(self._registry, number)
+        return PerWorkerIterator(self._registry, make_iterator, (self,))

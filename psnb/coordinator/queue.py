@@ -5,9 +5,11 @@ and `put_back`. Errors come in *generations*: with the first failure every queue
 cancelled, the running ones are waited for, and then the next `put`, `join` or `done` raises the
 first error once, the others of the generation attached. After that the queue is as new.
 
-A closure that was lost with its worker may have had its effect, wholly or in part, and nobody knows
-before it has run again. So while it waits for that it counts as running: no failure cancels it, nor
-does `cancel_queued`; lanes take it while a generation fails, when nothing else is there to take.
+A closure that was lost with its worker is *open* until it is known whether it has had its effect
+(`psnb.coordinator.fates` asks the servers): it still counts as running. If it has, it has
+completed; if not, it is queued again, as if it had never been taken. A server that says nothing may
+hold that up for as long as it likes. When nothing else is left, those who wait are told so, by an
+error that changes nothing.
 
 A `Gate` tells which closures may begin, by the update mode. What it wants done elsewhere goes out
 through ``on_step`` and comes back with `stepped`; nothing is over before that.
@@ -18,15 +20,15 @@ the generation, which would only say the same again.
 
 One lock guards everything, the remote values' outcomes among it; two conditions share it: ``room``
 for callers that wait to put, ``settled`` for those who wait for outcomes. While it is held nothing
-foreign is called, only psnb's own callbacks, which put something into a queue or wake a loop.
+foreign is called, only psnb's own callbacks, which put something into a queue or wake a loop. An
+interrupt of the main thread comes before or after what a method does, or while it waits.
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from psnb.coordinator.closure import NOT_TAKEN, Closure, Run
@@ -37,9 +39,12 @@ from psnb.coordinator.options import Chooser, Pin
 from psnb.coordinator.remote_value import RemoteValue
 from psnb.coordinator.status import ClosureStatus
 from psnb.coordinator.waiting import Waiting
-from psnb.errors import CoordinatorClosedError, WorkerLostError
+from psnb.errors import CoordinatorClosedError, ServerSilentError, WorkerLostError
+from psnb.interrupts import uninterrupted
+from psnb.locks import Condition, Lock
 from psnb.monitor import EventKind, EventLog, WorkerStatistics
 from psnb.runtime import pack_error
+from psnb.server import ENDED
 from psnb.watermark import Watermark
 
 
@@ -98,12 +103,14 @@ class ClosureQueue:
         # Not told yet:
         self._news: list[tuple[EventKind, str, list[Closure]]] = []
         self._failures: list[tuple[str, str, bytes]] = []
-        lock = threading.Lock()  # guards all fields and the outcomes of all remote values
-        self._room = threading.Condition(lock)
-        self.settled = threading.Condition(lock)
+        lock = Lock()  # guards all fields and the outcomes of all remote values
+        self._room = Condition(lock)
+        self.settled = Condition(lock)
         self._waiting = Waiting()
         self._dependents = Dependents()
         self._running: dict[int, Closure] = {}
+        self._open: dict[int, Closure] = {}  # nobody knows yet what became of them
+        self._held_up = ""  # by whom, if that was not told yet
         self._errors = Generation()
         self._idle_callbacks: list[Callable[[], None]] = []
         self._commits = itertools.count()
@@ -132,7 +139,6 @@ class ClosureQueue:
         while (fetched := self._put(closure)) is not None:
             place, remote = fetched
             closure.call.inputs[place] = remote.pack_again()
-        self._tell()
 
     def take(
         self,
@@ -172,6 +178,7 @@ class ClosureQueue:
             self._hungry = True
             return False
 
+    @uninterrupted
     def pause(self) -> None:
         """Let nothing more be taken until `resume`; idempotent."""
         with self.settled:
@@ -182,6 +189,7 @@ class ClosureQueue:
                 self._news.append((EventKind.COORDINATOR_PAUSED, text, []))
         self._tell()
 
+    @uninterrupted
     def resume(self) -> None:
         """Undo `pause`; idempotent."""
         with self.settled:
@@ -193,11 +201,9 @@ class ClosureQueue:
                 self._wake = True
         self._tell()
 
+    @uninterrupted
     def cancel_queued(self) -> int:
-        """Cancel what waits, and return how many that were; what runs goes on.
-
-        So does what was lost with its worker and waits to run again.
-        """
+        """Cancel what waits, and return how many that were; what runs goes on."""
         with self.settled:
             self._require_open()
             before = self._cancelled
@@ -215,17 +221,25 @@ class ClosureQueue:
         ------
         TimeoutError
             If that takes longer than ``timeout`` seconds; it goes on.
+        ServerSilentError
+            If nothing runs, but a server that says nothing holds up what has become of it.
         """
+
+        def ended() -> bool:
+            return self._closed or self._at_rest() or (self._stuck() and not self._running)
+
         with self.settled:
-            if not self.settled.wait_for(lambda: self._closed or self._at_rest(), timeout):
+            if not self.settled.wait_for(ended, timeout):
                 raise TimeoutError(
-                    f"after {timeout} s {len(self._running)} closures are in flight; they go on"
+                    f"after {timeout} s {self._in_flight()} closures are in flight; they go on"
                 )
+            if not self._closed and not self._at_rest():
+                self._raise_held_up()
 
     def settle(
         self, outcomes: Iterable[tuple[Closure, bool, bytes, bool]], worker: str = ""
     ) -> None:
-        """Record how running closures ended.
+        """Record how closures ended that run, or are open.
 
         Parameters
         ----------
@@ -238,7 +252,7 @@ class ClosureQueue:
         """
         with self.settled:
             for closure, succeeded, outcome, pushed in outcomes:
-                if self._running.pop(closure.id, None) is None:
+                if not self._take_back(closure):
                     continue
                 if succeeded:
                     self._completed += 1
@@ -256,6 +270,7 @@ class ClosureQueue:
         """Hear that what the gate wanted was done, or why it could not be."""
         with self.settled:
             self._gate.stepped()
+            self._held_up = ""
             if error is not None and not self._closed:
                 remote = RemoteValue(self.settled)
                 remote.set_status(ClosureStatus.FAILED, pack_error(error, []))
@@ -264,10 +279,30 @@ class ClosureQueue:
             self._announce()
         self._tell()
 
+    def lose(self, closures: Iterable[Closure]) -> list[Closure]:
+        """Note that nobody knows what became of running closures; return those that do run."""
+        with self.settled:
+            open_ = [each for each in closures if self._running.pop(each.id, None) is not None]
+            self._open |= {each.id: each for each in open_}
+        return open_
+
+    def hold_up(self, error: Exception) -> None:
+        """Note that a server says nothing which must tell, or do, what closures wait for.
+
+        Whoever waits hears of it, by an error, when nothing else is left to wait for. To be called
+        again for as long as it lasts.
+        """
+        with self.settled:
+            self._held_up = str(error)
+            for closure in self._open.values():
+                closure.remote.hold_up(self._held_up)
+            self._announce()
+        self._tell()
+
     def put_back(
         self, closures: Sequence[Closure], executing: int, lost: str, worker: str = ""
     ) -> None:
-        """Return closures whose worker was lost, to run first elsewhere.
+        """Return closures that were lost and have had no effect, to run first elsewhere.
 
         Parameters
         ----------
@@ -285,7 +320,7 @@ class ClosureQueue:
         with self.settled:
             again = []
             for position, closure in enumerate(closures):
-                if self._running.pop(closure.id, None) is None:
+                if not self._take_back(closure):
                     continue
                 if position < executing:
                     closure.run.deaths += 1
@@ -299,6 +334,9 @@ class ClosureQueue:
                         )
                         self._fail(closure, pack_error(error, []), worker)
                         continue
+                if self._errors:
+                    self._cancel(closure, "another closure failed before it could run again")
+                    continue
                 closure.run.attempt += 1
                 again.append(closure)
             for closure in reversed(again):
@@ -317,7 +355,7 @@ class ClosureQueue:
             for closure in reversed(closures):
                 if self._running.pop(closure.id, None) is None:
                     continue
-                if self._errors and not closure.run.lost:
+                if self._errors:
                     self._cancel(closure, "another closure failed before it was begun")
                 else:
                     self._requeue(closure)
@@ -346,20 +384,21 @@ class ClosureQueue:
         ------
         Exception
             The pending error, once; nothing runs any more then.
+        ServerSilentError
+            If nothing is left but what a server that says nothing holds up; it goes on.
         TimeoutError
             If that takes longer than ``timeout`` seconds; everything is as it was.
         CoordinatorClosedError
             If the queue is, or gets, closed.
         """
         with self.settled:
-            if not self.settled.wait_for(lambda: self._closed or self._finished(), timeout):
-                left = f"{self._queued()} closures are queued and {len(self._running)} in flight"
-                if not self._queued() and not self._running:
+            if not self.settled.wait_for(self._is_over, timeout):
+                left = f"{self._queued()} closures are queued and {self._in_flight()} in flight"
+                if not self._queued() and not self._in_flight():
                     left = "what closures pushed is not applied yet"
                 raise TimeoutError(f"after {timeout} s {left}; they go on")
             self._require_open()
-            if self._errors:
-                self._raise_errors()
+            self._raise_what_there_is()
 
     def done(self) -> bool:
         """Return whether nothing waits or runs, and all has had its effect; never blocks.
@@ -368,30 +407,19 @@ class ClosureQueue:
         ------
         Exception
             The pending error, once, as soon as nothing runs any more.
+        ServerSilentError
+            As for `join`, once.
         CoordinatorClosedError
             If the queue is closed.
         """
         with self.settled:
             self._require_open()
-            if not self._finished():
+            if not self._is_over():
                 return False
-            if self._errors:
-                self._raise_errors()
+            self._raise_what_there_is()
             return True
 
-    def fail_stranded(self, workers: Collection[str | int], reason: str) -> None:
-        """Fail what waits for workers, by name or index, that are none of these."""
-
-        def stays(closure: Closure) -> bool:
-            pin = closure.options.worker
-            return not isinstance(pin, str | int) or pin in workers
-
-        with self.settled:
-            for closure in self._waiting.take_all(but=stays):
-                self._fail(closure, pack_error(WorkerLostError(f"{closure}: {reason}"), []), "")
-            self._announce()
-        self._tell()
-
+    @uninterrupted
     def close(self) -> None:
         """Cancel all that waits or runs and refuse more; idempotent."""
         with self.settled:
@@ -400,23 +428,18 @@ class ClosureQueue:
             self._closed = True
             reason = "the coordinator was closed"
             self._cancel_queued(reason)
-            for closure in (*self._waiting.take_all(), *self._running.values()):
+            for closure in (*self._running.values(), *self._open.values()):
                 self._cancel(closure, reason)
             self._running.clear()
+            self._open.clear()
             self._announce()
         self._tell()
 
-    def withdraw(self, chooser: Chooser, reason: str, *, lost: bool = True) -> None:
-        """Cancel what waits for a worker that this very function chooses.
-
-        ``lost``: those too that were lost with a worker and wait to run again.
-        """
+    def withdraw(self, chooser: Chooser, reason: str) -> None:
+        """Cancel what waits for a worker that this very function chooses."""
         with self.settled:
             for closure in self._waiting.take_pinned(chooser):
-                if lost or not closure.run.lost:
-                    self._cancel(closure, reason)
-                else:
-                    self._waiting.add(closure)
+                self._cancel(closure, reason)
             self._room.notify_all()
             self._announce()
 
@@ -447,12 +470,27 @@ class ClosureQueue:
         with self.settled:
             return self._watermark.low
 
+    def closed_attempts(self) -> tuple[int, dict[int, int]]:
+        """Return below which commit number all have ended, and of those above how many attempts.
+
+        Of each that was begun: servers are to take no commit of these attempts any more. For a
+        moment in which nothing runs.
+        """
+        with self.settled:
+            attempts = dict.fromkeys(self._watermark.ended(), ENDED)
+            for closure in self._waiting:
+                if closure.run is not NOT_TAKEN:
+                    attempts[closure.run.commit] = closure.run.attempt - 1
+            for closure in self._open.values():
+                attempts[closure.run.commit] = closure.run.attempt
+            return self._watermark.low, attempts
+
     def statistics(self) -> QueueStatistics:
         """Return a snapshot."""
         with self.settled:
             return QueueStatistics(
                 queued=self._queued(),
-                in_flight=len(self._running),
+                in_flight=self._in_flight(),
                 completed=self._completed,
                 failed=self._failed,
                 cancelled=self._cancelled,
@@ -493,6 +531,7 @@ class ClosureQueue:
                 self._tell()
         return chosen
 
+    @uninterrupted  # to the end: what was put without waking a lane might wait for ever
     def _put(self, closure: Closure) -> tuple[int, RemoteValue] | None:
         # Returns an input whose value has to be pickled again before, or None if it has put it.
         with self._room:
@@ -510,6 +549,7 @@ class ClosureQueue:
                 self._announce()
             else:
                 self._dependents.add(closure)
+        self._tell()
         return None
 
     # What follows runs under the lock.
@@ -540,9 +580,18 @@ class ClosureQueue:
 
     def _requeue(self, closure: Closure) -> None:
         closure.remote.set_status(ClosureStatus.QUEUED)
-        urgent = not closure.options.detached and self._gate.put_back(closure)
-        self._waiting.add_first(closure, of_all=urgent)
+        if not closure.options.detached:
+            self._gate.put_back(closure)
+        self._waiting.add_first(closure)
         self._call_when_hungry()
+
+    def _take_back(self, closure: Closure) -> bool:
+        """Return whether a closure ran, or was open; it does not any more."""
+        closure.remote.hold_up("")
+        found = self._running.pop(closure.id, None) or self._open.pop(closure.id, None)
+        if not self._open:
+            self._held_up = ""
+        return found is not None
 
     def _call_when_hungry(self) -> None:
         if self._hungry:
@@ -564,12 +613,24 @@ class ClosureQueue:
                 return
             self._room.wait()
 
+    def _in_flight(self) -> int:
+        return len(self._running) + len(self._open)
+
     def _finished(self) -> bool:
         return not self._queued() and self._at_rest()
 
+    def _is_over(self) -> bool:
+        # Whether who waits for all need not any more: there is nothing left, or nobody knows when.
+        return self._closed or self._finished() or (self._stuck() and not self._running)
+
+    def _stuck(self) -> bool:
+        # Whether what is left, but for what runs, is held up by a server that says nothing.
+        goes_on = self._waiting and not self._paused and self._gate.open()
+        return bool(self._held_up) and not goes_on
+
     def _at_rest(self) -> bool:
         # Whether nothing runs, and what did has had its effect; if it has not, see to it.
-        if self._running:
+        if self._running or self._open:
             return False
         if self._gate.complete():
             return True
@@ -613,7 +674,7 @@ class ClosureQueue:
                 self._gate.end(closure, pushed=pushed)
 
     def _cancel_queued(self, reason: str) -> None:
-        cancelled = self._waiting.take_all(but=lambda closure: closure.run.lost)
+        cancelled = self._waiting.take_all()
         for closure in self._dependents.clear():
             failed = _first(closure, (ClosureStatus.FAILED,))
             if failed is None:
@@ -638,18 +699,36 @@ class ClosureQueue:
         self.settled.notify_all()
         if self._errors or self._closed:
             self._room.notify_all()
-        if self._idle_callbacks and self._finished():
+        if self._idle_callbacks and self._is_over():
             for callback in self._idle_callbacks:
                 callback()
 
     def _raise_errors(self) -> None:
-        # A caller of put comes here while closures still run, or wait to run again. Another thread
-        # may raise the errors meanwhile, and go on.
+        # A caller of put comes here while closures still run. Another thread may raise the errors
+        # meanwhile, and go on.
         self.settled.wait_for(
-            lambda: self._closed or not self._errors or not (self._running or self._waiting)
+            lambda: (
+                self._closed
+                or not self._errors
+                or not self._in_flight()
+                or (self._stuck() and not self._running)
+            )
         )
         if self._errors:
             self._errors.throw()
+
+    def _raise_what_there_is(self) -> None:
+        if self._errors:
+            self._raise_errors()
+        if not self._finished():
+            self._raise_held_up()
+
+    def _raise_held_up(self) -> None:
+        # Once; whoever waits again hears of it when it is so still.
+        text, self._held_up = self._held_up, ""
+        raise ServerSilentError(
+            f"{text}. {len(self._open)} closures wait for what it says; they go on when it does"
+        )
 
 
 def _first(closure: Closure, statuses: tuple[ClosureStatus, ...]) -> RemoteValue | None:

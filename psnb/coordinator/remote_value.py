@@ -6,13 +6,13 @@ and callbacks: an event each would cost more than the closure.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
 from psnb.coordinator.awaiting import until_ended
 from psnb.coordinator.status import ClosureStatus, check_transition
-from psnb.errors import CancelledError, ClosureInputError
+from psnb.errors import CancelledError, ClosureInputError, ServerSilentError
+from psnb.locks import Condition
 from psnb.runtime import InputReference, dumps, loads, unpack_error
 
 _ENDED = (ClosureStatus.COMPLETED, ClosureStatus.FAILED, ClosureStatus.CANCELLED)
@@ -29,10 +29,11 @@ class RemoteValue(InputReference):
 
     __slots__ = ("_callbacks", "_condition", "_outcome", "_status", "_value")
 
-    def __init__(self, condition: threading.Condition) -> None:
+    def __init__(self, condition: Condition) -> None:
         self._condition = condition
         self._status = ClosureStatus.QUEUED
-        # Pickled value or error; why it was cancelled; or the input that has no value.
+        # Pickled value or error; why it was cancelled, or what holds up one that has not ended; or
+        # the input that has no value.
         self._outcome: bytes | str | RemoteValue = b""
         self._value: Any = _UNFETCHED
         self._callbacks: list[Callable[[RemoteValue], None]] | None = None  # most have none
@@ -58,6 +59,14 @@ class RemoteValue(InputReference):
     def done(self) -> bool:
         """Return whether `fetch` would return or raise at once."""
         return self._status in _ENDED
+
+    def ended_or_held_up(self) -> bool:
+        """Return whether `fetch` would return or raise at once, now; for psnb alone."""
+        return self.done() or isinstance(self._outcome, str)
+
+    def hold_up(self, trouble: str) -> None:
+        """Note what holds the closure up, under the condition's lock; for the queue alone."""
+        self._outcome = trouble or b""
 
     def fetch(self, timeout: float | None = None) -> Any:
         """Wait for the closure's end and return what it returned.
@@ -88,12 +97,17 @@ class RemoteValue(InputReference):
             `CancelledError`.)
         TimeoutError
             If it has not ended in time; nothing has changed.
+        ServerSilentError
+            If its worker was lost, and a server that says nothing must tell what became of it;
+            nothing has changed.
         """
         with self._condition:
-            if not self._condition.wait_for(self.done, timeout):
+            if not self._condition.wait_for(self.ended_or_held_up, timeout):
                 raise TimeoutError(
                     f"the closure has not ended within {timeout} s; it is {self._status.value}"
                 )
+            if not self.done():
+                raise ServerSilentError(self._outcome)
         if self._status is ClosureStatus.COMPLETED:
             if self._value is _UNFETCHED:
                 # Outside the lock: unpickling runs foreign code. Two threads may both do it; the
@@ -145,7 +159,7 @@ class RemoteValue(InputReference):
             if self._callbacks is not None:
                 self._callbacks = [each for each in self._callbacks if each != callback] or None
 
-    def shares(self, condition: threading.Condition) -> bool:
+    def shares(self, condition: Condition) -> bool:
         """Return whether this is a value of the queue that has this condition."""
         return self._condition is condition
 

@@ -10,9 +10,8 @@ class RoundGate(Gate):
     """Lets a round begin when the one before it has been applied.
 
     A round has a number of seats. A closure takes one when it begins. It keeps it when it ends; one
-    that was lost with its worker gives it up, and as the first in line takes it again. (Unless a
-    closure of a higher priority does: then it runs in a later round, and servers drop what it may
-    have pushed in this one.)
+    that was lost with its worker, and has had no effect, gives it up, and as the first in line
+    takes it again. (Unless a closure of a higher priority does: then it runs in a later round.)
 
     Parameters
     ----------
@@ -44,10 +43,9 @@ class RoundGate(Gate):
         self._taken += 1
         self._running.add(closure.id)
 
-    def put_back(self, closure: Closure) -> bool:  # noqa: D102 - inherited
+    def put_back(self, closure: Closure) -> None:  # noqa: D102 - inherited
         self._running.discard(closure.id)
         self._taken -= 1
-        return False
 
     def end(self, closure: Closure, *, pushed: bool) -> None:  # noqa: D102 - inherited
         if closure.id not in self._running:

@@ -11,8 +11,7 @@ class StalenessGate(Gate):
 
     While a closure runs, those can commit that ran when it began, and those that have begun since.
     Their number is its possible staleness, and may not exceed the bound. A closure that was lost
-    with its worker counts as running until it has ended, because its first run may still commit;
-    so nothing may stand in the way of its second one.
+    with its worker counts as running until it is known that it has had no effect, and will not.
 
     Parameters
     ----------
@@ -25,30 +24,18 @@ class StalenessGate(Gate):
     def __init__(self, updates: int) -> None:
         self._bound = updates
         self._possible: dict[int, int] = {}  # staleness of those that run, the oldest first
-        self._lost: set[int] = set()  # those of them that wait to run again
 
     def open(self) -> bool:  # noqa: D102 - inherited
-        return bool(self._lost) or self._room()
-
-    def admits(self, closure: Closure) -> bool:  # noqa: D102 - inherited
-        return closure.id in self._possible or self._room()
+        # The possible staleness of the oldest is the largest but for those that began before it.
+        return max(self._possible.values(), default=-1) < self._bound
 
     def begin(self, closure: Closure) -> None:  # noqa: D102 - inherited
-        if closure.id in self._possible:
-            self._lost.discard(closure.id)
-            return  # the others count it already
         for each in self._possible:
             self._possible[each] += 1
         self._possible[closure.id] = len(self._possible)
 
-    def put_back(self, closure: Closure) -> bool:  # noqa: D102 - inherited
-        self._lost.add(closure.id)
-        return True
+    def put_back(self, closure: Closure) -> None:  # noqa: D102 - inherited
+        self._possible.pop(closure.id, None)
 
     def end(self, closure: Closure, *, pushed: bool) -> None:  # noqa: D102 - inherited
         self._possible.pop(closure.id, None)
-        self._lost.discard(closure.id)
-
-    def _room(self) -> bool:
-        # The possible staleness of the oldest is the largest but for those that began before it.
-        return max(self._possible.values(), default=-1) < self._bound

@@ -74,5 +74,5 @@ class Steps:
     async def _apply(self, step: ApplyRound) -> None:
         strategy = self._strategy()
         if strategy is not None:
-            name = self._queue.name
-            await asyncio.to_thread(strategy.apply_round, name, step.number, step.closures)
+            name, hold_up = self._queue.name, self._queue.hold_up
+            await asyncio.to_thread(strategy.apply_round, name, step.number, step.closures, hold_up)

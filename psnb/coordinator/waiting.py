@@ -8,9 +8,8 @@ never block others; a worker takes from all lines that it may, in the order just
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from heapq import heappop, heappush
-from math import inf
 
 from psnb.coordinator.closure import Closure
 from psnb.coordinator.options import Chooser, Pin
@@ -53,18 +52,9 @@ class _Line:
             del self._levels[-heappop(self._heap)]
         return taken
 
-    def take_all(self, but: Callable[[Closure], bool]) -> list[Closure]:
-        """Take all closures ``but`` some, which stay where they are."""
-        taken: list[Closure] = []
-        heap, self._heap = sorted(self._heap), []
-        for key in heap:
-            stay: deque[Closure] = deque()
-            for closure in self._levels.pop(-key):
-                (stay if but(closure) else taken).append(closure)
-            if stay:
-                self._levels[-key] = stay
-                self._heap.append(key)  # in order, so it is a heap
-        return taken
+    def __iter__(self) -> Iterator[Closure]:
+        for key in sorted(self._heap):
+            yield from self._levels[-key]
 
 
 class Waiting:
@@ -98,11 +88,11 @@ class Waiting:
         line.level(options.priority).append(closure)
         self._size += 1
 
-    def add_first(self, closure: Closure, *, of_all: bool = False) -> None:
-        """Put a closure before those of its priority, or before those of every priority."""
+    def add_first(self, closure: Closure) -> None:
+        """Put a closure before those of its priority."""
         options = closure.options
         line = self._anywhere if options.worker is None else self._line(options.worker)
-        line.level(inf if of_all else options.priority).appendleft(closure)
+        line.level(options.priority).appendleft(closure)
         self._size += 1
 
     def choosers(self) -> list[Chooser]:
@@ -143,14 +133,15 @@ class Waiting:
         self._size -= len(taken)
         return taken
 
-    def take_all(self, but: Callable[[Closure], bool] = lambda closure: False) -> list[Closure]:
-        """Take all closures, whatever they are pinned to, ``but`` some, which stay as they are."""
-        taken = self._anywhere.take_all(but)
-        for key, line in list(self._pinned.items()):
-            taken += line.take_all(but)
-            if not line:
-                del self._pinned[key]
-        self._size -= len(taken)
+    def __iter__(self) -> Iterator[Closure]:
+        """Iterate over all closures, those that want a certain worker last."""
+        for line in (self._anywhere, *self._pinned.values()):
+            yield from line
+
+    def take_all(self) -> list[Closure]:
+        """Take all closures, whatever they are pinned to."""
+        taken = list(self)
+        self._anywhere, self._pinned, self._size = _Line(), {}, 0
         return taken
 
     def _line(self, pin: Pin) -> _Line:

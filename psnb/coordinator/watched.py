@@ -21,6 +21,7 @@ from psnb.coordinator.membership import Membership
 from psnb.coordinator.queue import ClosureQueue
 from psnb.crew import add_worker, cannot_add, retire_worker
 from psnb.errors import CheckpointError, ConfigurationError
+from psnb.interrupts import uninterrupted
 from psnb.monitor import (
     CheckpointStatistics,
     CommandName,
@@ -230,6 +231,7 @@ class Watched:
         """Whether nothing new is begun, after `pause` or `drain`."""
         return self._queue.statistics().paused
 
+    @uninterrupted
     def pause(self) -> None:
         """Begin no more closures until `resume`; idempotent, returns at once.
 
@@ -259,8 +261,8 @@ class Watched:
 
         A worker holds short closures ahead of time, too; `pause` has it return what it has not
         begun. To fetch one that was cancelled raises `CancelledError`; for `join` it has ended,
-        without an error. What was lost with its worker counts as running: it may have had its
-        effect, and runs again.
+        without an error. What was lost with its worker counts as running until it is known whether
+        it has had its effect.
 
         Returns
         -------
@@ -288,6 +290,9 @@ class Watched:
         ------
         TimeoutError
             If it takes longer; the coordinator stays paused.
+        ServerSilentError
+            If nothing runs, but a server that says nothing must tell what became of closures; the
+            coordinator stays paused.
         CoordinatorClosedError
             If the coordinator is closed.
         """

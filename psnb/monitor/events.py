@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import enum
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice, takewhile
+
+from psnb.interrupts import uninterrupted
+from psnb.locks import Lock
 
 logger = logging.getLogger("psnb")
 
@@ -41,11 +43,18 @@ class EventKind(enum.Enum):
     CLOSURES_CANCELLED = "closures cancelled"
     """Closures were cancelled, because another one failed or on close."""
     SERVER_LOST = "server lost"
-    """A parameter server of a strategy with replicas died or hung."""
+    """A parameter server has ended, and what it held with it."""
+    SERVER_SILENT = "server silent"
+    """A parameter server says nothing: it is frozen or out of reach, and may come back."""
+    SERVER_BACK = "server back"
+    """A parameter server that said nothing answers again."""
     SERVER_JOINED = "server joined"
     """A worker has become a parameter server, in place of a lost one or for `rebalance`."""
     SHARDS_TAKEN_OVER = "shards taken over"
     """The copies of a lost server's shards have become the shards."""
+    UPDATES_LOST = "updates lost"
+    """Shards were taken over by copies that were no more kept complete; the latest updates of these
+    few moments may be missing."""
     SHARDS_LOST = "shards lost"
     """Shards were lost with all of their copies; `recover` brings them back from a checkpoint."""
     SHARDS_RECOVERED = "shards recovered"
@@ -67,6 +76,8 @@ _LOSSES = {
     EventKind.WORKER_LOST,
     EventKind.NO_WORKERS,
     EventKind.SERVER_LOST,
+    EventKind.SERVER_SILENT,
+    EventKind.UPDATES_LOST,
     EventKind.SHARDS_LOST,
 }
 
@@ -109,9 +120,10 @@ class EventLog:
     """
 
     def __init__(self, limit: int = MOST_EVENTS) -> None:
-        self._lock = threading.Lock()  # guards the deque, which must not grow while it is copied
+        self._lock = Lock()  # guards the deque, which must not grow while it is copied
         self._events: deque[Event] = deque(maxlen=limit)
 
+    @uninterrupted  # the locks of logging too, which the event loop needs
     def add(
         self, kind: EventKind, message: str, worker: str = "", closures: Iterable[object] = ()
     ) -> None:

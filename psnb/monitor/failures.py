@@ -7,11 +7,12 @@ event loop should wait for.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from psnb.locks import Lock
 
 MOST_FAILURES = 200
 """Failures that are kept; beyond that the oldest are forgotten."""
@@ -66,7 +67,7 @@ class FailureLog:
 
     def __init__(self, unpack: Callable[[bytes], BaseException]) -> None:
         self._unpack = unpack
-        self._lock = threading.Lock()  # guards the next three, for a moment each
+        self._lock = Lock()  # guards the next three, for a moment each
         self._noted: deque[_Noted] = deque(maxlen=MOST_FAILURES)
         self._count = 0
         self._last: dict[str, _Noted] = {}  # by worker

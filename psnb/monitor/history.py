@@ -6,12 +6,12 @@ guards the series, and nothing is called while it is held.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 from time import monotonic
 
 import numpy as np
 
+from psnb.locks import Lock
 from psnb.monitor.rate import Rate
 from psnb.monitor.statistics import MetricStatistics
 
@@ -81,7 +81,7 @@ class History:
         self._capacity = capacity
         self._series: dict[str, _Series] = {}
         self._examples = Rate()
-        self._lock = threading.Lock()  # guards _series and all in it
+        self._lock = Lock()  # guards _series and all in it
 
     def add(self, time: float, values: dict[str, float]) -> None:
         """Record one report.

@@ -19,6 +19,7 @@ import weakref
 from typing import Any
 from urllib.parse import quote
 
+from psnb.interrupts import uninterrupted
 from psnb.monitor.commands import execute
 from psnb.monitor.portions import portions
 from psnb.monitor.protocol import VERSION, Batch, Reply, Update
@@ -62,6 +63,7 @@ class HubLink:
         self._publisher = Publisher(source, self._send, "psnb-hub-news")
         self._thread = threading.Thread(target=self._run, name="psnb-hub-life", daemon=True)
 
+    @uninterrupted
     def start(self) -> None:
         """Start both threads; once."""
         self._publisher.hello()  # what the publisher made at construction is shown nowhere
@@ -73,6 +75,7 @@ class HubLink:
         """Whether a thread of it still runs."""
         return self._thread.is_alive() or self._publisher.alive
 
+    @uninterrupted  # it takes as long as that at most
     def close(self) -> None:
         """Tell the hub the last state, and that no more comes; harmless the second time."""
         until = time.monotonic() + CLOSE_TIMEOUT

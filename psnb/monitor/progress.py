@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _DELAY = 1.0  # seconds; what is over by then needs no line
 _INTERVAL = 0.25
+_END_TIMEOUT = 5.0  # a terminal that takes nothing must not hold up who waited
 
 
 def wanted(progress: bool | None, stream: TextIO | None = None) -> bool:
@@ -52,7 +53,7 @@ class ProgressLine:
 
     def __exit__(self, *exc_info: object) -> None:
         self._ended.set()
-        self._thread.join()
+        self._thread.join(_END_TIMEOUT)
 
     def _run(self) -> None:
         if self._ended.wait(self._delay):

@@ -1,9 +1,10 @@
 """Publisher: tells one view about a coordinator at a steady pace, from a thread of its own.
 
 The notebook's thread may be blocked in ``join`` for minutes; this one goes on. The threads meet in
-events only: `hello` and `stop`, from whichever thread, set one that the publisher waits on. What it
-reads of the source is thread-safe. The source is held weakly: a coordinator that nobody refers to
-any more can be collected while its view still stands in a cell, and the thread ends then.
+events only: `hello` and `stop`, from whichever thread, set one that the publisher waits on, and no
+interrupt cuts that in half. What it reads of the source is thread-safe. The source is held weakly:
+a coordinator that nobody refers to any more can be collected while its view still stands in a cell,
+and the thread ends then.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable
 
+from psnb.interrupts import uninterrupted
 from psnb.monitor.feed import Feed
 from psnb.monitor.protocol import Update
 from psnb.monitor.source import Source
@@ -77,15 +79,18 @@ class Publisher:
         """Whether the thread still runs."""
         return self._thread.is_alive()
 
+    @uninterrupted
     def start(self) -> None:
         """Start the thread; once."""
         self._thread.start()
 
+    @uninterrupted
     def hello(self) -> None:
         """Send everything, soon: the view has just come, or missed something; any thread."""
         self._hello.set()
         self._wake.set()
 
+    @uninterrupted
     def stop(self) -> None:
         """End the thread after one last update; harmless when it has ended or never started.
 

@@ -12,11 +12,13 @@ import asyncio
 import itertools
 import json
 import logging
+from functools import partial
 from typing import Any
 
 from distributed import Client, Scheduler, SchedulerPlugin
 from tornado.web import RequestHandler
 
+from psnb.aside import aside, on_loop
 from psnb.monitor.backlog import Backlog
 from psnb.monitor.portions import portions
 from psnb.monitor.protocol import VERSION, Update
@@ -164,7 +166,7 @@ class SchedulerLink:
         Exception
             Whatever Dask raises if the scheduler does not answer, or has another psnb.
         """
-        self._client.register_plugin(UpdatesRoute())
+        aside(self._client.register_plugin, UpdatesRoute())  # Dask waits there
         self._publisher.hello()  # what the publisher made at construction is shown nowhere
         self._publisher.start()
 
@@ -205,7 +207,8 @@ class SchedulerLink:
             raise ConnectionError("the client is not connected to its scheduler")
         try:
             # The limit here is for an event loop that ends meanwhile.
-            wanted: bool = self._client.sync(self._call, update, callback_timeout=TIMEOUT + 1)
+            loop = self._client.loop.asyncio_loop
+            wanted: bool = on_loop(loop, partial(self._call, update), TIMEOUT + 1)
         except RuntimeError as error:  # of an event loop that has just ended
             raise ConnectionError(str(error)) from error
         return wanted

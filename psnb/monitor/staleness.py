@@ -6,8 +6,9 @@ guards the counts.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
+
+from psnb.locks import Lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Staleness:
     """Counts updates by their staleness."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the fields below, for a moment each
+        self._lock = Lock()  # guards the fields below, for a moment each
         self._count = self._total = self._max = 0
         self._histogram: list[int] = []
 

@@ -6,10 +6,10 @@ closures a second, of which nobody can see each: short ones that follow each oth
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Sequence
 
+from psnb.locks import Lock
 from psnb.monitor.protocol import Span
 
 MINUTE = 60.0
@@ -25,7 +25,7 @@ class Timeline:
     """Spans of closures by worker."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the spans, which must not change while copied
+        self._lock = Lock()  # guards the spans, which must not change while copied
         self._spans: dict[int, deque[Span]] = {}
 
     def add(

@@ -10,28 +10,36 @@ from psnb.parameters.arguments import (
     initial_array,
 )
 from psnb.parameters.batch import Request
+from psnb.parameters.commit import UndecidedError, committing
 from psnb.parameters.connection import open_connection
 from psnb.parameters.dense_shards import DenseShard
 from psnb.parameters.embedding import Embedding
 from psnb.parameters.gradients import NonFinite, as_nonfinite
+from psnb.parameters.line import Line
 from psnb.parameters.live_optimizer import LiveOptimizer
 from psnb.parameters.local_copies import LocalCopies
 from psnb.parameters.partition import FixedShards, MaxSize, MinSize, Partitioner, row_ranges
 from psnb.parameters.prefetch import prefetch
-from psnb.parameters.rounds import apply_round
+from psnb.parameters.rounds import apply_round, ending_round
 from psnb.parameters.table_statistics import EmbeddingStatistics, RowStatistics
 from psnb.parameters.together import pull, push
-from psnb.parameters.transport import CommTransport, Transport, set_process_transport
-from psnb.parameters.updates import CommitId, Round, Updates, buffered
+from psnb.parameters.transport import (
+    PATIENCE,
+    CommTransport,
+    Transport,
+    set_process_transport,
+)
+from psnb.parameters.updates import Round, Updates, buffered
 from psnb.parameters.variable import Variable
 
 __all__ = [
+    "PATIENCE",
     "CommTransport",
-    "CommitId",
     "DenseShard",
     "Embedding",
     "EmbeddingStatistics",
     "FixedShards",
+    "Line",
     "LiveOptimizer",
     "LocalCopies",
     "MaxSize",
@@ -42,6 +50,7 @@ __all__ = [
     "Round",
     "RowStatistics",
     "Transport",
+    "UndecidedError",
     "Updates",
     "Variable",
     "apply_round",
@@ -53,6 +62,8 @@ __all__ = [
     "check_accessor",
     "check_optimizer",
     "check_rows",
+    "committing",
+    "ending_round",
     "initial_array",
     "open_connection",
     "prefetch",

@@ -6,22 +6,22 @@ last. A request that was sent again may be answered twice: the first answer coun
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import Any
 
 from distributed.protocol.pickle import dumps as cloudpickled
 
+from psnb.answer import Answer
 from psnb.errors import (
     CoordinatorClosedError,
     InternalError,
     PsnbError,
     SerializationError,
     ServerLostError,
+    ServerSilentError,
 )
 from psnb.placement import ServerAddress, ShardId
 from psnb.server import ITSELF, Operation
@@ -41,6 +41,20 @@ class Request:
     table: str
     operation: str
     arguments: Mapping[str, Any]
+
+
+def silent(request: Request, reason: str) -> ServerSilentError:
+    """Return the error for a request that may be answered, or carried out, some day."""
+    what = f"({request.operation} of {request.table!r})"
+    to = request.to
+    if isinstance(to, ServerAddress):
+        return ServerSilentError(
+            f"parameter server {to.key} at {to.address} does not answer {what}: {reason}"
+        )
+    return ServerSilentError(
+        f"shard {to.number} of the parameters does not answer {what}: {reason}. If it does not "
+        "come back, strategy.recover() brings the shard back from the last checkpoint"
+    )
 
 
 def lost(request: Request, reason: BaseException | None) -> ServerLostError:
@@ -94,8 +108,8 @@ class Batch:
     ----------
     requests : sequence of Request
         All of them.
-    done : concurrent.futures.Future
-        Done when all have an answer; cancelled when nobody waits any more.
+    done : Answer
+        Given when all have an answer; cancelled when nobody waits any more.
     breaks : int
         How often a connection broke under them.
     """
@@ -104,7 +118,7 @@ class Batch:
         self.requests = requests
         # Pickled here, in the caller's thread, where it may raise.
         self._arguments = [_packed(request) for request in requests]
-        self.done: Future[None] = Future()
+        self.done: Answer[None] = Answer()
         self.breaks = 0
         self._answers: list[tuple[Any, ...] | None] = [None] * len(requests)
         self._missing = len(requests)
@@ -125,13 +139,10 @@ class Batch:
 
     def waiting(self) -> dict[int, ServerAddress]:
         """Return the requests without an answer that were sent, and where to."""
+        if self.done.done():
+            return {}
         sent = self._sent.items()
         return {position: server for position, server in sent if self._answers[position] is None}
-
-    def asked(self) -> str:
-        """Return who has not answered, for messages."""
-        addresses = sorted({server.address for server in self.waiting().values()})
-        return f"the parameter servers at {', '.join(addresses) or 'unknown addresses'}"
 
     def since_trouble(self) -> float:
         """Return the seconds since this was called first."""
@@ -160,7 +171,7 @@ class Batch:
             self._settle(position, ("error", error))
 
     @contextlib.contextmanager
-    def failing(self, positions: Sequence[int], closed: str) -> Iterator[None]:
+    def failing(self, positions: Sequence[int]) -> Iterator[None]:
         """Make whatever stops this block the answer to requests."""
         try:
             yield
@@ -169,22 +180,20 @@ class Batch:
         except OSError as error:
             for position in positions:
                 self.failed([position], lost(self.requests[position], error))
-        except asyncio.CancelledError:
-            self.failed(positions, CoordinatorClosedError(closed))
-            raise
         except Exception as error:  # a bug of ours: whoever waits must not do so for ever
             self.failed(positions, InternalError(f"a request could not be sent: {error!r}"))
             raise
 
-    def results(self, seen: dict[ShardId, int] | None = None) -> list[Any]:
-        """Return all results, or raise the first error; see `Transport.call`."""
+    def outcomes(self, seen: dict[ShardId, int] | None = None) -> list[Any]:
+        """Return all results, errors as exceptions; see `Transport.attempt`."""
         answers, self._answers = self._answers, []
-        found = []
+        found: list[Any] = []
         for request, answer in zip(self.requests, answers, strict=True):
-            if answer is None or answer[0] != "OK":
-                raise answer[1] if answer else CoordinatorClosedError("nobody waits any more")
+            if answer is None:
+                found.append(CoordinatorClosedError("nobody waits any more"))
+                continue
             found.append(answer[1])
-            if seen is not None and isinstance(request.to, ShardId):
+            if answer[0] == "OK" and seen is not None and isinstance(request.to, ShardId):
                 seen.setdefault(request.to, answer[2])
         return found
 
@@ -195,5 +204,4 @@ class Batch:
         self._answers[position] = answer
         self._missing -= 1
         if not self._missing:
-            with contextlib.suppress(InvalidStateError):  # nobody waits since this very moment
-                self.done.set_result(None)
+            self.done.set_result(None)

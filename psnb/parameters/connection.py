@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,11 +19,8 @@ from distributed.core import ConnectionPool
 
 from psnb.arena import can_see, probe
 from psnb.reach import connect
-from psnb.server import HANDLER, Exchange
+from psnb.server import BUSY, HANDLER, Exchange
 from psnb.stream import MessageStream, message_stream
-
-logger = logging.getLogger("psnb")
-
 
 CONNECT_TIMEOUT = 5.0
 """Seconds to reach a server that is not connected yet."""
@@ -42,6 +38,15 @@ class Connection:
         it: `UnreadableError` if the one side sent what the other cannot unpickle.
     release : callable
         Called once when it is closed.
+    shared : bool
+        Whether large arrays go through shared memory.
+
+    Attributes
+    ----------
+    heard : int
+        How many messages have come, signs of life among them.
+    shared : bool
+        Whether large arrays go through shared memory.
     """
 
     def __init__(
@@ -49,8 +54,12 @@ class Connection:
         stream: MessageStream,
         on_broken: Callable[[list[Exchange], OSError], None],
         release: Callable[[], None],
+        *,
+        shared: bool,
     ) -> None:
+        self.shared = shared
         self._stream, self._on_broken, self._release = stream, on_broken, release
+        self.heard = 0
         self._error: OSError | None = None
         self._pending: dict[int, Exchange] = {}
         self._numbers = itertools.count()
@@ -79,7 +88,9 @@ class Connection:
         # A frame of its own: waiting for the next answer must not hold the arrays of the last one,
         # which may lie in the server's memory.
         number, *answer = message
-        self._pending.pop(number).answered(tuple(answer))
+        self.heard += 1
+        if number != BUSY:
+            self._pending.pop(number).answered(tuple(answer))
 
     async def _read(self) -> None:
         try:
@@ -114,17 +125,15 @@ async def open_connection(
             await comm.write({"op": HANDLER, "probe": probe()})
             reply = await comm.read()
             if not isinstance(reply, dict) or reply.get("status") != "OK":
-                raise ConnectionError(f"it serves no parameters any more: {reply!r}")
+                raise ConnectionRefusedError(f"it serves no parameters any more: {reply!r}")
             stream = message_stream(comm)
             theirs = reply["probe"]
             sees = can_see(theirs)
             stream.send(sees)
             if sees:
                 stream.share(theirs[0], seen=reply["sees"])
-            else:
-                logger.info("parameters at %s go over the network, not shared memory", address)
     except BaseException:
         comm.abort()
         release()
         raise
-    return Connection(stream, on_broken, release)
+    return Connection(stream, on_broken, release, shared=sees)

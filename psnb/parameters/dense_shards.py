@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from psnb.parameters.batch import Request
 from psnb.parameters.gradients import NonFinite
 from psnb.parameters.handle import Handle
+from psnb.parameters.states import read_states, write_states
 from psnb.parameters.transport import Transport
 from psnb.placement import ShardId
 from psnb.server import Optimizer
@@ -69,8 +69,15 @@ class DenseShards(Handle):
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         """Return values and optimizer state of every shard, for checkpoints."""
-        requests = [Request(s.shard, s.table, "state", {}) for s in self._shards]
-        return self.transport.call(requests)
+        states = read_states(self.transport, self._tables)
+        for shard, state in zip(self._shards, states, strict=True):
+            rows = (
+                self.shape
+                if len(self._shards) == 1
+                else (shard.stop - shard.start, *self.shape[1:])
+            )
+            state |= {key: state[key].reshape(rows) for key in state.keys() - {"step"}}
+        return states
 
     def load_states(
         self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
@@ -84,16 +91,18 @@ class DenseShards(Handle):
         keys = states[0].keys() - {"step"}
         whole = {key: self._joined([state[key] for state in states]) for key in keys}
         parts = [self._split(key, array) for key, array in whole.items()]
-        merged = [
-            {"step": step, **{k: v for part in parts for k, v in part[i].items()}}
-            for i in range(len(self._shards))
-        ]
-        self.transport.call(
+        write_states(
+            self.transport,
             [
-                Request(shard.shard, shard.table, "load", {"state": state})
-                for shard, state in zip(self._shards, merged, strict=True)
+                (
+                    (shard.shard, shard.table),
+                    {k: v.reshape(-1) for part in parts for k, v in part[i].items()},
+                    {"step": step},
+                )
+                for i, shard in enumerate(self._shards)
                 if only is None or shard.shard.number in only
-            ]
+            ],
+            numbered=True,
         )
 
     def _split(self, key: str, array: np.ndarray) -> list[dict[str, Any]]:

@@ -26,8 +26,8 @@ class Embedding(Upkeep):
     """Rows of floats by id on the parameter servers; made by `ParameterServerStrategy.embedding`.
 
     Thread-safe; usable in the notebook, in closures and in Dask tasks. A lookup or push is atomic
-    for each server. In a closure, pushes are held back until its end and applied exactly once, as
-    with `Variable`.
+    for each shard. A push is made on all shards or none, and in a closure held back until its end
+    and applied exactly once, as with `Variable`.
 
     Attributes
     ----------

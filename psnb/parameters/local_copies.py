@@ -1,9 +1,9 @@
-"""LocalCopies: what closures on a worker read and push to instead of the servers, for a while.
+"""LocalCopies: what closures on a worker read and write instead of the servers, for a while.
 
 A transport for closures in front of the real one. Reads are answered from copies, which are fetched
-when first used; what a closure has pushed is applied to them when it commits. `exchange` sends the
-servers what was learned and drops the copies. Whatever is neither a read nor a push goes on to the
-servers.
+when first used; what a closure has written is applied to them when it commits. `exchange` sends the
+servers what was learned, and what else was written, as one commit, and drops the copies. So a
+closure counts wholly or not at all, when a worker dies as well.
 
 Threads: all closure threads of a worker share the copies. Between two exchanges they are a `_Cycle`
 with one lock, which is held while arrays are worked on, never while servers are asked. A commit
@@ -12,20 +12,27 @@ that finds its cycle exchanged meanwhile goes into the next one.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from psnb.errors import ServerLostError
 from psnb.parameters.batch import Request
+from psnb.parameters.commit import UndecidedError
 from psnb.parameters.local_tables import LocalDense, LocalSparse, LocalTable
 from psnb.parameters.transport import Transport
-from psnb.parameters.updates import CommitId, TableWrite, Updates, commit_now
+from psnb.parameters.updates import TableWrite, Updates
 from psnb.placement import ServerAddress, ShardId
+from psnb.server import Commit, Part
+from psnb.watermark import Watermark
 
 _READS = frozenset({"gather", "lookup", "preview", "read"})
+
+_DENSE = frozenset({"add", "assign", "scatter_add", "scatter_assign"})
+"""Writes other than pushes that reads show."""
 
 _Key = tuple[ShardId | ServerAddress, str]
 """Shard and table."""
@@ -35,11 +42,11 @@ class _Cycle:
     """The copies between two exchanges."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()  # guards the tables and what is in them
+        self.lock = threading.Lock()  # guards the tables and what is in them, and the next four
         self.tables: dict[_Key, LocalTable] = {}
         self.over = False
-        self.closures = 0
-        self.pushed: list[CommitId] = []  # the closures that have
+        self.ended = 0  # closures
+        self.closures: list[tuple[int, bytes | None]] = []  # those of them that have written
         self.updates = Updates(counted=True)
 
     def answers(self, request: Request) -> bool:
@@ -66,18 +73,25 @@ class LocalCopies:
     closures : int
         How many closures make an exchange due.
     coordinator : str
-        Under whose name closures commit.
+        Whose closures they are.
+    writer : str
+        Under what name this worker exchanges; no other session has it.
 
     Attributes
     ----------
     workers : int
         Among how many the worker has its share; set by the session, read when it exchanges.
+    ended_below : int
+        All closures below this number have ended; likewise.
     """
 
-    def __init__(self, transport: Transport, closures: int, coordinator: str) -> None:
-        self.workers = 1
-        self._transport, self._closures, self._coordinator = transport, closures, coordinator
-        self._lock = threading.Lock()  # guards which cycle it is, and its count of closures
+    def __init__(self, transport: Transport, closures: int, coordinator: str, writer: str) -> None:
+        self.workers, self.ended_below = 1, 0
+        self._transport, self._closures = transport, closures
+        self._coordinator, self._writer = coordinator, writer
+        self._lock = threading.Lock()  # guards which cycle it is, its count, and the next two
+        self._numbers = itertools.count()
+        self._watermark = Watermark()
         self._cycle = _Cycle()
 
     def lend(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
@@ -86,18 +100,15 @@ class LocalCopies:
     def call(
         self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
     ) -> list[Any]:
-        """Answer reads from copies, keep pushes, and send the rest on; see `Transport`.
+        """Answer reads from copies, and send the rest on; see `Transport`.
 
         Nothing is ``seen``: what a closure reads here is no state of a shard.
 
         Raises
         ------
         ServerLostError
-            If a server that is asked is gone; nothing was pushed then.
+            If a server that is asked is gone.
         """
-        commits = [request for request in requests if request.operation == "commit"]
-        if commits:
-            return self._commit(commits)
         cycle = self._cycle
         with cycle.lock:
             reads = [request for request in requests if cycle.answers(request)]
@@ -115,99 +126,123 @@ class LocalCopies:
                     answers[id(each)] = np.array(table.call(each.operation, each.arguments))
         return [answers[id(request)] for request in requests]
 
-    def closure_ended(self) -> int | None:
-        """Count a closure, and exchange if it is time; see `exchange`."""
-        with self._lock:
-            self._cycle.closures += 1
-            due = self._cycle.closures >= self._closures
-        return self.exchange() if due else None
+    def attempt(self, requests: Sequence[Request]) -> list[Any]:
+        """Ask the servers."""
+        return self._transport.attempt(requests)
 
-    def exchange(self) -> int | None:
-        """Send what was learned since the last time, and begin with fresh copies.
+    def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> None:
+        """Take what a closure has written; it goes to the servers with the next exchange.
 
-        Returns
-        -------
-        int or None
-            The staleness of the update; None if nothing was pushed.
+        What is to be written in the middle of a closure, under a number of this process, goes there
+        at once, unless it is pushed.
 
         Raises
         ------
         ServerLostError
-            If a server is gone; what was to go there is lost.
+            If a server that is asked is gone; nothing was written then.
+        """
+        writes: list[TableWrite] = [
+            (shard, table, (operation, arguments))
+            for shard, part in parts.items()
+            for table, operation, arguments in part.writes
+        ]
+        pushes = [each for each in writes if each[2][0] == "push"]
+        others = [each for each in writes if each[2][0] != "push"]
+        needs = [((shard, table), arguments.get("ids")) for shard, table, (_, arguments) in pushes]
+        cycle = self._cycle
+        if commit.closures:
+            needs += [((shard, table), None) for shard, table, (op, _) in others if op in _DENSE]
+            self._fetch(cycle, needs)  # first: then nothing can fail any more
+        else:
+            self._fetch(cycle, needs)
+            with cycle.lock:  # what is fetched later has seen the other writes
+                here = [each for each in others if each[:2] in cycle.tables]
+            if others:
+                now = Updates()
+                now.add(others)
+                now.commit(self._transport, commit)
+            others = here
+        while not self._apply(cycle, commit, pushes, others):
+            cycle = self._cycle
+            self._fetch(cycle, needs)
+            if not commit.closures:
+                others = []
+
+    def closure_ended(self) -> int | None:
+        """Count a closure, and exchange if it is time; see `exchange`."""
+        with self._lock:
+            self._cycle.ended += 1
+            due = self._cycle.ended >= self._closures
+        return self.exchange() if due else None
+
+    def exchange(self) -> int | None:
+        """Send what was learned and written since the last time, and begin with fresh copies.
+
+        Returns
+        -------
+        int or None
+            The staleness of the update; None if nothing was written.
+
+        Raises
+        ------
+        UndecidedError
+            If nobody here can tell whether the servers have taken it, or a server is gone or says
+            nothing: then some may have it, and only the notebook can see that none applies it.
         """
         with self._lock:
             cycle, self._cycle = self._cycle, _Cycle()
         with cycle.lock:
             cycle.over = True
-            writes: list[TableWrite] = [
-                (shard, name, write)  # type: ignore[misc]
-                for (shard, name), table in cycle.tables.items()
-                if (write := table.learned(1 / self.workers)) is not None
-            ]
-        if not writes:
+            cycle.updates.add(
+                [
+                    (shard, name, write)  # type: ignore[misc]
+                    for (shard, name), table in cycle.tables.items()
+                    if (write := table.learned(1 / self.workers)) is not None
+                ]
+            )
+        if not cycle.updates:
             return None
-        cycle.updates.add(writes)
-        cycle.updates.holds = cycle.pushed
-        return commit_now(self._transport, cycle.updates)
-
-    def commit_again(self, updates: Updates, identity: CommitId) -> None:
-        """Commit what a closure has written that has run before, on a worker that was lost.
-
-        Its pushes may be in what that worker sent, and would count twice.
-        """
-        shards = updates.shards
-        asked = [Request(shard, "", "holds", asdict(identity)) for shard in shards]
-        answers = self._transport.call(asked)
-        updates.drop_pushes([shard for shard, held in zip(shards, answers, strict=True) if held])
-        updates.commit(self, identity)
-
-    def _commit(self, commits: Sequence[Request]) -> list[Any]:
-        pushes: list[tuple[_Key, Mapping[str, Any]]] = []
-        others: list[tuple[_Key, str, Mapping[str, Any]]] = []
-        requests = []
-        for each in commits:
-            rest = []
-            for write in each.arguments["writes"]:
-                name, operation, arguments = write
-                if operation == "push":
-                    pushes.append(((each.to, name), arguments))
-                else:
-                    rest.append(write)
-                    others.append(((each.to, name), operation, arguments))
-            if rest:
-                changed = {**each.arguments, "writes": rest}
-                requests.append(Request(each.to, each.table, each.operation, changed))
-        needs = [(key, arguments.get("ids")) for key, arguments in pushes]
-        cycle = self._cycle
-        self._fetch(cycle, needs)  # first: then nothing can fail any more
-        with cycle.lock:  # what is fetched later has seen the other writes
-            others = [write for write in others if write[0] in cycle.tables]
-        if requests:
-            self._transport.call(requests)
-        first = commits[0].arguments
-        identity = CommitId(first["writer"], first["number"], first["settled_below"])
-        while not self._apply(cycle, identity, pushes, others):
-            cycle, others = self._cycle, []
-            self._fetch(cycle, needs)
-        return [None] * len(commits)
+        with self._lock:
+            number, low = next(self._numbers), self._watermark.low
+        commit = Commit(
+            self._writer,
+            number,
+            settled_below=low,
+            closures=tuple(cycle.closures),
+            coordinator=self._coordinator,
+            ended_below=self.ended_below,
+        )
+        try:
+            return cycle.updates.commit(self._transport, commit)
+        except UndecidedError:
+            number = -1  # servers must remember it
+            raise
+        except ServerLostError as error:
+            # Some may hold it still, and might apply it when this worker is lost.
+            number = -1
+            raise UndecidedError(commit, error) from error
+        finally:
+            with self._lock:
+                self._watermark.end(number)
 
     def _apply(
         self,
         cycle: _Cycle,
-        identity: CommitId,
-        pushes: Sequence[tuple[_Key, Mapping[str, Any]]],
-        others: Sequence[tuple[_Key, str, Mapping[str, Any]]],
+        commit: Commit,
+        pushes: Sequence[TableWrite],
+        others: Sequence[TableWrite],
     ) -> bool:
         with cycle.lock:
             if cycle.over:
                 return False
-            for key, operation, arguments in others:
-                cycle.tables[key].write(operation, arguments)
-            for key, arguments in pushes:
-                cycle.tables[key].push(arguments)
-            # Not what was pushed in the middle of a closure, under a number of this process.
-            if pushes and identity.writer == self._coordinator:
-                cycle.pushed.append(identity)
+            for shard, name, write in others:
+                if (shard, name) in cycle.tables:
+                    cycle.tables[shard, name].write(*write)
+            for shard, name, (_, arguments) in pushes:
+                cycle.tables[shard, name].push(arguments)
+            if commit.closures:
+                cycle.updates.add(others)
+                cycle.closures += commit.closures
             return True
 
     def _fetch(self, cycle: _Cycle, needs: Sequence[tuple[_Key, np.ndarray | None]]) -> None:

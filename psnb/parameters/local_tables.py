@@ -74,7 +74,7 @@ class LocalDense(LocalTable):
         self, name: str, state: Mapping[str, np.ndarray], optimizer: Optimizer | None
     ) -> None:
         self.table: DenseTable = DenseTable(name, state["values"], optimizer)
-        self.table.load(state)
+        self.table.load(dict(state))
         self._fetched = DenseTable(name, state["values"], None)
         self._pushed = False
 
@@ -142,8 +142,9 @@ class LocalSparse(LocalTable):
     ) -> None:
         new = self._asked.find(state["ids"]) < 0
         rows = {name: array if name == "step" else array[new] for name, array in state.items()}
-        self.table.insert(rows)
-        self._fetched.insert(rows)
+        for table in (self.table, self._fetched):
+            table.put(rows)
+            table.advance(int(state["step"][0]))
         if ids is not None:
             self._asked.locate(ids)
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
 
+from psnb.answer import Answer
 from psnb.errors import ConfigurationError
+from psnb.interrupts import uninterrupted
 from psnb.parameters.together import Handle, asking
 
 Batch = TypeVar("Batch")
@@ -73,7 +75,7 @@ def _fetched(
     batches: Iterator[Batch], wanted: Callable[[Batch], Mapping[Handle, Any]], depth: int
 ) -> Iterator[tuple[Batch, Found]]:
     pool = ThreadPoolExecutor(1, "psnb-prefetch")
-    asked: deque[tuple[Batch | None, Future[Found]]] = deque()
+    asked: deque[tuple[Batch | None, Answer[Found]]] = deque()
     ended = False
     try:
         while True:
@@ -84,7 +86,9 @@ def _fetched(
                     ended = True
                 except Exception as error:
                     ended = True
-                    asked.append((None, _failed(error)))
+                    failed: Answer[Found] = Answer()
+                    failed.set_exception(error)
+                    asked.append((None, failed))
                 else:
                     asked.append((batch, _asked(pool, wanted, batch)))
             if not asked:
@@ -98,14 +102,13 @@ def _fetched(
 
 def _asked(
     pool: ThreadPoolExecutor, wanted: Callable[[Batch], Mapping[Handle, Any]], batch: Batch
-) -> Future[Found]:
+) -> Answer[Found]:
+    found: Answer[Found] = Answer()
     try:
-        return pool.submit(asking(wanted(batch)))
+        ask = asking(wanted(batch))
     except Exception as error:
-        return _failed(error)
-
-
-def _failed(error: Exception) -> Future[Found]:
-    failed: Future[Found] = Future()
-    failed.set_exception(error)
-    return failed
+        found.set_exception(error)
+    else:
+        with uninterrupted:
+            pool.submit(found.give, ask)
+    return found

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from psnb.parameters.batch import Request
 from psnb.parameters.gradients import NonFinite
 from psnb.parameters.handle import Handle
 from psnb.parameters.partition import shard_of_ids
+from psnb.parameters.states import read_states, write_states
 from psnb.parameters.transport import Transport
 from psnb.placement import ShardId
 from psnb.server import Admission, Always, CtrAccessor, Optimizer, RowUse, add_up
@@ -80,8 +80,7 @@ class SparseShards(Handle):
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         """Return ids, values and optimizer state of every shard, for checkpoints."""
-        requests = [Request(shard, self.name, "state", {}) for shard in self._shards]
-        return self.transport.call(requests)
+        return read_states(self.transport, self._tables)
 
     def load_states(
         self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
@@ -95,18 +94,20 @@ class SparseShards(Handle):
         keys = states[0].keys() - {"step"}
         whole = {key: np.concatenate([state[key] for state in states]) for key in keys}
         waiting = {key: whole.pop(key) for key in keys if key.startswith("waiting.")}
-        parts: list[dict[str, Any]] = [{"step": step} for _ in self._shards]
-        for ids, arrays in (("ids", whole), ("waiting.ids", waiting)):
+        rows: list[dict[str, Any]] = [{} for _ in self._shards]
+        tails: list[dict[str, Any]] = [{"step": step} for _ in self._shards]
+        for ids, arrays, parts in (("ids", whole, rows), ("waiting.ids", waiting, tails)):
             if arrays:
                 owners = self._owners(arrays[ids])
                 for owner, part in enumerate(parts):
                     part |= {key: array[owners == owner] for key, array in arrays.items()}
-        self.transport.call(
+        write_states(
+            self.transport,
             [
-                Request(shard, self.name, "load", {"state": part})
-                for shard, part in zip(self._shards, parts, strict=True)
-                if only is None or shard.number in only
-            ]
+                (table, rows[i], tails[i])
+                for i, table in enumerate(self._tables)
+                if only is None or table[0].number in only
+            ],
         )
 
     def _owners(self, flat: np.ndarray) -> np.ndarray:

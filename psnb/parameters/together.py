@@ -85,7 +85,8 @@ def push(gradients: Mapping[Handle, Any], *, immediate: bool = False) -> None:
     GradientError, IdOutOfRangeError
         As `Embedding.push` and `Variable.push`; nothing was changed.
     ServerLostError
-        If a server is gone; the others may have applied their part.
+        If a server is gone; nothing was changed of its strategy's parameters. A `ServerSilentError`
+        says if they may have been.
     """
     _check(gradients)
     seen = SeenIds()

@@ -11,17 +11,18 @@ every operation may be repeated (see `psnb.server.commits`).
 
 Threads: any thread may call. It sends its requests itself where a connection is open, unless it is
 the main thread; the event loop of the worker or client does the rest while the caller waits. A call
-from that very loop would wait for itself, so it is refused.
+from that very loop would wait for itself, so it is refused. An interrupt ends the waiting: what was
+asked may be done all the same, wholly on each server.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
-from collections.abc import Coroutine, Iterable, Sequence
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -30,14 +31,20 @@ from distributed.core import ConnectionPool, Status
 from tornado.ioloop import IOLoop
 
 from psnb.errors import ConfigurationError, CoordinatorClosedError, PsnbError, ServerLostError
-from psnb.parameters.batch import Batch, Request, lost, unreadable
-from psnb.parameters.connection import CONNECT_TIMEOUT, Connection, open_connection
-from psnb.placement import Directory, ServerAddress, ShardId
+from psnb.interrupts import uninterrupted
+from psnb.parameters.batch import Batch, Request, lost, silent, unreadable
+from psnb.parameters.commit import committing, drive
+from psnb.parameters.connection import Connection, open_connection
+from psnb.parameters.line import Line
+from psnb.placement import Directory, Layout, ServerAddress, ShardId
+from psnb.server import Commit, Part
 from psnb.stream import UnreadableError
 
-CALL_TIMEOUT = 60.0
-"""Seconds for one operation, its data's way included. A server whose process is gone is noticed at
-once, one whose machine is gone after `CONNECT_TIMEOUT`, a frozen one after this."""
+logger = logging.getLogger("psnb")
+
+CALL_TIMEOUT = 600.0
+"""Seconds for one operation of a server that gives signs of life, its data's way included. One
+whose process is gone is noticed at once, one that says nothing after the layout's patience."""
 
 RETRIES = 3
 """How often an operation is tried again when its connection breaks, as in TensorFlow."""
@@ -45,13 +52,21 @@ RETRIES = 3
 FAILOVER_TIMEOUT = 20.0
 """Seconds in which a shard that has a copy, or is being moved, must be found elsewhere."""
 
+PATIENCE = 10.0
+"""Seconds for which a server may say nothing, where no layout says how many."""
+
 _PAUSE = 0.05
 """Seconds before the first try again; twice as long before each further one, up to 0.2."""
 
 _LOOK_AGAIN = 1.0
-"""Seconds without an answer after which to ask whether the shard is elsewhere by now."""
+"""Seconds without an answer after which to ask whether the shard is elsewhere by now, and whether
+the server lives."""
 
-_CLOSED = "the Dask client or worker that carries parameters was closed"
+_TICKS = 20
+"""Into how many ticks patience is divided. They are counted, rather than clocks compared: when this
+process itself was frozen, what servers said meanwhile waits to be read still."""
+
+_CLOSED = "the strategy was closed, or the Dask client or worker that carries parameters"
 
 
 class Transport(Protocol):
@@ -73,6 +88,21 @@ class Transport(Protocol):
             others to that server that were under way then fail with it.
         """
 
+    def attempt(self, requests: Sequence[Request]) -> list[Any]:
+        """Do the same with servers themselves, and return errors in the place of results.
+
+        A `ServerSilentError` says that the request may be carried out still, some day; another
+        error, that it was not and will not be.
+
+        Raises
+        ------
+        PsnbError
+            What stops all of them, with the same meaning.
+        """
+
+    def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> int | None:
+        """Make the writes of a commit on all shards or on none; see `psnb.parameters.commit`."""
+
     def lend(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
         """Return an array that is not copied when it is sent to a shard's server, or None.
 
@@ -89,7 +119,7 @@ class _Exchange:
         self.owner, self.batch, self.server, self.positions = owner, batch, server, positions
 
     def message(self) -> tuple[Any, ...]:
-        """Return what the server gets; see `psnb.server.actor`."""
+        """Return what the server gets; see `psnb.server.serving`."""
         return self.server.key, [self.batch.operation(position) for position in self.positions]
 
     def answered(self, answer: tuple[Any, ...]) -> None:
@@ -121,18 +151,50 @@ class CommTransport:
         self._connections: dict[str, asyncio.Task[Connection]] = {}
         self._open: dict[str, Connection] = {}  # those of them that any thread may send by
         self._tasks: set[asyncio.Task[None]] = set()  # what takes its time; the event loop's alone
+        self._batches: set[Batch] = set()  # that somebody waits for; any thread's
+        # Who waits for servers whose life is looked after; the event loop's alone.
+        self._followed: dict[ServerAddress, set[Batch]] = {}
         self._closed = False
 
     def close(self) -> None:
-        """Hang up; any thread. Idempotent. Calls raise ServerLostError from then on."""
+        """Hang up; any thread. Idempotent. Calls raise CoordinatorClosedError from then on."""
         self._closed = True
         # A RuntimeError: the loop is closed, and all connections with it.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._hang_up)
 
+    def learn(self, layout: Layout) -> None:
+        """Hear where shards are; on the event loop."""
+        self._directory.learn(layout)
+
     def call(  # noqa: D102 - inherited
         self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
     ) -> list[Any]:
+        outcomes = self._outcomes(requests, seen)
+        for each in outcomes:
+            if isinstance(each, PsnbError):
+                raise each
+        return outcomes
+
+    def attempt(self, requests: Sequence[Request]) -> list[Any]:  # noqa: D102 - inherited
+        return self._outcomes(requests, None)
+
+    def commit(  # noqa: D102 - inherited
+        self, commit: Commit, parts: Mapping[ShardId, Part]
+    ) -> int | None:
+        return drive(committing(commit, parts, self._together), self.attempt)
+
+    def _together(self, shards: Sequence[ShardId]) -> bool:
+        """Return whether shards are likely to be changed at once, as far as is known here."""
+        if len(shards) == 1:
+            return True
+        layouts = [self._directory.known(shard.strategy) for shard in shards]
+        if layouts[0] is None or any(layout is not layouts[0] for layout in layouts):
+            return False
+        places = [layouts[0].places[shard.number] for shard in shards]
+        return len({place.servers for place in places}) == 1 and len(places[0].servers) == 1
+
+    def _outcomes(self, requests: Sequence[Request], seen: dict[ShardId, int] | None) -> list[Any]:
         try:
             if asyncio.get_running_loop() is self._loop:
                 raise ConfigurationError(
@@ -144,32 +206,19 @@ class CommTransport:
         if not requests:
             return []
         batch = Batch(requests)
-        self._begin(batch)
+        # Before it is looked whether all is closed: either this finds it so, or `_hang_up` this.
+        self._batches.add(batch)
         try:
+            self._begin(batch)
             self._wait(batch)
         finally:
+            self._batches.discard(batch)
             batch.done.cancel()  # of no effect when it is done; else nobody waits any more
-        return batch.results(seen)
-
-    async def ask(self, server: ServerAddress, operation: str, timeout: float, **more: Any) -> Any:
-        """Run one operation of a server itself; on the event loop.
-
-        Raises
-        ------
-        ServerLostError
-            If it is gone.
-        TimeoutError
-            If it does not answer in ``timeout`` seconds.
-        """
-        batch = Batch([Request(server, "", operation, more)])
-        self._start(batch, [0])
-        async with asyncio.timeout(timeout):
-            await asyncio.wrap_future(batch.done)
-        return batch.results()[0]
+        return batch.outcomes(seen)
 
     def _begin(self, batch: Batch) -> None:
         if self._closed:
-            raise ServerLostError("the parameter servers are gone: their strategy was closed")
+            raise CoordinatorClosedError(_CLOSED)
         rest: Sequence[int] = range(len(batch.requests))
         # Not in the main thread, which an interrupt may stop in the middle of a message.
         if threading.current_thread() is not threading.main_thread():
@@ -181,19 +230,17 @@ class CommTransport:
             raise CoordinatorClosedError(_CLOSED) from error
 
     def _wait(self, batch: Batch) -> None:
-        end = time.monotonic() + CONNECT_TIMEOUT + CALL_TIMEOUT
-        while True:
-            try:
-                batch.done.result(min(_LOOK_AGAIN, end - time.monotonic()))
+        end = time.monotonic() + CALL_TIMEOUT
+        while time.monotonic() < end:
+            with contextlib.suppress(TimeoutError):
+                batch.done.result(_LOOK_AGAIN)
                 return
-            except FutureTimeoutError as error:
-                if time.monotonic() >= end:
-                    raise ServerLostError(
-                        f"no answer within {CALL_TIMEOUT:.0f} s from {batch.asked()}, or from "
-                        "Dask's event loop here: one of them hangs"
-                    ) from error
-            with contextlib.suppress(RuntimeError):  # the loop is closed; the time will tell
+            try:
                 self._loop.call_soon_threadsafe(lambda: self._spawn(self._look_again(batch)))
+            except RuntimeError as error:  # the event loop has ended, and all with it
+                raise CoordinatorClosedError(_CLOSED) from error
+        reason = f"nothing came of it within {CALL_TIMEOUT:g} s, though its server lives"
+        raise silent(batch.requests[0], reason)
 
     def _send(self, batch: Batch, positions: Iterable[int]) -> list[int]:
         """Send what can be sent at once; any thread. Returns the rest."""
@@ -220,6 +267,7 @@ class CommTransport:
         layout = self._directory.known(to.strategy)
         return layout.places[to.number].primary if layout is not None else None
 
+    @uninterrupted  # the event loop uses the memory as well
     def lend(  # noqa: D102 - inherited
         self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype
     ) -> np.ndarray | None:
@@ -228,6 +276,8 @@ class CommTransport:
         return None if connection is None else connection.lend(shape, dtype)
 
     def _hang_up(self) -> None:
+        for batch in list(self._batches):
+            batch.failed(range(len(batch.requests)), CoordinatorClosedError(_CLOSED))
         self._open.clear()
         for task in self._tasks:
             task.cancel()
@@ -266,7 +316,7 @@ class CommTransport:
 
     async def _find(self, batch: Batch, positions: Sequence[int]) -> None:
         """Find out where shards are; those that are nowhere are lost."""
-        with batch.failing(positions, _CLOSED):
+        with batch.failing(positions):
             await self._refresh(batch, positions)
             found = [p for p in positions if self._server(batch.requests[p].to) is not None]
             for position in set(positions).difference(found):
@@ -279,7 +329,8 @@ class CommTransport:
             await self._directory.refresh(strategy)
 
     async def _carry(self, batch: Batch, positions: Sequence[int], server: ServerAddress) -> None:
-        with batch.failing(positions, _CLOSED):
+        with batch.failing(positions):
+            batch.sent(positions, server)  # as good as: it is that server that is waited for
             address = server.address
             connecting = self._connections.get(address)
             if connecting is None:
@@ -292,33 +343,37 @@ class CommTransport:
                     del self._connections[address]  # the next request tries again
                 await self._again(batch, positions, server, error)
             else:
-                batch.sent(positions, server)
-                connection.send(_Exchange(self, batch, server, positions))
+                if not batch.done.done():  # it took too long, and who asked was told so
+                    connection.send(_Exchange(self, batch, server, positions))
 
     async def _connect(self, address: str) -> Connection:
         if self._pool.status != Status.running:  # it would raise RuntimeError
             raise CoordinatorClosedError(_CLOSED)
         broken = partial(self._broken, address)
         connection = await open_connection(self._pool, address, broken)
+        if not connection.shared:
+            logger.info("parameters at %s go over the network, not shared memory", address)
         self._open[address] = connection
         return connection
 
     def _broken(self, address: str, exchanges: Sequence[Any], error: OSError) -> None:
         self._connections.pop(address, None)
         self._open.pop(address, None)
-        closed = self._closed or self._pool.status != Status.running
         for exchange in exchanges:
             batch, positions = exchange.batch, exchange.positions
-            if closed:
+            if self._pool.status != Status.running:
                 batch.failed(positions, CoordinatorClosedError(_CLOSED))
-            elif isinstance(error, UnreadableError):
+            if batch.done.done():
+                continue
+            batch.breaks += 1
+            if isinstance(error, UnreadableError) and batch.breaks > RETRIES:
                 for position in positions:
                     batch.failed([position], unreadable(batch.requests[position], error))
-            else:
-                batch.breaks += 1
-                # If the process is gone, connecting again will tell.
-                again = error if batch.breaks > RETRIES else None
-                self._spawn(self._again(batch, positions, exchange.server, again))
+                continue
+            # If the process is gone, connecting again will tell. If a message could not be read, it
+            # may have been another one than this, which may have been carried out.
+            again = error if batch.breaks > RETRIES else None
+            self._spawn(self._again(batch, positions, exchange.server, again))
 
     async def _again(
         self, batch: Batch, positions: Sequence[int], server: ServerAddress, error: OSError | None
@@ -326,45 +381,111 @@ class CommTransport:
         """Send requests again, to where their shards are by now.
 
         With an ``error``, which says that the server is not to be reached, only if they are
-        elsewhere, or will be soon because there are copies.
+        elsewhere, or may be soon.
         """
-        with batch.failing(positions, _CLOSED):
+        with batch.failing(positions):
             waited = batch.since_trouble()
             try:
                 await self._refresh(batch, positions)
-            except (OSError, PsnbError) as unknown:
+            except ServerLostError as closed:
                 for position in positions:
-                    batch.failed([position], lost(batch.requests[position], error or unknown))
+                    batch.failed([position], lost(batch.requests[position], error or closed))
+                return
+            except OSError as unknown:
+                for position in positions:
+                    reason = f"the scheduler does not tell where it is: {unknown!r}"
+                    batch.failed([position], silent(batch.requests[position], reason))
                 return
             hopeful = []
             for position in positions:
-                request = batch.requests[position]
-                there = self._server(request.to)
-                known = there is not None and (there != server or error is None)
-                if waited < FAILOVER_TIMEOUT and (known or self._copied(request)):
+                given_up = self._given_up(batch.requests[position], server, error, waited)
+                if given_up is None:
                     hopeful.append(position)
                 else:
-                    batch.failed([position], lost(request, error))
+                    batch.failed([position], given_up)
             if hopeful:
                 await asyncio.sleep(batch.pause(_PAUSE))
-                self._start(batch, hopeful)
+                if not batch.done.done():
+                    self._start(batch, hopeful)
+
+    def _given_up(
+        self, request: Request, server: ServerAddress, error: OSError | None, waited: float
+    ) -> ServerLostError | None:
+        """Return the error of a request that is not tried again; None if there is hope."""
+        there = self._server(request.to)
+        copied = self._copied(request)
+        if there is None or (
+            there == server and isinstance(error, ConnectionRefusedError) and not copied
+        ):
+            return lost(request, error)
+        moves = there != server or error is None or copied
+        if waited < (FAILOVER_TIMEOUT if moves else self._patience(server)):
+            return None
+        return silent(request, f"for {waited:.0f} s it was not to be found: {error or 'it moves'}")
 
     def _copied(self, request: Request) -> bool:
         if isinstance(request.to, ServerAddress):
             return False
         layout = self._directory.known(request.to.strategy)
-        return layout is not None and layout.places[request.to.number].replica is not None
+        # One that is being filled may be full, as nobody but the notebook knows yet.
+        return layout is not None and len(layout.places[request.to.number].servers) > 1
+
+    def _patience(self, server: ServerAddress) -> float:
+        """Return for how long a server may say nothing."""
+        found = [layout.patience for layout in self._directory.all() if server in layout.servers]
+        return min(found, default=PATIENCE)
 
     async def _look_again(self, batch: Batch) -> None:
+        """Send requests again whose shards are elsewhere; see whether the other servers live."""
         waiting = batch.waiting()
         with contextlib.suppress(OSError, PsnbError):
             await self._refresh(batch, list(waiting))
-            elsewhere = [
-                position
-                for position, server in waiting.items()
-                if self._server(batch.requests[position].to) not in (server, None)
-            ]
-            self._start(batch, elsewhere)
+        elsewhere = []
+        for position, server in waiting.items():
+            if self._server(batch.requests[position].to) not in (server, None):
+                elsewhere.append(position)
+            elif server in self._followed:
+                self._followed[server].add(batch)
+            else:
+                self._followed[server] = {batch}
+                self._spawn(self._follow_life(server))
+        self._start(batch, elsewhere)
+
+    async def _follow_life(self, server: ServerAddress) -> None:
+        """Fail what waits for a server that says nothing for too long."""
+        line, batches = Line(self._pool, server), self._followed[server]
+        silence, heard = _LOOK_AGAIN, 0
+        asking: asyncio.Task[None] | None = None
+        try:
+            while batches := {each for each in batches if not each.done.done()}:
+                self._followed[server] = batches
+                if asking is None or asking.done():
+                    asking = asyncio.create_task(_sign(line), name="psnb sign of life")
+                tick = self._patience(server) / _TICKS
+                await asyncio.sleep(tick)
+                silence = 0.0 if line.heard > heard else silence + tick
+                heard, batches = line.heard, self._followed[server]
+                for batch in batches:
+                    self._fail_silent(batch, server, silence)
+        finally:
+            del self._followed[server]
+            line.close()
+            if asking is not None:
+                asking.cancel()
+
+    def _fail_silent(self, batch: Batch, server: ServerAddress, silence: float) -> None:
+        for position, other in batch.waiting().items():
+            request = batch.requests[position]
+            # Where there is a copy, it is about to take over.
+            more = FAILOVER_TIMEOUT if self._copied(request) else 0.0
+            if other == server and silence >= self._patience(server) + more:
+                batch.failed([position], silent(request, f"it says nothing for {silence:.0f} s"))
+
+
+async def _sign(line: Line) -> None:
+    # Whoever looks at the line sees whether there was one; why not, does not matter.
+    with contextlib.suppress(OSError):
+        await line.sign()
 
 
 _process_transport: Transport | None = None

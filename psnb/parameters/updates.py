@@ -2,9 +2,9 @@
 
 While a closure runs, its handles put their writes here (`buffered` makes a buffer the current one
 of the thread); reads of the same parameter send the held-back writes along and see their effect. At
-the closure's end all go out in one message to each server, under the closure's id: a shard applies
-an id once. If the closure fails, nothing was written. Writes outside of closures, and those that
-shall be made at once, go out under a number of this process.
+the closure's end all of them are one commit, which is applied wholly or not at all
+(`psnb.parameters.commit`). If the closure fails, nothing was written. Writes outside of closures,
+and those that shall be made at once, go out by themselves (`psnb.parameters.direct`).
 
 With the answers come how many updates a shard has had. A closure's commit tells what its first read
 of the shard was told, so that the shard can say how stale it is.
@@ -12,47 +12,26 @@ of the shard was told, so that the shard can say how stale it is.
 
 from __future__ import annotations
 
-import os
 import threading
-import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from psnb.errors import ConfigurationError
 from psnb.parameters.batch import Request
+from psnb.parameters.direct import commit_now
 from psnb.parameters.transport import Transport
 from psnb.placement import ShardId
-from psnb.server import HELD
-from psnb.watermark import Watermark
+from psnb.server import HELD, Commit, Part
 
 Write = tuple[str, Mapping[str, Any]]
 """An operation and its arguments."""
 
 TableWrite = tuple[ShardId, str, Write]
 """Shard and table of a write, and the write."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommitId:
-    """Under what updates are applied, once.
-
-    Attributes
-    ----------
-    writer : str
-        A coordinator, or a process that writes outside of closures; unique in a cluster.
-    number : int
-        Which of its commits; the same for all attempts of a closure.
-    settled_below : int
-        All commits below this number have ended, so servers may forget them.
-    """
-
-    writer: str
-    number: int
-    settled_below: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +64,6 @@ class Updates:
         The round in which the closure runs.
     way : Transport, optional
         What the closure reads and writes through; None for the transport of the process.
-
-    Attributes
-    ----------
-    holds : sequence of CommitId
-        Closures whose pushes are among the writes: shards remember it (`LocalCopies`).
     """
 
     def __init__(
@@ -100,7 +74,6 @@ class Updates:
         way: Transport | None = None,
     ) -> None:
         self.counted, self.turn, self.way = counted, turn, way
-        self.holds: Sequence[CommitId] = ()
         self._writes: dict[ShardId, list[tuple[str, str, Mapping[str, Any]]]] = {}
         self._seen: dict[ShardId, int] = {}  # the version of each shard that was read first
 
@@ -117,11 +90,6 @@ class Updates:
     def shards(self) -> tuple[ShardId, ...]:
         """The shards that are written to."""
         return tuple(self._writes)
-
-    def drop_pushes(self, shards: Collection[ShardId]) -> None:
-        """Forget the gradients that would go to some shards."""
-        for shard in shards:
-            self._writes[shard] = [w for w in self._writes[shard] if w[1] != "push"]
 
     def add(self, writes: Sequence[TableWrite]) -> None:
         """Take writes in as they are."""
@@ -162,8 +130,19 @@ class Updates:
         """Run requests; of shards that are read for the first time, note the version."""
         return transport.call(requests, self._seen) if self.counted else transport.call(requests)
 
-    def commit(self, transport: Transport, identity: CommitId) -> int | None:
-        """Send all writes: each shard applies its part whole, and an id once.
+    def parts(self) -> dict[ShardId, Part]:
+        """Return what goes to which shard."""
+        return {
+            shard: Part(
+                writes,
+                self._seen.get(shard, _NOTHING_READ) if self.counted else None,
+                self.turn.number if self.turn is not None and self.in_round(shard) else None,
+            )
+            for shard, writes in self._writes.items()
+        }
+
+    def commit(self, transport: Transport, commit: Commit) -> int | None:
+        """Make all writes, or none.
 
         Returns
         -------
@@ -173,54 +152,12 @@ class Updates:
 
         Raises
         ------
-        ServerLostError
-            If a server is gone; the others may have applied their part.
+        UndecidedError
+            If nobody here can tell whether they are made.
+        PsnbError
+            If they are not, and will not be.
         """
-        requests = []
-        for shard, writes in self._writes.items():
-            arguments = {**asdict(identity), "writes": writes}
-            if self.counted:
-                arguments["seen"] = self._seen.get(shard, _NOTHING_READ)
-            if self.holds:
-                arguments["holds"] = [astuple(each) for each in self.holds]
-            if self.turn is not None and self.in_round(shard):
-                arguments["round_number"] = self.turn.number
-            requests.append(Request(shard, "", "commit", arguments))
-        answers = transport.call(requests)
-        return max((each for each in answers if each is not None), default=None)
-
-
-class _Writer:
-    """Numbers the writes that this process makes outside of closures."""
-
-    def __init__(self) -> None:
-        self._name = f"process {uuid.uuid4().hex}"
-        self._lock = threading.Lock()  # guards the numbers, for a moment each
-        self._next = 0
-        self._watermark = Watermark()
-
-    @contextmanager
-    def commit(self) -> Iterator[CommitId]:
-        with self._lock:
-            number, low = self._next, self._watermark.low
-            self._next += 1
-        try:
-            yield CommitId(self._name, number, low)
-        finally:
-            with self._lock:
-                self._watermark.end(number)
-
-
-_writer = _Writer()
-
-
-def _begin_anew() -> None:
-    """Give a forked process a name of its own: servers drop what has come under a name before."""
-    global _writer
-    _writer = _Writer()
-
-
-os.register_at_fork(after_in_child=_begin_anew)
+        return transport.commit(commit._replace(shards=self.shards), self.parts())
 
 
 def _kept(value: Any) -> Any:
@@ -254,7 +191,8 @@ def write(transport: Transport, writes: Sequence[TableWrite], *, immediate: bool
     ConfigurationError
         If gradients are to be applied now, in the middle of a round.
     ServerLostError
-        If a server is gone; the others may have applied their part.
+        If a server is gone; nothing was written, unless it is a `ServerSilentError`: then nobody
+        can tell.
     """
     held = current_updates()
     if immediate:
@@ -272,13 +210,7 @@ def write(transport: Transport, writes: Sequence[TableWrite], *, immediate: bool
     elif writes:
         updates = Updates()
         updates.add(writes)
-        commit_now(transport, updates)
-
-
-def commit_now(transport: Transport, updates: Updates) -> int | None:
-    """Commit under a number of this process; see `Updates.commit`."""
-    with _writer.commit() as identity:
-        return updates.commit(transport, identity)
+        commit_now(transport, updates.shards, updates.parts())
 
 
 @dataclass(frozen=True, slots=True)

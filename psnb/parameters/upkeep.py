@@ -32,7 +32,7 @@ class Upkeep(SparseShards):
         ConfigurationError
             If the table has no `accessor`.
         ServerLostError
-            If a server is gone; the others may have done it.
+            If a server is gone; no other has done it. A `ServerSilentError` says if they may have.
         """
         self.require_accessor()
         self.send([(shard, self.name, ("end_day", {})) for shard in self._shards], immediate=True)

@@ -25,13 +25,14 @@ class Variable(DenseShards):
     """A dense array on the parameter servers; made by `ParameterServerStrategy.variable`.
 
     Thread-safe; usable in the notebook, in closures and in Dask tasks. Each operation is atomic for
-    each shard (a variable without a partitioner has one).
+    each shard (a variable without a partitioner has one), and a write is made on all shards or none
+    (a `ServerSilentError` says if it may be on some).
 
-    In a closure, writes are held back until it ends and then applied exactly once, also when the
-    closure runs again because its worker died; if it raises, none is. Its own reads see them. Many
-    steps in one closure are better written with ``immediate=True``: what is held back travels with
-    each read. That is so in mode `Async` and with `BoundedStaleness`; see `Sync` and `Geo` for what
-    becomes of a push there.
+    In a closure, all writes are held back until it ends and then applied together, exactly once,
+    also when the closure runs again because its worker died; if it raises, none is. Its own reads
+    see them. Many steps in one closure are better written with ``immediate=True``: what is held
+    back travels with each read. That is so in mode `Async` and with `BoundedStaleness`; see `Sync`
+    and `Geo` for what becomes of a push there.
 
     Attributes
     ----------

@@ -1,19 +1,28 @@
 """Where the shards of a strategy are: the layout, and how every process comes to know it."""
 
+from psnb.placement.balance import moves
 from psnb.placement.book import LayoutBook
 from psnb.placement.directory import Directory
-from psnb.placement.layout import Layout, Place, ServerAddress, ShardId
-from psnb.placement.plan import Failover, copies_to_make, fail_over, moves
+from psnb.placement.holding import COPY_STATES, ROLES, CopyState, Holding, Role
+from psnb.placement.layout import Layout, Place, ServerAddress, ShardId, unpacked
+from psnb.placement.mending import Health, Sight, Wish, mended
 
 __all__ = [
+    "COPY_STATES",
+    "ROLES",
+    "CopyState",
     "Directory",
-    "Failover",
+    "Health",
+    "Holding",
     "Layout",
     "LayoutBook",
     "Place",
+    "Role",
     "ServerAddress",
     "ShardId",
-    "copies_to_make",
-    "fail_over",
+    "Sight",
+    "Wish",
+    "mended",
     "moves",
+    "unpacked",
 ]

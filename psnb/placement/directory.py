@@ -35,6 +35,10 @@ class Directory:
         """Return the newest layout that is known here; any thread."""
         return self._layouts.get(strategy)
 
+    def all(self) -> list[Layout]:
+        """Return the newest layouts that are known here, of all strategies; any thread."""
+        return list(self._layouts.values())
+
     def learn(self, layout: Layout) -> None:
         """Remember a layout, unless a newer one is known; one thread at a time."""
         known = self._layouts.get(layout.strategy)

@@ -18,7 +18,7 @@ from psnb.runtime.packing import (
 )
 from psnb.runtime.plugin import Runtime
 from psnb.runtime.resources import make_dataset, make_iterator, make_leased_iterator
-from psnb.runtime.session import HANDLER
+from psnb.runtime.session import HANDLER, exchange_writer
 
 __all__ = [
     "HANDLER",
@@ -28,6 +28,7 @@ __all__ = [
     "Runtime",
     "WorkerContext",
     "dumps",
+    "exchange_writer",
     "loads",
     "make_dataset",
     "make_iterator",

@@ -74,8 +74,7 @@ class WorkerContext:
         True once another closure has failed and this one is waited for before that error is raised,
         and when the coordinator has closed or is out of reach. Nothing stops a closure that does
         not ask. One that returns when this is true has completed as any other; what it returns and
-        writes counts, so raise something if that must not be. One that runs again after its worker
-        was lost is not asked to stop by a failure: its first run may have had its effect already.
+        writes counts, so raise something if that must not be.
         """
         return self.cancellation.requested
 

@@ -20,8 +20,7 @@ from psnb.placement import Directory
 from psnb.runtime.mail import HANDLER as MAIL_HANDLER
 from psnb.runtime.mail import Mail
 from psnb.runtime.session import HANDLER, Session
-from psnb.server import HANDLER as SERVER_HANDLER
-from psnb.server import serve
+from psnb.server import Opening, ParameterServers
 
 
 class Runtime(WorkerPlugin):
@@ -38,6 +37,19 @@ class Runtime(WorkerPlugin):
         transport = CommTransport(worker.loop, worker.rpc, directory)
 
         mail = Mail(worker)
+        connecting: set[asyncio.Task[None]] = set()
+
+        async def open_to(address: str, opening: Opening) -> None:
+            try:
+                broken = partial(_broken, opening)
+                opening.opened(await open_connection(worker.rpc, address, broken))
+            except OSError as error:
+                opening.broken(error)
+
+        def connect(address: str, opening: Opening) -> None:
+            task = asyncio.create_task(open_to(address, opening), name="psnb copy")
+            connecting.add(task)
+            task.add_done_callback(connecting.discard)
 
         async def psnb_session(comm: Comm, **opening: Any) -> Status:
             session = Session(worker, comm, transport, mail, **opening)
@@ -51,7 +63,7 @@ class Runtime(WorkerPlugin):
         self._sessions = sessions
         worker.handlers[HANDLER] = psnb_session
         worker.handlers[MAIL_HANDLER] = mail.handle
-        serve(worker, partial(open_connection, worker.rpc))
+        self._servers = ParameterServers(worker, connect)
         set_process_transport(transport)
 
     async def teardown(self, worker: Worker) -> None:
@@ -65,4 +77,8 @@ class Runtime(WorkerPlugin):
         for session in list(self._sessions):
             session.close()
         worker.handlers.pop(MAIL_HANDLER, None)
-        worker.handlers.pop(SERVER_HANDLER, None)
+        self._servers.close()
+
+
+def _broken(opening: Opening, exchanges: list[Any], error: OSError) -> None:
+    opening.broken(error)

@@ -22,14 +22,21 @@ Messages from the coordinator::
 
 and back, at least every ``beat`` seconds as a sign of life::
 
-    {"results": [(closure id, succeeded, payload, seconds,   whether it pushed gradients, and how
+    {"results": [(closure id, ending, payload, seconds,      whether it pushed gradients, and how
                   pushed, staleness)],                       stale its update was, if there is one
      "reports": [(time, {name: value})],
      "returned": [closure id],                               not begun, and not going to be
      "leaving": bool}                                        Dask closes the worker: send no more
     {..., "flushed": (error, staleness)}                     servers have what was held, or why not
+    {..., "undecided": (writer, number)}                     what was flushed may be there or not
     {..., "memory": int}                                     bytes that the process takes
     {..., "asks": (number, question)}                        what closures want of leased datasets
+
+A closure *ends* with its value (True), with an exception (False), or, if nobody on the worker can
+tell whether its commit is applied, with its value and the ``(writer, number)`` of that commit in
+the place of the staleness (None): then the notebook asks the servers. Two more questions are asked
+before a commit: ``("keep", closure id, attempt, payload)`` hands over a value that is too large for
+servers to remember, and ``("writes to", [strategy])`` tells of the parameters of other strategies.
 
 Threads: the event loop reads and writes the connection; ``psnb-closure`` threads, as many as the
 Dask worker has, run the work in the order in which it came. They hand over results through
@@ -56,17 +63,22 @@ from distributed import Worker
 from distributed.comm import Comm
 
 from psnb.errors import CancelledError
-from psnb.parameters import CommitId, LocalCopies, Round, Transport, Updates, buffered
+from psnb.parameters import CommTransport, LocalCopies, Round, UndecidedError, Updates, buffered
+from psnb.placement import unpacked
 from psnb.runtime.context import Cancellation, WorkerContext, entered
-from psnb.runtime.leasing import Taking
+from psnb.runtime.leasing import ASK_TIMEOUT, Taking
 from psnb.runtime.mail import Mail
 from psnb.runtime.outbox import Outbox
 from psnb.runtime.packing import dumps, loads, pack_error, shorten_call
 from psnb.runtime.resources import Resources
+from psnb.server import Commit
 from psnb.stream import MessageStream, message_stream
 
 HANDLER = "psnb_session"
 """The name of the handler on each Dask worker."""
+
+LARGE_RESULT = 1 << 13
+"""Bytes of a pickled result that servers do not remember beside the commit."""
 
 
 class _Function:
@@ -97,7 +109,7 @@ class Session:
         The Dask worker.
     comm : distributed.comm.Comm
         The coordinator's connection.
-    transport : Transport
+    transport : CommTransport
         The worker's way to the servers.
     mail : Mail
         The worker's way to other workers.
@@ -113,13 +125,15 @@ class Session:
         Whose updates go by rounds or copies, where there are such.
     exchange : int or None
         If closures work on copies of the worker's own: after how many it sends what changed.
+    session : int
+        Unique among the coordinator's.
     """
 
     def __init__(
         self,
         worker: Worker,
         comm: Comm,
-        transport: Transport,
+        transport: CommTransport,
         mail: Mail,
         coordinator: str,
         worker_index: int,
@@ -128,13 +142,21 @@ class Session:
         drain: float,
         strategy: str,
         exchange: int | None,
+        session: int,
     ) -> None:
         self._worker, self._comm = worker, comm
         self._stream: MessageStream | None = None  # once the coordinator was answered
         self._coordinator, self._strategy, self._settled_below = coordinator, strategy, 0
         # That of the handles: what they have written into memory that is sent goes from there.
         self._transport, self._mail = transport, mail
-        self._copies = None if exchange is None else LocalCopies(transport, exchange, coordinator)
+        self._copies = (
+            None
+            if exchange is None
+            else LocalCopies(
+                transport, exchange, coordinator, exchange_writer(coordinator, session)
+            )
+        )
+        self._written_to = {strategy}  # the strategies that the coordinator knows of
         self._index, self._num_workers = worker_index, num_workers
         self._resources = Resources()
         self._functions: dict[str, _Function] = {}
@@ -192,7 +214,7 @@ class Session:
             cancellation.requested = True
         self._ended.set()
         for number in list(self._asked):
-            self._answer(number, CancelledError("the coordinator has closed, or is out of reach"))
+            self._answer(number, _out_of_reach())
         self._resources.clear()
         self._functions.clear()
         for _ in self._threads:
@@ -229,8 +251,11 @@ class Session:
         match message["op"]:
             case "run":
                 self._settled_below = message["settled_below"]
+                if message["layout"] is not None:
+                    self._transport.learn(unpacked(message["layout"]))
                 if self._copies is not None:
                     self._copies.workers = message["workers"]
+                    self._copies.ended_below = message["settled_below"]
                 for function_id in message["forget"]:
                     self._functions.pop(function_id, None)
                 for function_id, (name, payload) in message["functions"].items():
@@ -283,7 +308,7 @@ class Session:
         number, future = next(self._questions), Future[Any]()
         self._asked[number] = future
         if self._closed:  # looked at after it was put there, as `close` does it the other way
-            self._answer(number, CancelledError("the coordinator has closed, or is out of reach"))
+            self._answer(number, _out_of_reach())
         else:
             self._send([], [], asks=(number, question))
         return future
@@ -333,7 +358,8 @@ class Session:
         start = time.perf_counter()
         args: tuple[Any, ...] = ()
         kwargs: dict[str, Any] = {}
-        copies, staleness = self._copies, None
+        copies, packed = self._copies, b""
+        staleness: int | tuple[str, int] | None = None
         turn = None if round_number is None else Round(self._strategy, round_number)
         updates = Updates(counted=copies is None, turn=turn, way=copies)
         taking = Taking(closure_id, self._ask, portions)
@@ -347,27 +373,51 @@ class Session:
             packed = b"" if value is None else dumps(value, f"the result of {function.name}")
             if updates:
                 if self._closed:
-                    raise CancelledError("the coordinator has closed, or is out of reach")
+                    raise _out_of_reach()
+                small = self._announce(closure_id, attempt, updates, packed)
                 # Last: from here on the closure has happened, even if its result gets lost.
-                identity = CommitId(self._coordinator, commit, self._settled_below)
-                if copies is None:
-                    staleness = updates.commit(self._transport, identity)
-                elif attempt == 1:
-                    updates.commit(copies, identity)
-                else:
-                    copies.commit_again(updates, identity)
+                identity = Commit(
+                    self._coordinator,
+                    commit,
+                    attempt,
+                    self._settled_below,
+                    closures=((commit, small),),
+                    coordinator=self._coordinator,
+                    ended_below=self._settled_below,
+                    pushed=updates.pushed,
+                )
+                staleness = updates.commit(copies or self._transport, identity)
             if copies is not None and not self._closed:  # else what runs again would count twice
                 staleness = copies.closure_ended()
-            succeeded = True
+            ending: bool | None = True
+        except UndecidedError as error:
+            ending, staleness = None, error.commit[:2]
         except BaseException as error:  # a boundary: every exception goes to the notebook
-            succeeded = False
+            ending = False
             call = f"{function.name}({shorten_call(args, kwargs)})"
             where = f"in closure {call} on worker {self._worker.name!r}, attempt {attempt}"
             packed = pack_error(error, [where])
         seconds = time.perf_counter() - start
         del self._cancellations[closure_id]
-        pushed = succeeded and updates.pushed
-        self._outbox.add_result((closure_id, succeeded, packed, seconds, pushed, staleness))
+        pushed = ending is not False and updates.pushed
+        self._outbox.add_result((closure_id, ending, packed, seconds, pushed, staleness))
+
+    def _announce(
+        self, closure_id: int, attempt: int, updates: Updates, packed: bytes
+    ) -> bytes | None:
+        """Tell the coordinator what it must know before a commit; return what servers remember."""
+        others = {shard.strategy for shard in updates.shards} - self._written_to
+        large = len(packed) > LARGE_RESULT
+        told = []
+        if others:
+            told.append(self._ask(("writes to", sorted(others))))
+        if large:
+            told.append(self._ask(("keep", closure_id, attempt, packed)))
+        for answer in told:
+            if not answer.result(ASK_TIMEOUT):
+                raise _out_of_reach()
+        self._written_to |= others
+        return None if large else packed
 
     def _call(
         self,
@@ -387,10 +437,22 @@ class Session:
 
     def _flush(self) -> None:
         error, staleness = b"", None
+        more: dict[str, Any] = {}
         try:
             if self._copies is not None:
                 staleness = self._copies.exchange()
+        except UndecidedError as raised:
+            more["undecided"] = raised.commit[:2]
         except BaseException as raised:  # a boundary, too
             where = f"while worker {self._worker.name!r} sent what it had learned"
             error = pack_error(raised, [where])
-        self._send([], [], flushed=(error, staleness))
+        self._send([], [], flushed=(error, staleness), **more)
+
+
+def exchange_writer(coordinator: str, session: int) -> str:
+    """Return under what name a session commits what its closures have learned together."""
+    return f"{coordinator}/{session}"
+
+
+def _out_of_reach() -> CancelledError:
+    return CancelledError("the coordinator has closed, or is out of reach")

@@ -1,11 +1,11 @@
-"""What runs inside a server process: the actor, tables, optimizers and initializers."""
+"""What runs inside a server process: shards, tables, optimizers and initializers."""
 
-from psnb.server.actor import HANDLER, ParameterServer, serve
 from psnb.server.admission import Admission, Always, CountFilter, Probability
-from psnb.server.copy import ITSELF, Exchange
+from psnb.server.commits import ENDED, PROCESS, Commit, Fact, Part
+from psnb.server.copy import ITSELF, Connect, Exchange, Opening
 from psnb.server.ctr import CtrAccessor, RowUse
 from psnb.server.duplicates import add_up, distinct, often_repeated, summed
-from psnb.server.host import Operation
+from psnb.server.host import APART, Operation
 from psnb.server.initializers import Constant, Initializer, Normal, Uniform
 from psnb.server.kernels import all_finite, copy_with_norm, hash_ids, norm, read_only
 from psnb.server.optimizers import (
@@ -25,20 +25,30 @@ from psnb.server.optimizers import (
 )
 from psnb.server.rounds import HELD
 from psnb.server.rows import GrowingRows
+from psnb.server.serving import BUSY, HANDLER, START, STOP, ParameterServers
+from psnb.server.table import Piece
 from psnb.server.tables import OPTIMIZABLE, DenseTable, SparseTable
 from psnb.server.updater import tuned
 
 __all__ = [
+    "APART",
+    "BUSY",
+    "ENDED",
     "FTRL",
     "HANDLER",
     "HELD",
     "ITSELF",
     "OPTIMIZABLE",
+    "PROCESS",
     "SGD",
+    "START",
+    "STOP",
     "Adagrad",
     "Adam",
     "Admission",
     "Always",
+    "Commit",
+    "Connect",
     "Constant",
     "CosineDecay",
     "CountFilter",
@@ -46,13 +56,17 @@ __all__ = [
     "DenseTable",
     "Exchange",
     "ExponentialDecay",
+    "Fact",
     "GrowingRows",
     "Initializer",
     "Momentum",
     "Normal",
+    "Opening",
     "Operation",
     "Optimizer",
-    "ParameterServer",
+    "ParameterServers",
+    "Part",
+    "Piece",
     "PiecewiseConstant",
     "PolynomialDecay",
     "Probability",
@@ -70,7 +84,6 @@ __all__ = [
     "norm",
     "often_repeated",
     "read_only",
-    "serve",
     "summed",
     "tuned",
 ]

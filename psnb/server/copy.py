@@ -5,35 +5,34 @@ replication (van Renesse and Schneider, *Chain Replication for Supporting High T
 Availability*, OSDI 2004) with a chain of two, but that reads are answered by its head. A change is
 acknowledged to whoever made it when the copy has it.
 
-A new copy is filled while the shard is in use: one table after the other is sent as it is at that
-moment, and from then on every change to it. Threads: the server's event loop, no other.
+A new copy is filled while the shard is in use (`psnb.server.transfer`), one piece under way at a
+time. One that holds the same already, as the shard was handed over, is just *attached*. Both sides
+count changes, so neither goes on from where the other is not.
+
+Threads: the server's event loop, no other; nothing here waits. The states are those of
+`psnb.placement.CopyState`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from psnb.errors import InternalError
+from psnb.placement import COPY_STATES, CopyState, ServerAddress
 from psnb.server.reply import Reply
-from psnb.server.rounds import HELD
 from psnb.server.shard import Shard
-from psnb.server.tables import TABLES
+from psnb.server.transfer import Transfer
 
 logger = logging.getLogger("psnb")
 
 ITSELF = -1
 """In place of a shard's number, for operations of the server."""
 
-
-class CopyState(StrEnum):
-    """How far a copy is; it goes from top to bottom, or from anywhere to `BROKEN`."""
-
-    FILLING = "filling"
-    FILLED = "filled"
-    BROKEN = "broken"
+DONE, DEPOSED = "done", "deposed"
+"""What the server of a copy answers; the latter if there is a newer primary than the one that
+asks."""
 
 
 class Exchange(Protocol):
@@ -50,29 +49,56 @@ class Link(Protocol):
     def close(self) -> None: ...  # noqa: D102
 
 
-Connect = Callable[[str, Callable[[Sequence[Any], OSError], None]], Awaitable[Link]]
-"""Connects to an address; the function is called when the connection breaks."""
+class Opening(Protocol):
+    """Who wants a connection to another server."""
+
+    def opened(self, link: Link) -> None:
+        """Take the connection."""
+
+    def broken(self, error: OSError) -> None:
+        """Hear that there is none, or not any more."""
 
 
-DONE, DEPOSED = "done", "deposed"
-"""What a copy answers; the latter if it is the shard itself now."""
+Connect = Callable[[str, Opening], None]
+"""Begins to connect to an address, and tells how that went."""
+
+
+class Original(Protocol):
+    """A shard on the server that is its primary.
+
+    Attributes
+    ----------
+    index : int
+        The shard's number.
+    shard : Shard
+        What is copied.
+    term, version : int
+        Of the place that says so; see `psnb.placement.Place`.
+    position : int
+        How many changes it has had.
+    """
+
+    index: int
+    shard: Shard
+    term: int
+    version: int
+    position: int
+
+    def deposed(self) -> None:
+        """Hear that there is a newer primary."""
 
 
 class _Change:
     """One operation on its way to a copy."""
 
     def __init__(
-        self,
-        copy: Copy,
-        operation: str,
-        arguments: Mapping[str, Any],
-        asked: asyncio.Future[Any] | None,
+        self, copy: Copy, operation: str, arguments: Mapping[str, Any], then: Callable[[], None]
     ) -> None:
         self._copy, self._operation, self._arguments = copy, operation, arguments
-        self.asked = asked
+        self.then = then
 
     def message(self) -> tuple[Any, ...]:
-        return self._copy.key, [(ITSELF, "", self._operation, self._arguments)]
+        return self._copy.to.key, [(ITSELF, "", self._operation, self._arguments)]
 
     def answered(self, answer: tuple[Any, ...]) -> None:
         status, *rest = answer[1][0] if answer[0] == "OK" else answer
@@ -80,165 +106,167 @@ class _Change:
 
 
 class Copy:
-    """Sends a shard's changes on to another server.
+    """A copy on another server.
 
     Parameters
     ----------
-    index : int
-        The shard's number.
-    shard : Shard
-        The shard.
-    address, key : str
+    original : Original
+        What it is a copy of, as it is now.
+    to : ServerAddress
         The other server.
-    deposed : callable
-        Called when the copy says that it is the shard itself now.
 
     Attributes
     ----------
+    to : ServerAddress
+        The other server.
     state : CopyState
         How far it is.
-    key : str
-        The other server's.
     """
 
-    def __init__(
-        self, index: int, shard: Shard, address: str, key: str, deposed: Callable[[], None]
-    ) -> None:
-        self.key, self.state = key, CopyState.FILLING
-        self._index, self._shard, self._address = index, shard, address
-        self._deposed = deposed
+    def __init__(self, original: Original, to: ServerAddress) -> None:
+        self.to, self.state = to, CopyState.FILLING
+        self._original, self._shard = original, original.shard
+        self._index, self._term = original.index, original.term
+        self._begun = original.version
         self._link: Link | None = None
-        self._installed: set[str] | None = set()  # the tables that the copy has; None: all
-        # Changes that the copy has not acknowledged, with who waits for them and in which place.
-        self._held: dict[_Change, tuple[Reply, int]] = {}
-        self._asking: set[asyncio.Future[Any]] = set()
+        self._transfer: Transfer | None = None
+        # Who waits for changes that the copy has not acknowledged, and in which place of a reply.
+        self._waiting: dict[_Change, tuple[Reply, int]] = {}
+        self._follows = False  # changes are sent on, and wait for it
+        self._unsent: list[_Change] | None = None  # what was, before there is a connection
 
-    async def fill(self, connect: Connect) -> None:
+    def fill(self, connect: Connect) -> None:
         """Bring the copy up to date; ends with `FILLED` or `BROKEN`."""
-        try:
-            self._link = await connect(self._address, self._broken)
-            installed = self._installed = set()
-            # Sent at once: whatever is done from this moment on is sent on after it.
-            await self._ask("adopt", {"index": self._index, "log": self._shard.log()})
-            for name in self._shard.tables():
-                if self._missing(name, installed):
-                    await self._ask("warm", {"creation": self._shard.creation(name)})
-                if self._missing(name, installed):
-                    installed.add(name)
-                    content = self._shard.content(name)
-                    await self._ask("install", {"index": self._index, "content": content})
-            # From here on changes wait for the copy; those before have arrived when this has.
-            self._installed = None
-            await self._ask("sync", {})
-            if self.state is CopyState.FILLING:
-                self.state = CopyState.FILLED
-        except OSError as error:
-            self._break(error)
-        except Exception as error:  # a bug of ours: whoever asks how far it is must learn of it
-            self._break(ConnectionError(repr(error)))
-            raise
+        self._transfer = Transfer(self._shard)
+        connect(self.to.address, self)
+
+    def attach(self, connect: Connect) -> None:
+        """Go on with a copy that holds the same."""
+        self._enter(CopyState.FILLED)
+        self._follows = True
+        attach = {"version": self._begun, "position": self._original.position}
+        self._unsent = [self._change("attach", attach, _nothing)]
+        connect(self.to.address, self)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has acknowledged all that it was sent."""
+        return not self._waiting
+
+    def opened(self, link: Link) -> None:
+        """Begin; see `Opening`."""
+        if self.state is CopyState.BROKEN:
+            link.close()
+            return
+        self._link = link
+        if self._transfer is not None:
+            self._send(self._change("adopt", {"version": self._begun}, self._go_on))
+        unsent, self._unsent = self._unsent or [], None
+        if self._transfer is None:
+            for change in unsent:
+                self._send(change)
+
+    def broken(self, error: OSError) -> None:
+        """Break off: changes wait until it is known that the copy will not take over."""
+        if self.state is not CopyState.BROKEN:
+            self._enter(CopyState.BROKEN)
+            logger.warning("the copy of shard %d at %s: %s", self._index, self.to.address, error)
+            self._end()
 
     def forward(
-        self, table: str, operation: str, arguments: Mapping[str, Any], reply: Reply, position: int
+        self, table: str, operation: str, arguments: Mapping[str, Any], reply: Reply, place: int
     ) -> None:
-        """Send on what has changed the shard; the reply waits for it if the copy is complete."""
-        if self._installed is not None:
-            part = _part(self._installed, table, operation, arguments)
-            if part is not None and self._link is not None and self.state is CopyState.FILLING:
-                self._link.send(self._follow(table, operation, part))
+        """Send on a change that was just counted, and have the reply wait, if the copy follows.
+
+        Before, it is among what will be sent. If it has broken, the reply waits until the copy is
+        let go: somebody may take it for good still.
+        """
+        if not self._follows:
             return
-        change = self._follow(table, operation, arguments)
+        more = {"table": table, "operation": operation, "arguments": arguments}
+        change = self._change("follow", {"position": self._original.position, **more}, _nothing)
         reply.wait()
-        self._held[change] = reply, position
-        # Broken, it is let go of soon, or this server learns that it is not the shard's any more.
-        if self._link is not None and self.state is not CopyState.BROKEN:
-            self._link.send(change)
+        self._waiting[change] = reply, place
+        self._send(change)
 
     def let_go(self) -> None:
-        """Wait for the copy no more: there is none; idempotent."""
-        self._end()
-        held, self._held = self._held, {}
-        for reply, _ in held.values():
+        """Wait for the copy no more: it will not take over."""
+        self._close()
+        waiting, self._waiting = self._waiting, {}
+        for reply, _ in waiting.values():
             reply.release()
 
     def move_on(self) -> None:
         """Answer what waits for the copy that the shard is elsewhere."""
-        self._end()
-        held, self._held = self._held, {}
-        for reply, position in held.values():
-            reply.answers[position] = ("moved",)
+        self._close()
+        waiting, self._waiting = self._waiting, {}
+        for reply, place in waiting.values():
+            reply.answers[place] = ("moved",)
             reply.release()
-
-    def when_idle(self, reply: Reply) -> None:
-        """Let a reply wait until the copy has acknowledged everything."""
-        change = _Change(self, "sync", {}, None)
-        reply.wait()
-        self._held[change] = reply, len(reply.answers)
-        if self._link is not None:
-            self._link.send(change)
 
     def answered(self, change: _Change, answer: Any) -> None:
-        """Take what the copy says to something that it was sent."""
-        if change.asked is not None and not change.asked.done():
-            change.asked.set_result(answer)
+        """Take what the other server says to something that it was sent."""
         if answer == DEPOSED:
-            self._deposed()
+            self._original.deposed()
         elif answer != DONE:
             # It has lost the shard, or cannot do what was done here: it is a copy no more.
-            self._break(ConnectionError(f"it answers {answer!r}"))
-        elif change in self._held:
-            reply, _ = self._held.pop(change)
-            reply.release()
+            self.broken(ConnectionError(f"it answers {answer!r}"))
+        elif self.state is not CopyState.BROKEN:
+            change.then()
+            if change in self._waiting:
+                reply, _ = self._waiting.pop(change)
+                reply.release()
 
-    def _missing(self, table: str, installed: set[str]) -> bool:
-        # It may have been dropped meanwhile, or made anew, which was sent on.
-        return table in self._shard.tables() and table not in installed
+    def _go_on(self) -> None:
+        transfer = self._transfer
+        assert transfer is not None
+        steps = transfer.next()
+        if steps:
+            self._send(self._change("install", {"steps": steps}, self._go_on))
+            return
+        # All that is left, as it is at this moment: from here on changes are sent on, behind it.
+        *parts, last = transfer.last()
+        transfer.close()
+        self._transfer, self._follows = None, True
+        for part in parts:
+            self._send(self._change("install", {"steps": part}, _nothing))
+        filled = {"steps": last, "position": self._original.position}
+        self._send(self._change("install", filled, self._filled))
 
-    def _follow(self, table: str, operation: str, arguments: Mapping[str, Any]) -> _Change:
-        more = {"table": table, "operation": operation, "arguments": arguments}
-        return _Change(self, "follow", {"index": self._index, **more}, None)
+    def _filled(self) -> None:
+        self._enter(CopyState.FILLED)
 
-    async def _ask(self, operation: str, arguments: Mapping[str, Any]) -> None:
-        if self._link is None or self.state is CopyState.BROKEN:
-            raise ConnectionError("there is no connection to the copy")
-        asked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._asking.add(asked)
-        try:
-            self._link.send(_Change(self, operation, arguments, asked))
-            if await asked != DONE:
-                raise ConnectionError("the other server does not take a copy")
-        finally:
-            self._asking.discard(asked)
+    def _send(self, change: _Change) -> None:
+        if self._unsent is not None:
+            self._unsent.append(change)
+        elif self._link is not None:
+            self._link.send(change)
 
-    def _broken(self, changes: Sequence[Any], error: OSError) -> None:
-        self._break(error)
+    def _change(
+        self, operation: str, arguments: Mapping[str, Any], then: Callable[[], None]
+    ) -> _Change:
+        return _Change(
+            self, operation, {"index": self._index, "term": self._term, **arguments}, then
+        )
 
-    def _break(self, error: OSError) -> None:
+    def _enter(self, state: CopyState) -> None:
+        if (self.state, state) not in COPY_STATES:
+            raise InternalError(f"a copy that is {self.state} cannot become {state}")
+        self.state = state
+
+    def _close(self) -> None:
         if self.state is not CopyState.BROKEN:
-            self.state = CopyState.BROKEN
-            logger.warning("the copy of shard %d at %s: %s", self._index, self._address, error)
-        for asked in self._asking:
-            if not asked.done():
-                asked.set_exception(error)
+            self._enter(CopyState.BROKEN)
+        self._end()
 
     def _end(self) -> None:
-        self.state = CopyState.BROKEN
+        if self._transfer is not None:
+            self._transfer.close()
+            self._transfer = None
         if self._link is not None:
             self._link.close()
+            self._link = None
 
 
-def _part(
-    installed: set[str], table: str, operation: str, arguments: Mapping[str, Any]
-) -> Mapping[str, Any] | None:
-    """Return what of a change concerns tables that the copy has; None if nothing."""
-    if table:
-        return arguments if table in installed else None
-    if operation in TABLES:
-        installed.add(arguments["name"])
-    if operation == "commit":
-        # Also without writes: it must be known as done. What waits for the end of a round is no
-        # part of any table yet.
-        waits = HELD if arguments.get("round_number") is not None else ()
-        writes = [w for w in arguments["writes"] if w[0] in installed or w[1] in waits]
-        return {**arguments, "writes": writes}
-    return arguments
+def _nothing() -> None:
+    pass

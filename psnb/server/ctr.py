@@ -117,9 +117,10 @@ class RowUse:
         """Drop the rows that are not ``kept`` (bool); the others move up."""
         self._all = self._all.kept(kept)
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Return what the rows have, as `load` takes it."""
-        return {name: self._use[:, i].copy() for i, name in enumerate(self.NAMES)}
+    def state(self, rows: slice | np.ndarray) -> dict[str, np.ndarray]:
+        """Return what some rows have, as `load` takes it."""
+        use = self._use[rows]
+        return {name: use[:, i].copy() for i, name in enumerate(self.NAMES)}
 
     def load(self, rows: np.ndarray, state: Mapping[str, np.ndarray]) -> None:
         """Take over what `state` returned, for these rows."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from psnb.server import answers
 from psnb.server.optimizers import Optimizer
-from psnb.server.table import Table, Write
+from psnb.server.table import Piece, Table, Write
 from psnb.server.updater import Updater
 
 
@@ -30,6 +30,7 @@ class DenseTable(Table):
     reads = frozenset({"gather", "read", "state"})
 
     def __init__(self, name: str, values: np.ndarray, optimizer: Optimizer | None) -> None:
+        super().__init__()
         self._name = name
         self._values = np.array(values, order="C")
         self._updater = Updater(name, optimizer)
@@ -92,17 +93,29 @@ class DenseTable(Table):
             self._slots[name] += (slot - self._slots[name]) * slot.dtype.type(share)
         self._updater.step = max(self._updater.step, step)
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Return copies of what a checkpoint needs: ``values``, ``slot.*``, ``step``."""
-        slots = {f"slot.{name}": slot.copy() for name, slot in self._slots.items()}
-        return {"values": self._values.copy(), **slots, "step": np.array([self._updater.step])}
+    @property
+    def extent(self) -> int:  # noqa: D102 - inherited
+        return self._values.size
 
-    def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take over what `state` returned."""
-        self._values[...] = state["values"]
-        for name, slot in self._slots.items():
-            slot[...] = state[f"slot.{name}"]
-        self._updater.step = int(state["step"][0])
+    def piece(self, start: int, stop: int) -> Piece:  # noqa: D102 - inherited
+        arrays = {name: array.reshape(-1)[start:stop] for name, array in self._arrays().items()}
+        # In the variable's shape, if it is all of it.
+        shape = self._values.shape if (start, stop) == (0, self.extent) else (-1,)
+        return {name: array.copy().reshape(shape) for name, array in arrays.items()}
+
+    def clear(self) -> None:  # noqa: D102 - inherited
+        pass  # there is nothing that a piece does not replace
+
+    def put(self, piece: Piece) -> None:
+        """Take over numbers from ``start`` on, 0 if it is left out."""
+        start = int(piece["start"][0]) if "start" in piece else 0
+        for name, array in self._arrays().items():
+            part = piece[name].reshape(-1)
+            array.reshape(-1)[start : start + part.size] = part
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        slots = {f"slot.{name}": slot for name, slot in self._slots.items()}
+        return {"values": self._values, **slots}
 
     def _saved(self, writes: Sequence[Write]) -> Callable[[], None]:
         return partial(self.load, self.state())

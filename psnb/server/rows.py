@@ -12,6 +12,9 @@ import numpy as np
 
 from psnb.server import kernels
 from psnb.server.admission import Admission, Always
+from psnb.server.growing import GrowingArray
+
+ALL = slice(None)
 
 _FIRST_SLOTS = 1024
 
@@ -33,8 +36,8 @@ class Rows(Protocol):
     def find(self, ids: np.ndarray) -> np.ndarray:
         """Return the row of each id, -1 for ids that have none."""
 
-    def ids(self) -> np.ndarray:
-        """Return the id of each row, uint64 ``(count,)``."""
+    def ids(self, rows: slice | np.ndarray = ALL) -> np.ndarray:
+        """Return the ids of some rows, uint64; a copy."""
 
     def nbytes(self) -> int:
         """Return the bytes that the mapping takes."""
@@ -63,10 +66,10 @@ class FixedRows:
         rows = ids.view(np.int64)
         return rows if self._shards == 1 else rows // self._shards
 
-    def ids(self) -> np.ndarray:  # noqa: D102 - inherited
-        return np.arange(self.count, dtype=np.uint64) * np.uint64(self._shards) + np.uint64(
-            self._index
-        )
+    def ids(self, rows: slice | np.ndarray = ALL) -> np.ndarray:  # noqa: D102
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(self.count))
+        return rows.astype(np.uint64) * np.uint64(self._shards) + np.uint64(self._index)
 
     def nbytes(self) -> int:  # noqa: D102 - inherited
         return 0
@@ -75,7 +78,7 @@ class FixedRows:
 class GrowingRows:
     """A shard of a table that takes any 64-bit id, in the order of their first appearance.
 
-    Its hash map is half to two thirds full, so it takes 18 to 24 bytes an id.
+    Its hash map is half to two thirds full, so with the list of ids it takes 26 to 32 bytes an id.
 
     Parameters
     ----------
@@ -90,6 +93,7 @@ class GrowingRows:
         self.count = 0
         self._keys = np.empty(0, np.uint64)
         self._rows = np.empty(0, np.int32)
+        self._ids = GrowingArray(1, np.dtype(np.uint64))  # by row: the map goes the other way
         self._free = 0
         self._reset(_FIRST_SLOTS)
 
@@ -126,11 +130,8 @@ class GrowingRows:
         self._sight(ids, _NEVER)
         kernels.put(self._keys, self._rows, kernels.read_only(ids), -1 - sightings.astype(np.int32))
 
-    def ids(self) -> np.ndarray:  # noqa: D102 - inherited
-        ids = np.empty(self.count, np.uint64)
-        used = self._rows >= 0
-        ids[self._rows[used]] = self._keys[used]
-        return ids
+    def ids(self, rows: slice | np.ndarray = ALL) -> np.ndarray:  # noqa: D102 - inherited
+        return self._ids.rows[rows, 0].copy()
 
     def waiting_ids(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids that wait for a row, and how often each was sighted (uint32)."""
@@ -141,24 +142,30 @@ class GrowingRows:
         """Drop the rows that are not ``kept`` (bool); the others move up."""
         ids, waiting = self.ids()[kept], self.waiting_ids()
         self.count = 0
+        self._ids = GrowingArray(1, np.dtype(np.uint64))
         self._reset(_FIRST_SLOTS)
         self.insert(ids)
         if not forget_waiting:
             self.wait(*waiting)
 
     def nbytes(self) -> int:  # noqa: D102 - inherited
-        return self._keys.nbytes + self._rows.nbytes
+        return self._keys.nbytes + self._rows.nbytes + self._ids.rows.nbytes
 
     def _sight(self, ids: np.ndarray, sightings: int) -> np.ndarray:
         rows = np.empty(ids.size, np.int64)
-        ids, done = kernels.read_only(ids), 0
+        ids, done, before = kernels.read_only(ids), 0, self.count
         while True:
             done, self.count, self._free = kernels.sight(
                 self._keys, self._rows, ids, done, sightings, self.count, self._free, rows
             )
             if done == ids.size:
-                return rows
+                break
             self._grow()
+        if self.count > before:
+            self._ids.grow(self.count)
+            added = rows >= before
+            self._ids.rows[rows[added], 0] = ids[added]
+        return rows
 
     def _limit(self) -> int:
         return self._keys.size * 2 // 3  # probes stay short

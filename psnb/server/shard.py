@@ -1,4 +1,4 @@
-"""Shard: the tables of one shard of a strategy, and which closures' updates they have had. Pure.
+"""Shard: the tables of one shard of a strategy, and which commits they have had. Pure.
 
 A shard's state depends on its operations and their order alone: two shards that were given the same
 ones hold the same. Not thread-safe; a server's one thread is its only user, so every operation is
@@ -7,24 +7,30 @@ atomic.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from psnb.errors import ConfigurationError, InternalError
-from psnb.server.commits import CommitLog
-from psnb.server.rounds import HELD, Write, square_norm
+from psnb.server.commits import Commit, CommitLog, CommitState, Entry, Fact, Part
+from psnb.server.rounds import HELD, square_norm
 from psnb.server.tables import TABLES, Table
 
 Creation = tuple[str, Mapping[str, Any]]
 """The operation that makes a table, and its arguments."""
 
-Content = tuple[str, Mapping[str, Any], Mapping[str, Any]]
-"""The same, and what the table holds."""
+Install = tuple[str, str, Any]
+"""A step towards a copy: ``("create", table, creation)``, ``("clear", table, None)``, ``("put",
+table, piece)``, and last ``("finish", "", (tails by table, log of commits))``."""
 
-_READS = frozenset({"holds", "square_norms", "statistics"})
+_READS = frozenset({"square_norms", "statistics"})
 """Operations of a shard that leave it as it is."""
+
+
+def build(operation: str, arguments: Mapping[str, Any]) -> Table:
+    """Make a table."""
+    return TABLES[operation](**arguments)
 
 
 class Shard:
@@ -34,10 +40,13 @@ class Shard:
     ----------
     name : str
         For messages.
+    make : callable
+        Makes a table, or has it made already.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, make: Callable[[str, Mapping[str, Any]], Table] = build) -> None:
         self.name = name
+        self._make = make
         self._tables: dict[str, Table] = {}
         self._creations: dict[str, Creation] = {}
         self._log = CommitLog()
@@ -55,9 +64,10 @@ class Shard:
         table : str
             A table's name; empty for operations of the shard itself.
         operation : str
-            One of the table's, or ``create_dense``, ``create_sparse``, ``drop``, ``commit``,
-            ``end_round``, ``square_norms``, ``holds`` (the pushes of a closure, in what a worker's
-            copies have learned), ``forget`` (all commits), ``statistics``.
+            One of the table's, or ``create_dense``, ``create_sparse``, ``drop``; ``hold``,
+            ``apply``, ``give_up``, ``commit`` (the first two at once), ``fence`` (see
+            `psnb.server.commits`), ``end_writer``; ``end_round``, ``square_norms``,
+            ``statistics``.
         arguments : mapping of str to Any
             Its keyword arguments.
         """
@@ -72,17 +82,23 @@ class Shard:
                 self._tables.pop(arguments["name"], None)
                 self._creations.pop(arguments["name"], None)
                 return None
-            case "forget":
-                self._log = CommitLog()
+            case "hold":
+                self._hold(**arguments)
                 return None
+            case "apply":
+                return self._apply(self._log.find(**arguments))
             case "commit":
-                return self._commit(**arguments)
+                return self._apply(self._hold(**arguments))
+            case "give_up":
+                return self._log.give_up(**arguments)
+            case "fence":
+                return self._fence(**arguments)
+            case "end_writer":
+                return self._log.end(**arguments)
             case "end_round":
                 return self._end_round(**arguments)
             case "square_norms":
                 return self._square_norms(**arguments)
-            case "holds":
-                return self._log.has(*_held_by(**arguments))
             case "statistics":
                 return {name: held.nbytes() for name, held in self._tables.items()}
         raise InternalError(f"{self.name} has no operation {operation!r}")
@@ -91,85 +107,109 @@ class Shard:
         """Return whether an operation may change the shard."""
         return self._held(table).changes(operation) if table else operation not in _READS
 
+    def tick(self) -> None:
+        """Count a minute."""
+        self._log.tick()
+
     def tables(self) -> tuple[str, ...]:
         """Return the names of all tables."""
         return tuple(self._tables)
 
-    def creation(self, table: str) -> Creation:
+    def table(self, name: str) -> Table:
+        """Return a table that is there."""
+        return self._tables[name]
+
+    def creation(self, name: str) -> Creation:
         """Return what makes a table like this one, but for what it holds."""
-        operation, arguments = self._creations[table]
-        return operation, {**arguments, "optimizer": self._tables[table].optimizer()}
+        operation, arguments = self._creations[name]
+        return operation, {**arguments, "optimizer": self._tables[name].optimizer()}
 
-    def content(self, table: str) -> Content:
-        """Return a copy of a table, for `install`."""
-        return *self.creation(table), self._tables[table].content()
-
-    def install(self, content: Content) -> None:
-        """Make a table as it is elsewhere."""
-        operation, arguments, held = content
-        if "values" in arguments:
-            arguments = {**arguments, "values": held["values"]}
-        self._create(operation, arguments)
-        self._tables[arguments["name"]].take_over(held)
+    def tail(self, name: str) -> Mapping[str, Any]:
+        """Return what of a table is not by row, and its optimizer."""
+        table = self._tables[name]
+        return {"tail": table.tail(), "skipped": table.skipped(), "optimizer": table.optimizer()}
 
     def log(self) -> CommitLog:
-        """Return the commits that it has had; not a copy."""
+        """Return the commits that it knows of; not a copy."""
         return self._log
 
-    def take_log(self, log: CommitLog) -> None:
-        """Count commits as done that were done elsewhere."""
+    def install(self, steps: Sequence[Install]) -> None:
+        """Become the same as another shard, step by step; see `psnb.server.transfer`."""
+        for kind, name, what in steps:
+            match kind:
+                case "create":
+                    self._create(*what)
+                case "clear":
+                    self._tables[name].clear()
+                case "put":
+                    self._tables[name].put(what)
+                case "finish":
+                    self._finish(*what)
+
+    def _finish(self, tails: Mapping[str, Mapping[str, Any]], log: CommitLog) -> None:
+        self._tables = {name: self._tables[name] for name in tails}
+        self._creations = {name: self._creations[name] for name in tails}
+        for name, tail in tails.items():
+            self._tables[name].take_over(**tail)
         self._log = log
 
     def _create(self, operation: str, arguments: Mapping[str, Any]) -> None:
         name = arguments["name"]
-        self._tables[name] = TABLES[operation](**arguments)
+        self._tables[name] = self._make(operation, arguments)
         if "values" in arguments:  # of its size, and of no use: what it holds is in the table
             arguments = {**arguments, "values": np.empty(0, arguments["values"].dtype)}
         self._creations[name] = operation, arguments
 
-    def _commit(
+    def _hold(self, commit: Commit, part: Part) -> Entry:
+        """Take part in a commit, if that can be: nothing may come in between later."""
+        for name, operation, _ in part.writes:
+            self._held(name).check_write(operation)
+        return self._log.hold(commit, part)
+
+    def _apply(self, entry: Entry) -> int | None:
+        """Make the writes of a commit, once, and return how stale they were."""
+        part, log = entry.part, self._log
+        if entry.state is CommitState.APPLIED or part is None:
+            return entry.staleness
+        # First: what raises here is a bug, and must not be tried again.
+        entry.state, entry.part = CommitState.APPLIED, None
+        commit, turn = entry.commit, part.round_number
+        held = [write for write in part.writes if turn is not None and write[1] in HELD]
+        if held:
+            log.rounds.hold(commit.writer, commit.number, held)
+        for name, operation, arguments in part.writes:
+            table = self._tables.get(name)  # it may have been dropped meanwhile
+            if table is not None and (turn is None or operation not in HELD):
+                table.write(operation, arguments)
+        log.note(commit)
+        if part.seen is not None:
+            entry.staleness = max(0, log.version - part.seen) if part.seen >= 0 else 0
+            log.version += turn is None
+        return entry.staleness
+
+    def _fence(
         self,
-        writer: str,
-        number: int,
-        settled_below: int,
-        writes: Sequence[Write],
-        seen: int | None = None,
-        round_number: int | None = None,
-        holds: Sequence[tuple[str, int, int]] = (),
-    ) -> int | None:
-        """Make writes, once, and return how stale they were.
+        attempts: Mapping[str, Mapping[int, int]],
+        closed: Sequence[str] = (),
+        settled: Mapping[str, int] | None = None,
+    ) -> list[Fact]:
+        """Tell what there is of some commits, and leave them to the notebook.
 
         Parameters
         ----------
-        writer, number, settled_below
-            See `CommitLog.enter`.
-        writes : sequence of Write
-            In order.
-        seen : int, optional
-            For a closure's update: the version that it has read first, or -1.
-        round_number : int, optional
-            The round that a closure runs in: what it has pushed waits for the round's end.
-        holds : sequence of tuple
-            Writer, number and ``settled_below`` of closures whose pushes are in it, for ``holds``.
+        attempts : mapping
+            By writer and number: the last attempt of each that there can have been.
+        closed : sequence of str
+            Writers that nothing more is taken from, and of which everything is told.
+        settled : mapping of str to int
+            By writer, the number below which all have ended.
         """
-        log = self._log
-        if round_number is not None and log.rounds.over(writer, round_number):
-            return None  # of a worker that was given up for dead
-        held = [write for write in writes if round_number is not None and write[1] in HELD]
-        now = [write for write in writes if round_number is None or write[1] not in HELD]
-        tables = [self._held(name) for name, _, _ in now]  # none is written unless all are there
-        if held:
-            # Whatever the log says: what it had pushed in a round that is over did not count.
-            log.rounds.hold(writer, number, held)
-        if log.enter(writer, number, settled_below):
-            for table, (_, operation, arguments) in zip(tables, now, strict=True):
-                table.write(operation, arguments)
-            for closure in holds:
-                log.enter(*_held_by(*closure))
-            if seen is not None:
-                log.measure(writer, number, seen)
-                log.version += round_number is None
-        return log.staleness(writer, number)
+        for writer, below in (settled or {}).items():
+            self._log.settle(writer, below)
+        facts = [fact for writer in closed for fact in self._log.close(writer)]
+        for writer, numbers in attempts.items():
+            facts += self._log.fence(writer, numbers)
+        return facts
 
     def _end_round(
         self, writer: str, number: int, closures: Sequence[int], norms: Mapping[str, float]
@@ -183,7 +223,7 @@ class Shard:
             return
         for name, operation, arguments in rounds.averages(writer, closures):
             if name not in self._tables:
-                continue  # this is a copy, which will get the table as it is after this
+                continue  # it was dropped
             more = {"norm": norms[name]} if operation == "push" and name in norms else {}
             self._tables[name].write(operation, {**arguments, **more})
         rounds.end(writer, number)
@@ -207,8 +247,3 @@ class Shard:
         if held is None:
             raise ConfigurationError(f"{self.name} holds no {name!r}: it was dropped")
         return held
-
-
-def _held_by(writer: str, number: int, settled_below: int) -> tuple[str, int, int]:
-    """Return under what a closure's pushes are entered that came in another commit than its own."""
-    return f"{writer}, by copies", number, settled_below

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from psnb.server.growing import GrowingArray
 from psnb.server.initializers import Initializer
 from psnb.server.optimizers import Optimizer
 from psnb.server.rows import FixedRows, GrowingRows
-from psnb.server.table import Table, Write
+from psnb.server.table import Piece, Table, Write
 from psnb.server.updater import Updater
 
 _ALWAYS = Always()
@@ -52,6 +53,7 @@ class SparseTable(Table):
     writes = frozenset({"end_day", "merge", "push", "record", "skip"})
     reads = frozenset({"fetch", "lookup", "state"})
     controls = Table.controls | {"describe_rows", "row_use", "shrink"}
+    """Beside those of every table."""
 
     def __init__(
         self,
@@ -67,6 +69,7 @@ class SparseTable(Table):
         admission: Admission = _ALWAYS,
         accessor: CtrAccessor | None = None,
     ) -> None:
+        super().__init__()
         self._name, self._dim, self._dtype = name, dim, np.dtype(dtype)
         self._initializer, self._seed = initializer, seed
         self._updater = Updater(name, optimizer)
@@ -132,17 +135,15 @@ class SparseTable(Table):
             rows, gradients = rows[~missing], gradients[~missing]
             if not rows.size:
                 return  # a push without rows of this shard is no step
+        self._changing(rows)
         slots = {name: slot.rows for name, slot in self._slots.items()}
         self._updater.apply(self._values.rows, slots, rows, gradients, norm)
 
-    def fetch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the rows of distinct ids as `state` does; of those alone that have one."""
+    def fetch(self, ids: np.ndarray) -> Piece:
+        """Return the rows of distinct ids, of those alone that have one, and the step."""
         rows = self._locate(ids)
-        there = rows >= 0
-        rows = rows[there]
-        slots = {f"slot.{name}": slot.rows[rows] for name, slot in self._slots.items()}
-        step = np.array([self._updater.step])
-        return {"ids": ids[there], "values": self._values.rows[rows], **slots, "step": step}
+        piece = self.pick(rows[rows >= 0])
+        return {**piece, "step": np.array([self._updater.step])}
 
     def merge(
         self,
@@ -156,16 +157,23 @@ class SparseTable(Table):
         rows = self._locate(ids, counting=False)
         there = rows >= 0
         rows = rows[there]
+        self._changing(rows)
         self._values.rows[rows] += values[there]
         for name, slot in slots.items():
             held = self._slots[name].rows
             held[rows] += (slot[there] - held[rows]) * held.dtype.type(share)
+        self.advance(step)
+
+    def advance(self, step: int) -> None:
+        """Count so many updates at least."""
         self._updater.step = max(self._updater.step, step)
 
     def record(self, ids: np.ndarray, shows: np.ndarray, clicks: np.ndarray) -> None:
         """Add shows and clicks (float32, ``(n,)``) to the rows of ids that have one."""
         rows = self._rows.find(ids)
         there = rows >= 0
+        if self.watchers:
+            self._changing(np.unique(rows[there]))
         self._known_use().record(rows[there], shows[there], clicks[there])
 
     def row_use(self, ids: np.ndarray) -> np.ndarray:
@@ -174,11 +182,14 @@ class SparseTable(Table):
 
     def end_day(self) -> None:
         """Let shows and clicks decay, and count a day unseen."""
-        self._known_use().end_day()
+        use = self._known_use()
+        self._changing(None)
+        use.end_day()
 
     def shrink(self, threshold: float, days: float, forget_waiting: bool) -> int:
         """Remove rows of a lower score or more days unseen; return how many."""
         use, rows = self._known_use(), self._growing()
+        self._renumbering()
         kept = use.kept(threshold, days)
         removed = rows.count - int(kept.sum())
         # One array after the other: there is never a second copy of all.
@@ -199,47 +210,55 @@ class SparseTable(Table):
             "index_nbytes": self._rows.nbytes(),
         }
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Return copies of what a checkpoint needs: ``ids``, ``values``, ``slot.*``, ``step``.
+    @property
+    def extent(self) -> int:  # noqa: D102 - inherited
+        return self._rows.count
 
-        And, where there are such, ``show``, ``click``, ``unseen_days`` of each row, and
-        ``waiting.ids``, ``waiting.sightings`` of ids without one.
-        """
-        state = {"ids": self._rows.ids(), "values": self._values.rows.copy()}
-        state |= {f"slot.{name}": slot.rows.copy() for name, slot in self._slots.items()}
-        state["step"] = np.array([self._updater.step])
-        if self._use is not None:
-            state |= self._use.state()
-        if self._admission.sightings > 1:
-            state["waiting.ids"], state["waiting.sightings"] = self._growing().waiting_ids()
-        return state
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes that a row takes in a `piece`."""
+        return sum(a.itemsize * math.prod(a.shape[1:]) for a in self.piece(0, 0).values())
 
-    def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Forget all rows, then take over those of ``state``, which may come from other shards."""
+    def piece(self, start: int, stop: int) -> Piece:
+        """Return copies of rows: ``ids``, ``values``, ``slot.*``, ``show``, ``click``, ...."""
+        return self.pick(slice(start, stop))
+
+    def pick(self, rows: slice | np.ndarray) -> Piece:
+        """Return copies of some rows, by their numbers, likewise."""
+        found = {"ids": self._rows.ids(rows), "values": self._values.rows[rows].copy()}
+        found |= {f"slot.{name}": slot.rows[rows].copy() for name, slot in self._slots.items()}
+        return found if self._use is None else {**found, **self._use.state(rows)}
+
+    def clear(self) -> None:  # noqa: D102 - inherited
+        self._renumbering()
         self._clear()
-        rows = self.insert(state)
-        if self._use is not None:
-            self._use.load(rows, state)
-        if self._admission.sightings > 1:
-            self._growing().wait(state["waiting.ids"], state["waiting.sightings"])
-        self._updater.step = int(state["step"][0])
 
-    def insert(self, state: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Take over rows that `fetch` or `state` returned, admitted or not; return which they are.
-
-        Where any id may come, none of them is here yet.
-        """
-        ids, before = state["ids"], self._rows.count
+    def put(self, piece: Piece) -> None:
+        """Take over rows, whose ids are admitted by it."""
+        ids, before = piece["ids"], self._rows.count
         if isinstance(self._rows, GrowingRows):
             rows = self._rows.insert(ids)
-            self._extend(before, self._rows.count, ids)
+            self._extend(before)
         else:
             rows = self._rows.find(ids)
-        self._values.rows[rows] = state["values"]
+        self._changing(rows)
+        self._values.rows[rows] = piece["values"]
         for name, slot in self._slots.items():
-            slot.rows[rows] = state[f"slot.{name}"]
-        self._updater.step = max(self._updater.step, int(state["step"][0]))
-        return rows
+            slot.rows[rows] = piece[f"slot.{name}"]
+        if self._use is not None:
+            self._use.load(rows, piece)
+
+    def tail(self) -> Piece:
+        """Return ``step``, and ``waiting.ids``, ``waiting.sightings`` of ids without a row."""
+        waiting = {}
+        if self._admission.sightings > 1:
+            waiting["waiting.ids"], waiting["waiting.sightings"] = self._growing().waiting_ids()
+        return {**super().tail(), **waiting}
+
+    def finish(self, tail: Piece) -> None:  # noqa: D102 - inherited
+        super().finish(tail)
+        if self._admission.sightings > 1:
+            self._growing().wait(tail["waiting.ids"], tail["waiting.sightings"])
 
     def _saved(self, writes: Sequence[Write]) -> Callable[[], None]:
         # Rows made for ids that only the writes have stay: they are as initialised.
@@ -294,24 +313,23 @@ class SparseTable(Table):
         }
         self._use = RowUse(self._accessor) if self._accessor else None
         if rows is not None:
-            self._extend(0, self._rows.count, self._rows.ids())
+            self._extend(0)
 
     def _locate(self, ids: np.ndarray, *, counting: bool = True) -> np.ndarray:
         before = self._rows.count
         rows = self._rows.locate(ids, counting=counting)
         if self._rows.count > before:
-            new = np.empty(self._rows.count - before, np.uint64)
-            added = rows >= before
-            new[rows[added] - before] = ids[added]
-            self._extend(before, self._rows.count, new)
+            self._extend(before)
         return rows
 
-    def _extend(self, start: int, stop: int, ids: np.ndarray) -> None:
+    def _extend(self, start: int) -> None:
+        """Begin the rows from ``start`` on as the initializer says."""
+        stop = self._rows.count
         for array in (self._values, *self._slots.values()):
             array.grow(stop)
         if self._use is not None:
             self._use.grow(stop)
-        ids = kernels.read_only(ids)
+        ids = kernels.read_only(self._rows.ids(slice(start, stop)))
         self._initializer.fill(self._values.rows[start:stop], ids, self._seed)
         for name, slot in self._slots.items():
             slot.rows[start:stop] = self._updater.initial_slot(name)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _PULLS = frozenset({"read", "gather", "fetch", "lookup", "preview"})
+_COMMITS = frozenset({"apply", "commit", "hold"})
 
 
 class Traffic:
@@ -32,8 +33,9 @@ class Traffic:
         """Count one operation on a shard."""
         if table:
             self.pulls += operation in _PULLS
-        elif operation == "commit":
-            self.pushes += len(arguments["writes"])
-            if result is not None:
+        elif operation in _COMMITS:
+            part = arguments.get("part")
+            self.pushes += 0 if part is None else len(part.writes)
+            if operation != "hold" and result is not None:
                 self.updates += 1
                 self.staleness += result

@@ -1,12 +1,13 @@
-"""Keeper: watches the servers of a strategy with replicas and mends what breaks.
+"""Keeper: watches the servers of a strategy, and mends its layout.
 
-When a server dies, the copies of its shards become the shards, and new copies are filled on other
-servers: on one that has taken the dead one's place, if Dask's nanny started its process again. Only
-the notebook decides that; a server that was given up by mistake finds out from its copies, which do
-not follow it any more.
+Several times a second it tells each server what it is to hold, and hears what it does hold: that is
+the sign of life, too (`Orders.beat`). From what it knows then follows the next layout, by a pure
+function (`psnb.placement.mended`), which is published; the servers hear of it with the next beats.
+So no order needs to arrive, and whatever went wrong is seen again in the next round.
 
-Threads: the Dask client's event loop. One task for each server asks it for a sign of life, one more
-acts on what they find.
+Threads: the Dask client's event loop. One task makes the rounds; it waits for no server. One task
+for each server asks, one more starts servers in place of lost ones. What raises unexpectedly is
+logged, and the next round is made all the same.
 """
 
 from __future__ import annotations
@@ -14,27 +15,87 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import replace
+from collections.abc import Collection, Mapping
 
 from distributed import Client
 
 from psnb.cluster import roles
-from psnb.errors import ClusterError, PsnbError, ServerLostError
+from psnb.errors import ClusterError, ServerLostError
 from psnb.monitor import EventKind
-from psnb.placement import ServerAddress, copies_to_make, fail_over
-from psnb.strategy.orders import Orders
+from psnb.placement import Health, Layout, ServerAddress, Sight, Wish, mended
+from psnb.strategy.orders import Orders, gone, silent
 from psnb.strategy.servers import Servers
 
 logger = logging.getLogger("psnb")
 
 _BEAT = 0.2
-"""Seconds between signs of life."""
+"""Seconds between two beats of a server, at most."""
+
+_PUBLISH_AGAIN = 5.0
+"""Seconds after which the scheduler is told once more where all is: it may have forgotten."""
+
+_PUBLISH_SOON = 1.0
+"""The same, when it did not hear it."""
 
 _LOOK_FOR_SERVERS = 1.0
 
 
+class _Watched:
+    """What the keeper knows of one server."""
+
+    def __init__(self, server: ServerAddress, orders: Orders) -> None:
+        self.server, self._orders = server, orders
+        self._line = orders.line(server)
+        self._heard, self._silence = 0, 0.0
+        self._asking: asyncio.Task[None] | None = None
+        self._gone: str | None = None
+        self.sight = Sight(Health.SILENT)  # nothing was heard yet
+        self.told = Health.ALIVE  # what was told of it last
+
+    def beat(self, layout: Layout, news: asyncio.Event) -> None:
+        """Ask the server, unless it has not answered yet."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask(layout, news), name="psnb beat")
+
+    def pass_time(self, seconds: float) -> None:
+        """Count time in which the server could have said something."""
+        self._silence = 0.0 if self._line.heard > self._heard else self._silence + seconds
+        self._heard = self._line.heard
+        if self.sight.health is Health.ALIVE and self.is_silent:
+            self.sight = Sight(Health.SILENT, self.sight.heard, self.sight.holdings)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing was heard of it for too long."""
+        return self._silence >= self._orders.patience
+
+    def why(self) -> str:
+        """Return what is wrong with it, for people."""
+        return self._gone or silent(self.server, self._silence)
+
+    def close(self) -> None:
+        """Ask no more."""
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def _ask(self, layout: Layout, news: asyncio.Event) -> None:
+        connected = self._line.connected
+        try:
+            holdings = await self._orders.beat(self.server, layout)
+        except ConnectionRefusedError as error:
+            self._gone = gone(self.server, error)
+            self.sight = Sight(Health.GONE)
+        except OSError:
+            if not connected:
+                return  # not to be reached: time will tell
+            # The line broke: the next beat, at once, tells more.
+        else:
+            self.sight = Sight(Health.ALIVE, layout.version, holdings)
+        news.set()
+
+
 class Keeper:
-    """Keeps two copies of each shard.
+    """Sees to it that each shard is on a server that lives, and has its copies.
 
     Parameters
     ----------
@@ -42,146 +103,204 @@ class Keeper:
         The cluster.
     servers : Servers
         The strategy's.
-    orders : Orders
-        The way to give them orders.
     """
 
-    def __init__(self, client: Client, servers: Servers, orders: Orders) -> None:
-        self._client, self._servers, self._orders = client, servers, orders
+    def __init__(self, client: Client, servers: Servers) -> None:
+        self._client, self._servers = client, servers
         self._wanted = len(servers.running)
-        self._dead: set[ServerAddress] = set()
-        self._filling: dict[int, ServerAddress] = {}
-        self._watches: dict[ServerAddress, asyncio.Task[None]] = {}
-        self._news = asyncio.Event()
+        self._homes: Mapping[int, ServerAddress] = {}
+        self._drained: frozenset[ServerAddress] = frozenset()
+        self._watched: dict[ServerAddress, _Watched] = {}
+        self._news, self._rounds = asyncio.Event(), asyncio.Event()
         self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
-        self._looked = 0.0
+        self._recruiting: asyncio.Task[None] | None = None
+        self._beaten = self._published = self._looked = 0.0
         self._task = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
+
+    @property
+    def wanted(self) -> int:
+        """How many servers there should be."""
+        return self._wanted
 
     def close(self) -> None:
         """End it; returns at once, any thread. Idempotent."""
         self._task.cancel()
 
-    def want(self, servers: int) -> None:
-        """Note how many servers there should be; lost ones are replaced up to it."""
-        self._wanted = servers
+    async def arrange(
+        self, homes: Mapping[int, ServerAddress], drained: Collection[ServerAddress]
+    ) -> None:
+        """Have shards move to other primaries, and servers be emptied; returns when that is done.
+
+        Cancelled, it leaves everything in order, as far as it came.
+
+        Raises
+        ------
+        ServerLostError
+            If a server that shards were to move to does not answer any more.
+        """
+        self._homes, self._drained = homes, frozenset(drained)
+        self._news.set()
+        try:
+            while not self._arranged():
+                await self.next_round()
+        finally:
+            self._homes, self._drained = {}, frozenset()
+        for server in drained:
+            self._servers.give_up(server)
+        self._wanted = len(self._servers.running)
+
+    def _arranged(self) -> bool:
+        places = self._servers.layout.places
+        for index, home in self._homes.items():
+            watched = self._watched.get(home)
+            if home not in self._servers.running or (watched is not None and watched.is_silent):
+                why = "it was given up" if watched is None else watched.why()
+                raise ServerLostError(
+                    f"shard {index} cannot move to {home.address}: {why}. The shards are where "
+                    "they were or where they should be; call rebalance again"
+                )
+        left = [
+            server
+            for server, watched in self._watched.items()
+            if not watched.is_silent and server not in self._drained
+        ]
+        if self._drained and len(left) <= self._servers.layout.replicas:
+            raise ServerLostError(
+                "too few parameter servers answer to empty others: start some, with dask worker "
+                'ADDRESS --resources "ps=1", and call rebalance again'
+            )
+        moved = all(
+            places[index].primary in (home, None) and not places[index].heir
+            for index, home in self._homes.items()
+        )
+        return moved and not any(
+            server in place.servers for place in places for server in self._drained
+        )
+
+    async def next_round(self) -> None:
+        """Return when one more round was made; on the client's event loop."""
+        self._rounds.clear()
+        self._news.set()
+        await self._rounds.wait()
 
     async def _run(self) -> None:
         try:
-            while self._client.status == "running":
-                self._watch_all()
+            while self._client.status not in ("closing", "closed"):
                 try:
-                    async with self._servers.changing:
-                        await self._fail_over()
-                        await self._mend_copies()
-                    await self._recruit()
-                except ServerLostError as error:
-                    # Found out while acting on it: its watch finds out as well.
-                    logger.info("a parameter server was lost meanwhile: %s", error)
-                except (OSError, PsnbError) as error:
-                    logger.warning("the parameter servers cannot be looked after: %s", error)
+                    await self._round()
+                except Exception:  # a boundary: nobody would look after them any more
+                    logger.exception("Looking after the parameter servers failed; trying again")
+                self._rounds.set()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_BEAT):
                         await self._news.wait()
                 self._news.clear()
         finally:
-            for watch in self._watches.values():
-                watch.cancel()
+            for watched in self._watched.values():
+                watched.close()
+            if self._recruiting is not None:
+                self._recruiting.cancel()
 
-    def _watch_all(self) -> None:
-        running = set(self._servers.running)
-        for server in running - self._watches.keys() - self._dead:
-            task = asyncio.create_task(self._watch(server), name=f"psnb watch of {server.address}")
-            self._watches[server] = task
-        for server in self._watches.keys() - running:
-            self._watches.pop(server).cancel()
-        self._dead &= running
+    async def _round(self) -> None:
+        now = self._loop.time()
+        passed, self._beaten = min(_BEAT, now - self._beaten), now
+        self._follow(passed)
+        async with self._servers.changing:
+            before = self._servers.layout
+            sights = {server: watched.sight for server, watched in self._watched.items()}
+            usable = [each for each in self._servers.running if each not in self._drained]
+            after = mended(before, sights, Wish(usable, self._homes))
+            if after is not before or now - self._published > _PUBLISH_AGAIN:
+                try:
+                    await self._servers.publish(after)
+                    self._published = now
+                except ServerLostError as error:
+                    # Known here it is: servers obey, and workers hear of it when the scheduler is
+                    # there again.
+                    logger.warning("where the parameters are cannot be published: %s", error)
+                    self._published = now - _PUBLISH_AGAIN + _PUBLISH_SOON
+        for kind, text in changes(before, after):
+            self._servers.events.add(kind, text)
+        for watched in self._watched.values():
+            watched.beat(after, self._news)
+        if after is not before:
+            self._news.set()  # the next step may be possible at once
+        self._recruit(now)
 
-    async def _watch(self, server: ServerAddress) -> None:
-        try:
-            while True:
-                await self._orders.describe(server)
-                await asyncio.sleep(_BEAT)
-        except ServerLostError as error:
-            self._servers.events.add(EventKind.SERVER_LOST, str(error))
-            self._dead.add(server)
-            del self._watches[server]
-            self._news.set()
+    def _follow(self, passed: float) -> None:
+        running = self._servers.running
+        for server in running:
+            if server not in self._watched:
+                self._watched[server] = _Watched(server, self._servers.orders)
+        for server in self._watched.keys() - set(running):
+            self._watched.pop(server).close()
+        for server, watched in list(self._watched.items()):
+            watched.pass_time(passed)
+            health = watched.sight.health
+            if health is watched.told or (health is Health.SILENT and not watched.is_silent):
+                continue
+            watched.told = health
+            if health is Health.ALIVE:
+                text = f"parameter server {server.key} at {server.address} answers again"
+                self._servers.events.add(EventKind.SERVER_BACK, text)
+            else:
+                lost = health is Health.GONE
+                kind = EventKind.SERVER_LOST if lost else EventKind.SERVER_SILENT
+                self._servers.events.add(kind, watched.why())
+            if health is Health.GONE:
+                self._servers.give_up(server)
 
-    async def _fail_over(self) -> None:
-        if not self._dead:
-            return
-        layout = self._servers.layout
-        plan = fail_over(layout, self._dead)
-        for server, shards in plan.promoted.items():
-            await self._orders.promote(server, shards)
-        if plan.places != layout.places:
-            await self._servers.publish(layout.with_places(plan.places))
-        for server in self._dead:
-            self._servers.give_up(server)
-        for server, shards in plan.promoted.items():
-            text = f"the copies of shards {list(shards)} at {server.address} have taken over"
-            self._servers.events.add(EventKind.SHARDS_TAKEN_OVER, text)
-        if plan.lost:
-            self._servers.events.add(
-                EventKind.SHARDS_LOST,
-                f"shards {list(plan.lost)} are lost with all of their copies; strategy.recover() "
-                "brings them back from the last checkpoint",
-            )
-        gone = {index for index, server in self._filling.items() if server in self._dead}
-        gone |= {index for shards in plan.promoted.values() for index in shards} | set(plan.lost)
-        for index in gone:
-            self._filling.pop(index, None)
-        self._dead.clear()
-        for server, copies in plan.bereft.items():
-            for index, copy in copies:
-                await self._orders.let_go(server, index, copy)
-
-    async def _mend_copies(self) -> None:
-        layout = self._servers.layout
-        places = list(layout.places)
-        useless: list[tuple[ServerAddress, int, ServerAddress]] = []
-        primaries = dict.fromkeys(place.primary for place in places if place.primary is not None)
-        for server in primaries:
-            report = await self._orders.describe(server)
-            for index, place in enumerate(places):
-                if place.primary != server or index not in report:
-                    continue
-                copy = place.replica or self._filling.get(index)
-                state = report[index][1].get(copy.key) if copy else None
-                if copy is None or state == "filling":
-                    continue
-                if state == "filled":
-                    places[index] = replace(place, replica=copy)
-                else:
-                    places[index] = replace(place, replica=None)
-                    useless.append((server, index, copy))
-                self._filling.pop(index, None)
-        # Published first: who is let go of must not be promoted any more.
-        if tuple(places) != layout.places:
-            layout = layout.with_places(places)
-            await self._servers.publish(layout)
-        for server, index, copy in useless:
-            await self._orders.let_go(server, index, copy)
-        alive = set(self._servers.running) - self._dead
-        for index, copy in copies_to_make(layout, sorted(alive), self._filling).items():
-            primary = layout.places[index].primary
-            if primary is not None:
-                await self._orders.copy(primary, index, copy)
-                self._filling[index] = copy
-                self._news.set()
-
-    async def _recruit(self) -> None:
+    def _recruit(self, now: float) -> None:
         missing = self._wanted - len(self._servers.running)
-        if missing <= 0 or self._loop.time() - self._looked < _LOOK_FOR_SERVERS:
-            return
-        self._looked = self._loop.time()
-        identity = await self._client.scheduler.identity(n_workers=-1)
-        used = {server.address for server in self._servers.running}
-        fresh = [address for address in roles(identity).servers if address not in used][:missing]
-        if fresh:
-            try:
-                await asyncio.to_thread(self._servers.start, fresh)
+        busy = self._recruiting is not None and not self._recruiting.done()
+        late = now - self._looked >= _LOOK_FOR_SERVERS
+        if missing > 0 and late and not busy and self._servers.layout.replicas:
+            self._looked = now
+            self._recruiting = asyncio.create_task(self._start(missing), name="psnb recruiting")
+
+    async def _start(self, missing: int) -> None:
+        try:
+            identity = await self._client.scheduler.identity(n_workers=-1)
+            used = {server.address for server in self._servers.running}
+            fresh = [each for each in roles(identity).servers if each not in used][:missing]
+            if fresh:
+                await self._servers.start(fresh)
                 for address in fresh:
                     self._servers.events.add(EventKind.SERVER_JOINED, f"{address} joins as server")
-            except ClusterError as error:
-                logger.warning("a parameter server cannot be used: %s", error)
+        except (ClusterError, OSError) as error:
+            logger.warning("a parameter server cannot be used: %s", error)
+
+
+def changes(before: Layout, after: Layout) -> list[tuple[EventKind, str]]:
+    """Return what is to be told of a new layout. Pure."""
+    taken: dict[str, list[int]] = {}
+    outdated: dict[str, list[int]] = {}
+    lost = []
+    for index, (old, new) in enumerate(zip(before.places, after.places, strict=True)):
+        if new.primary == old.primary:
+            continue
+        if new.primary is None:
+            lost.append(index)
+        elif new.primary != old.heir:
+            taken.setdefault(new.primary.address, []).append(index)
+            if new.primary in old.leaving:
+                outdated.setdefault(new.primary.address, []).append(index)
+    found = [
+        (EventKind.SHARDS_TAKEN_OVER, f"the copies of shards {shards} at {address} have taken over")
+        for address, shards in taken.items()
+    ]
+    found += [
+        (
+            EventKind.UPDATES_LOST,
+            f"the copies of shards {shards} at {address}, which have taken over, were just being "
+            "let go, and may lack the latest updates",
+        )
+        for address, shards in outdated.items()
+    ]
+    if lost:
+        text = (
+            f"shards {lost} are lost with all of their copies; strategy.recover() brings them back "
+            "from the last checkpoint"
+        )
+        found.append((EventKind.SHARDS_LOST, text))
+    return found

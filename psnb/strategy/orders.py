@@ -1,93 +1,132 @@
-"""Orders: what a strategy has its servers do with whole shards; each order with a time limit.
+"""Orders: what a strategy tells and asks its servers themselves, over lines of their own.
 
-On the client's event loop. See `psnb.server.host` for what the orders do there.
+On the client's event loop. A server counts as silent when nothing was heard of it for as long as
+the strategy is patient, however long an order takes: a busy one says so. Ticks of this process are
+counted rather than clocks compared, so a notebook that was frozen itself gives nobody up. See
+`psnb.server.host` for what the orders do there.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from psnb.errors import ServerLostError
-from psnb.parameters import CommTransport
-from psnb.placement import ServerAddress
+from distributed.core import ConnectionPool
 
-TIMEOUT = 10.0
-"""Seconds in which a server must obey, or say something: one that does not counts as dead."""
+from psnb.errors import ServerLostError, ServerSilentError
+from psnb.parameters import Line
+from psnb.placement import Holding, Layout, Place, ServerAddress
+from psnb.server import START, STOP
 
-_LOOK = 0.02
-
-Report = dict[int, tuple[str, dict[str, str]]]
-"""What a server says: for each shard there, its role and how far its copies are, by key."""
+TICKS = 50
+"""Into how many ticks the patience with a server is divided."""
 
 
 class Orders:
     """Gives orders to servers.
 
-    Every method raises `ServerLostError` if the server is gone or does not answer in time.
-
     Parameters
     ----------
-    transport : CommTransport
-        The way to them.
+    pool : distributed.core.ConnectionPool
+        The client's connections.
+    patience : float
+        Seconds for which a server may say nothing.
+
+    Attributes
+    ----------
+    tick : float
+        Seconds between two looks.
+    patience : float
+        As given.
     """
 
-    def __init__(self, transport: CommTransport) -> None:
-        self._transport = transport
+    def __init__(self, pool: ConnectionPool, patience: float) -> None:
+        self._pool, self.patience = pool, patience
+        self.tick = patience / TICKS
+        self._lines: dict[ServerAddress, Line] = {}
 
-    async def describe(self, server: ServerAddress) -> Report:
-        """Return what the server holds."""
-        report: Report = await self._ask(server, "describe")
-        return report
+    def line(self, server: ServerAddress) -> Line:
+        """Return the line to a server."""
+        if server not in self._lines:
+            self._lines[server] = Line(self._pool, server)
+        return self._lines[server]
+
+    def hang_up(self, server: ServerAddress) -> None:
+        """Close the line to a server."""
+        line = self._lines.pop(server, None)
+        if line is not None:
+            line.close()
+
+    async def start(self, server: ServerAddress) -> None:
+        """Let a worker begin to be a server."""
+        name = f"{server.key.rpartition('-')[2]} at {server.address}"
+        await self.ask(server, START, name=name)
+
+    async def stop(self, server: ServerAddress) -> None:
+        """Let a server end, if it hears; what it holds goes with it. Hangs up."""
+        with contextlib.suppress(OSError):
+            await self.line(server).ask(STOP)
+        self.hang_up(server)
+
+    async def beat(self, server: ServerAddress, layout: Layout) -> dict[int, Holding]:
+        """Tell a server what it is to hold, and return what it does; see `Line.ask`."""
+        places = {i: place for i, place in enumerate(layout.places) if server in place.servers}
+        versions = [place.version for place in layout.places]
+        held: dict[int, Holding] = await self.line(server).ask(
+            "beat", places=places, versions=versions
+        )
+        return held
 
     async def weigh(self, server: ServerAddress) -> dict[int, int]:
-        """Return the bytes of each shard that the server holds."""
-        tables = await self._ask(server, "statistics")
+        """Return the bytes of each shard that the server holds; raises as `ask`."""
+        tables = await self.ask(server, "statistics")
         return {index: sum(shard.values()) for index, shard in tables.items()}
 
-    async def host(self, server: ServerAddress, shards: Sequence[int]) -> None:
-        """Let a server hold new shards."""
-        await self._ask(server, "host", shards=list(shards))
+    async def host(
+        self,
+        server: ServerAddress,
+        places: Mapping[int, Place],
+        fences: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    ) -> None:
+        """Let a server hold new shards, in which some commits are given up; raises as `ask`."""
+        await self.ask(server, "host", places=places, fences=fences)
 
-    async def promote(self, server: ServerAddress, shards: Sequence[int]) -> None:
-        """Let a server be the primary of shards that it has a copy of."""
-        await self._ask(server, "promote", shards=list(shards))
+    async def ask(self, server: ServerAddress, operation: str, **arguments: Any) -> Any:
+        """Run an operation of a server.
 
-    async def copy(self, server: ServerAddress, shard: int, to: ServerAddress) -> None:
-        """Let a primary begin to fill a copy of a shard."""
-        await self._ask(server, "copy", index=shard, address=to.address, key=to.key)
-
-    async def filled(self, server: ServerAddress, shard: int, to: ServerAddress) -> None:
-        """Wait until the copy is complete, however long it takes while both servers live."""
-        while True:
-            _, copies = (await self.describe(server)).get(shard, ("", {}))
-            state = copies.get(to.key)
-            if state == "filled":
-                return
-            if state != "filling":
-                raise ServerLostError(
-                    f"shard {shard} could not be copied from {server.address} to {to.address}: the "
-                    "connection between them broke"
-                )
-            await asyncio.sleep(_LOOK)
-
-    async def let_go(self, server: ServerAddress, shard: int, to: ServerAddress) -> None:
-        """Let a primary do without a copy."""
-        await self._ask(server, "let_go", index=shard, key=to.key)
-
-    async def retire(self, server: ServerAddress, shard: int, to: ServerAddress) -> None:
-        """Let a primary change a shard no more; returns when the copy has everything."""
-        await self._ask(server, "retire", index=shard, key=to.key)
-
-    async def drop(self, server: ServerAddress, shards: Sequence[int]) -> None:
-        """Let a server forget shards."""
-        await self._ask(server, "drop", shards=list(shards))
-
-    async def _ask(self, server: ServerAddress, operation: str, **arguments: Any) -> Any:
+        Raises
+        ------
+        ServerLostError
+            If it is gone.
+        ServerSilentError
+            If it says nothing.
+        """
+        line = self.line(server)
+        asking = asyncio.create_task(line.ask(operation, **arguments), name="psnb order")
+        silence, heard = 0.0, line.heard
         try:
-            return await self._transport.ask(server, operation, TIMEOUT, **arguments)
-        except TimeoutError as error:
-            raise ServerLostError(
-                f"parameter server {server.key} at {server.address} says nothing for {TIMEOUT:g} s"
-            ) from error
+            while not asking.done():
+                await asyncio.wait({asking}, timeout=self.tick)
+                silence = 0.0 if line.heard > heard else silence + self.tick
+                heard = line.heard
+                if silence >= self.patience:
+                    raise ServerSilentError(silent(server, silence))
+            return asking.result()
+        except ConnectionRefusedError as error:
+            raise ServerLostError(gone(server, error)) from error
+        except OSError as error:
+            raise ServerSilentError(f"{silent(server, silence)}: {error!r}") from error
+        finally:
+            asking.cancel()
+
+
+def gone(server: ServerAddress, error: BaseException) -> str:
+    """Return the text that says that a server has ended."""
+    return f"parameter server {server.key} at {server.address} is gone: {error}"
+
+
+def silent(server: ServerAddress, silence: float) -> str:
+    """Return the text that says that a server says nothing."""
+    return f"parameter server {server.key} at {server.address} says nothing for {silence:.0f} s"

@@ -1,7 +1,8 @@
-"""Rebalancing: moves shards between servers while they are in use.
+"""Rebalancing: spreads shards over the servers that there are, or empties some, while in use.
 
-A shard moves as a copy is made: the new server gets a copy, filled while the old one works; then
-the old one stops, the copy has everything and takes over. Whoever asks in that moment asks again.
+What is wanted is worked out here; the `Keeper` brings it about. A shard moves as a copy is made:
+the new server gets a copy, filled while the old one works; then the old one stops, the copy has
+everything and takes over. Whoever asks in that moment asks again.
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ from collections.abc import Collection
 from distributed import Client
 
 from psnb.cluster import roles
-from psnb.errors import ConfigurationError, PsnbError
+from psnb.errors import ConfigurationError
 from psnb.monitor import EventKind
-from psnb.placement import Place, ServerAddress, moves
-from psnb.strategy.orders import Orders
+from psnb.placement import moves
+from psnb.strategy.keeper import Keeper
 from psnb.strategy.servers import Servers
 
 
 async def rebalance(
-    client: Client, servers: Servers, orders: Orders, drain: Collection[str]
+    client: Client, servers: Servers, keeper: Keeper, drain: Collection[str]
 ) -> int:
     """Spread shards over all servers that there are but those to be drained.
+
+    Cancelled, it leaves everything in order; another one goes on from there.
 
     Returns
     -------
@@ -47,66 +50,23 @@ async def rebalance(
             'dask worker ADDRESS --resources "ps=1"'
         )
     if fresh:
-        await asyncio.to_thread(servers.start, fresh)
+        await servers.start(fresh)
         for address in fresh:
             servers.events.add(EventKind.SERVER_JOINED, f"{address} joins as server")
+    layout = servers.layout
     usable = [server for server in servers.running if server.address not in drained]
-    async with servers.changing:
-        weights = [0.0] * len(servers.layout.places)
-        for server in servers.layout.servers:
-            for index, nbytes in (await orders.weigh(server)).items():
-                weights[index] = float(nbytes)
-        wanted = moves(servers.layout, usable, weights)
-    for index, target in wanted:
-        await _move(servers, orders, index, target)
-    async with servers.changing:
-        await _empty(servers, orders, drained)
+    weights = [0.0] * len(layout.places)
+    primaries = {place.primary for place in layout.places} - {None}
+    for weighed in await asyncio.gather(
+        *(servers.orders.weigh(each) for each in primaries if each)
+    ):
+        for index, nbytes in weighed.items():
+            weights[index] = max(weights[index], float(nbytes))
+    wanted = dict(moves(layout, usable, weights))
+    await keeper.arrange(
+        wanted, [server for server in servers.running if server.address in drained]
+    )
     if wanted:
-        text = f"shards moved: {', '.join(f'{index} to {to.address}' for index, to in wanted)}"
+        text = f"shards moved: {', '.join(f'{i} to {to.address}' for i, to in wanted.items())}"
         servers.events.add(EventKind.SHARDS_MOVED, text)
     return len(wanted)
-
-
-async def _move(servers: Servers, orders: Orders, index: int, target: ServerAddress) -> None:
-    source = servers.layout.places[index].primary
-    if source is None or source == target:
-        return
-    # Not under the lock: it may take long, and servers may die meanwhile.
-    await orders.copy(source, index, target)
-    await orders.filled(source, index, target)
-    async with servers.changing:
-        layout = servers.layout
-        place = layout.places[index]
-        if place.primary != source:
-            return  # the source died, and another copy took over
-        try:
-            await orders.retire(source, index, target)
-            await orders.promote(target, [index])
-        except PsnbError:
-            await orders.promote(source, [index])
-            raise
-        places = list(layout.places)
-        places[index] = Place(target)
-        await servers.publish(layout.with_places(places))
-        await orders.drop(source, [index])
-        if place.replica is not None and place.replica != target:
-            await orders.drop(place.replica, [index])
-
-
-async def _empty(servers: Servers, orders: Orders, drained: Collection[str]) -> None:
-    """Let go of the copies on drained servers, and of the servers."""
-    layout = servers.layout
-    places = [
-        Place(place.primary)
-        if place.replica is not None and place.replica.address in drained
-        else place
-        for place in layout.places
-    ]
-    if tuple(places) != layout.places:
-        await servers.publish(layout.with_places(places))
-    for index, (before, after) in enumerate(zip(layout.places, places, strict=True)):
-        if before.replica is not None and after.replica is None and before.primary is not None:
-            await orders.let_go(before.primary, index, before.replica)
-    for server in servers.running:
-        if server.address in drained:
-            servers.give_up(server)

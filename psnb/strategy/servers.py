@@ -1,31 +1,31 @@
 """Servers: the processes that hold a strategy's shards, and the layout that says which holds which.
 
-It starts the actors, keeps them alive by their Dask futures, and publishes each layout on the
-scheduler. Layouts are changed by one thread at a time: the strategy sees to that.
+It starts and stops them, and publishes each layout on the scheduler. Layouts are changed by one
+task at a time of the client's event loop, which has `changing`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-import time
 import uuid
 from collections.abc import Sequence
 from typing import Any
 
 from distributed import Client
 
-from psnb.errors import ClusterError, ServerLostError
-from psnb.guard import SERVER_KEY, ServerGuard
+from psnb.aside import aside
+from psnb.errors import ClusterError, PsnbError, ServerLostError
+from psnb.guard import ServerGuard
 from psnb.monitor import EventLog
 from psnb.placement import Directory, Layout, LayoutBook, Place, ServerAddress, ShardId
 from psnb.runtime import Runtime
 from psnb.scaling import ClosureScaling
-from psnb.server import ParameterServer
 from psnb.strategy.orders import Orders
 
-_START_TIMEOUT = 60.0
 _PUBLISH_TIMEOUT = 10.0
+_STOP_TIMEOUT = 2.0
 
 
 class Servers:
@@ -35,33 +35,40 @@ class Servers:
     ----------
     client : distributed.Client
         The cluster.
+    patience : float
+        Seconds for which a server may say nothing.
 
     Attributes
     ----------
     name : str
         The strategy's, unique among those of the cluster.
+    orders : Orders
+        The way to give them orders.
     directory : Directory
         What this process knows of layouts.
     events : EventLog
         What happened to servers and shards.
     changing : asyncio.Lock
-        Held by whoever decides on the next layout, from looking to publishing; servers are asked
-        meanwhile, each time with a time limit. The client's event loop's.
+        Held by whoever decides on the next layout, from looking to publishing; what is asked
+        meanwhile has time limits. The client's event loop's.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, patience: float) -> None:
         self._client = client
         self.events = EventLog()
         self.name = uuid.uuid4().hex[:8]
+        self.orders = Orders(client.rpc, patience)
         self._numbers = itertools.count()
-        self._futures: dict[ServerAddress, Any] = {}
-        self._layout = Layout(self.name, 0, 0, ())
+        self._running: dict[ServerAddress, None] = {}
+        self._layout = Layout(self.name, 0, 0, patience, ())
+        self._stopping: set[asyncio.Task[None]] = set()
+        self._closing: asyncio.Task[None] | None = None  # somebody has to hold it
         self.changing = asyncio.Lock()
+        self._starting = asyncio.Lock()  # one at a time looks what there is and starts the rest
         self.directory = Directory(
             lambda strategy: client.scheduler.psnb_layout(strategy=strategy),
         )
-        client.register_plugin(Runtime())
-        _extend_scheduler(client)
+        aside(_extend, client)
 
     @property
     def layout(self) -> Layout:
@@ -79,44 +86,50 @@ class Servers:
 
         Any thread.
         """
-        return tuple(self._futures)
+        return tuple(self._running)
 
-    def start(self, addresses: Sequence[str]) -> list[ServerAddress]:
-        """Start a server at each of some Dask workers.
+    async def start(self, addresses: Sequence[str]) -> list[ServerAddress]:
+        """Return a server at each of some Dask workers, started now; on the client's event loop.
+
+        One that was started there meanwhile, for somebody else who looked when it was not yet, is
+        taken for it: with two in one process, both could hold what must not die together.
 
         Raises
         ------
         ClusterError
-            If they do not start in a minute.
+            If one cannot be reached; none is started then.
         """
-        futures = {
-            ServerAddress(address, key): self._client.submit(
-                ParameterServer,
-                f"{key.rpartition('-')[2]} at {address}",
-                actor=True,
-                key=key,
-                workers=[address],
-            )
-            for address in addresses
-            for key in [f"{SERVER_KEY}{self.name}-{next(self._numbers)}"]
-        }
-        end = time.monotonic() + _START_TIMEOUT
-        try:
-            for future in futures.values():
-                future.result(max(0.0, end - time.monotonic()))  # raises what made a start fail
-        except TimeoutError as error:
-            raise ClusterError(
-                f"the parameter servers did not start within {_START_TIMEOUT:.0f} s: the "
-                f"threads of {', '.join(addresses)} may be busy with other tasks"
-            ) from error
-        self._futures |= futures
-        return list(futures)
+        async with self._starting:
+            there = {server.address: server for server in self.running}
+            started = [
+                ServerAddress(address, f"psnb-server-{self.name}-{next(self._numbers)}")
+                for address in addresses
+                if address not in there
+            ]
+            try:
+                await self._begin(started)
+            except BaseException:
+                for server in started:
+                    self._stop(server)
+                raise
+            # Only now: whoever asked one that has not begun would hear that it is gone.
+            self._running |= dict.fromkeys(started)
+            there |= {server.address: server for server in started}
+            return [there[address] for address in addresses]
+
+    async def _begin(self, servers: Sequence[ServerAddress]) -> None:
+        asked = (self.orders.start(server) for server in servers)
+        for error in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(error, PsnbError):
+                raise ClusterError(f"a parameter server does not start: {error}") from error
+            if isinstance(error, BaseException):
+                raise error
 
     def give_up(self, server: ServerAddress) -> None:
-        """Let a server go: it is dead, or holds nothing any more."""
-        future = self._futures.pop(server, None)
-        if future is not None:
-            future.release()
+        """Let a server go: it is gone, or holds nothing any more; on the client's event loop."""
+        if server in self._running:
+            del self._running[server]
+            self._stop(server)
 
     async def publish(self, layout: Layout) -> None:
         """Make a layout the one that counts; on the client's event loop.
@@ -132,35 +145,70 @@ class Servers:
         await self._publish(layout.packed())
 
     def close(self) -> None:
-        """Free all servers, and forget where shards were; returns at once."""
-        for server in list(self._futures):
+        """Stop all servers, and forget where shards were; returns at once, any thread."""
+        # A RuntimeError: the loop is closed. Servers end by themselves some minutes later.
+        with contextlib.suppress(RuntimeError):
+            self._client.loop.asyncio_loop.call_soon_threadsafe(self._begin_to_close)
+
+    def _begin_to_close(self) -> None:
+        self._closing = asyncio.create_task(self._close(), name="psnb closing servers")
+
+    async def _close(self) -> None:
+        for server in self.running:
             self.give_up(server)
-        if self._client.status == "running":
-            self._client.loop.add_callback(self._publish, None)
+        if self._stopping:
+            await asyncio.wait(self._stopping, timeout=_STOP_TIMEOUT)
+        with contextlib.suppress(ServerLostError):
+            await self._publish(None)
+
+    def _stop(self, server: ServerAddress) -> None:
+        task = asyncio.create_task(self._end(server), name="psnb stopping a server")
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)
+
+    async def _end(self, server: ServerAddress) -> None:
+        # One that does not hear it ends by itself when it hears nothing for some minutes.
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT):
+                await self.orders.stop(server)
+        except TimeoutError:
+            self.orders.hang_up(server)
 
     async def _publish(self, packed: list[Any] | None) -> None:
+        scheduler = self._client.scheduler
+        if scheduler is None:
+            raise ServerLostError("the Dask client was closed, the way to the scheduler")
         try:
-            await self._client.scheduler.psnb_publish(
-                owner=self._client.id, strategy=self.name, layout=packed
-            )
-        except OSError as error:
-            if packed is not None:
-                raise ServerLostError(f"the Dask scheduler does not answer: {error}") from error
+            async with asyncio.timeout(_PUBLISH_TIMEOUT):
+                await scheduler.psnb_publish(
+                    owner=self._client.id, strategy=self.name, layout=packed
+                )
+        except (OSError, RuntimeError) as error:
+            # A timeout, or a broken connection; or Dask's client is closed in this very moment.
+            raise ServerLostError(f"the Dask scheduler does not answer: {error!r}") from error
 
 
-async def begin(servers: Servers, orders: Orders, places: Sequence[Place], replicas: int) -> None:
-    """Let servers hold the first shards, and publish where they are."""
-    for server in servers.running:
-        shards = [index for index, place in enumerate(places) if place.primary == server]
-        await orders.host(server, shards)
-    await servers.publish(Layout(servers.name, 1, replicas, tuple(places)))
-
-
-def _extend_scheduler(client: Client) -> None:
+async def begin(servers: Servers, addresses: Sequence[str], shards: int, replicas: int) -> None:
+    """Start servers, let them hold the first shards, and publish where they are; or nothing."""
     try:
+        started = await servers.start(addresses)
+        places = [Place(started[index % len(started)]) for index in range(shards)]
+        for server in started:
+            mine = {index: place for index, place in enumerate(places) if place.primary == server}
+            await servers.orders.host(server, mine)
+        patience = servers.orders.patience
+        await servers.publish(Layout(servers.name, 1, replicas, patience, tuple(places)))
+    except BaseException:
+        servers.close()
+        raise
+
+
+def _extend(client: Client) -> None:
+    client.register_plugin(Runtime())
+    try:
+        client.register_plugin(LayoutBook())
         client.register_plugin(ServerGuard())
         client.register_plugin(ClosureScaling())
-        client.register_plugin(LayoutBook())
     except ImportError as error:
         raise ClusterError(
             f"the Dask scheduler cannot import psnb ({error}): install it beside the scheduler "

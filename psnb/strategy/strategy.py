@@ -1,16 +1,19 @@
 """ParameterServerStrategy: places variables on servers and knows which ones there are.
 
 The strategy divides all parameters into shards and puts the shards on servers (`Servers`), makes
-the tables there (`Maker`) and knows their names (`Registry`), keeps copies (`Keeper`), and brings
-back or moves what must be. It belongs to the notebook; closures get the handles that it makes.
+the tables there (`Maker`) and knows their names (`Registry`), looks after the servers and keeps
+copies (`Keeper`), and brings back or moves what must be. It belongs to the notebook; closures get
+the handles that it makes.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
@@ -18,6 +21,7 @@ import numpy as np
 from distributed import Client
 from numpy.typing import ArrayLike, DTypeLike
 
+from psnb.aside import on_loop
 from psnb.checkpoint import Checkpoint
 from psnb.cluster import choose_servers, closure_workers, identity
 from psnb.errors import (
@@ -25,10 +29,14 @@ from psnb.errors import (
     ClusterError,
     ConfigurationError,
     CoordinatorClosedError,
+    ServerLostError,
+    ServerSilentError,
 )
+from psnb.interrupts import uninterrupted
 from psnb.modes import Async, Mode, Sync, check_mode
 from psnb.monitor import Event, ServerStatistics
 from psnb.parameters import (
+    PATIENCE,
     CommTransport,
     Embedding,
     Partitioner,
@@ -44,13 +52,12 @@ from psnb.parameters import (
     check_rows,
     initial_array,
 )
-from psnb.placement import Place
+from psnb.placement import Layout, ShardId
 from psnb.server import OPTIMIZABLE, Admission, CtrAccessor, Initializer, Optimizer
 from psnb.strategy.keeper import Keeper
 from psnb.strategy.maker import Maker
-from psnb.strategy.orders import Orders
 from psnb.strategy.rebalancing import rebalance
-from psnb.strategy.recovery import find_lost, host_again, replace_servers
+from psnb.strategy.recovery import recover_shards
 from psnb.strategy.registry import Registry
 from psnb.strategy.servers import Servers, begin
 from psnb.strategy.watch import ServerWatch
@@ -70,6 +77,9 @@ class Coordinator(Protocol):
 
     def resume(self) -> None:
         """Begin closures again."""
+
+    def fences(self) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """Return what new shards must know of commits that were given up."""
 
     def close(self) -> None:
         """End it; idempotent."""
@@ -96,17 +106,25 @@ class ParameterServerStrategy:
         and dtype; None keeps each whole. A shard goes to the server that holds the fewest bytes.
         Embeddings are always split over all servers.
     replicas : int
-        1: each shard has a second copy on another server, and every update is on both before it is
-        acknowledged. When a server dies, the copies take over within two seconds and training goes
-        on; new copies are filled on the server that takes its place. It takes two servers, twice
-        the memory, and about twice the time for an update; reads cost the same. 0: a server's
-        shards are lost with it, and `recover` brings them back from the last checkpoint.
+        1: each shard gets a second copy on another server; once that is complete, every update is
+        on both before it is acknowledged. When a server dies, the copies take over within two
+        seconds and training goes on; when it says nothing, after ``heartbeat_timeout``. New copies
+        are filled as soon as there is a server for them. Until a copy is complete, also after its
+        server was silent or its connection broke, a shard is lost with the server that has it. It
+        takes two servers, twice the memory, and about twice the time for an update; reads cost the
+        same. 0: a server's shards are lost with it, and `recover` brings them back from the last
+        checkpoint.
     shards : int, optional
         Into how many shards the parameters are divided: not less than there are servers, and one
         for each of them by default. With more, `rebalance` can spread them over servers that are
         added later; but every lookup is divided into as many parts, which takes time.
     mode : Async, Sync, BoundedStaleness or Geo
         When what closures push is applied, and what they read meanwhile; `Async` by default.
+    heartbeat_timeout : float
+        Seconds without a sign of life after which a server counts as silent. Its complete copies
+        take over then. A shard that has none stays where it is, and whoever waits for it gets a
+        `ServerSilentError` (twenty seconds later where one is being filled or has failed). A busy
+        server gives signs of life; one whose process has ended is noticed at once.
 
     Attributes
     ----------
@@ -132,6 +150,8 @@ class ParameterServerStrategy:
         replicas: int = 0,
         shards: int | None = None,
         mode: Mode = _ASYNC,
+        *,
+        heartbeat_timeout: float = PATIENCE,
     ) -> None:
         if not isinstance(client, Client) or client.asynchronous:
             raise ConfigurationError(
@@ -144,6 +164,12 @@ class ParameterServerStrategy:
             raise ConfigurationError(f"partitioner must be callable, found {partitioner!r}")
         if replicas not in (0, 1):
             raise ConfigurationError(f"replicas must be 0 or 1, found {replicas!r}")
+        number = isinstance(heartbeat_timeout, int | float)
+        if not number or not 0 < heartbeat_timeout < math.inf:
+            raise ConfigurationError(
+                "heartbeat_timeout must be a positive number of seconds, found "
+                f"{heartbeat_timeout!r}"
+            )
         check_mode(mode)
         self.client = client
         self._coordinator: Coordinator | None = None
@@ -151,7 +177,9 @@ class ParameterServerStrategy:
         self._lock = threading.Lock()  # guards all fields here that change; held for no request
         self._registry = Registry()
         self._last_checkpoint: Path | None = None
-        self._lost: set[int] = set()  # shards whose recovery was begun and has not ended
+        # Shards whose recovery was begun and has not ended; the event loop adds them, and so each
+        # operation on it is one that needs no lock.
+        self._lost: set[int] = set()
         addresses = choose_servers(client, num_servers)
         if len(addresses) <= replicas:
             raise ClusterError(
@@ -164,20 +192,21 @@ class ParameterServerStrategy:
             raise ConfigurationError(
                 f"shards must be {len(addresses)} or more, one for each server; found {shards!r}"
             )
-        self._servers = Servers(client)
-        servers = self._servers.start(addresses)
+        self._servers = Servers(client, float(heartbeat_timeout))
         self._transport = CommTransport(client.loop, client.rpc, self._servers.directory)
-        self._orders = Orders(self._transport)
-        places = [Place(servers[index % len(servers)]) for index in range(count)]
-        client.sync(begin, self._servers, self._orders, places, replicas)
+        self._loop = client.loop.asyncio_loop
+        on_loop(self._loop, lambda: begin(self._servers, addresses, count, replicas))
         self._maker = Maker(self._servers, self._transport, partitioner)
         if mode == Sync():
             mode = Sync(max(1, self.num_workers))
         self.mode = mode
-        self._keeper = Keeper(client, self._servers, self._orders) if replicas else None
-        # Dropped without a word, it takes its connections with it; handles keep the transport only.
         self._watch = ServerWatch(self._servers, self._transport, self._registry.all)
-        self._hang_up = weakref.finalize(self, _hang_up, self._transport, self._keeper, self._watch)
+        # Dropped without a word, it takes its servers and connections with it; handles keep the
+        # transport only.
+        with uninterrupted:  # a keeper that nobody closes would keep the servers
+            self._keeper = Keeper(client, self._servers)
+            hangs_up = self._transport, self._keeper, self._watch, self._servers
+            self._hang_up = weakref.finalize(self, _hang_up, *hangs_up)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.num_servers} servers"
@@ -242,13 +271,53 @@ class ParameterServerStrategy:
         """All variables and embeddings by name, in the order of their making; read-only."""
         return self._registry.all()
 
-    def apply_round(self, coordinator: str, number: int, closures: Sequence[int]) -> None:
+    def apply_round(
+        self,
+        coordinator: str,
+        number: int,
+        closures: Sequence[int],
+        held_up: Callable[[Exception], None],
+    ) -> None:
         """Make one update of what closures pushed in a round; for `ClusterCoordinator`."""
         parameters = self.parameters.values()
         apply_round(
-            self._transport, self._servers.shards, parameters, coordinator, number, closures
+            self._transport.attempt,
+            self._servers.shards,
+            parameters,
+            coordinator,
+            number,
+            closures,
+            held_up,
         )
 
+    def attempt(self, requests: Sequence[Request]) -> list[Any]:
+        """Ask shards, and return errors in the place of answers; for `ClusterCoordinator`."""
+        return self._transport.attempt(requests)
+
+    @property
+    def shards(self) -> tuple[ShardId, ...]:
+        """All shards; for `ClusterCoordinator`."""
+        return self._servers.shards
+
+    @property
+    def layout(self) -> Layout:
+        """Where all shards are; for `ClusterCoordinator`."""
+        return self._servers.layout
+
+    def shards_of(self, strategy: str) -> Sequence[ShardId]:
+        """All shards of another strategy, none if it is closed; for `ClusterCoordinator`."""
+        try:
+            layout = on_loop(self._loop, lambda: self._servers.directory.refresh(strategy))
+        except (OSError, ServerLostError, RuntimeError):  # the last: the client is closed
+            return ()
+        return [ShardId(strategy, number) for number in range(len(layout.places))]
+
+    @property
+    def patience(self) -> float:
+        """The ``heartbeat_timeout``; for `ClusterCoordinator`."""
+        return self._servers.orders.patience
+
+    @uninterrupted  # but while it waits, and it is closed then
     def one_coordinator(self, make: Callable[[], C]) -> C:
         """Return the coordinator that is there, or make it; for `ClusterCoordinator`."""
         with self._lock:
@@ -263,6 +332,7 @@ class ParameterServerStrategy:
             if self._coordinator is coordinator:
                 self._coordinator = None
 
+    @uninterrupted  # but while it waits, and the name is free then
     def variable(
         self,
         initial_value: ArrayLike,
@@ -308,6 +378,7 @@ class ParameterServerStrategy:
         self._registry.add(made)
         return made
 
+    @uninterrupted  # as `variable`
     def embedding(
         self,
         name: str,
@@ -388,16 +459,18 @@ class ParameterServerStrategy:
         self._registry.add(made)
         return made
 
+    @uninterrupted  # but while it waits, and what is lost is known then
     def recover(
         self, checkpoint: str | os.PathLike[str] | None = None, *, consistent: bool = True
     ) -> Mapping[str, Any]:
         """Bring back the shards that were lost with their servers, from a checkpoint.
 
+        Those of servers that say nothing count as lost, unless a server that answers has a copy.
         They go to whatever servers there are; those that Dask starts again in place of dead ones
         are waited for, up to fifteen seconds. Handles, datasets and what is queued stay as they
-        are. The coordinator is drained before (closures that wait for a lost shard fail with
-        `ServerLostError`, which `ClusterCoordinator.join` raises if it has not yet) and resumed
-        after, unless it was paused.
+        are, and no closure that has had its effect has it again. The coordinator is drained before
+        (closures that wait for a lost shard fail with `ServerLostError`, which
+        `ClusterCoordinator.join` raises if it has not yet) and resumed after, unless it was paused.
 
         Parameters
         ----------
@@ -419,7 +492,7 @@ class ParameterServerStrategy:
         ClusterError
             If there is no worker that can be a server.
         ServerLostError
-            If another server dies meanwhile; call it again.
+            If another server dies meanwhile; call it again, as after an interrupt.
         CoordinatorClosedError
             If the strategy is closed.
         """
@@ -434,23 +507,19 @@ class ParameterServerStrategy:
             )
         saved = Checkpoint(path, self.parameters)  # first: it raises if it cannot be loaded
         paused = coordinator is None or coordinator.paused
-        if coordinator is not None:
-            coordinator.drain()
         try:
-            found = self.client.sync(self._host_lost)
-            with self._lock:
-                self._lost.update(found)
-                lost = frozenset(self._lost)
+            if coordinator is not None:
+                with suppress(ServerSilentError):  # what it holds up is settled when it is replaced
+                    coordinator.drain()
+            fences = [] if coordinator is None else coordinator.fences()
+            on_loop(self._loop, lambda: self._host_lost(fences), goes_on=True)
+            lost = frozenset(self._lost)
             self._maker.make_again(sorted(lost))
             for parameter in self.parameters.values():
                 # Hyperparameters may have been changed since the parameter was made.
                 parameter.tune_like_survivors(lost)
-            if consistent:
-                shards = self._servers.shards
-                self._transport.call([Request(shard, "", "forget", {}) for shard in shards])
             saved.load(None if consistent else lost)
-            with self._lock:
-                self._lost -= lost
+            self._lost -= lost
         finally:
             if coordinator is not None and not paused:
                 coordinator.resume()
@@ -461,7 +530,8 @@ class ParameterServerStrategy:
 
         Workers that were started with ``--resources "ps=1"`` since are taken in; there is something
         for them if the strategy was made with more ``shards`` than servers. What is asked of a
-        shard in the moment in which it moves waits for a few milliseconds; nothing is lost.
+        shard in the moment in which it moves waits for a few milliseconds; nothing is lost. It goes
+        on when an interrupt ends the waiting.
 
         Parameters
         ----------
@@ -479,16 +549,16 @@ class ParameterServerStrategy:
         ConfigurationError
             If one of ``drain`` is no server, or too few would be left.
         ServerLostError
-            If a server dies meanwhile; the shards are where they were or where they should be, and
-            it can be called again.
+            If a server dies or says nothing that shards are to move to, or that must tell how large
+            they are, or if too few are left; all other shards are where they were or where they
+            should be, and it can be called again.
         """
         self._check_open()
-        moved: int = self.client.sync(
-            rebalance, self.client, self._servers, self._orders, frozenset(drain)
+        return on_loop(
+            self._loop,
+            lambda: rebalance(self.client, self._servers, self._keeper, frozenset(drain)),
+            goes_on=True,
         )
-        if self._keeper is not None:
-            self._keeper.want(len(self._servers.running))
-        return moved
 
     def watch(self) -> None:
         """Keep `server_statistics` and `optimizers` fresh for some seconds; cheap, never waits."""
@@ -521,19 +591,22 @@ class ParameterServerStrategy:
         """
         return closure_workers(frozenset(self.server_addresses), cluster)
 
+    @uninterrupted  # but while it waits, and it is closed then
     def close(self) -> None:
         """Close the coordinator and free the servers, parameters and all; idempotent.
 
-        Dask frees the servers a moment later; handles raise `ServerLostError` from then on.
+        The servers end a moment later. The notebook's handles raise `CoordinatorClosedError` from
+        now on, those on workers `ServerLostError`.
         """
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-        if self._coordinator is not None:
-            self._coordinator.close()
-        self._hang_up()
-        self._servers.close()
+        try:
+            if self._coordinator is not None:
+                self._coordinator.close()
+        finally:
+            self._hang_up()
 
     def _closure_workers(self) -> dict[str, str]:
         return self.closure_workers(identity(self.client))
@@ -546,18 +619,16 @@ class ParameterServerStrategy:
         with self._lock:
             self._require_open()
 
-    async def _host_lost(self) -> list[int]:
-        async with self._servers.changing:
-            wanted = len(self._servers.running)
-            lost, alive = await find_lost(self._servers, self._orders)
-            if lost:
-                usable = await replace_servers(self.client, self._servers, alive, wanted)
-                await host_again(self._servers, self._orders, lost, usable)
-            return lost
+    async def _host_lost(self, fences: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        found = await recover_shards(self.client, self._servers, self._keeper, fences)
+        self._lost.update(found)
 
 
-def _hang_up(transport: CommTransport, keeper: Keeper | None, watch: ServerWatch) -> None:
-    if keeper is not None:
-        keeper.close()
+@uninterrupted  # also where the strategy is collected
+def _hang_up(
+    transport: CommTransport, keeper: Keeper, watch: ServerWatch, servers: Servers
+) -> None:
+    keeper.close()
     transport.close()  # what the watch has asked for ends with it
     watch.stop()
+    servers.close()

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from psnb.errors import PsnbError
+from psnb.locks import Lock
 from psnb.monitor import ServerStatistics
 from psnb.parameters import CommTransport, Embedding, Request, Variable
 from psnb.placement import ServerAddress
@@ -49,7 +50,7 @@ class ServerWatch:
         parameters: Callable[[], Mapping[str, Variable | Embedding]],
     ) -> None:
         self._servers, self._transport, self._parameters = servers, transport, parameters
-        self._lock = threading.Lock()  # guards the thread's start and end, and `_wanted`
+        self._lock = Lock()  # guards the thread's start and end, and `_wanted`
         self._thread: threading.Thread | None = None
         self._wanted = -math.inf
         self._stopped = threading.Event()

@@ -32,7 +32,7 @@ def outages() -> list[float]:
         written = 0
         for _ in range(KILLS):
             wait_until(
-                lambda: all(place.replica for place in strategy._servers.layout.places),
+                lambda: all(place.copies for place in strategy._servers.layout.places),
                 "each shard has a copy",
             )
             primary = strategy._servers.layout.places[counter._tables[0][0].number].primary

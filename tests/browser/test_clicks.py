@@ -69,7 +69,8 @@ coordinator.cancel_queued()
     widget.press("Pause")
     opened.wait_for_end(2)
     kinds = [output["output_type"] for output in opened.outputs(2)]
-    assert opened.printed(2) == "figures: [1]\n"
+    # On a slow machine, Matplotlib first says that it builds the cache of its fonts.
+    assert opened.printed(2).endswith("figures: [1]\n")
     assert kinds.index("stream") < kinds.index("display_data"), "shown before the cell ended"
     assert kinds.count("display_data") == 1
 

@@ -14,6 +14,7 @@ from psnb.coordinator.call import NO_ARGUMENTS, Call, pack_call
 from psnb.coordinator.closure import Closure, FunctionRegistry
 from psnb.coordinator.options import Options, Pin
 from psnb.coordinator.queue import ClosureQueue
+from psnb.locks import Condition
 from psnb.monitor import WorkerStatistics
 from psnb.runtime import dumps, pack_error
 
@@ -56,12 +57,12 @@ def in_thread(function: Callable[[], Any]) -> Future[Any]:
     return future
 
 
-def wait_for_waiter(condition: threading.Condition) -> None:
+def wait_for_waiter(condition: Condition) -> None:
     """Return when a thread waits on a condition: it has given the lock up by then."""
     deadline = threading.Event()
     for _ in range(1000):
         with condition:
-            if condition._waiters:  # type: ignore[attr-defined]
+            if condition._waiters:
                 return
         deadline.wait(0.005)
     pytest.fail("nobody waits")

@@ -17,6 +17,7 @@ from psnb.coordinator.closure import FunctionRegistry
 from psnb.coordinator.per_worker import PerWorkerValues, ResourceRegistry
 from psnb.coordinator.status import check_transition
 from psnb.coordinator.structure import map_structure
+from psnb.locks import Condition
 
 ENDED = (ClosureStatus.COMPLETED, ClosureStatus.FAILED, ClosureStatus.CANCELLED)
 
@@ -83,7 +84,7 @@ def test_a_function_that_cannot_be_pickled_is_named_with_what_it_holds() -> None
 
 def test_a_remote_value_cannot_be_pickled() -> None:
     with pytest.raises(errors.SerializationError, match=r"fetch\(\) it"):
-        FunctionRegistry().register(partial(print, RemoteValue(threading.Condition())))
+        FunctionRegistry().register(partial(print, RemoteValue(Condition())))
 
 
 def test_map_structure_keeps_every_kind_of_nesting() -> None:
@@ -102,7 +103,7 @@ def test_map_structure_keeps_every_kind_of_nesting() -> None:
 
 def test_a_worker_is_told_what_to_make_in_order_and_what_to_forget() -> None:
     registry = ResourceRegistry()
-    first, second = (registry.define(len, ((),), {}) for _ in range(2))
+    first, second = (registry.add(b"", ()) for _ in range(2))
     new, gone = registry.changes({99})
     assert [number for number, _ in new] == [first, second]
     assert gone == [99]
@@ -111,8 +112,8 @@ def test_a_worker_is_told_what_to_make_in_order_and_what_to_forget() -> None:
 
 def test_a_per_worker_value_nobody_holds_is_released() -> None:
     registry = ResourceRegistry()
-    number = registry.define(len, ((),), {})
-    value = PerWorkerValues(registry, number)
+    value = PerWorkerValues(registry, len, ((),))
+    number = value.resource_id
     del value
     gc.collect()
     assert registry.changes({number}) == ([], [number])
@@ -120,8 +121,8 @@ def test_a_per_worker_value_nobody_holds_is_released() -> None:
 
 def test_what_a_per_worker_value_is_made_from_lives_as_long() -> None:
     registry = ResourceRegistry()
-    base = PerWorkerValues(registry, registry.define(len, ((),), {}))
-    derived = PerWorkerValues(registry, registry.define(len, (base,), {}))
+    base = PerWorkerValues(registry, len, ((),))
+    derived = PerWorkerValues(registry, len, (base,))
     numbers = {base.resource_id, derived.resource_id}
     del base
     gc.collect()
@@ -135,6 +136,6 @@ def test_a_per_worker_value_cannot_be_pickled_elsewhere() -> None:
     import pickle
 
     registry = ResourceRegistry()
-    value = PerWorkerValues(registry, registry.define(len, ((),), {}))
+    value = PerWorkerValues(registry, len, ((),))
     with pytest.raises(errors.ConfigurationError, match="schedule"):
         pickle.dumps(value)

@@ -7,6 +7,7 @@ from typing import Any
 
 from psnb.coordinator import ClosureStatus, RemoteValue
 from psnb.coordinator.epoch import run_epoch
+from psnb.locks import Condition
 from tests.conftest import wait_until
 from tests.coordinator.queues import TIMEOUT, in_thread
 
@@ -15,7 +16,7 @@ class Epoch:
     """An epoch that is over when it is told so, and what was scheduled for it."""
 
     def __init__(self) -> None:
-        self.settled = threading.Condition()
+        self.settled = Condition()
         self.over = False
         self.scheduled: list[RemoteValue] = []
         self.withdrawn: list[str] = []

@@ -52,3 +52,18 @@ def test_a_closure_that_begins_meanwhile_is_waited_for_and_flushed_too() -> None
     assert steps == [Flush(), Flush()]
     queue.stepped(None)
     assert queue.done()
+
+
+def test_one_that_begins_when_another_flush_is_wanted_already_is_flushed_too() -> None:
+    queue, steps = flushing()
+    for _ in range(2):  # the second one while the first one's is under way
+        put(queue, 1)
+        succeed(queue, *queue.take(up_to(9)))
+        assert not queue.done()
+    put(queue, 1)
+    (third,) = queue.take(up_to(9))
+    queue.stepped(None)
+    assert steps == [Flush()]  # not while it runs: it would be left out
+    succeed(queue, third)
+    assert not queue.done()
+    assert steps == [Flush(), Flush()]

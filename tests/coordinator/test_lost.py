@@ -1,7 +1,8 @@
-"""Closures that were lost with their worker: nobody knows what they did before they run again."""
+"""Closures that were lost with their worker: open until it is known what became of them."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from psnb import errors
 from psnb.coordinator import ClosureStatus
+from psnb.coordinator.awaiting import join
 from psnb.coordinator.closure import Closure
 from psnb.coordinator.flush_gate import FlushGate
 from psnb.coordinator.gate import ApplyRound, Gate, Step
@@ -18,6 +20,7 @@ from psnb.coordinator.lease_desk import LeaseDesk
 from psnb.coordinator.queue import ClosureQueue
 from psnb.coordinator.round_gate import RoundGate
 from psnb.coordinator.staleness_gate import StalenessGate
+from psnb.server import ENDED
 from tests.coordinator.queues import (
     TIMEOUT,
     call_with,
@@ -33,135 +36,123 @@ from tests.coordinator.queues import (
     worker,
 )
 
+SILENT = errors.ServerSilentError("server-0 says nothing")
+GATES = pytest.mark.parametrize(
+    "make",
+    [Gate, lambda: RoundGate(2), lambda: RoundGate(3), lambda: StalenessGate(5), FlushGate],
+)
 
-def lose(queue: ClosureQueue, *closures: Closure) -> None:
+
+def put_back(queue: ClosureQueue, *closures: Closure) -> None:
     queue.put_back(closures, executing=1, lost="worker 'a' was killed")
 
 
-def failing(
-    gate: Gate | None = None, steps: list[Step] | None = None
-) -> tuple[ClosureQueue, Closure]:
-    """Return a queue in which one closure has failed, and one that was lost before."""
-    note = (lambda step: None) if steps is None else steps.append
-    queue = ClosureQueue(10, gate=gate, on_step=note)
-    failed, lost = put(queue, 2, retries=1)
-    queue.take(up_to(2))
-    lose(queue, lost)
-    fail(queue, failed, ValueError("boo"))
+def opened(count: int = 1, gate: Gate | None = None) -> tuple[ClosureQueue, list[Closure]]:
+    """Return a queue, and closures that were lost and of which nobody knows what became."""
+    queue = ClosureQueue(10, gate=gate)
+    put(queue, count, retries=1)
+    lost = queue.take(up_to(count))
+    assert queue.lose(lost) == lost
     return queue, lost
 
 
-def test_a_lost_closure_runs_again_to_its_end_before_the_error_of_another_is_raised() -> None:
-    queue, lost = failing()
+def test_one_that_is_open_counts_as_in_flight() -> None:
+    queue, _ = opened()
+    assert queue.statistics().in_flight == 1
     assert not queue.done()
-    assert queue.take(up_to(9)) == [lost]
+    with pytest.raises(TimeoutError, match="1 in flight"):
+        queue.join(0)
+    with pytest.raises(TimeoutError, match="1 closures are in flight"):
+        queue.wait_until_nothing_runs(0)
+
+
+def test_one_that_has_had_its_effect_has_completed() -> None:
+    queue, (lost,) = opened()
     succeed(queue, lost, 5)
+    assert queue.done()
+    assert lost.remote.fetch() == 5
+    assert queue.statistics().retried == 0
+
+
+def test_one_that_has_not_runs_again_first() -> None:
+    queue, lost = opened(2)
+    put_one(queue, 9)
+    put_back(queue, *lost)
+    assert queue.take(up_to(9))[:2] == lost
+    assert [each.run.attempt for each in lost] == [2, 2]
+    assert queue.statistics().retried == 2
+
+
+def test_one_that_is_lost_too_often_fails() -> None:
+    queue, (lost,) = opened()
+    put_back(queue, lost)
+    queue.lose(queue.take(up_to(1)))
+    put_back(queue, lost)
+    with pytest.raises(errors.WorkerLostError, match="2 times in a row"):
+        lost.remote.fetch()
+
+
+def test_only_what_runs_can_be_lost() -> None:
+    queue = ClosureQueue(10)
+    (waits,) = put(queue, 1)
+    assert queue.lose([waits]) == []
+    assert waits.remote.status is ClosureStatus.QUEUED
+
+
+def test_an_error_is_raised_once_it_is_known_what_became_of_the_others() -> None:
+    queue, (lost,) = opened()
+    failed = put_one(queue, 1)
+    queue.take(up_to(1))
+    fail(queue, failed, ValueError("boo"))
+    assert not queue.done()
+    succeed(queue, lost)
     with pytest.raises(ValueError, match="boo"):
         queue.done()
-    assert lost.remote.fetch() == 5
 
 
-def test_so_does_one_that_is_lost_after_the_other_has_failed() -> None:
-    queue = ClosureQueue(10)
-    failed, lost = put(queue, 2, retries=1)
-    queue.take(up_to(2))
-    fail(queue, failed, ValueError("boo"))
-    lose(queue, lost)
-    assert queue.has_work()
-    assert queue.take(up_to(9)) == [lost]
-
-
-def test_so_does_one_that_a_second_worker_gives_back_unbegun() -> None:
-    queue, lost = failing()
+def test_one_that_is_to_run_again_while_another_has_failed_is_cancelled_like_all_that_waits() -> (
+    None
+):
+    queue, (lost,) = opened()
+    failed = put_one(queue, 1)
     queue.take(up_to(1))
-    queue.give_back([lost])
-    assert queue.take(up_to(9)) == [lost]
-
-
-def test_so_does_one_whose_result_may_have_been_on_its_way() -> None:
-    queue = ClosureQueue(10)
-    _, ended, failed = put(queue, 3, retries=1)
-    running = queue.take(up_to(3))
-    queue.put_back(running[:2], executing=1, lost="killed")  # results leave a worker in batches
     fail(queue, failed, ValueError("boo"))
-    assert ended.run.attempt == 2
-    assert queue.take(up_to(9)) == running[:2]
+    put_back(queue, lost)
+    assert lost.remote.status is ClosureStatus.CANCELLED
+    with pytest.raises(ValueError, match="boo"):
+        queue.done()
 
 
-def test_what_was_never_given_to_a_worker_is_cancelled_beside_it() -> None:
-    queue = ClosureQueue(10)
-    lost, failed = (put_one(queue, number, priority=number) for number in range(2))
-    queue.take(up_to(2))
-    fresh = [put_one(queue, number, priority=number - 2) for number in (2, 3)]
-    lose(queue, lost)
-    fail(queue, failed, ValueError("boo"))
-    assert {each.remote.status for each in fresh} == {ClosureStatus.CANCELLED}
-    assert queue.statistics().queued == 1
+def test_one_that_waits_to_run_again_is_like_any_other() -> None:
+    queue, lost = opened(3)
+    put_back(queue, *lost)
+    assert queue.cancel_queued() == 3
+    assert queue.done()
 
 
-def test_lost_closures_keep_their_order_when_others_are_cancelled() -> None:
-    queue = ClosureQueue(20)
-    closures = [put_one(queue, number, priority=number % 2) for number in range(6)]
-    pinned = put_one(queue, 7, pin="a", priority=1)
-    taken = queue.take(up_to(9), worker)
-    assert len(taken) == 7
-    queue.put_back(taken, executing=1, lost="killed")
-    for number in (8, 9):
-        put_one(queue, number, priority=number % 2)
-        put_one(queue, number + 10, pin="a")
-    assert queue.cancel_queued() == 4
-    assert numbers(queue.take(up_to(9), worker)) == [1, 3, 5, 7, 0, 2, 4]
-    assert pinned in taken
-    assert queue.take(up_to(9), worker) == []
-    assert closures[0].run.attempt == 2
+def test_emptying_the_queue_leaves_what_is_open() -> None:
+    queue, (lost,) = opened()
+    put(queue, 2)
+    assert queue.cancel_queued() == 2
+    assert lost.remote.status is ClosureStatus.RUNNING
 
 
-def test_what_waits_for_the_result_of_a_lost_closure_is_cancelled() -> None:
-    queue = ClosureQueue(10)
-    failed, lost = put(queue, 2, retries=1)
+def test_what_waits_for_the_result_of_an_open_one_waits() -> None:
+    queue, (lost,) = opened()
     dependent = put_one(queue, 2, call=call_with(queue, lost.remote))
-    queue.take(up_to(2))
-    lose(queue, lost)
+    put_back(queue, lost)
+    queue.take(up_to(1))
+    succeed(queue, lost, 3)
+    assert queue.take(up_to(9)) == [dependent]
+
+
+def test_put_waits_for_an_open_one_before_it_raises() -> None:
+    queue, (lost,) = opened()
+    failed = put_one(queue, 1)
+    queue.take(up_to(1))
     fail(queue, failed, ValueError("boo"))
-    assert dependent.remote.status is ClosureStatus.CANCELLED
-
-
-def test_what_is_withdrawn_may_leave_a_lost_closure_to_run_again() -> None:
-    queue = ClosureQueue(10)
-
-    def anyone(worker: object) -> bool:
-        return True
-
-    lost, fresh = (put_one(queue, number, pin=anyone) for number in range(2))
-    queue.take(up_to(1), worker)
-    lose(queue, lost)
-    queue.withdraw(anyone, "the epoch is over", lost=False)
-    assert fresh.remote.status is ClosureStatus.CANCELLED
-    assert queue.take(up_to(9), worker) == [lost]
-
-
-def test_an_error_waits_for_no_worker_that_does_not_come_back() -> None:
-    queue = ClosureQueue(10)
-    pins = ("a", "b", 7)
-    here, elsewhere, gone = (put_one(queue, number, pin=pins[number]) for number in range(3))
-    failed = put_one(queue, 3)
-    queue.take(up_to(9), worker)
-    queue.take(up_to(9), lambda: worker("b", 7))
-    for each in (here, elsewhere, gone):
-        lose(queue, each)
-    fail(queue, failed, ValueError("boo"))
-    queue.fail_stranded({"a", 0}, "its worker has not come back")
-    assert here.remote.status is ClosureStatus.QUEUED
-    for each in (elsewhere, gone):
-        with pytest.raises(errors.WorkerLostError, match="has not come back"):
-            each.remote.fetch(TIMEOUT)
-
-
-def test_put_waits_for_a_lost_closure_before_it_raises() -> None:
-    queue, lost = failing()
     putting = in_thread(lambda: queue.put(closure(queue, 2)))
     wait_for_waiter(queue.settled)
-    queue.take(up_to(1))
     assert not putting.done()
     succeed(queue, lost)
     with pytest.raises(ValueError, match="boo"):
@@ -169,7 +160,10 @@ def test_put_waits_for_a_lost_closure_before_it_raises() -> None:
 
 
 def test_who_waits_to_raise_goes_on_when_another_has_raised() -> None:
-    queue, lost = failing()
+    queue, _ = opened()
+    failed = put_one(queue, 1)
+    queue.take(up_to(1))
+    fail(queue, failed, ValueError("boo"))
     second = closure(queue, 2)
     putting = in_thread(lambda: queue.put(second))
     wait_for_waiter(queue.settled)
@@ -178,82 +172,260 @@ def test_who_waits_to_raise_goes_on_when_another_has_raised() -> None:
             queue._errors.throw()
         queue.settled.notify_all()
     putting.result(TIMEOUT)
-    assert lost.remote.status is ClosureStatus.QUEUED
     assert second.remote.status is ClosureStatus.QUEUED
 
 
-def test_emptying_the_queue_leaves_a_lost_closure() -> None:
-    queue = ClosureQueue(10)
-    lost, *_ = put(queue, 3, retries=1)
-    queue.take(up_to(1))
-    lose(queue, lost)
-    assert queue.cancel_queued() == 2
-    assert queue.take(up_to(9)) == [lost]
-
-
-def test_closing_cancels_a_lost_closure() -> None:
-    queue, lost = failing()
+def test_closing_cancels_what_is_open() -> None:
+    queue, (lost,) = opened()
     queue.close()
+    assert lost.remote.status is ClosureStatus.CANCELLED
+    succeed(queue, lost)  # comes too late
+    assert queue.lose([lost]) == []
+    queue.hold_up(SILENT)
     assert lost.remote.status is ClosureStatus.CANCELLED
 
 
-def test_a_lost_closure_fails_when_no_worker_comes() -> None:
-    queue, lost = failing()
-    queue.fail_waiting("nobody is there")
-    assert lost.remote.status is ClosureStatus.FAILED
-    with pytest.raises(ValueError, match="boo") as raised:
-        queue.done()
-    (other,) = raised.value.other_errors  # type: ignore[attr-defined]
-    assert isinstance(other, errors.WorkerLostError)
-
-
-def test_a_lost_closure_fails_when_it_is_lost_too_often() -> None:
-    queue, lost = failing()
-    lose(queue, *queue.take(up_to(1)))
-    assert lost.remote.status is ClosureStatus.FAILED
-    with pytest.raises(ValueError, match="boo"):
-        queue.done()
-
-
-def test_a_lost_closure_waits_while_the_queue_is_paused() -> None:
-    queue, lost = failing()
+def test_one_that_is_to_run_again_waits_while_the_queue_is_paused() -> None:
+    queue, (lost,) = opened()
     queue.pause()
+    put_back(queue, lost)
     assert queue.take(up_to(9)) == []
     queue.wait_until_nothing_runs(0)
-    assert not queue.done()
     queue.resume()
     assert queue.take(up_to(9)) == [lost]
 
 
-@pytest.mark.parametrize(
-    "gate", [RoundGate(2), RoundGate(3), StalenessGate(1), StalenessGate(5), FlushGate()]
-)
-def test_no_update_mode_holds_a_lost_closure_up(gate: Gate) -> None:
-    steps: list[Step] = []
-    queue, lost = failing(gate, steps)
-    assert queue.has_work()
-    assert queue.take(up_to(9)) == [lost]
-    succeed(queue, lost, pushed=True)
-    if not isinstance(gate, StalenessGate):
-        assert not queue.done()  # what was pushed is to be applied first
-        assert len(steps) == 1
-        queue.stepped(None)
-    with pytest.raises(ValueError, match="boo"):
+# A server says nothing.
+
+
+def test_who_waits_hears_of_a_server_that_holds_an_open_one_up() -> None:
+    queue, (lost,) = opened()
+    joining = in_thread(queue.join)
+    wait_for_waiter(queue.settled)
+    queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError, match="server-0"):
+        joining.result(TIMEOUT)
+    assert lost.remote.status is ClosureStatus.RUNNING
+    assert queue.statistics().in_flight == 1
+
+
+def test_so_does_who_asks_whether_all_is_done_and_who_awaits_it() -> None:
+    queue, _ = opened()
+    queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError):
+        queue.done()
+    queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError):
+        asyncio.run(join(queue, TIMEOUT))
+
+
+def test_so_does_who_fetches_it_as_often_as_he_likes_until_it_is_known() -> None:
+    queue, (lost,) = opened()
+    fetching = in_thread(lost.remote.fetch)
+    wait_for_waiter(queue.settled)
+    queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError, match="server-0"):
+        fetching.result(TIMEOUT)
+    with pytest.raises(errors.ServerSilentError, match="server-0"):
+        asyncio.run(_awaited(lost))
+    put_back(queue, lost)
+    with pytest.raises(TimeoutError):
+        lost.remote.fetch(0)
+
+
+async def _awaited(each: Closure) -> object:
+    return await each.remote
+
+
+def test_what_is_held_up_ends_as_soon_as_it_can() -> None:
+    queue, (lost,) = opened()
+    queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError):
+        queue.done()
+    assert not queue.done()  # it was told, and nothing is known yet
+    succeed(queue, lost, 7)
+    assert queue.done()
+    assert lost.remote.fetch() == 7
+
+
+def test_what_runs_is_waited_for_before_it_is_told() -> None:
+    queue, _ = opened()
+    running = put_one(queue, 5)
+    queue.take(up_to(1))
+    queue.hold_up(SILENT)
+    assert not queue.done()
+    succeed(queue, running)
+    with pytest.raises(errors.ServerSilentError):
         queue.done()
 
 
-def test_a_lost_closure_without_a_seat_runs_in_a_round_of_its_own() -> None:
+def test_what_waits_goes_on_before_it_is_told() -> None:
+    queue, _ = opened()
+    queue.hold_up(SILENT)
+    queued = put_one(queue, 5)
+    assert not queue.done()
+    assert queue.take(up_to(1)) == [queued]
+    succeed(queue, queued)
+    with pytest.raises(errors.ServerSilentError):
+        queue.done()
+
+
+def test_what_cannot_go_on_does_not_keep_it_from_being_told() -> None:
+    queue, _ = opened(gate=RoundGate(1))
+    put_one(queue, 5)
+    queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError):
+        queue.done()
+    queue, _ = opened()
+    put_one(queue, 5)
+    queue.pause()
+    queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError):
+        queue.done()
+
+
+def test_it_is_told_once_though_it_comes_again_and_again() -> None:
+    queue, _ = opened()
+    for _ in range(3):
+        queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError, match="1 closures wait for what it says"):
+        queue.done()
+    assert not queue.done()
+
+
+def test_an_error_of_another_closure_comes_first() -> None:
+    queue, _ = opened()
+    failed = put_one(queue, 5)
+    queue.take(up_to(1))
+    fail(queue, failed, ValueError("boo"))
+    assert not queue.done()
+    queue.hold_up(SILENT)
+    with pytest.raises(ValueError, match="boo"):
+        queue.done()
+    with pytest.raises(errors.ServerSilentError):
+        queue.done()
+
+
+def test_what_is_not_held_up_any_more_is_not_told() -> None:
+    queue, (lost,) = opened()
+    queue.hold_up(SILENT)
+    put_back(queue, lost)
+    assert queue.take(up_to(1)) == [lost]
+    assert not queue.done()
+    succeed(queue, lost)
+    assert queue.done()
+
+
+def test_draining_tells_it_and_takes_nothing_away() -> None:
+    queue, (lost,) = opened()
+    queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError, match="server-0"):
+        queue.wait_until_nothing_runs(TIMEOUT)
+    succeed(queue, lost)
+    queue.wait_until_nothing_runs(TIMEOUT)
+
+
+def test_so_does_a_round_that_a_server_has_not_applied() -> None:
+    queue = ClosureQueue(10, gate=RoundGate(1))
+    (each,) = put(queue, 1)
+    queue.take(up_to(1))
+    succeed(queue, each, pushed=True)
+    queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError):
+        queue.join(TIMEOUT)
+    queue.stepped(None)
+    assert queue.done()
+
+
+# Update modes.
+
+
+@GATES
+def test_an_open_one_that_has_had_its_effect_has_it_in_every_mode(make: type[Gate]) -> None:
+    steps: list[Step] = []
+    queue = ClosureQueue(10, gate=make(), on_step=steps.append)
+    (lost,) = put(queue, 1)
+    queue.take(up_to(1))
+    queue.lose([lost])
+    assert not queue.done()
+    assert not steps
+    succeed(queue, lost, pushed=True)
+    if isinstance(queue._gate, RoundGate | FlushGate):
+        assert not queue.done()  # what was pushed is to be applied first
+        assert len(steps) == 1
+        queue.stepped(None)
+    assert queue.done()
+
+
+def test_a_round_waits_for_an_open_one() -> None:
+    steps: list[Step] = []
+    queue = ClosureQueue(10, gate=RoundGate(2), on_step=steps.append)
+    lost, other = put(queue, 2, retries=1)
+    queue.take(up_to(9))
+    queue.lose([lost])
+    succeed(queue, other, pushed=True)
+    assert not steps
+    succeed(queue, lost, pushed=True)
+    assert steps == [ApplyRound(0, (lost.run.commit, other.run.commit))]
+
+
+def test_one_that_runs_again_takes_its_seat_again() -> None:
+    steps: list[Step] = []
+    queue = ClosureQueue(10, gate=RoundGate(2), on_step=steps.append)
+    lost, other, _ = put(queue, 3, retries=1)
+    queue.take(up_to(9))
+    queue.lose([lost])
+    put_back(queue, lost)
+    assert queue.take(up_to(9)) == [lost]
+    for each in (other, lost):
+        succeed(queue, each, pushed=True)
+    assert steps == [ApplyRound(0, (lost.run.commit, other.run.commit))]
+
+
+def test_one_whose_seat_was_taken_runs_in_a_later_round() -> None:
     steps: list[Step] = []
     queue = ClosureQueue(10, gate=RoundGate(1), on_step=steps.append)
     (lost,) = put(queue, 1, retries=1)
     queue.take(up_to(1))
     urgent = put_one(queue, 1, priority=1)
-    lose(queue, lost)
+    queue.lose([lost])
+    put_back(queue, lost)
     assert queue.take(up_to(9)) == [urgent]
-    fail(queue, urgent, ValueError("boo"))
+    succeed(queue, urgent, pushed=True)
+    queue.stepped(None)
     assert queue.take(up_to(9)) == [lost]
     succeed(queue, lost, pushed=True)
-    assert steps == [ApplyRound(1, (lost.run.commit,))]
+    assert steps[-1] == ApplyRound(1, (lost.run.commit,))
+
+
+# What servers that are new must know.
+
+
+def test_all_attempts_that_were_begun_are_closed_to_new_servers() -> None:
+    queue = ClosureQueue(10)
+    first, again, done, _ = put(queue, 4, retries=1)
+    queue.take(up_to(3))
+    succeed(queue, first)
+    succeed(queue, done)
+    queue.lose([again])
+    assert queue.closed_attempts() == (1, {1: 1, 2: ENDED})
+    put_back(queue, again)
+    assert queue.closed_attempts() == (1, {1: 1, 2: ENDED})
+    assert numbers(queue.take(up_to(1))) == [1]
+
+
+def test_withdrawing_cancels_also_what_waits_to_run_again() -> None:
+    queue = ClosureQueue(10)
+
+    def anyone(worker: object) -> bool:
+        return True
+
+    lost, fresh = (put_one(queue, number, pin=anyone) for number in range(2))
+    queue.take(up_to(1), worker)
+    queue.lose([lost])
+    put_back(queue, lost)
+    queue.withdraw(anyone, "the epoch is over")
+    assert {each.remote.status for each in (lost, fresh)} == {ClosureStatus.CANCELLED}
 
 
 class _World:
@@ -286,10 +458,20 @@ class _World:
             self.queue.done()
 
     def commit(self, closure: Closure, used: list[tuple[int, int]]) -> None:
-        if closure.run.commit not in self.committed:
-            self.committed.add(closure.run.commit)
-            for split, position in used:
-                self.visits[split][position] += 1
+        assert closure.run.commit not in self.committed
+        self.committed.add(closure.run.commit)
+        for split, position in used:
+            self.visits[split][position] += 1
+
+    def lose(self, closures: list[Closure]) -> None:
+        """Find out what became of closures whose worker was lost."""
+        again = []
+        for each in self.queue.lose(closures):
+            if each.run.commit in self.committed:
+                succeed(self.queue, each)
+            else:
+                again.append(each)
+        put_back(self.queue, *again)
 
 
 class _Worker:
@@ -343,15 +525,14 @@ class _Worker:
         self.ended = []
 
     def fail(self) -> None:
-        # One that had its effect before would be beyond remedy: it may have been used, it says.
-        if self.begun and not self.begun[0].run.lost:
+        if self.begun:
             self.read(self.begun[0].id)
             fail(self.world.queue, self.begun.pop(0), ValueError("boo"))
 
     def die(self) -> None:
         if self.world.chance.random() < 0.3:
             self.world.desk.lose(self.name)
-            lose(self.world.queue, *self.ended, *self.begun)
+            self.world.lose([*self.ended, *self.begun])
             self.live()
 
 

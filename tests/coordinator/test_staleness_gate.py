@@ -55,17 +55,16 @@ def test_lanes_are_woken_when_the_slow_closure_ends() -> None:
     assert woken
 
 
-def test_a_lost_closure_counts_until_it_has_ended_and_goes_before_all_others() -> None:
+def test_a_lost_closure_counts_until_it_is_known_that_it_has_had_no_effect() -> None:
     queue = ClosureQueue(100, gate=StalenessGate(1))
     put(queue, 4, retries=1)
     lost, other = take(queue)
-    queue.put_back([lost], 1, "killed")
+    queue.lose([lost])
     succeed(queue, other)
+    assert take(queue) == []  # it may have committed, and count for another one
+    queue.put_back([lost], 1, "killed")
     put_one(queue, 9, priority=1)
-    assert queue.has_work()
-    assert numbers(take(queue)) == [0]  # its first run may commit still, and would be too stale
-    succeed(queue, lost)
-    assert numbers(take(queue)) == [9, 2]
+    assert numbers(take(queue)) == [9, 0]
 
 
 def test_a_lost_closure_that_fails_holds_nobody_up() -> None:
@@ -87,30 +86,29 @@ def test_no_update_is_staler_than_the_bound(bound: int, choices: list[tuple[int,
     queue = ClosureQueue(1000, gate=StalenessGate(bound))
     put(queue, 100, retries=100)
     commits = 0
-    committed: set[int] = set()
-    # The runs of closures that may commit still, with the commits that they have not missed: those
-    # of a worker that was given up for dead among them.
-    alive: list[tuple[Closure, int]] = []
-    running: list[Closure] = []
+    # Those that run, or are lost and may commit still, with the commits that they have not missed.
+    running: list[tuple[Closure, int]] = []
+    lost: list[tuple[Closure, int]] = []
+
+    def commit(seen: int) -> None:
+        nonlocal commits
+        assert commits - seen <= bound
+        commits += 1
+
     for action, which in choices:
         if action == 0:
-            for each in take(queue, which):
-                running.append(each)
-                alive.append((each, commits))
+            running += [(each, commits) for each in take(queue, which)]
         elif action == 1 and running:  # commits, and ends
-            each = running.pop(which % len(running))
-            for ended, seen in [run for run in alive if run[0] is each][-1:]:
-                if ended.id not in committed:
-                    assert commits - seen <= bound
-                    committed.add(ended.id)
-                    commits += 1
-            alive = [run for run in alive if run[0] is not each]
+            each, seen = running.pop(which % len(running))
+            commit(seen)
             succeed(queue, each)
-        elif action == 2 and running:  # is lost, and may commit still
-            queue.put_back([running.pop(which % len(running))], 1, "frozen")
-        elif action == 3 and alive:  # a run commits, and nobody hears of it
-            each, seen = alive[which % len(alive)]
-            if each.id not in committed:
-                assert commits - seen <= bound
-                committed.add(each.id)
-                commits += 1
+        elif action == 2 and running:  # is lost, and nobody knows
+            lost.append(running.pop(which % len(running)))
+            queue.lose([lost[-1][0]])
+        elif action == 3 and lost:  # it turns out that it has committed, or that it will not
+            each, seen = lost.pop(which % len(lost))
+            if which % 2:
+                commit(seen)
+                succeed(queue, each)
+            else:
+                queue.put_back([each], 1, "frozen")

@@ -142,7 +142,7 @@ def test_scaling_down_takes_workers_and_never_servers(fragile: Client) -> None:
 def test_servers_that_were_taken_from_a_plain_cluster_are_guarded(
     cluster: Client, strategy: psnb.ParameterServerStrategy
 ) -> None:
-    # On this cluster the servers are marked; the guard must know them by their actors as well.
+    # On this cluster the servers are marked; the guard must know them by the layouts as well.
     servers = strategy.server_addresses
 
     def may_go(dask_scheduler: object) -> list[str]:

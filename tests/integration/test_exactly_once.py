@@ -78,12 +78,13 @@ def test_servers_forget_the_closures_that_have_ended(
             coordinator.schedule(lambda: v.assign_add(np.int64(1)))
         coordinator.join(DEADLINE)
 
-    def remembered(dask_worker: Any) -> int:
-        actors = dask_worker.state.actors.values()
-        return sum(len(actor._log) for actor in actors if hasattr(actor, "_log"))
+    def remembered(dask_worker: Any) -> list[int]:
+        servers = dask_worker.plugins["psnb"]._servers._servers.values()
+        return [len(held.shard.log()) for each in servers for held in each.host._held.values()]
 
     assert int(v.read()) == 1000
-    assert sum(cluster.run(remembered).values()) <= 400
+    logs = [length for several in cluster.run(remembered).values() for length in several]
+    assert 0 < max(logs) <= 400
 
 
 @pytest.mark.slow
@@ -119,14 +120,14 @@ def test_a_worker_given_up_for_dead_that_wakes_up_does_not_count_twice(tmp_path:
         assert int(v.read()) == 1
 
 
-def soak(
-    seconds: float, workers: int, kills_wanted: int, seed: int = 0, replicas: int = 0
-) -> dict[str, float]:
+def count_while_they_die(
+    seconds: float, workers: int, kills_wanted: int, replicas: int = 0
+) -> dict[str, int]:
     """Kill random workers while closures count, for so long and so often; return what happened.
 
     With replicas, servers too, whenever all of their shards have copies.
     """
-    rng = random.Random(seed)
+    rng = random.Random(0)
     with (
         psnb.local_cluster(workers=workers, servers=2) as client,
         psnb.ParameterServerStrategy(client, replicas=replicas) as strategy,
@@ -161,7 +162,7 @@ def soak(
                 # One at a time: a second one dead, before anybody has noticed the first, is what
                 # two copies do not survive.
                 noticed = killed not in servers.running
-                if noticed and all(place.replica is not None for place in servers.layout.places):
+                if noticed and all(place.copies for place in servers.layout.places):
                     killed = rng.choice(servers.running)
                     _kill_listener(killed.address)
                     server_kills += 1
@@ -172,24 +173,7 @@ def soak(
         assert statistics.completed == scheduled
         assert int(counter.read()) == scheduled
         np.testing.assert_array_equal(table.lookup(np.arange(10)), np.tile(per_row, (4, 1)).T)
-        return {
-            "closures": scheduled,
-            "kills": kills,
-            "retried": statistics.retried,
-            "server kills": server_kills,
-        }
-
-
-@pytest.mark.slow
-@pytest.mark.soak
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(("workers", "replicas"), [(3, 0), (5, 0), (3, 1)])
-def test_counts_are_exact_through_five_minutes_of_random_kills(
-    workers: int, replicas: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    happened = soak(300, workers, kills_wanted=100, seed=workers, replicas=replicas)
-    with capsys.disabled():
-        print(f"\nsoak with {workers} workers, {replicas} replicas: {happened}")
+        return {"retried": statistics.retried, "server kills": server_kills}
 
 
 def _kill_listener(address: str) -> None:
@@ -205,11 +189,11 @@ def _kill_listener(address: str) -> None:
 
 @pytest.mark.slow
 def test_counts_are_exact_to_the_unit_while_workers_are_killed_at_random() -> None:
-    happened = soak(seconds=5, workers=3, kills_wanted=6)
+    happened = count_while_they_die(seconds=5, workers=3, kills_wanted=6)
     assert happened["retried"] >= 1
 
 
 @pytest.mark.slow
 def test_counts_are_exact_while_servers_with_copies_are_killed_as_well() -> None:
-    happened = soak(seconds=20, workers=2, kills_wanted=6, replicas=1)
+    happened = count_while_they_die(seconds=20, workers=2, kills_wanted=6, replicas=1)
     assert happened["server kills"] >= 2

@@ -39,7 +39,7 @@ def _retire(client: Client, address: str) -> None:
 
 
 def _terminate(client: Client, address: str) -> None:
-    # Not retired: Dask refuses to retire a worker that holds an actor.
+    # As whoever has started the process ends it.
     os.kill(_pids(client)[address], signal.SIGTERM)
 
 
@@ -172,6 +172,23 @@ def test_join_ends_when_the_client_is_closed_under_it() -> None:
         with pytest.raises(errors.PsnbError):
             coordinator.schedule(print)
         strategy.close()
+
+
+@pytest.mark.slow
+def test_a_coordinator_that_wrote_to_another_strategy_closes_after_its_client() -> None:
+    with psnb.local_cluster(workers=1, servers=1) as client:
+        strategies = [psnb.ParameterServerStrategy(client) for _ in range(2)]
+        own, others = (strategy.variable(np.zeros(1)) for strategy in strategies)
+        coordinator = psnb.ClusterCoordinator(strategies[0])
+
+        def write() -> None:
+            own.assign_add([1.0])
+            others.assign_add([1.0])
+
+        coordinator.schedule(write).fetch(DEADLINE)
+        client.close()
+        coordinator.close()
+        assert coordinator.statistics().state == "closed"
 
 
 def test_training_goes_on_while_workers_are_killed(fragile: Client) -> None:

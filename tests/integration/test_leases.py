@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,9 @@ import pytest
 
 import psnb
 from psnb import data, errors
-from psnb.parameters import CommTransport, Request
+from psnb.parameters import CommTransport
+from psnb.placement import ShardId
+from psnb.server import Commit, Part
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import Ending, Killer, kill_myself, wait_for_file
 
@@ -229,9 +231,13 @@ def test_a_lost_closure_that_had_its_effect_keeps_its_examples_when_another_fail
 
         def watch() -> None:
             wait_until(began.exists, "both workers have begun")
-            coordinator.pause()  # or what was lost would run again before the other fails
+            coordinator.pause()  # or others would end before
+            ended = coordinator.statistics().completed
             die.touch()
-            wait_until(lambda: coordinator.statistics().retried > 0, "the worker is lost")
+            wait_until(
+                lambda: coordinator.statistics().completed > ended,
+                "the lost one had its effect",
+            )
             fail.touch()
             wait_until(lambda: coordinator.statistics().failed > 0, "the other has failed")
             coordinator.resume()
@@ -249,13 +255,13 @@ def test_a_lost_closure_that_had_its_effect_keeps_its_examples_when_another_fail
 
 def die_after_commit() -> None:
     """Let this worker end as soon as what the closure has written is on the servers."""
-    real = CommTransport.call
+    real = CommTransport.commit
 
-    def call(transport: CommTransport, requests: Sequence[Request]) -> None:
-        real(transport, requests)
+    def commit(transport: CommTransport, commit: Commit, parts: Mapping[ShardId, Part]) -> None:
+        real(transport, commit, parts)
         kill_myself()
 
-    CommTransport.call = call  # type: ignore[assignment, method-assign]
+    CommTransport.commit = commit  # type: ignore[assignment, method-assign]
 
 
 @pytest.mark.slow

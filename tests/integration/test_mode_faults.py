@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from distributed import Client
 
 import psnb
-from psnb.parameters import CommTransport
 from tests.conftest import DEADLINE, wait_until
+from tests.integration import dying
 from tests.integration.helpers import (
     address_of,
     kill_myself,
@@ -23,7 +21,6 @@ from tests.integration.helpers import (
     state_of,
     wait_for_file,
     wait_until_ended,
-    wait_until_whole,
     worker_name,
 )
 from tests.integration.test_sync import (
@@ -39,19 +36,16 @@ from tests.integration.test_sync import (
 
 pytestmark = pytest.mark.slow
 
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[Client]:
-    """Two workers, which nannies start again, and two servers."""
-    with psnb.local_cluster(workers=2, servers=2) as client:
-        yield client
-
-
-@pytest.fixture
-def whole(started: Client) -> Client:
-    """The cluster, once nobody is missing."""
-    wait_until_whole(started, 4)
-    return started
+DEATHS = pytest.mark.parametrize(
+    ("operation", "die", "attempt"),
+    [
+        ("hold", dying.after_one, 2),
+        ("hold", dying.after_all, 1),
+        ("apply", dying.after_one, 1),
+        ("apply", dying.after_all, 1),
+    ],
+)
+"""Moments of a commit in which the worker dies, and the attempt that counts then."""
 
 
 def test_a_worker_killed_in_the_middle_of_a_round_changes_nothing(whole: Client) -> None:
@@ -99,33 +93,28 @@ def test_a_killed_server_that_has_copies_changes_nothing_either(
         assert_close(model.values(), trained_by_one_process(start, data, adagrad), 1e-12)
 
 
-def test_a_closure_that_dies_after_its_commit_counts_once_in_its_round(whole: Client) -> None:
+@DEATHS
+def test_a_closure_that_dies_while_it_commits_counts_once_in_its_round(
+    whole: Client, operation: str, die: dying.Die, attempt: int
+) -> None:
     with synchronous(whole, 2) as strategy:
         variables = [strategy.variable(np.zeros(2), optimizer=psnb.SGD(1.0)) for _ in range(4)]
         coordinator = psnb.ClusterCoordinator(strategy)
 
         def step(gradient: float, dies: bool) -> int:
+            attempt = psnb.worker_context().attempt
             for variable in variables:
-                variable.push(np.full(2, gradient))
-            if dies and psnb.worker_context().attempt == 1:
-                _die_after_commit()
-            return psnb.worker_context().attempt
+                variable.push(np.full(2, gradient * attempt))
+            if dies and attempt == 1:
+                dying.arrange(operation, die)
+            return attempt
 
         first = coordinator.schedule(step, (-1.0, True))
         coordinator.schedule(step, (-3.0, False))
         coordinator.join(2 * DEADLINE)
-        assert first.fetch() == 2
-        assert [each.read().tolist() for each in variables] == [[2, 2]] * 4
-
-
-def _die_after_commit() -> None:
-    real = CommTransport.call
-
-    def call(transport: CommTransport, requests: Any) -> Any:
-        real(transport, requests)
-        kill_myself()
-
-    CommTransport.call = call  # type: ignore[method-assign]
+        assert first.fetch() == attempt
+        expected = (attempt + 3) / 2
+        assert [each.read().tolist() for each in variables] == [[expected] * 2] * 4
 
 
 def test_a_killed_worker_takes_what_it_has_not_sent_and_training_goes_on(
@@ -164,24 +153,32 @@ def test_a_killed_worker_takes_what_it_has_not_sent_and_training_goes_on(
         assert e.lookup([3]).tolist() == [[(exchange + 1) / 2]]
 
 
-def test_a_closure_that_dies_after_its_exchange_counts_once(whole: Client) -> None:
+@DEATHS
+def test_a_closure_that_dies_while_it_exchanges_counts_once(
+    whole: Client, operation: str, die: dying.Die, attempt: int
+) -> None:
     with psnb.ParameterServerStrategy(whole, mode=psnb.Geo(1)) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         wait_until(
             lambda: sum(w.state == "ready" for w in coordinator.statistics().workers) == 2,
             "both workers are ready",
         )
-        v = strategy.variable(np.zeros(2), optimizer=psnb.SGD(1.0))
+        variables = [strategy.variable(np.zeros(2), optimizer=psnb.SGD(1.0)) for _ in "ab"]
+        count = strategy.variable(np.int64(0))
 
         def step() -> int:
-            v.push(v.read() - 2)
-            if psnb.worker_context().attempt == 1:
-                _die_after_commit()
-            return psnb.worker_context().attempt
+            attempt = psnb.worker_context().attempt
+            for variable in variables:
+                variable.push(variable.read() - 2 * attempt)
+            count.assign_add(np.int64(attempt))
+            if attempt == 1:
+                dying.arrange(operation, die)
+            return attempt
 
-        assert coordinator.schedule(step).fetch(2 * DEADLINE) == 2
+        assert coordinator.schedule(step).fetch(2 * DEADLINE) == attempt
         coordinator.join(DEADLINE)
-        assert v.read().tolist() == [1, 1]
+        assert [each.read().tolist() for each in variables] == [[attempt] * 2] * 2
+        assert int(count.read()) == attempt
 
 
 def test_a_frozen_closure_of_a_round_that_is_over_comes_too_late(

@@ -12,6 +12,7 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
+from psnb.parameters.transport import process_transport
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter
 from tests.integration.helpers import CommandLine, address_of
@@ -76,6 +77,38 @@ def test_servers_are_added_and_drained_while_closures_run(growing: Growing) -> N
         assert EventKind.SERVER_JOINED in kinds
 
 
+def test_a_server_is_not_retired_while_it_holds_parameters(growing: Growing) -> None:
+    growing.add_server("s2")
+    first, second = (address_of(growing.client, name) for name in ("s1", "s2"))
+    with psnb.ParameterServerStrategy(growing.client, replicas=1) as strategy:
+        v = strategy.variable(np.arange(3))
+        for by in ({"workers": [first, second]}, {"names": ["s1", "s2"]}):
+            assert growing.client.retire_workers(**by) == {}
+            assert v.read().tolist() == [0, 1, 2]
+    with psnb.ParameterServerStrategy(growing.client) as strategy:
+        v = strategy.variable(np.arange(3))
+        strategy.rebalance(drain=["s1"])
+        assert list(growing.client.retire_workers([first, second])) == [first]
+        assert v.read().tolist() == [0, 1, 2]
+
+
+def known_version(strategy: str) -> int:
+    """Return the version of the layout that a worker knows, without asking for it."""
+    layout = process_transport()._directory.known(strategy)  # type: ignore[attr-defined]
+    return -1 if layout is None else layout.version
+
+
+def test_a_closure_that_begins_after_a_move_knows_of_it(growing: Growing) -> None:
+    # Else it might read from a server that was taken for lost, and lives.
+    with psnb.ParameterServerStrategy(growing.client, shards=2) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        assert coordinator.schedule(known_version, args=(strategy.name,)).fetch(DEADLINE) > 0
+        growing.add_server("s2")
+        assert strategy.rebalance() == 1
+        moved = strategy.layout.version
+        assert coordinator.schedule(known_version, args=(strategy.name,)).fetch(DEADLINE) >= moved
+
+
 def test_with_copies_servers_come_and_go_likewise(growing: Growing) -> None:
     growing.add_server("s2")
     with psnb.ParameterServerStrategy(growing.client, replicas=1, shards=6) as strategy:
@@ -88,7 +121,7 @@ def test_with_copies_servers_come_and_go_likewise(growing: Growing) -> None:
         strategy.rebalance(drain=["s1"])
         assert set(shards(strategy).values()) == {3}
         wait_until(
-            lambda: all(place.replica for place in strategy._servers.layout.places),
+            lambda: all(place.copies for place in strategy._servers.layout.places),
             "each shard has a copy",
         )
         gone = address_of(growing.client, "s1")

@@ -18,6 +18,7 @@ from psnb.strategy import recovery
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import kill, terminate
 from tests.integration.helpers import CommandLine
+from tests.interrupting import interrupt_its_sleep
 
 pytestmark = pytest.mark.slow
 
@@ -200,6 +201,25 @@ def test_a_recovery_that_failed_can_be_tried_again(
 
 def fail(error: Exception) -> None:
     raise error
+
+
+def test_a_recovery_that_was_interrupted_can_be_called_again(
+    strategy: psnb.ParameterServerStrategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, coordinator = Model(strategy), psnb.ClusterCoordinator(strategy)
+    model.step()
+    psnb.CheckpointManager(coordinator, tmp_path).save()
+    saved = model.values()
+    kill(strategy.client, model.server_of(0))
+    wait_until(lambda: is_lost(model.values), "the server is lost")
+    interrupt_its_sleep(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        strategy.recover()
+    assert not coordinator.paused
+    # What was begun goes on: shards are found again, but not their tables.
+    wait_until(lambda: strategy.num_servers == 2, "a server takes the dead one's place")
+    strategy.recover(consistent=False)
+    assert_same(model.values(), saved)
 
 
 def test_what_was_queued_runs_after_it(

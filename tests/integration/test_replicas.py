@@ -12,7 +12,6 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
-from psnb.strategy import orders
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter, Lose, kill, terminate
 from tests.integration.helpers import frozen
@@ -31,7 +30,7 @@ def pair() -> Iterator[Client]:
 
 def wait_until_copied(strategy: psnb.ParameterServerStrategy) -> None:
     wait_until(
-        lambda: all(place.replica for place in strategy._servers.layout.places),
+        lambda: all(place.copies for place in strategy._servers.layout.places),
         "each shard has a copy",
     )
 
@@ -96,10 +95,9 @@ def test_what_the_notebook_and_other_threads_write_survives(pair: Client) -> Non
 
 
 def test_a_server_that_froze_is_replaced_and_changes_nothing_when_it_wakes(
-    pair: Client, monkeypatch: pytest.MonkeyPatch
+    pair: Client,
 ) -> None:
-    monkeypatch.setattr(orders, "TIMEOUT", 2.0)
-    with psnb.ParameterServerStrategy(pair, replicas=1) as strategy:
+    with psnb.ParameterServerStrategy(pair, replicas=1, heartbeat_timeout=2) as strategy:
         wait_until_copied(strategy)
         counter = Counter(strategy)
         counter.schedule(1500)

@@ -42,6 +42,10 @@ def _psnb_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("psnb")]
 
 
+def _closure_threads() -> list[str]:
+    return [name for name in _psnb_threads() if name.startswith("psnb-closure")]
+
+
 def test_lambdas_local_functions_and_builtins_run_in_other_processes(
     coordinator: psnb.ClusterCoordinator,
 ) -> None:
@@ -224,7 +228,7 @@ def test_two_strategies_share_a_cluster_without_seeing_each_other(cluster: Clien
             a.join(DEADLINE)
         one.close()
         assert float(second.read()) == 2.0
-        with pytest.raises(errors.ServerLostError):
+        with pytest.raises(errors.CoordinatorClosedError):
             first.read()
 
 
@@ -232,9 +236,9 @@ def test_close_ends_the_threads_on_the_workers(
     cluster: Client, coordinator: psnb.ClusterCoordinator
 ) -> None:
     coordinator.fetch([coordinator.schedule(lambda: None) for _ in range(4)])
-    assert any(cluster.run(_psnb_threads).values())
+    assert any(cluster.run(_closure_threads).values())
     coordinator.close()
-    wait_until(lambda: not any(cluster.run(_psnb_threads).values()), "closure threads end")
+    wait_until(lambda: not any(cluster.run(_closure_threads).values()), "closure threads end")
 
 
 @pytest.mark.parametrize("call", ["schedule", "join", "done", "create"])

@@ -38,7 +38,8 @@ def test_losses_are_logged_as_warnings(kind: EventKind, caplog: pytest.LogCaptur
     caplog.set_level(logging.INFO, "psnb")
     EventLog().add(kind, "100 % of it")
     losses = {EventKind.WORKER_LOST, EventKind.WORKER_UNREACHABLE, EventKind.NO_WORKERS}
-    losses |= {EventKind.SERVER_LOST, EventKind.SHARDS_LOST}
+    losses |= {EventKind.SERVER_LOST, EventKind.SERVER_SILENT}
+    losses |= {EventKind.UPDATES_LOST, EventKind.SHARDS_LOST}
     expected = logging.WARNING if kind in losses else logging.INFO
     assert [(r.levelno, r.getMessage()) for r in caplog.records] == [(expected, "100 % of it")]
 

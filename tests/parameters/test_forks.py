@@ -7,11 +7,10 @@ import sys
 
 CODE = """
 import os
-from psnb.parameters import updates
+from psnb.parameters import direct
 
 def name():
-    with updates._writer.commit() as identity:
-        return identity.writer
+    return direct._writer.begin().writer
 
 mine = name()
 reader, writer = os.pipe()

@@ -1,6 +1,6 @@
 """Tests of variables and embeddings against servers in this process, without a cluster."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -19,29 +19,41 @@ from psnb.parameters import (
     set_process_transport,
 )
 from psnb.parameters import transport as transport_module
-from psnb.placement import ShardId
+from psnb.parameters.commit import committing, drive
+from psnb.placement import Place, ShardId
 from psnb.server import (
+    ITSELF,
     SGD,
     Adagrad,
     Admission,
     Always,
+    Commit,
     CtrAccessor,
     Optimizer,
+    Part,
     Uniform,
 )
-from psnb.server.shard import Shard
+from psnb.server.host import Host
+from psnb.server.reply import Reply
 
 ROWS, DIM = 10, 2
 SHARDS = pytest.mark.parametrize("shards", [1, 3])
 KINDS = pytest.mark.parametrize("rows", [ROWS, None], ids=["fixed", "growing"])
 
 
+def nowhere(address: str, opening: Any) -> None:
+    raise AssertionError("there are no copies")
+
+
 class InProcess:
-    """A transport to shards in this process; counts the requests that it carries."""
+    """A transport to servers in this process, one a shard; counts the requests that it carries."""
 
     def __init__(self, shards: int) -> None:
         self.shards = [ShardId("s", number) for number in range(shards)]
-        self._shards = {shard: Shard(f"shard {shard.number}") for shard in self.shards}
+        self._hosts = [Host(f"server-{number}", f"server {number}") for number in range(shards)]
+        for number, host in enumerate(self._hosts):
+            hosting = {"places": {number: Place(None)}, "fences": []}
+            host.run([(ITSELF, "", "host", hosting)], Reply(lambda answers: None), nowhere)
         self.carried: list[Request] = []
         self.calls = 0
 
@@ -51,15 +63,32 @@ class InProcess:
     def call(
         self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
     ) -> list[Any]:
+        results = self.attempt(requests, seen)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return results
+
+    def attempt(
+        self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
+    ) -> list[Any]:
         self.carried.extend(requests)
         self.calls += 1
         results = []
         for request in requests:
-            shard = self._shards[request.to]  # type: ignore[index]
-            results.append(shard.call(request.table, request.operation, request.arguments))
-            if seen is not None:
-                seen.setdefault(request.to, shard.version)  # type: ignore[arg-type]
+            assert isinstance(request.to, ShardId)
+            number = request.to.number
+            operation = (number, request.table, request.operation, request.arguments)
+            answers: list[Any] = []
+            self._hosts[number].run([operation], Reply(answers.extend), nowhere)
+            ((_, result, *version),) = answers
+            results.append(result)
+            if seen is not None and version:
+                seen.setdefault(request.to, version[0])
         return results
+
+    def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> int | None:
+        return drive(committing(commit, parts, lambda shards: len(shards) == 1), self.attempt)
 
 
 def variable(
@@ -372,7 +401,13 @@ def test_ids_are_pushed_once_with_the_sum_of_their_gradients(rows: int | None, s
     ids = np.random.default_rng(0).integers(0, ROWS, (40, 5))
     transport.carried.clear()
     e.push(ids, np.ones((40, 5, DIM), np.float32))
-    writes = [write for request in transport.carried for write in request.arguments["writes"]]
+    parts = [
+        part
+        for request in transport.carried
+        for part in [*request.arguments.get("parts", {}).values(), request.arguments.get("part")]
+        if part is not None
+    ]
+    writes = [write for part in parts for write in part.writes]
     pushed = np.concatenate([arguments["ids"] for _, _, arguments in writes])
     assert sorted(pushed.tolist()) == list(range(ROWS))
     counts = np.bincount(ids.ravel(), minlength=ROWS)

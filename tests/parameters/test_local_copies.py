@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from psnb.parameters import CommitId, Embedding, LocalCopies, Request, Updates, Variable, buffered
+from psnb.errors import ServerSilentError
+from psnb.parameters import (
+    Embedding,
+    LocalCopies,
+    Request,
+    UndecidedError,
+    Updates,
+    Variable,
+    buffered,
+)
 from psnb.parameters.updates import read_request
 from psnb.placement import ShardId
 from psnb.server import (
@@ -16,6 +26,7 @@ from psnb.server import (
     SGD,
     Adagrad,
     Adam,
+    Commit,
     CountFilter,
     CtrAccessor,
     Momentum,
@@ -34,23 +45,26 @@ OPTIMIZERS = [
 ]
 
 
+SESSIONS = itertools.count()
+
+
 class Worker:
     """What a session does with copies; each closure commits under a number of its own."""
 
     def __init__(self, transport: Any, closures: int, workers: int = 1) -> None:
-        self.copies = LocalCopies(transport, closures, "a")
+        self.copies = LocalCopies(transport, closures, "a", f"a/{next(SESSIONS)}")
         self.copies.workers = workers
         self._numbers = iter(range(10_000))
 
-    def run(self, closure: Callable[[], Any], again: int | None = None) -> Any:
-        """Run a closure, or one that has run before under this number."""
+    def run(self, closure: Callable[[], Any]) -> Any:
+        """Run a closure."""
         updates = Updates(way=self.copies)
         with buffered(updates):
             value = closure()
-        if again is not None:
-            self.copies.commit_again(updates, CommitId("a", again, 0))
-        elif updates:
-            updates.commit(self.copies, CommitId("a", next(self._numbers), 0))
+        if updates:
+            number = next(self._numbers)
+            commit = Commit("a", number, closures=((number, b"result"),), coordinator="a")
+            updates.commit(self.copies, commit)
         self.copies.closure_ended()
         return value
 
@@ -158,7 +172,7 @@ def test_servers_are_asked_less_the_rarer_copies_are_exchanged() -> None:
         for _ in range(10):
             worker.run(lambda: (near_v.push(near_v.read()), near_e.push([1], near_e.lookup([1]))))  # noqa: B023
         calls.append(transport.calls)
-    assert calls == [10 * 3, 2 * 3]  # to fetch the variable, the rows, and to push
+    assert calls == [10 * 4, 2 * 4]  # to fetch the variable, the rows, to hold and to apply
 
 
 def test_rows_are_fetched_once_and_only_those_that_are_used() -> None:
@@ -193,7 +207,7 @@ def test_what_is_no_training_makes_no_rows_and_sees_those_that_are_here() -> Non
     np.testing.assert_allclose(e.lookup([3]) + 1, seen, rtol=1e-6)
 
 
-def test_other_writes_go_to_the_servers_and_are_seen_here() -> None:
+def test_other_writes_are_seen_here_at_once_and_on_the_servers_with_the_exchange() -> None:
     transport = InProcess(1)
     count = variable(np.zeros(1, np.int64), 1, None, transport, name="count")
     v = variable(np.zeros(2), 1, SGD(1.0), transport)
@@ -208,10 +222,35 @@ def test_other_writes_go_to_the_servers_and_are_seen_here() -> None:
 
     for number in range(2):
         assert worker.run(step) == [number]
-        assert count.read().tolist() == [number + 1]
-        assert v.read().tolist() == [10 * (number + 1)] * 2
+        assert count.read().tolist() == [0]
+        assert v.read().tolist() == [0, 0]
     assert worker.run(near_v.read).tolist() == [22, 22]
+    assert count.read().tolist() == [2]
     assert v.read().tolist() == [22, 22]
+
+
+def test_what_is_written_at_once_goes_to_the_servers_at_once_and_is_seen_here() -> None:
+    transport = InProcess(1)
+    count = variable(np.zeros(1, np.int64), 1, None, transport, name="count")
+    near, worker = on_shards(count), Worker(transport, 3)
+
+    def step() -> list[int]:
+        seen = near.read().tolist()
+        near.assign_add(np.ones(1, np.int64), immediate=True)
+        return seen
+
+    for number in range(2):
+        assert worker.run(step) == [number]
+        assert count.read().tolist() == [number + 1]
+
+
+def test_a_write_without_a_read_is_seen_by_the_next_closure_here() -> None:
+    transport = InProcess(1)
+    count = variable(np.zeros(1, np.int64), 1, None, transport, name="count")
+    near, worker = on_shards(count), Worker(transport, 3)
+    worker.run(lambda: near.assign_add(np.ones(1, np.int64)))
+    assert worker.run(near.read).tolist() == [1]
+    assert count.read().tolist() == [0]
 
 
 def test_ids_that_are_not_admitted_give_zeros_and_take_no_gradient() -> None:
@@ -228,12 +267,14 @@ def test_ids_that_are_not_admitted_give_zeros_and_take_no_gradient() -> None:
     assert worker.run(step) != [[0, 0]]  # it was fetched three times
 
 
-def test_shows_are_counted_on_the_servers() -> None:
+def test_shows_are_counted_on_the_servers_with_the_exchange() -> None:
     transport = InProcess(1)
     e = embedding(None, 1, SGD(1.0), transport, accessor=CtrAccessor())
     near, worker = on_shards(e), Worker(transport, 10)
     for _ in range(3):
         worker.run(lambda: near.push([5], np.ones((1, 2), np.float32), clicks=[1]))
+    assert e.row_use([5]).show.tolist() == [0]
+    worker.copies.exchange()
     use = e.row_use([5])
     assert (use.show.tolist(), use.click.tolist()) == ([3], [3])
 
@@ -265,24 +306,56 @@ def test_an_exchange_tells_how_stale_the_update_was() -> None:
     assert slow.copies.exchange() is None
 
 
-def test_a_closure_that_runs_again_counts_once_if_it_was_sent_before_its_worker_was_lost() -> None:
+def test_servers_know_which_closures_were_sent_with_what_result() -> None:
     transport = InProcess(2)
     v = variable(np.zeros(4), 2, SGD(1.0), transport)
-    count = variable(np.zeros(1, np.int64), 1, None, transport, name="count")
-    near, near_count = on_shards(v), on_shards(count)
-    lost, other = Worker(transport, 2), Worker(transport, 1)
-
-    def step() -> None:
-        near.push(-np.ones(4))
-        near_count.assign_add(np.ones(1, np.int64))
-
+    near, worker = on_shards(v), Worker(transport, 2)
     for _ in range(3):
-        lost.run(step)  # the first two are sent, the third is not
-    assert v.read().tolist() == [2] * 4
-    for number in (1, 2):
-        other.run(step, again=number)
-    assert v.read().tolist() == [3] * 4
-    assert count.read().tolist() == [3]
+        worker.run(lambda: near.push(-np.ones(4)))  # the first two are sent, the third is not
+    fence = {"attempts": {"a": {0: 1, 1: 1, 2: 1}}}
+    for shard in transport.shards:
+        (facts,) = transport.call([Request(shard, "", "fence", fence)])
+        assert [(fact.commit.closures, fact.applied) for fact in facts] == [
+            (((number, b"result"),), True) for number in range(2)
+        ]
+
+
+class Lost(InProcess):
+    """Servers of which one is lost in the middle of an exchange."""
+
+    lost_at = ""
+
+    def attempt(
+        self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
+    ) -> list[Any]:
+        outcomes = super().attempt(requests, seen)
+        if requests[0].operation == self.lost_at:
+            return [outcomes[0], ServerSilentError("it says nothing")]
+        return outcomes
+
+
+def test_an_exchange_that_not_all_servers_hold_is_made_by_none() -> None:
+    transport = Lost(2)
+    v = variable(np.zeros(4), 2, SGD(1.0), transport)
+    near, worker = on_shards(v), Worker(transport, 100)
+    worker.run(lambda: near.push(-np.ones(4)))
+    transport.lost_at = "hold"
+    with pytest.raises(UndecidedError) as raised:  # some may hold it still
+        worker.copies.exchange()
+    assert isinstance(raised.value.reason, ServerSilentError)
+    assert v.read().tolist() == [0] * 4
+
+
+def test_an_exchange_that_not_all_servers_have_applied_is_undecided() -> None:
+    transport = Lost(2)
+    v = variable(np.zeros(4), 2, SGD(1.0), transport)
+    near, worker = on_shards(v), Worker(transport, 100)
+    worker.run(lambda: near.push(-np.ones(4)))
+    transport.lost_at = "apply"
+    with pytest.raises(UndecidedError) as raised:
+        worker.copies.exchange()
+    assert raised.value.commit.writer.startswith("a/")
+    assert raised.value.commit.number == 0
 
 
 class Interrupting(InProcess):
@@ -302,18 +375,20 @@ class Interrupting(InProcess):
 def test_a_commit_into_copies_that_are_exchanged_meanwhile_goes_into_the_next_ones() -> None:
     transport = Interrupting(1)
     v = variable(np.zeros(2), 1, SGD(1.0), transport)
-    near, worker = on_shards(v), Worker(transport, 100)
+    other = variable(np.zeros(2), 1, SGD(1.0), transport, name="w")
+    near, near_other, worker = on_shards(v), on_shards(other), Worker(transport, 100)
     worker.run(lambda: near.push(-np.ones(2)))
 
     def step() -> None:
         near.push(-np.ones(2))
-        near.assign_add(np.zeros(2))  # goes to the server, and the exchange comes first
+        near_other.push(-np.ones(2))  # is fetched first, and the exchange comes between
         transport.copies = worker.copies
 
     worker.run(step)
     assert v.read().tolist() == [1, 1]
     worker.copies.exchange()
     assert v.read().tolist() == [2, 2]
+    assert other.read().tolist() == [1, 1]
 
 
 def test_a_read_of_the_closures_own_push_needs_no_more_than_its_rows() -> None:

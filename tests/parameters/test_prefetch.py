@@ -11,9 +11,9 @@ import pytest
 
 import psnb
 from psnb.errors import ConfigurationError, GradientError, ServerLostError
-from psnb.parameters import CommitId, Embedding, Request, Updates, buffered
+from psnb.parameters import Embedding, Request, Updates, buffered
 from psnb.placement import ShardId
-from psnb.server import SGD
+from psnb.server import SGD, Commit
 from tests.parameters.test_handles import DIM, KINDS, InProcess, embedding, variable
 
 DEPTHS = pytest.mark.parametrize("depth", [0, 1, 3])
@@ -69,7 +69,7 @@ def test_writes_are_seen_that_were_made_before_a_batch_was_asked_for(
         assert moved == [max(0, step - depth) for step in range(6)]
     else:
         assert all(max(0, step - depth) <= each <= step for step, each in enumerate(moved))
-    updates.commit(e.transport, CommitId("a", 0, 0))
+    updates.commit(e.transport, Commit("a", 0))
     np.testing.assert_allclose(e.lookup([4]) - before, 6, rtol=1e-6)
 
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+from typing import Any
 
-from psnb.parameters import CommitId, Round, Updates, apply_round, buffered
-from psnb.server import SGD
+import numpy as np
+import pytest
+
+from psnb.errors import ServerLostError, ServerSilentError
+from psnb.parameters import Request, Round, Updates, Variable, apply_round, buffered
+from psnb.placement import ShardId
+from psnb.server import SGD, Commit
 from tests.parameters.test_handles import InProcess, embedding, variable
+
+
+def never(error: Exception) -> None:
+    raise AssertionError("nobody is silent")
 
 
 def test_a_round_is_clipped_by_the_norm_of_all_shards() -> None:
@@ -23,22 +33,75 @@ def test_a_round_is_clipped_by_the_norm_of_all_shards() -> None:
             e.push([1, 2, 1], factor * np.array([[1.0, 2.0], [0.0, 4.0], [2.0, 2.0]]))  # 6.4
             v.assign_add(np.ones(3))
             np.testing.assert_array_equal(v.read(), np.full(3, number + 1.0))
-        updates.commit(transport, CommitId("a", number, 0))
+        updates.commit(transport, Commit("a", number))
     np.testing.assert_array_equal(v.read(), np.full(3, 2.0))
     for _ in range(2):
-        apply_round(transport, transport.shards, [v, e, free], "a", 0, [0, 1])
+        apply_round(transport.attempt, transport.shards, [v, e, free], "a", 0, [0, 1], never)
     np.testing.assert_allclose(v.read(), 2 - np.array([1.5, 3.0, 1.0]), rtol=1e-12)
     np.testing.assert_allclose(free.read(), np.full(3, -1.0), rtol=1e-12)
     change = np.array([[3.0, 4.0], [0.0, 4.0]]) / np.sqrt(9 + 16 + 16)
     np.testing.assert_allclose(before - e.lookup([1, 2]), change, rtol=1e-12)
 
 
-def test_norms_are_asked_for_only_where_something_may_be_clipped() -> None:
-    transport = InProcess(2)
+@pytest.mark.parametrize("shards", [1, 2])
+def test_all_shards_are_asked_first_where_there_are_several(shards: int) -> None:
+    transport = InProcess(shards)
     v = variable(np.zeros(2), 1, SGD(1.0), transport)
     transport.carried.clear()
-    apply_round(transport, transport.shards, [v], "a", 0, [])
-    assert [each.operation for each in transport.carried] == ["end_round", "end_round"]
+    apply_round(transport.attempt, transport.shards, [v], "a", 0, [], never)
+    asked = ["square_norms"] * (shards if shards > 1 else 0)
+    assert [each.operation for each in transport.carried] == [*asked, *["end_round"] * shards]
+
+
+class Failing(InProcess):
+    """Servers of which the last one fails, at an operation, so often."""
+
+    error: Exception
+    times = 0
+    operation = ""
+
+    def attempt(
+        self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
+    ) -> list[Any]:
+        last = requests[-1]
+        if self.times and last.operation == self.operation and last.to == self.shards[-1]:
+            self.times -= 1
+            return [*super().attempt(requests[:-1], seen), self.error]
+        return super().attempt(requests, seen)
+
+
+def in_a_round(error: Exception, operation: str, times: int) -> tuple[Failing, Variable]:
+    transport = Failing(2)
+    v = variable(np.zeros(2), 2, SGD(1.0), transport)
+    updates = Updates(counted=True, turn=Round("s", 0))
+    with buffered(updates):
+        v.push([-1.0, -1.0])
+    updates.commit(transport, Commit("a", 0))
+    transport.error, transport.operation, transport.times = error, operation, times
+    return transport, v
+
+
+def test_a_round_is_applied_nowhere_if_a_server_is_lost_before() -> None:
+    transport, v = in_a_round(ServerLostError("gone"), "square_norms", 1)
+    with pytest.raises(ServerLostError):
+        apply_round(transport.attempt, transport.shards, [v], "a", 0, [0], never)
+    assert v.read().tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("operation", ["square_norms", "end_round"])
+def test_a_server_that_says_nothing_is_asked_until_it_has_applied_the_round(operation: str) -> None:
+    silent = ServerSilentError("silent")
+    transport, v = in_a_round(silent, operation, 3)
+    told: list[Exception] = []
+    apply_round(transport.attempt, transport.shards, [v], "a", 0, [0], told.append)
+    assert told == [silent] * 3
+    assert v.read().tolist() == [1, 1]
+
+
+def test_a_server_that_is_lost_while_others_apply_a_round_is_not_waited_for() -> None:
+    transport, v = in_a_round(ServerLostError("gone"), "end_round", 1)
+    apply_round(transport.attempt, transport.shards, [v], "a", 0, [0], never)
+    assert v.gather([0]).tolist() == [1]
 
 
 def test_clipnorm_of_a_divided_variable_that_was_switched_on_live_is_of_the_whole_average() -> None:
@@ -50,6 +113,6 @@ def test_clipnorm_of_a_divided_variable_that_was_switched_on_live_is_of_the_whol
         updates = Updates(counted=True, turn=Round("s", 0))
         with buffered(updates):
             v.push(gradient)
-        updates.commit(transport, CommitId("a", closure, 0))
-    apply_round(transport, transport.shards, [v], "a", 0, [0, 1])
+        updates.commit(transport, Commit("a", closure))
+    apply_round(transport.attempt, transport.shards, [v], "a", 0, [0, 1], never)
     np.testing.assert_allclose(v.read(), [-0.6, -0.8])  # of (3, 4)

@@ -9,16 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb.errors import GradientError
-from psnb.parameters import CommitId, Request, Updates, buffered
-from psnb.server import SGD, Adagrad
+from psnb import errors
+from psnb.errors import GradientError, ServerSilentError
+from psnb.parameters import Request, Updates, buffered
+from psnb.placement import ShardId
+from psnb.server import SGD, Adagrad, Commit
+from tests.conftest import wait_until
 from tests.parameters.test_handles import InProcess, embedding, variable
 
 SHARDS = pytest.mark.parametrize("shards", [1, 3])
 
 
 def commit(updates: Updates, transport: InProcess, closure: int = 0) -> None:
-    updates.commit(transport, CommitId("a", closure, 0))
+    updates.commit(transport, Commit("a", closure))
 
 
 @SHARDS
@@ -64,10 +67,13 @@ def test_a_closure_reads_its_own_scattered_rows(shards: int) -> None:
     assert v.read()[:, 0].tolist() == [7, 2, 0, 0, 0, 1]
 
 
-def test_all_writes_travel_in_one_request_to_each_server() -> None:
-    transport = InProcess(2)
-    v = variable(np.zeros(6), 2, SGD(1.0), transport)
-    e = embedding(rows=None, shards=2, optimizer=SGD(1.0), transport=transport)
+@pytest.mark.parametrize(
+    ("shards", "expected"), [(1, ["commit"]), (2, ["hold", "hold", "apply", "apply"])]
+)
+def test_all_writes_travel_in_one_request_to_each_server(shards: int, expected: list[str]) -> None:
+    transport = InProcess(shards)
+    v = variable(np.zeros(6), shards, SGD(1.0), transport)
+    e = embedding(rows=None, shards=shards, optimizer=SGD(1.0), transport=transport)
     updates = Updates()
     with buffered(updates):
         for _ in range(3):
@@ -75,7 +81,7 @@ def test_all_writes_travel_in_one_request_to_each_server() -> None:
             e.push(np.arange(100), np.ones((100, 2), np.float32))
     transport.carried.clear()
     commit(updates, transport)
-    assert [request.operation for request in transport.carried] == ["commit", "commit"]
+    assert [request.operation for request in transport.carried] == expected
 
 
 def test_a_closure_that_runs_again_has_its_effect_once() -> None:
@@ -135,9 +141,11 @@ def test_writes_of_other_threads_are_not_held_back() -> None:
 class ForgetfulAnswers(InProcess):
     """A transport that carries each request twice, as if the first answer had been lost."""
 
-    def call(self, requests: Sequence[Request]) -> list[Any]:
-        super().call(requests)
-        return super().call(requests)
+    def attempt(
+        self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
+    ) -> list[Any]:
+        super().attempt(requests, seen)
+        return super().attempt(requests, seen)
 
 
 def test_a_write_outside_of_closures_that_is_sent_twice_is_made_once() -> None:
@@ -154,7 +162,7 @@ def test_a_write_outside_of_closures_that_is_sent_twice_is_made_once() -> None:
 
 
 def counted(transport: InProcess, number: int, updates: Updates) -> int | None:
-    return updates.commit(transport, CommitId("a", number, 0))
+    return updates.commit(transport, Commit("a", number))
 
 
 def test_the_staleness_of_an_update_is_what_came_since_its_first_read() -> None:
@@ -207,3 +215,55 @@ def test_a_commit_that_comes_again_is_told_the_same() -> None:
     counted(transport, 1, fast)
     assert [counted(transport, 0, slow) for _ in range(3)] == [1, 1, 1]
     np.testing.assert_array_equal(v.read(), [-2, -2])
+
+
+class Silent(InProcess):
+    """The last server says nothing to an operation, until it is let; then it has not heard it."""
+
+    operation = ""
+    error: errors.PsnbError = errors.ServerSilentError("it says nothing")
+
+    def __init__(self, shards: int) -> None:
+        super().__init__(shards)
+        self.goes_on = threading.Event()
+
+    def attempt(
+        self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
+    ) -> list[Any]:
+        last = requests[-1]
+        if last.operation != self.operation or last.to != self.shards[-1] or self.goes_on.is_set():
+            return super().attempt(requests, seen)
+        found = super().attempt(requests[:-1], seen)
+        if len(requests) == 1:
+            self.goes_on.wait()
+        return [*found, self.error]
+
+
+def test_a_write_that_one_of_several_servers_has_made_is_made_by_the_silent_one_as_well() -> None:
+    transport = Silent(2)
+    v = variable(np.zeros(2), 2, transport=transport)
+    transport.operation = "apply"
+    with pytest.raises(ServerSilentError, match="It may have been written"):
+        v.assign_add([1.0, 1.0])
+    assert v.read().tolist() == [1, 0]
+    transport.goes_on.set()
+    wait_until(lambda: v.read().tolist() == [1, 1], "the other server has made it too")
+
+
+def test_a_write_that_a_silent_server_did_not_take_is_made_nowhere() -> None:
+    transport = Silent(2)
+    v = variable(np.zeros(2), 2, transport=transport)
+    transport.operation = "hold"
+    with pytest.raises(ServerSilentError):
+        v.assign_add([1.0, 1.0])
+    transport.goes_on.set()
+    v.assign_add([1.0, 1.0])
+    assert v.read().tolist() == [1, 1]
+
+
+def test_a_write_that_a_copy_has_missed_is_told_as_lost_in_part() -> None:
+    transport = Silent(2)
+    v = variable(np.zeros(2), 2, transport=transport)
+    transport.operation, transport.error = "apply", errors.CancelledError("it was given up")
+    with pytest.raises(errors.ServerLostError, match="It may have been written"):
+        v.assign_add([1.0, 1.0])

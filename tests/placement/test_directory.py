@@ -9,10 +9,11 @@ import pytest
 
 from psnb.errors import ServerLostError
 from psnb.placement import Directory, Layout, LayoutBook, Place, ServerAddress
+from psnb.placement import book as book_module
 
 A, B = ServerAddress("tcp://a", "a"), ServerAddress("tcp://b", "b")
-FIRST = Layout("s", 1, 1, (Place(A, B), Place(B)))
-SECOND = FIRST.with_places([Place(B), Place(None)])
+FIRST = Layout("s", 1, 1, 10.0, (Place(A, (B,)), Place(B, filling=A), Place(A, (B,), heir=B)))
+SECOND = FIRST.with_places([Place(B, leaving=(A,), term=3), Place(None), Place(B, version=9)])
 
 
 def test_a_layout_goes_through_the_scheduler_as_it_is() -> None:
@@ -22,7 +23,7 @@ def test_a_layout_goes_through_the_scheduler_as_it_is() -> None:
         book.publish("me", "s", layout.packed())
         assert asyncio.run(directory.refresh("s")) == layout
         assert directory.known("s") == layout
-    assert SECOND.servers == (B,)
+    assert SECOND.servers == (B, A)
     assert SECOND.version == 2
 
 
@@ -41,14 +42,33 @@ def test_an_older_layout_does_not_take_the_place_of_a_newer_one() -> None:
     assert directory.known("s") == SECOND
 
 
-def test_layouts_go_with_their_strategy_and_with_their_client() -> None:
+def test_a_layout_goes_with_its_strategy() -> None:
     book = LayoutBook()
-    for strategy, owner in (("s", "me"), ("t", "me"), ("u", "you")):
-        book.publish(owner, strategy, [strategy, 1, 0, []])
+    book.publish("me", "s", FIRST.packed())
+    book.publish("me", "t", FIRST.packed())
+    assert book.addresses() == {A.address, B.address}
     book.publish("me", "s", None)
-    assert [book.layout(each) is None for each in "stu"] == [True, False, False]
-    book.remove_client(None, "me")  # type: ignore[arg-type]
-    assert [book.layout(each) is None for each in "stu"] == [True, True, False]
+    assert [book.layout(each) is None for each in "st"] == [True, False]
+
+
+def test_a_layout_whose_client_has_gone_stays_until_its_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(book_module, "LIFETIME", 0.05)
+
+    async def gone() -> None:
+        book = LayoutBook()
+        for strategy, owner in (("s", "me"), ("t", "me"), ("u", "you")):
+            book.publish(owner, strategy, FIRST.packed())
+        book.remove_client(None, "me")  # type: ignore[arg-type]
+        assert book.layout("s") is not None
+        book.publish("me", "t", FIRST.packed())  # it has come back
+        assert len(book._leaving) == 1
+        while book.layout("s") is not None:
+            await asyncio.sleep(0.01)
+        assert [book.layout(each) is None for each in "tu"] == [False, False]
+
+    asyncio.run(gone())
 
 
 def test_a_closed_strategy_is_an_error_that_says_so() -> None:

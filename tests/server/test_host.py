@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psnb.errors import InternalError
-from psnb.server import SGD, Adam, Constant, CountFilter, CtrAccessor
+from psnb.errors import ConfigurationError, InternalError
+from psnb.placement import CopyState, Holding, Place, Role, ServerAddress
+from psnb.server import (
+    APART,
+    SGD,
+    Adam,
+    Commit,
+    Constant,
+    CountFilter,
+    CtrAccessor,
+    Opening,
+    Part,
+    transfer,
+)
 from psnb.server.copy import ITSELF, Exchange
 from psnb.server.host import Host, Operation
 from psnb.server.reply import Answer, Reply
 from psnb.server.shard import Shard
 
+FILLING, FILLED = CopyState.FILLING, CopyState.FILLED
 ONES = np.ones(2, np.float32)
 SPARSE: dict[str, Any] = {
     "name": "e",
@@ -36,11 +49,14 @@ SPARSE: dict[str, Any] = {
 }
 
 
+A, B = ServerAddress("a", "a"), ServerAddress("b", "b")
+
+
 class Wire:
     """A connection to a host: what is sent arrives when the test says so."""
 
-    def __init__(self, to: Host, broken: Callable[[Sequence[Any], OSError], None]) -> None:
-        self._to, self.broken = to, broken
+    def __init__(self, to: Host, opening: Opening) -> None:
+        self._to, self.opening = to, opening
         self.waiting: deque[tuple[Exchange, bytes]] = deque()
         self.closed = False
 
@@ -61,26 +77,27 @@ class Wire:
         self._to.run(operations, Reply(send), nowhere)
 
 
-async def nowhere(*_: Any) -> Any:
-    raise ConnectionRefusedError("nobody is there")
+def nowhere(address: str, opening: Opening) -> None:
+    opening.broken(ConnectionRefusedError("nobody is there"))
 
 
 class Pair:
     """Two hosts, the first of which holds shard 0, and the wires between them."""
 
     def __init__(self) -> None:
-        self.hosts = {name: Host(name) for name in "ab"}
+        self.hosts = {name: Host(name, name) for name in "ab"}
         self.wires: list[Wire] = []
-        self.manage("a", "host", shards=[0])
+        self.place = Place(A)
+        self.manage("a", "host", places={0: self.place}, fences=[])
         for name in "vw":
             more = {"values": np.zeros(2, np.float32), "optimizer": SGD(1.0)}
             self.do("create_dense", name=name, **more)
         self.do("create_sparse", **SPARSE)
         self.commits = 0
 
-    async def connect(self, address: str, broken: Any) -> Wire:
-        self.wires.append(Wire(self.hosts[address], broken))
-        return self.wires[-1]
+    def connect(self, address: str, opening: Opening) -> None:
+        self.wires.append(Wire(self.hosts[address], opening))
+        opening.opened(self.wires[-1])
 
     def send(self, host: str, *operations: Operation) -> list[Answer]:
         """Run a message's operations; the list gets their answers when they are sent."""
@@ -97,36 +114,59 @@ class Pair:
         answers = self.send(host, (ITSELF, "", operation, arguments))
         return result(answers) if answers else answers
 
+    def tell(self, *hosts: str, **changes: Any) -> None:
+        """Let hosts hear of the next place of the shard."""
+        self.place = self.place.next(**changes)
+        for host in hosts:
+            self.beat(host, self.place)
+
+    def beat(self, host: str, place: Place) -> dict[int, Holding]:
+        mine = {0: place} if host in {server.key for server in place.servers} else {}
+        found: dict[int, Holding] = self.manage(host, "beat", places=mine, versions=[place.version])
+        return found
+
     def do(self, operation: str, host: str = "a", **arguments: Any) -> Any:
         return result(self.send(host, (0, "", operation, arguments)))
 
-    def commit(self, *writes: tuple[str, str, dict[str, Any]], number: int = -1) -> list[Answer]:
+    def commit(
+        self, *writes: tuple[str, str, dict[str, Any]], number: int = -1, host: str = "a"
+    ) -> list[Answer]:
         if number < 0:
             number, self.commits = self.commits, self.commits + 1
-        arguments = {"writer": "w", "number": number, "settled_below": 0, "writes": writes}
-        return self.send("a", (0, "", "commit", arguments))
+        arguments = {"commit": Commit("w", number), "parts": {0: Part(writes)}}
+        return self.send(host, (0, "", "commit", arguments))
 
     def shard(self, host: str) -> Shard:
         return self.hosts[host]._held[0].shard
 
-    def copied(self) -> str:
-        """Return how far the copy is."""
-        return self.manage("a", "describe")[0][1]["b"]
+    def holding(self, host: str) -> Holding:
+        return self.hosts[host]._held[0].holding()
 
-    async def flow(self) -> None:
+    def copied(self) -> CopyState:
+        """Return how far the copy is."""
+        return self.holding("a").copies["b"]
+
+    def read(self, host: str) -> list[float]:
+        """Return what the variable has, whatever the host is for the shard."""
+        values: list[float] = self.shard(host).call("v", "read", {}).tolist()
+        return values
+
+    def flow(self) -> None:
         """Let everything arrive."""
-        await asyncio.sleep(0)
         while any(wire.waiting for wire in self.wires):
             for wire in self.wires:
                 if wire.waiting:
                     wire.deliver()
-            for _ in range(3):
-                await asyncio.sleep(0)
 
-    async def fill(self) -> None:
-        self.manage("a", "copy", index=0, address="b", key="b")
-        await self.flow()
-        assert self.copied() == "filled"
+    def fill(self) -> None:
+        self.tell("a", filling=B)
+        self.flow()
+        assert self.copied() is FILLED
+        self.tell("a", "b", copies=(B,), filling=None)
+
+    def promote(self) -> None:
+        """Let the copy hear that it is the primary, and nobody else."""
+        self.tell("b", primary=B, copies=())
 
 
 def result(answers: list[Answer]) -> Any:
@@ -143,13 +183,19 @@ def same(one: Shard, other: Shard) -> bool:
 
 def held(shard: Shard) -> Any:
     """Return what a shard holds, rows in the order of their ids, as plain objects."""
-    tables = [(name, plain(shard.content(name))) for name in sorted(shard.tables())]
+    tables = []
+    for name in sorted(shard.tables()):
+        state = {**shard.table(name).state(), "skipped": shard.table(name).skipped()}
+        tables.append((name, plain(*shard.creation(name), state)))
     writers = shard.log()._writers.items()
-    return tables, sorted((name, each.low, sorted(each.applied)) for name, each in writers)
+    log = [
+        (name, each.low, sorted((n, e.state, e.commit.attempt) for n, e in each.entries.items()))
+        for name, each in sorted(writers)
+    ]
+    return tables, log, shard.version
 
 
-def plain(content: Any) -> Any:
-    operation, arguments, contained = content
+def plain(operation: str, arguments: Any, contained: Any) -> Any:
     arrays = {key: np.asarray(value) for key, value in contained.items()}
     for ids in ("ids", "waiting.ids"):
         if ids in arrays:
@@ -174,188 +220,357 @@ def push_rows(*ids: int) -> tuple[str, str, dict[str, Any]]:
 
 
 def test_a_copy_holds_what_the_shard_holds() -> None:
-    async def run() -> None:
-        pair = Pair()
-        for _ in range(3):
-            pair.commit(push(), push_rows(1, 2, 3))
-        await pair.fill()
-        assert same(pair.shard("a"), pair.shard("b"))
-
-    asyncio.run(run())
+    pair = Pair()
+    for _ in range(3):
+        pair.commit(push(), push_rows(1, 2, 3))
+    pair.fill()
+    assert same(pair.shard("a"), pair.shard("b"))
 
 
 def test_a_change_is_answered_when_the_copy_has_it() -> None:
-    async def run() -> None:
-        pair = Pair()
-        await pair.fill()
-        answers = pair.commit(push())
-        assert answers == []
-        pair.wires[0].deliver()
-        assert answers == [("OK", None)]
-        assert same(pair.shard("a"), pair.shard("b"))
+    pair = Pair()
+    pair.fill()
+    answers = pair.commit(push())
+    assert answers == []
+    pair.wires[0].deliver()
+    assert answers == [("OK", None)]
+    assert same(pair.shard("a"), pair.shard("b"))
 
-    asyncio.run(run())
+
+def test_a_step_of_a_commit_is_a_change_as_well() -> None:
+    pair = Pair()
+    pair.fill()
+    commit = Commit("w", 0)
+    for step, more in (("hold", {"part": Part([push()])}), ("apply", {}), ("give_up", {})):
+        answers = pair.send("a", (0, "", step, {"commit": commit, **more}))
+        assert answers == []
+        pair.flow()
+        assert answers == [("OK", None)]
+    fenced = pair.send("a", (0, "", "fence", {"attempts": {"w": {1: 1}}}))
+    assert fenced == []
+    pair.flow()
+    assert fenced == [("OK", [])]
+    assert same(pair.shard("a"), pair.shard("b"))
 
 
 def test_reads_wait_for_no_copy() -> None:
-    async def run() -> None:
-        pair = Pair()
-        await pair.fill()
-        pair.commit(push())
-        (answer,) = pair.send("a", (0, "v", "read", {}))
-        assert answer[1].tolist() == [1, 1]
-
-    asyncio.run(run())
+    pair = Pair()
+    pair.fill()
+    pair.commit(push())
+    (answer,) = pair.send("a", (0, "v", "read", {}))
+    assert answer[1].tolist() == [1, 1]
 
 
 def test_what_waits_for_a_copy_is_answered_as_it_was() -> None:
-    async def run() -> None:
-        pair = Pair()
-        await pair.fill()
-        change = {"writer": "w", "number": 100, "settled_below": 0, "writes": [push()]}
-        both = pair.send("a", (0, "", "commit", change), (0, "v", "read", {}))
-        pair.commit(push())
-        await pair.flow()
-        assert both[1][1].tolist() == [1, 1]
-
-    asyncio.run(run())
+    pair = Pair()
+    pair.fill()
+    change = {"commit": Commit("w", 100), "parts": {0: Part([push()])}}
+    both = pair.send("a", (0, "", "commit", change), (0, "v", "read", {}))
+    pair.commit(push())
+    pair.flow()
+    assert both[1][1].tolist() == [1, 1]
 
 
 def test_a_copy_that_is_being_filled_keeps_nobody_waiting() -> None:
-    async def run() -> None:
-        pair = Pair()
-        pair.manage("a", "copy", index=0, address="b", key="b")
-        await asyncio.sleep(0)
-        pair.wires[0].deliver()
-        assert pair.commit(push()) == [("OK", None)]
-        assert pair.copied() == "filling"
-        await pair.flow()
-        assert pair.copied() == "filled"
-        assert same(pair.shard("a"), pair.shard("b"))
-
-    asyncio.run(run())
+    pair = Pair()
+    pair.tell("a", filling=B)
+    pair.wires[0].deliver()
+    assert pair.commit(push()) == [("OK", None)]
+    assert pair.copied() is FILLING
+    pair.flow()
+    assert pair.copied() is FILLED
+    assert same(pair.shard("a"), pair.shard("b"))
 
 
-def test_a_copy_answers_nobody_until_it_is_promoted() -> None:
-    async def run() -> None:
-        pair = Pair()
-        await pair.fill()
-        pair.commit(push())
-        await pair.flow()
-        assert pair.send("b", (0, "v", "read", {})) == [("moved",)]
-        pair.manage("b", "promote", shards=[0])
-        assert pair.send("b", (0, "v", "read", {}))[0][1].tolist() == [1, 1]
+def test_a_copy_that_has_everything_is_waited_for_before_anybody_has_heard_so() -> None:
+    pair = Pair()
+    pair.tell("a", filling=B)
+    pair.flow()
+    answers = pair.commit(push())
+    assert answers == []
+    pair.flow()
+    assert answers == [("OK", None)]
 
-    asyncio.run(run())
+
+def test_a_copy_answers_nobody_until_it_is_the_primary() -> None:
+    pair = Pair()
+    pair.fill()
+    pair.commit(push())
+    pair.flow()
+    assert pair.send("b", (0, "v", "read", {})) == [("moved",)]
+    pair.promote()
+    assert pair.send("b", (0, "v", "read", {}))[0][1].tolist() == [1, 1]
 
 
 def test_a_commit_that_the_dead_primary_answered_is_not_applied_again_by_its_copy() -> None:
-    async def run() -> None:
-        pair = Pair()
-        pair.commit(push(), number=5)  # before there is a copy
-        await pair.fill()
-        pair.commit(push(), number=6)
-        await pair.flow()
-        pair.manage("b", "promote", shards=[0])
-        for number in (5, 6, 7):
-            arguments = {"writer": "w", "number": number, "settled_below": 0, "writes": [push()]}
-            pair.do("commit", host="b", **arguments)
-        assert pair.send("b", (0, "v", "read", {}))[0][1].tolist() == [3, 3]
+    pair = Pair()
+    pair.commit(push(), number=5)  # before there is a copy
+    pair.fill()
+    pair.commit(push(), number=6)
+    pair.flow()
+    pair.promote()
+    for number in (5, 6, 7):
+        pair.commit(push(), number=number, host="b")
+    assert pair.read("b") == [3, 3]
 
-    asyncio.run(run())
+
+def test_what_the_dead_primary_held_its_copy_holds() -> None:
+    pair = Pair()
+    commit = Commit("w", 0)
+    pair.send("a", (0, "", "hold", {"commit": commit, "part": Part([push()])}))
+    pair.fill()
+    pair.promote()
+    pair.send("b", (0, "", "apply", {"commit": commit}))
+    assert pair.read("b") == [1, 1]
 
 
 def test_a_primary_that_was_given_up_by_mistake_acknowledges_nothing_any_more() -> None:
-    async def run() -> None:
-        pair = Pair()
-        await pair.fill()
-        pair.manage("b", "promote", shards=[0])
-        answers = pair.commit(push())
-        await pair.flow()
-        assert answers == [("moved",)]
-        assert pair.send("a", (0, "v", "read", {})) == [("moved",)]
-        assert pair.send("b", (0, "v", "read", {}))[0][1].tolist() == [0, 0]
+    pair = Pair()
+    pair.fill()
+    pair.promote()
+    answers = pair.commit(push())
+    pair.flow()
+    assert answers == [("moved",)]
+    assert pair.holding("a").role is Role.RETIRED
+    assert pair.send("a", (0, "v", "read", {})) == [("moved",)]
+    assert pair.read("b") == [0, 0]
 
-    asyncio.run(run())
+
+def test_nor_when_it_hears_of_it() -> None:
+    pair = Pair()
+    pair.fill()
+    answers = pair.commit(push())
+    pair.tell("b", "a", primary=B, copies=(), leaving=(A,))
+    assert answers == [("moved",)]
+    assert pair.send("a", (0, "v", "read", {})) == [("moved",)]
 
 
 def test_what_waits_for_a_broken_copy_is_answered_when_it_is_let_go() -> None:
-    async def run() -> None:
-        pair = Pair()
-        await pair.fill()
-        answers = pair.commit(push())
-        pair.wires[0].broken([], ConnectionResetError("gone"))
-        later = pair.commit(push())
-        assert answers == later == []
-        assert pair.copied() == "broken"
-        pair.manage("a", "let_go", index=0, key="b")
-        assert answers == later == [("OK", None)]
-        assert pair.wires[0].closed
-
-    asyncio.run(run())
-
-
-def test_a_server_that_is_not_there_makes_a_broken_copy() -> None:
-    async def run() -> None:
-        pair = Pair()
-        pair.connect = nowhere  # type: ignore[method-assign]
-        pair.manage("a", "copy", index=0, address="b", key="b")
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert pair.copied() == "broken"
-        assert pair.commit(push()) == [("OK", None)]
-
-    asyncio.run(run())
-
-
-def test_a_retired_primary_hands_over_everything_and_can_come_back() -> None:
-    async def run() -> None:
-        pair = Pair()
-        await pair.fill()
-        answers = pair.commit(push())
-        retired = pair.send("a", (ITSELF, "", "retire", {"index": 0, "key": "b"}))
-        assert pair.commit(push()) == [("moved",)]
-        assert retired == []
-        await pair.flow()
-        assert answers == retired == [("OK", None)]
-        assert same(pair.shard("a"), pair.shard("b"))
-        pair.manage("a", "promote", shards=[0])
-        answers = pair.commit(push())
-        await pair.flow()
-        assert answers == [("OK", None)]
-
-    asyncio.run(run())
-
-
-def test_a_primary_does_not_retire_without_a_complete_copy() -> None:
     pair = Pair()
-    with pytest.raises(InternalError, match="no complete copy"):
-        pair.manage("a", "retire", index=0, key="b")
+    pair.fill()
+    answers = pair.commit(push())
+    pair.wires[0].opening.broken(ConnectionResetError("gone"))
+    later = pair.commit(push())
+    assert answers == later == []
+    assert pair.copied() is CopyState.BROKEN
+    pair.tell("a", copies=(), leaving=(B,))
+    assert answers == later == [("OK", None)]
+    assert pair.wires[0].closed
+
+
+def test_a_server_that_is_not_there_makes_a_broken_copy_for_which_nobody_waits() -> None:
+    pair = Pair()
+    pair.connect = nowhere  # type: ignore[method-assign]
+    pair.tell("a", filling=B)
+    assert pair.copied() is CopyState.BROKEN
     assert pair.commit(push()) == [("OK", None)]
+
+
+def test_a_copy_that_broke_while_it_was_filled_is_filled_anew() -> None:
+    pair = Pair()
+    pair.tell("a", filling=B)
+    pair.wires[0].opening.broken(ConnectionResetError("gone"))
+    pair.commit(push())
+    pair.tell("a", filling=None)
+    pair.tell("a", filling=B)
+    pair.flow()
+    assert pair.copied() is FILLED
+    assert same(pair.shard("a"), pair.shard("b"))
+
+
+def test_so_it_is_if_the_primary_has_not_heard_in_between_that_it_is_given_up() -> None:
+    pair = Pair()
+    pair.tell("a", filling=B)
+    pair.wires[0].opening.broken(ConnectionResetError("gone"))
+    pair.tell(filling=None)
+    pair.tell("a", filling=B)
+    pair.flow()
+    assert pair.copied() is FILLED
+
+
+def test_a_shard_is_handed_over_with_everything_and_the_old_primary_goes_on_as_a_copy() -> None:
+    pair = Pair()
+    pair.fill()
+    answers = pair.commit(push())
+    pair.tell("a", heir=B)
+    assert pair.commit(push()) == [("moved",)]
+    assert (pair.holding("a").role, pair.holding("a").idle) == (Role.RETIRED, False)
+    pair.flow()
+    assert answers == [("OK", None)]
+    assert pair.holding("a").idle
+    pair.tell("b", primary=B, copies=(A,), heir=None)
+    answers = pair.commit(push(), number=50, host="b")
+    assert answers == []  # it is on both, as before
+    pair.flow()
+    assert answers == [("OK", None)]
+    assert pair.holding("a").role is Role.COPY
+    assert pair.read("a") == pair.read("b") == [2, 2]
+
+
+def test_a_primary_that_keeps_its_shard_after_all_goes_on() -> None:
+    pair = Pair()
+    pair.fill()
+    pair.tell("a", heir=B)
+    pair.tell("a", heir=None)
+    answers = pair.commit(push())
+    pair.flow()
+    assert answers == [("OK", None)]
+
+
+def test_an_old_place_that_comes_late_changes_nothing() -> None:
+    pair = Pair()
+    pair.fill()
+    before = pair.place
+    pair.tell("a", heir=B)
+    pair.beat("a", before)
+    assert pair.holding("a").role is Role.RETIRED
+
+
+def test_only_one_that_holds_the_very_same_is_taken_for_a_copy_without_being_filled() -> None:
+    pair = Pair()
+    pair.fill()
+    pair.tell("b", primary=B, copies=(A,), heir=None)  # it did not wait for the last change
+    pair.commit(push(), number=9)  # of which nothing is on the way yet
+    pair.hosts["a"]._held[0].copies.clear()
+    pair.flow()
+    assert pair.holding("b").copies["a"] is CopyState.BROKEN
+
+
+def test_changes_that_come_out_of_turn_break_a_copy() -> None:
+    pair = Pair()
+    pair.fill()
+    pair.commit(push())
+    pair.commit(push("w"))
+    pair.wires[0].waiting.popleft()  # as no connection does
+    pair.flow()
+    assert pair.copied() is CopyState.BROKEN
+    assert pair.read("b") == [0, 0]
 
 
 def test_a_shard_that_is_not_here_is_elsewhere() -> None:
     pair = Pair()
     assert pair.send("b", (0, "v", "read", {})) == [("moved",)]
-    pair.manage("a", "drop", shards=[0])
+    pair.tell("a", primary=B)
     assert pair.send("a", (0, "v", "read", {})) == [("moved",)]
-    assert pair.manage("a", "describe") == {}
+    assert pair.beat("a", pair.place) == {}  # and so it was dropped
+
+
+def test_a_shard_that_a_newer_place_has_brought_is_not_dropped_for_an_older_one() -> None:
+    pair = Pair()
+    place = Place(B, version=7)
+    pair.manage("b", "host", places={0: place}, fences=[])
+    assert set(pair.beat("b", Place(A, version=6))) == {0}
+    assert set(pair.beat("b", Place(A, version=7))) == set()
+
+
+def test_a_change_that_failed_half_way_through_a_bug_breaks_the_copies() -> None:
+    pair = Pair()
+    pair.fill()
+    wrong = {"piece": {"ids": np.array([5], np.uint64)}}  # and nothing else of the row
+    with pytest.raises(InternalError):
+        result(pair.send("a", (0, "e", "put", wrong)))
+    assert pair.copied() is CopyState.BROKEN
+
+
+def test_a_change_that_is_refused_does_not() -> None:
+    pair = Pair()
+    pair.fill()
+    with pytest.raises(ConfigurationError):
+        result(pair.send("a", (0, "gone", "push", {})))
+    assert pair.copied() is FILLED
 
 
 def test_unknown_operations_are_refused() -> None:
     pair = Pair()
     with pytest.raises(InternalError, match="no operation 'explode'"):
         pair.manage("a", "explode")
-    with pytest.raises(InternalError, match="is not the primary of shard 3"):
-        pair.manage("a", "let_go", index=3, key="b")
 
 
+class Two:
+    """A host with two shards."""
+
+    def __init__(self) -> None:
+        self.pair = Pair()
+        self.pair.manage("a", "host", places={1: Place(A)}, fences=[])
+        values = {"values": np.zeros(2, np.float32), "optimizer": SGD(1.0)}
+        self.pair.send("a", (1, "", "create_dense", {"name": "v", **values}))
+
+    def commit(self, *writes: Any, number: int = 0) -> Any:
+        parts = {0: Part([push()]), 1: Part(writes or [push()])}
+        return result(
+            self.pair.send("a", (0, "", "commit", {"commit": Commit("w", number), "parts": parts}))
+        )
+
+    def values(self) -> list[float]:
+        reads = self.pair.send("a", (0, "v", "read", {}), (1, "v", "read", {}))
+        return [float(values[0]) for _, values in reads]
+
+
+def test_a_commit_to_several_shards_here_is_made_at_once_and_once() -> None:
+    two = Two()
+    for _ in range(2):
+        assert two.commit() is None
+    assert two.values() == [1, 1]
+
+
+def test_it_is_made_nowhere_if_it_cannot_be_made_everywhere() -> None:
+    two = Two()
+    with pytest.raises(ConfigurationError, match="'gone'"):
+        two.commit(("gone", "push", {}))
+    assert two.values() == [0, 0]
+
+
+def test_it_must_be_made_in_two_steps_if_a_shard_is_elsewhere_or_has_copies() -> None:
+    two = Two()
+    two.pair.manage("a", "beat", places={0: Place(A, filling=B, version=2)}, versions=[2, 0])
+    assert two.commit() == APART
+    two = Two()
+    two.pair.manage("a", "beat", places={1: Place(A)}, versions=[9, 1])
+    assert two.pair.send("a", (0, "v", "read", {})) == [("moved",)]
+    parts = {1: Part([push()]), 0: Part([push()])}
+    answers = two.pair.send("a", (1, "", "commit", {"commit": Commit("w", 0), "parts": parts}))
+    assert answers == [("OK", APART)]
+
+
+def test_a_snapshot_is_read_in_pieces_and_ends_when_it_is_forgotten() -> None:
+    pair = Pair()
+    pair.commit(push_rows(1, 2, 3))
+    pair.commit(push_rows(1, 2, 3))
+    header = result(pair.send("a", (0, "e", "snapshot", {})))
+    assert header["rows"] == 3
+    name = {"snapshot": header["snapshot"]}
+    piece = {**name, "start": 0, "stop": 2}
+    assert result(pair.send("a", (0, "e", "piece", piece)))["ids"].tolist() == [1, 2]
+    for _ in range(2):
+        pair.hosts["a"].tick()
+    assert result(pair.send("a", (0, "e", "piece", {**name, "start": 2, "stop": 3}))) is None
+    assert not pair.shard("a").table("e").watchers
+    pair.send("a", (0, "e", "release", name))
+
+
+EMPTY_ROW = {
+    **{
+        name: np.full((1, 2), 7, np.float32)
+        for name in ("values", "slot.first_moment", "slot.second_moment")
+    },
+    **{name: np.full(1, 3, np.float32) for name in ("show", "click", "unseen_days")},
+}
+TAIL = {
+    "step": np.array([5]),
+    "waiting.ids": np.array([77], np.uint64),
+    "waiting.sightings": np.array([1], np.uint32),
+}
 IDS = st.lists(st.integers(0, 9), min_size=1, max_size=5, unique=True)
 STEP = st.one_of(
     st.tuples(st.just("push"), st.sampled_from("vw")),
     st.tuples(st.just("rows"), IDS),
     st.tuples(st.just("both"), IDS),
     st.tuples(st.just("lookup"), IDS),
+    st.tuples(st.just("hold"), IDS),
+    st.tuples(st.just("apply"), IDS),
+    st.tuples(st.just("use"), IDS),
+    st.tuples(st.just("load"), IDS),
+    st.tuples(st.just("anew"), st.none()),
     st.tuples(st.just("day"), st.none()),
     st.tuples(st.just("shrink"), st.none()),
     st.tuples(st.just("tune"), st.floats(0.01, 1)),
@@ -371,22 +586,33 @@ STEP = st.one_of(
 def test_whatever_happens_while_a_copy_is_filled_it_ends_the_same(
     before: list[tuple[str, Any]], meanwhile: list[tuple[str, Any]]
 ) -> None:
-    async def run() -> None:
-        pair = Pair()
-        for step in before:
-            await take(pair, *step)
-        pair.manage("a", "copy", index=0, address="b", key="b")
+    pair = Pair()
+    for step in before:
+        take(pair, *step)
+    with small_pieces():
+        pair.tell("a", filling=B)
         for step in meanwhile:
-            await take(pair, *step)
-            await asyncio.sleep(0)
-        await pair.flow()
-        assert pair.copied() == "filled"
-        assert same(pair.shard("a"), pair.shard("b"))
+            take(pair, *step)
+        pair.flow()
+    assert pair.copied() is FILLED
+    assert same(pair.shard("a"), pair.shard("b"))
+    for step in (*before, *meanwhile):
+        take(pair, *step)
+    pair.flow()
+    assert same(pair.shard("a"), pair.shard("b"))
 
-    asyncio.run(run())
+
+@contextmanager
+def small_pieces() -> Iterator[None]:
+    """Send a row or two at a time, and nothing at last that was not sent before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transfer, "PIECE", 80)
+        patch.setattr(transfer, "LAST", 40)
+        patch.setattr(transfer, "_WINDOW", 3)
+        yield
 
 
-async def take(pair: Pair, what: str, value: Any) -> None:
+def take(pair: Pair, what: str, value: Any) -> None:
     """Do one thing to the pair's shard."""
     tables = pair.shard("a").tables()
     match what:
@@ -396,13 +622,28 @@ async def take(pair: Pair, what: str, value: Any) -> None:
             pair.commit(push_rows(*value))
         case "both":
             pair.commit(push(), push_rows(*value))
+        case "hold":
+            part = Part([push(), push_rows(*value)])
+            pair.send("a", (0, "", "hold", {"commit": Commit("h", value[0]), "part": part}))
+        case "apply":
+            pair.send("a", (0, "", "apply", {"commit": Commit("h", value[0])}))
         case "lookup":
             pair.send("a", (0, "e", "lookup", {"ids": np.array(value, np.uint64)}))
         case "day":
             pair.commit(("e", "end_day", {}))
+        case "use":
+            use = {"shows": np.ones(len(value), np.float32), "clicks": np.ones(len(value), "f4")}
+            pair.commit(("e", "record", {"ids": np.array(value, np.uint64), **use}))
         case "shrink":
             arguments = {"threshold": 0.5, "days": 1.0, "forget_waiting": False}
             pair.send("a", (0, "e", "shrink", arguments))
+        case "load":
+            pair.send("a", (0, "e", "clear", {}))
+            rows = {"ids": np.array(value, np.uint64), **EMPTY_ROW}
+            piece = {key: np.repeat(a, len(value) if a.size else 1, 0) for key, a in rows.items()}
+            piece["ids"] = rows["ids"]
+            pair.send("a", (0, "e", "put", {"piece": piece}))
+            pair.send("a", (0, "e", "finish", {"tail": TAIL}))
         case "tune":
             pair.send("a", (0, "v", "tune", {"hyperparameters": {"learning_rate": value}}))
         case "again":
@@ -412,9 +653,11 @@ async def take(pair: Pair, what: str, value: Any) -> None:
         case "create" if value not in tables:
             arguments = {"name": value, "values": 3 * ONES, "optimizer": None}
             pair.send("a", (0, "", "create_dense", arguments))
+        case "anew":
+            pair.send("a", (0, "", "drop", {"name": "e"}))
+            pair.send("a", (0, "", "create_sparse", SPARSE))
         case "deliver":
             for _ in range(value):
                 for wire in pair.wires:
                     if wire.waiting:
                         wire.deliver()
-                await asyncio.sleep(0)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from psnb.errors import ConfigurationError, InternalError
-from psnb.server import SGD, Adagrad, Constant, Optimizer
+from psnb.server import SGD, Adagrad, Commit, Constant, Optimizer, Part
 from psnb.server.shard import Shard
+from psnb.server.transfer import Transfer
 
 SPARSE: dict[str, Any] = {
     "name": "e",
@@ -115,8 +116,8 @@ def pushed(
     if ids:
         rows = np.full((len(ids), 2), gradient, np.float32)
         writes.append(("e", "push", {"ids": np.array(ids, np.uint64), "gradients": rows}))
-    identity = {"writer": "a", "number": number, "settled_below": 0}
-    shard.call("", "commit", {**identity, "writes": writes, "seen": -1, "round_number": turn})
+    part = Part(writes, seen=-1, round_number=turn)
+    shard.call("", "commit", {"commit": Commit("a", number), "part": part})
 
 
 def end_round(shard: Shard, turn: int, closures: list[int], **norms: float) -> None:
@@ -153,17 +154,18 @@ def test_a_closure_counts_once_in_its_round_however_often_it_commits(shard: Shar
     assert value(shard) == 2
 
 
-def test_one_that_did_not_complete_in_its_round_may_in_a_later_one(shard: Shard) -> None:
+def test_what_is_held_of_a_round_counts_when_it_is_applied(shard: Shard) -> None:
     shard.call("", "create_dense", dense("count"))
     count: Any = ("count", "add", {"values": np.ones(3, np.float32)})
-    pushed(shard, 0, -2.0)
-    pushed(shard, 1, -100.0, more=[count])
+    push: Any = ("v", "push", {"gradient": np.full(3, -2.0, np.float32)})
+    commit = Commit("a", 0)
+    shard.call("", "hold", {"commit": commit, "part": Part([push, count], -1, 0)})
+    assert shard.call("count", "read", {}).tolist() == [0, 0, 0]
+    shard.call("", "apply", {"commit": commit})
+    assert shard.call("count", "read", {}).tolist() == [1, 1, 1]  # what is not pushed is done
+    assert value(shard) == 0
     end_round(shard, 0, [0])
     assert value(shard) == 2
-    pushed(shard, 1, -5.0, turn=1, more=[count])
-    end_round(shard, 1, [1])
-    assert value(shard) == 7
-    assert shard.call("count", "read", {}).tolist() == [1, 1, 1]  # what is not held was done
 
 
 def test_a_round_is_one_step_of_the_optimizer() -> None:
@@ -200,13 +202,14 @@ def test_a_copy_that_joins_in_the_middle_of_a_round_ends_it_likewise() -> None:
     shard.call("", "create_dense", dense("v", optimizer=SGD(1.0)))
     shard.call("", "create_sparse", {**SPARSE, "optimizer": SGD(1.0)})
     pushed(shard, 0, -2.0, ids=(1,))
-    copy.take_log(pickle.loads(pickle.dumps(shard.log())))
-    copy.install(shard.content("v"))
-    for each in (shard, copy):  # the embedding is on its way
+    transfer = Transfer(shard)
+    while steps := transfer.next():
+        copy.install(pickle.loads(pickle.dumps(steps)))
+    for steps in transfer.last():
+        copy.install(pickle.loads(pickle.dumps(steps)))
+    for each in (shard, copy):
         pushed(each, 1, -4.0, ids=(2,))
         end_round(each, 0, [0, 1])
-    copy.install(shard.content("e"))
-    for each in (shard, copy):
         pushed(each, 2, -1.0, turn=1, ids=(1, 2))
         end_round(each, 1, [2])
     ids = {"ids": np.array([1, 2, 3], np.uint64)}

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
+from psnb.answer import Answer
 from psnb.data.block import Block
 from psnb.data.context import Context
 from psnb.data.node import Node, NodeIterator, State
@@ -28,7 +28,7 @@ class _Job:
     before: State  # the reader's, before it
     begin: int  # the number of its first element
     count: int
-    future: Future[Block]
+    answer: Answer[Block]
     out: list[tuple[int, int]]  # which parts of it were returned, from its begin
 
     def missing(self) -> tuple[int, int]:
@@ -100,9 +100,9 @@ class ParallelMapIterator(NodeIterator):
             if failed is not None:
                 raise failed[0]
             return None
-        job = self._ready()
+        job = self._ready(self._workers)
         try:
-            block = job.future.result()
+            block = job.answer.result()
         except DatasetError:
             self._finish(job, 0, job.count)
             raise
@@ -123,7 +123,7 @@ class ParallelMapIterator(NodeIterator):
     def close(self) -> None:
         """End the threads and close the input."""
         for job in self._jobs:
-            job.future.cancel()
+            job.answer.cancel()
         if self._workers is not None:
             self._workers.close()
         self._reader.close()
@@ -147,9 +147,9 @@ class ParallelMapIterator(NodeIterator):
                 return
             begin = self._reader.position - block.count
             out = self._returned_before(begin, block.count)
-            job = _Job(before, begin, block.count, Future(), out)
+            job = _Job(before, begin, block.count, Answer(), out)
             if not job.done:
-                job.future = workers.submit(self._function, block, begin)
+                job.answer = workers.submit(self._function, block, begin)
                 self._jobs.append(job)
 
     def _returned_before(self, begin: int, count: int) -> list[tuple[int, int]]:
@@ -164,12 +164,12 @@ class ParallelMapIterator(NodeIterator):
                 break
         return found
 
-    def _ready(self) -> _Job:
+    def _ready(self, workers: Workers) -> _Job:
         if self._ordered:
             return self._jobs[0]
         waiting = [job for job in self._jobs if not job.done]
-        wait([job.future for job in waiting], return_when=FIRST_COMPLETED)
-        return next(job for job in waiting if job.future.done())
+        workers.wait_for_one([job.answer for job in waiting])
+        return next(job for job in waiting if job.answer.done())
 
     def _finish(self, job: _Job, start: int, stop: int) -> None:
         job.out.append((start, stop))

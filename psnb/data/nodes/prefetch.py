@@ -17,6 +17,8 @@ from psnb.data.block import BLOCK, Block
 from psnb.data.context import AUTOTUNE, Context
 from psnb.data.node import Node, NodeIterator, State
 from psnb.errors import DatasetError
+from psnb.interrupts import uninterrupted
+from psnb.locks import Condition
 
 JOIN_TIMEOUT = 5.0
 """Seconds that closing waits for the thread, which may be in a function of the user's."""
@@ -99,7 +101,7 @@ class _Channel:
         self._taken = 0  # only the reader changes it
         self._tuner = Autotuner(buffer_size)
         # To wait for the other, and to change what follows. Nothing is read while it is held.
-        self._changed = threading.Condition()
+        self._changed = Condition()
         self._full = False  # the thread waits
         self._eager = False  # the reader waits for whatever comes
         self._closed = False
@@ -219,6 +221,7 @@ class _PrefetchIterator(NodeIterator):
         elif self._thread is not threading.current_thread():
             self._thread.join(JOIN_TIMEOUT)
 
+    @uninterrupted
     def _start(self) -> None:
         self._thread = threading.Thread(
             target=_read,

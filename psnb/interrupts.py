@@ -1,0 +1,204 @@
+"""Holding interrupts off while the main thread is where none may strike. Pure.
+
+Python runs the handler of SIGINT (the stop button, Ctrl-C) between two instructions of the main
+thread, whichever they are, and as a rule the handler raises KeyboardInterrupt there: between taking
+a lock and the block that gives it back, or between two halves of an update. What other threads need
+would be theirs no more: an event loop that waits for a lost lock waits for ever.
+
+So psnb does such things in *sections* (`uninterrupted`). There a handler of ours stands in for the
+one that there was, whosever it is. It raises nothing, it only notes the interrupt. When the
+outermost section ends, the other one is put back and called, if an interrupt was noted: that is
+where it strikes. A section must be short, and may wait only by `sleep`, which an interrupt ends: it
+strikes there, as any call may raise, and the sections around it end as on any other exception.
+
+An interrupt that strikes at the end of a section that raises has that exception as its context.
+
+Threads: Python runs handlers on the main thread alone. All fields here are that thread's; for other
+threads a section is nothing, and `sleep` waits. Other signals than SIGINT are left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import sys
+import threading
+
+# What `signal` wraps in Python: so it is one call in C, and takes a tenth of the time.
+from _signal import getsignal, raise_signal  # type: ignore[import-not-found]
+from _signal import signal as set_handler
+from _thread import LockType, get_ident
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_LOOK_AGAIN = 1.0
+"""Seconds after which the main thread looks whether it was interrupted though nothing woke it.
+
+CPython may miss a signal by a hair: one that comes between the last look and the wait itself, or
+that another thread only pretends to have come (`_thread.interrupt_main`)."""
+
+_SIGINT = int(signal.SIGINT)
+_DEFAULT = int(signal.SIG_DFL)
+
+
+class Section:
+    """Holds interrupts off: ``with uninterrupted:`` or ``@uninterrupted``; sections may nest.
+
+    Attributes
+    ----------
+    main : int
+        The main thread.
+    locks : int
+        How many locks it holds that others wait for.
+    """
+
+    __slots__ = ("_depth", "_handler", "_noted", "_sleeps_on", "_struck", "locks", "main")
+
+    def __init__(self) -> None:
+        self.main = threading.main_thread().ident
+        self.locks = 0
+        self._depth = 0
+        # How many interrupts were noted, and how many of them have struck. Two numbers, as a flag
+        # could be set between being read and being cleared.
+        self._noted = self._struck = 0
+        self._sleeps_on: LockType | None = None  # what ends the sleep of this moment
+        self._handler: Any = None  # SIGINT's outside of sections
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Return a function that is a section."""
+
+        @functools.wraps(function)
+        def whole(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return function(*args, **kwargs)
+
+        return whole
+
+    def __enter__(self) -> None:
+        if get_ident() == self.main:
+            self.begin()
+
+    def __exit__(self, *exc_info: object) -> None:
+        if get_ident() == self.main:
+            self.end()
+
+    def begin(self) -> None:
+        """Begin a section; on the main thread."""
+        if self._depth:
+            self._depth += 1  # nothing strikes here
+            return
+        try:
+            # An interrupt may strike at any of these instructions until the handler is ours. It
+            # leaves all as it was; what this very call raises was pending before, and is raised
+            # before it changes anything. Counted first: from then on a finalizer that the garbage
+            # collector runs here, and that has sections of its own, is within this one.
+            self._depth = 1
+            self._struck = self._noted  # one may be left over: see `end`
+            # None: a handler that C code has set, which could not be put back. It raises nothing.
+            handler = getsignal(_SIGINT)
+            self._handler = None if handler is None else set_handler(_SIGINT, _note)
+        except BaseException:
+            self._depth = 0
+            raise
+
+    def end(self) -> None:
+        """End a section; that is where an interrupt strikes that was noted in the outermost."""
+        if self._depth > 1:
+            self._depth -= 1
+            return
+        # In locals: a finalizer that has sections of its own may run as soon as this one has ended.
+        handler, struck = self._handler, self._struck
+        self._depth = 0
+        # Nothing strikes before the handler is put back, and what is noted up to then is seen
+        # below. An interrupt that comes later finds all in order, and strikes at once: then it is
+        # the one that is raised, and what was noted is left over and forgotten.
+        if handler is not None:
+            set_handler(_SIGINT, handler)
+        if self._noted != struck:
+            _strike(handler)
+
+    def sleep(self, lock: LockType, timeout: float | None) -> None:
+        """Wait until somebody releases a lock, or not quite so long; in a section.
+
+        Parameters
+        ----------
+        lock : LockType
+            Acquired, by nobody in particular. It may be released more than once.
+        timeout : float or None
+            Seconds to wait at most.
+
+        Raises
+        ------
+        BaseException
+            What the handler of SIGINT raises, if there is an interrupt: KeyboardInterrupt.
+        """
+        limit = threading.TIMEOUT_MAX if timeout is None else min(timeout, threading.TIMEOUT_MAX)
+        if get_ident() != self.main:
+            lock.acquire(True, limit)
+            return
+        limit = min(limit, _LOOK_AGAIN)
+        if self.locks:
+            # A finalizer waits that was run in the middle of a block with a lock. What it raised
+            # would be lost, and the interrupt with it.
+            lock.acquire(True, limit)
+            return
+        self._sleeps_on = lock
+        try:
+            # In this order: one that is noted later releases the lock.
+            if self._noted == self._struck:
+                lock.acquire(True, limit)
+        finally:
+            self._sleeps_on = None
+        if self._noted != self._struck:
+            self._struck = self._noted
+            try:
+                _strike(self._handler)
+            finally:
+                # It may have set another one: "the next Ctrl-C shall end the process".
+                if self._handler is not None and getsignal(_SIGINT) is not _note:
+                    self._handler = set_handler(_SIGINT, _note)
+
+    def note(self) -> None:
+        """Note an interrupt, and end the sleep of this moment."""
+        self._noted += 1
+        if self._sleeps_on is not None:
+            wake(self._sleeps_on)
+
+
+uninterrupted = Section()
+"""Holds interrupts off the main thread. See the module's docstring."""
+
+
+def _begin_anew() -> None:
+    """End the sections of the parent in a forked process: its main thread is not there."""
+    handler, depth = uninterrupted._handler, uninterrupted._depth
+    uninterrupted.__init__()  # type: ignore[misc]  # as if it was new
+    if depth and handler is not None:
+        set_handler(_SIGINT, handler)
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
+def wake(lock: LockType) -> None:
+    """Release a lock that somebody sleeps on; of no effect if somebody else just did."""
+    with contextlib.suppress(RuntimeError):
+        lock.release()
+
+
+def _note(number: int, frame: object) -> None:
+    uninterrupted.note()
+
+
+def _strike(handler: Any) -> None:
+    """Do what the interrupt would have done without us."""
+    if callable(handler):
+        handler(_SIGINT, sys._getframe())
+    elif handler == _DEFAULT:
+        set_handler(_SIGINT, _DEFAULT)
+        raise_signal(_SIGINT)  # ends the process

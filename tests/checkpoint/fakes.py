@@ -1,0 +1,63 @@
+"""A coordinator without Dask, for tests of managers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+KEYS = frozenset(["values"])
+
+
+class Parameter:
+    """One of two shards, all of whose values are the same."""
+
+    optimizer = None
+
+    def __init__(self) -> None:
+        self.value = 0
+        self.when_saved: Callable[[], object] = lambda: None
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"kind": "fake"}
+
+    def state_keys(self) -> frozenset[str]:
+        return KEYS
+
+    def shard_states(self) -> list[dict[str, np.ndarray]]:
+        self.when_saved()
+        return [{"values": np.full(50, self.value)} for _ in range(2)]
+
+    def load_states(
+        self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
+    ) -> None:
+        assert len(states) == 2
+        (self.value,) = np.unique([state["values"] for state in states]).tolist()
+
+
+class Coordinator:
+    """Its own strategy: some parameters and what was noted."""
+
+    def __init__(self) -> None:
+        self.parameters = {name: Parameter() for name in "abc"}
+        self.noted: list[Path] = []
+
+    @property
+    def strategy(self) -> Coordinator:
+        return self
+
+    def note_checkpoint(self, path: Path) -> None:
+        self.noted.append(path)
+
+    def note_manager(self, manager: object) -> None:
+        pass
+
+    @property
+    def values(self) -> list[int]:
+        return [parameter.value for parameter in self.parameters.values()]
+
+    def assign(self, value: int) -> None:
+        for parameter in self.parameters.values():
+            parameter.value = value

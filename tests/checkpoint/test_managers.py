@@ -1,0 +1,109 @@
+"""Tests of several managers in one folder, without Dask."""
+
+from pathlib import Path
+
+import pytest
+
+import psnb
+from psnb.checkpoint import manager as module
+from psnb.checkpoint.checkpoint import Checkpoint
+from psnb.errors import CheckpointError, InternalError
+from tests.checkpoint.fakes import Coordinator
+from tests.checkpoint.saved import names
+
+
+@pytest.fixture
+def coordinator() -> Coordinator:
+    return Coordinator()
+
+
+@pytest.fixture
+def manager(coordinator: Coordinator, tmp_path: Path) -> psnb.CheckpointManager:
+    return psnb.CheckpointManager(coordinator, tmp_path, max_to_keep=1)
+
+
+def test_save_is_whole_though_another_manager_is_made_in_the_middle(
+    coordinator: Coordinator, manager: psnb.CheckpointManager, tmp_path: Path
+) -> None:
+    coordinator.assign(7)
+    coordinator.parameters["b"].when_saved = lambda: psnb.CheckpointManager(Coordinator(), tmp_path)
+    path = manager.save()
+    coordinator.assign(0)
+    manager.restore(path)
+    assert coordinator.values == [7, 7, 7]
+
+
+def test_what_save_returns_is_there_though_others_were_faster(
+    coordinator: Coordinator, manager: psnb.CheckpointManager, tmp_path: Path
+) -> None:
+    other = psnb.CheckpointManager(Coordinator(), tmp_path, max_to_keep=1)
+    coordinator.parameters["b"].when_saved = other.save
+    path = manager.save()
+    assert manager.latest_checkpoint == path
+    assert names(tmp_path) == [path.name]
+
+
+def test_checkpoint_is_not_removed_before_it_was_loaded(
+    coordinator: Coordinator, manager: psnb.CheckpointManager, tmp_path: Path
+) -> None:
+    coordinator.assign(1)
+    saved = Checkpoint(manager.save(), coordinator.parameters)
+    coordinator.assign(2)
+    second = manager.save()
+    saved.load()
+    assert coordinator.values == [1, 1, 1]
+    assert names(tmp_path) == [saved.path.name, second.name]
+    del saved
+    third = manager.save()
+    assert names(tmp_path) == [third.name]
+
+
+def test_newer_one_is_restored_if_the_latest_was_removed_meanwhile(
+    coordinator: Coordinator,
+    manager: psnb.CheckpointManager,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    manager.save({"save": 1})
+    others = [lambda: manager.save({"save": 2})]
+
+    def late(path: Path, parameters: dict[str, object]) -> Checkpoint:
+        while others:
+            others.pop()()
+        return Checkpoint(path, parameters)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "Checkpoint", late)
+    assert manager.restore() == {"save": 2}
+    assert coordinator.noted[-1] == tmp_path / "ckpt-000002"
+
+
+def test_latest_that_is_there_and_damaged_is_told(
+    coordinator: Coordinator, manager: psnb.CheckpointManager
+) -> None:
+    (manager.save() / "0001-00000.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"shard 0001-00000\.safetensors of 'b' is damaged"):
+        manager.restore()
+
+
+def test_chosen_one_that_was_removed_is_told_and_nothing_changed(
+    coordinator: Coordinator, manager: psnb.CheckpointManager
+) -> None:
+    coordinator.assign(1)
+    first = manager.save()
+    coordinator.assign(2)
+    manager.save()
+    with pytest.raises(CheckpointError, match="ckpt-000001' is no checkpoint, or was removed"):
+        manager.restore(first)
+    assert coordinator.values == [2, 2, 2]
+
+
+def test_failed_save_leaves_nothing_behind(
+    coordinator: Coordinator, manager: psnb.CheckpointManager, tmp_path: Path
+) -> None:
+    def fail() -> None:
+        raise InternalError("gone")
+
+    coordinator.parameters["b"].when_saved = fail
+    with pytest.raises(InternalError):
+        manager.save()
+    assert names(tmp_path) == []

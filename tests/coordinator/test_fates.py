@@ -1,0 +1,135 @@
+"""What is decided about commits, from what shards say of them. See `tests/model` for all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from psnb.coordinator.fates import ask_all, finding_out
+from psnb.errors import CancelledError, InternalError, ServerLostError, ServerSilentError
+from psnb.parameters import Request
+from psnb.placement import ShardId
+from psnb.server import Commit, Fact
+
+A, B, C, FOREIGN = (*(ShardId("s", number) for number in range(3)), ShardId("t", 0))
+LOST, SILENT = ServerLostError("gone"), ServerSilentError("silent")
+COMMIT = Commit("w", 7, shards=(A, B), closures=((7, b"result"),), coordinator="w")
+HELD, APPLIED = [Fact(COMMIT, applied=False)], [Fact(COMMIT, applied=True)]
+
+
+class Shards:
+    """Answers fences as it was told to, each time with the next answer; the last one stays."""
+
+    def __init__(self, **says: Any) -> None:
+        names = {"a": A, "b": B, "c": C, "foreign": FOREIGN}
+        self._says = {names[name]: list(answers) for name, answers in says.items()}
+        self.refuses: set[ShardId] = set()
+        self.deaf: list[ShardId] = []  # each time that one does not hear what was decided
+        self.concluded: list[tuple[str, ShardId]] = []
+        self.asked: list[ShardId] = []
+        self.held_up = 0
+
+    def attempt(self, requests: Sequence[Request]) -> list[Any]:
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: Request) -> Any:
+        shard = request.to
+        assert isinstance(shard, ShardId)
+        if request.operation == "fence":
+            self.asked.append(shard)
+            answers = self._says[shard]
+            return answers.pop(0) if len(answers) > 1 else answers[0]
+        assert request.arguments["decided"]
+        self.concluded.append((request.operation, shard))
+        if shard in self.deaf:
+            self.deaf.remove(shard)
+            return SILENT
+        return CancelledError("no") if shard in self.refuses else None
+
+    def found(self) -> bool:
+        """Find out what became of the commit, and return whether it is applied."""
+
+        def held_up(error: ServerSilentError) -> None:
+            self.held_up += 1
+
+        shards = [shard for shard in self._says if shard != FOREIGN]
+        found = ask_all(finding_out(shards, {"w": {7: 1}}), self.attempt, held_up)
+        assert found in ({}, {("w", 7): COMMIT})
+        return bool(found)
+
+
+def test_what_nobody_knows_of_is_not_applied() -> None:
+    shards = Shards(a=[[]], b=[[]])
+    assert not shards.found()
+    assert not shards.concluded
+
+
+def test_what_is_applied_somewhere_is_applied_by_all_that_hold_it() -> None:
+    shards = Shards(a=[APPLIED], b=[HELD], c=[[]])
+    assert shards.found()
+    assert shards.concluded == [("apply", B)]
+
+
+def test_what_all_hold_is_applied_by_all() -> None:
+    shards = Shards(a=[HELD], b=[HELD], c=[[]])
+    assert shards.found()
+    assert shards.concluded == [("apply", A), ("apply", B)]
+
+
+def test_what_only_some_hold_is_given_up() -> None:
+    shards = Shards(a=[HELD], b=[[]])
+    assert not shards.found()
+    assert shards.concluded == [("give_up", A)]
+
+
+@pytest.mark.parametrize("error", [LOST, CancelledError("it is new")])
+def test_a_shard_that_is_lost_does_not_stand_in_the_way(error: Exception) -> None:
+    shards = Shards(a=[HELD], b=[error])
+    assert shards.found()
+    assert shards.concluded == [("apply", A)]
+
+
+def test_what_was_known_to_lost_shards_alone_is_lost_with_them() -> None:
+    assert not Shards(a=[LOST], b=[LOST]).found()
+
+
+def test_a_shard_that_says_nothing_is_asked_until_it_does() -> None:
+    shards = Shards(a=[HELD], b=[SILENT, SILENT, HELD])
+    assert shards.found()
+    assert shards.asked == [A, B, B, B]
+    assert shards.held_up == 2
+
+
+def test_one_that_says_nothing_may_have_applied_it_alone() -> None:
+    shards = Shards(a=[[]], b=[SILENT, APPLIED])
+    assert shards.found()
+    assert not shards.concluded
+
+
+def test_shards_of_other_strategies_that_take_part_are_asked_too() -> None:
+    commit = COMMIT._replace(shards=(A, FOREIGN))
+    shards = Shards(a=[[Fact(commit, applied=False)]], foreign=[[]])
+    assert not ask_all(finding_out([A], {"w": {7: 1}}), shards.attempt, lambda error: None)
+    assert shards.asked == [A, FOREIGN]
+    assert shards.concluded == [("give_up", A)]
+
+
+def test_a_shard_that_is_lost_before_it_applies_it_is_not_waited_for() -> None:
+    shards = Shards(a=[HELD], b=[HELD])
+    shards.refuses = {B}
+    assert shards.found()
+    assert shards.concluded == [("apply", A), ("apply", B)]
+
+
+def test_a_shard_that_says_nothing_is_told_what_was_decided_until_it_hears() -> None:
+    shards = Shards(a=[HELD], b=[HELD])
+    shards.deaf = [B, B]
+    assert shards.found()
+    assert shards.concluded == [("apply", A), *[("apply", B)] * 3]
+
+
+def test_a_bug_on_a_server_is_told() -> None:
+    with pytest.raises(InternalError, match="a bug"):
+        Shards(a=[InternalError("a bug")], b=[[]]).found()

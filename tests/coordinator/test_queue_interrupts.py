@@ -1,0 +1,345 @@
+"""Interrupts wherever they may strike in what the main thread does with a queue."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from psnb.coordinator import ClosureStatus
+from psnb.coordinator.closure import Closure
+from psnb.coordinator.queue import ClosureQueue
+from psnb.errors import CancelledError
+from psnb.monitor import EventKind, EventLog
+from tests.coordinator.queues import (
+    call_with,
+    closure,
+    fail,
+    in_thread,
+    put,
+    put_one,
+    succeed,
+    up_to,
+    worker,
+)
+from tests.interrupting import (
+    Scene,
+    interrupt_when,
+    interrupted_everywhere,
+    sleeping,
+    when_it_sleeps,
+)
+
+DEADLINE = 10.0
+
+
+def assert_usable(queue: ClosureQueue) -> None:
+    """Check that another thread, as the event loop's, gets the lock."""
+    in_thread(queue.statistics).result(DEADLINE)
+    assert not queue._room._waiters
+    assert not queue.settled._waiters
+
+
+class Lanes:
+    """What is woken when there is work."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+        self.events = EventLog()
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def queue(self, size: int = 10) -> ClosureQueue:
+        """Return a queue whose lanes have gone away hungry."""
+        made = ClosureQueue(size, self.wake, self.events)
+        assert not made.has_work()
+        return made
+
+
+def test_put_queues_a_closure_once_and_wakes_the_lanes_or_has_done_nothing() -> None:
+    def make() -> Scene:
+        lanes = Lanes()
+        queue = lanes.queue()
+        new = closure(queue)
+
+        def check(error: BaseException | None) -> None:
+            assert_usable(queue)
+            taken = queue.take(lambda each: True)
+            assert taken in ([], [new])
+            assert error is not None or taken
+            assert lanes.woken == len(taken)
+
+        return lambda: queue.put(new), check
+
+    interrupted_everywhere(make)
+
+
+def test_put_into_a_full_queue_waits_and_loses_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    queues: list[ClosureQueue] = []
+    when_it_sleeps(monkeypatch, lambda: queues[-1].take(up_to(1)))
+
+    def make() -> Scene:
+        queue = ClosureQueue(1)
+        queues.append(queue)
+        put(queue, 1)
+        second = closure(queue, 2)
+
+        def check(error: BaseException | None) -> None:
+            assert_usable(queue)
+            found = queue.statistics()
+            if second.remote in (each.remote for each in queue.take(lambda each: True)):
+                assert found.in_flight == 1
+            else:
+                assert error is not None
+                assert found.queued + found.in_flight == 1
+
+        return lambda: queue.put(second), check
+
+    interrupted_everywhere(make)
+
+
+class Failing:
+    """A queue with two closures, of which one fails, the other may have ended or not."""
+
+    numbers = itertools.count()
+
+    def __init__(self) -> None:
+        self.queue = ClosureQueue(10)
+        put(self.queue, 2)
+        self._failed, self._other = self.queue.take(up_to(2))
+        self._error = ValueError(f"number {next(self.numbers)}")
+
+    def fail(self) -> None:
+        fail(self.queue, self._failed, self._error)
+
+    def end(self) -> None:
+        """Have all ended; any thread."""
+        for each in (self._failed, self._other):
+            if each.remote.status is ClosureStatus.RUNNING:
+                self.fail() if each is self._failed else succeed(self.queue, each)
+
+    def check(self, error: BaseException | None) -> None:
+        """Check that the error was raised, as the interrupt's context perhaps, or will be."""
+        assert_usable(self.queue)
+        self.end()
+        text = str(self._error)
+        chain = (error, error.__context__ if error is not None else None)
+        if not any(text in str(each) for each in chain):
+            assert error is not None
+            with pytest.raises(ValueError, match=text):
+                self.queue.join(0)
+        self.queue.join(0)
+
+
+@pytest.fixture
+def scenes(monkeypatch: pytest.MonkeyPatch) -> list[Failing]:
+    """Of which the last one ends whenever the main thread is about to sleep."""
+    made: list[Failing] = []
+    when_it_sleeps(monkeypatch, lambda: made[-1].end())
+    return made
+
+
+def test_put_that_is_to_raise_an_error_raises_it_once(scenes: list[Failing]) -> None:
+    def make() -> Scene:
+        scene = Failing()
+        scenes.append(scene)
+        scene.fail()
+        return lambda: scene.queue.put(closure(scene.queue, 3)), scene.check
+
+    interrupted_everywhere(make)
+
+
+def test_join_raises_an_error_once(scenes: list[Failing]) -> None:
+    def make() -> Scene:
+        scene = Failing()
+        scenes.append(scene)
+        return scene.queue.join, scene.check
+
+    interrupted_everywhere(make)
+
+
+def test_done_raises_an_error_once() -> None:
+    def make() -> Scene:
+        scene = Failing()
+        scene.end()
+        return scene.queue.done, scene.check
+
+    interrupted_everywhere(make)
+
+
+def test_fetch_returns_the_same_value_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    queues: list[tuple[ClosureQueue, Closure]] = []
+
+    def end() -> None:
+        queue, running = queues[-1]
+        if queue.statistics().in_flight:
+            succeed(queue, running, ["value"])
+
+    when_it_sleeps(monkeypatch, end)
+
+    def make() -> Scene:
+        queue = ClosureQueue(10)
+        put(queue, 1)
+        (running,) = queue.take(up_to(1))
+        queues.append((queue, running))
+        remote = running.remote
+
+        def check(error: BaseException | None) -> None:
+            assert_usable(queue)
+            end()
+            value = remote.fetch(0)
+            assert value == ["value"]
+            assert remote.fetch(0) is value
+            # As an argument it must have either its pickle or its value.
+            packed = remote.packed()
+            assert packed is None
+            assert remote.pack_again()
+
+        return remote.fetch, check
+
+    interrupted_everywhere(make)
+
+
+def test_a_closure_with_a_fetched_input_is_put_once_or_not_at_all() -> None:
+    def make() -> Scene:
+        lanes = Lanes()
+        queue = lanes.queue()
+        first = put_one(queue, 1)
+        queue.take(up_to(1))
+        succeed(queue, first, "value")
+        first.remote.fetch(0)
+        woken = lanes.woken
+        assert not queue.has_work()
+        second = closure(queue, 2)
+        second.call = call_with(queue, first.remote)
+
+        def check(error: BaseException | None) -> None:
+            assert_usable(queue)
+            taken = queue.take(lambda each: True)
+            assert taken in ([], [second])
+            assert error is not None or taken
+            assert lanes.woken - woken == len(taken)
+
+        return lambda: queue.put(second), check
+
+    interrupted_everywhere(make)
+
+
+def test_pause_is_wholly_done_or_not_at_all() -> None:
+    def make() -> Scene:
+        lanes = Lanes()
+        queue = lanes.queue()
+
+        def check(error: BaseException | None) -> None:
+            assert_usable(queue)
+            paused = [EventKind.COORDINATOR_PAUSED] if queue.statistics().paused else []
+            assert [event.kind for event in lanes.events.all()] == paused
+
+        return queue.pause, check
+
+    interrupted_everywhere(make)
+
+
+def test_resume_wakes_the_lanes_or_has_done_nothing() -> None:
+    def make() -> Scene:
+        lanes = Lanes()
+        queue = lanes.queue()
+        queue.pause()
+
+        def check(error: BaseException | None) -> None:
+            assert_usable(queue)
+            assert lanes.woken == (not queue.statistics().paused)
+
+        return queue.resume, check
+
+    interrupted_everywhere(make)
+
+
+@pytest.mark.parametrize("how", ["cancel_queued", "close", "withdraw"])
+def test_what_cancels_does_so_with_all_or_none(how: str) -> None:
+    def make() -> Scene:
+        events = EventLog()
+        queue = ClosureQueue(10, events=events)
+
+        def choose(one: object) -> bool:
+            return True
+
+        waiting = [put_one(queue, number, pin=choose) for number in range(3)]
+        calls: dict[str, Callable[[], object]] = {
+            "cancel_queued": queue.cancel_queued,
+            "close": queue.close,
+            "withdraw": lambda: queue.withdraw(choose, "not wanted"),
+        }
+
+        def check(error: BaseException | None) -> None:
+            assert_usable(queue)
+            (status,) = {each.remote.status for each in waiting}
+            if status is ClosureStatus.CANCELLED:
+                with pytest.raises(CancelledError):
+                    waiting[0].remote.fetch(0)
+                assert queue.statistics().cancelled == 3
+                told = {event.kind for event in events.all()}
+                assert EventKind.CLOSURES_CANCELLED in told or how == "withdraw"
+            else:
+                assert error is not None
+                assert len(queue.take(lambda each: True, worker)) == 3
+
+        return calls[how], check
+
+    interrupted_everywhere(make)
+
+
+def test_an_interrupt_that_comes_while_join_waits_ends_it_and_nothing_else() -> None:
+    queue = ClosureQueue(10)
+    put(queue, 1)
+    (running,) = queue.take(up_to(1))
+    with interrupt_when(sleeping), pytest.raises(KeyboardInterrupt):
+        queue.join()
+    assert_usable(queue)
+    joining = in_thread(queue.join)
+    succeed(queue, running)
+    joining.result(DEADLINE)
+
+
+def test_callbacks_are_added_once_or_not_at_all() -> None:
+    def make() -> Scene:
+        queue = ClosureQueue(10)
+        put(queue, 1)
+        (running,) = queue.take(up_to(1))
+        ended: list[object] = []
+
+        def check(error: BaseException | None) -> None:
+            assert_usable(queue)
+            succeed(queue, running)
+            assert len(ended) <= 1
+            assert error is not None or ended
+
+        return lambda: running.remote.add_callback(ended.append), check
+
+    interrupted_everywhere(make)
+
+
+def test_what_was_put_by_a_thread_that_is_interrupted_runs_on_others_meanwhile() -> None:
+    queue, stop, numbers = ClosureQueue(4), threading.Event(), itertools.count()
+
+    def serve() -> int:
+        done = 0
+        while not stop.is_set():
+            for each in queue.take(up_to(2)):
+                succeed(queue, each)
+                done += 1
+        return done
+
+    serving = [in_thread(serve) for _ in range(2)]
+
+    def make() -> Scene:
+        new = closure(queue, next(numbers))
+        return lambda: queue.put(new), lambda error: None
+
+    interrupted_everywhere(make)
+    queue.join(DEADLINE)
+    stop.set()
+    assert sum(each.result(DEADLINE) for each in serving) == queue.statistics().completed > 0

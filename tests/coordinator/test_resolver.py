@@ -1,0 +1,80 @@
+"""What becomes of closures whose worker could not tell: the servers know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from psnb.coordinator import ClosureStatus
+from psnb.coordinator.closure import Closure
+from psnb.coordinator.queue import ClosureQueue
+from psnb.coordinator.resolver import Resolver
+from psnb.errors import ServerLostError
+from psnb.parameters import Request
+from psnb.placement import ShardId
+from psnb.runtime import dumps, exchange_writer
+from psnb.server import Commit, Fact
+from tests.conftest import wait_until
+from tests.coordinator.queues import put
+
+SHARD = ShardId("s", 0)
+RESULT = dumps("done", "result")
+
+
+class Strategy:
+    """Servers that know of one commit, or of none."""
+
+    shards = (SHARD,)
+
+    def __init__(self, *facts: Fact) -> None:
+        self._facts = list(facts)
+
+    def attempt(self, requests: Sequence[Request]) -> list[Any]:
+        return [self._facts if each.operation == "fence" else None for each in requests]
+
+
+def running(queue: ClosureQueue) -> Closure:
+    """Return a closure that a worker has taken."""
+    put(queue, 1)
+    (closure,) = queue.take(lambda each: True)
+    return closure
+
+
+def asked(queue: ClosureQueue, closure: Closure, writer: str, *facts: Fact) -> None:
+    """Ask what became of commit 7 of a writer, whose answer the closure waits for."""
+    strategy = Strategy(*facts)
+    resolver = Resolver(queue, strategy, exchanging=True)  # type: ignore[arg-type]
+    resolver.ask(closure, (writer, 7), RESULT, pushed=False, worker="a")
+    wait_until(lambda: not queue.statistics().in_flight, "it is found out")
+
+
+def fact(writer: str) -> Fact:
+    return Fact(Commit(writer, 7, shards=(SHARD,)), applied=True)
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_a_closure_whose_commit_is_applied_has_ended(exchanged: bool) -> None:
+    queue = ClosureQueue(10)
+    closure = running(queue)
+    writer = exchange_writer(queue.name, 1) if exchanged else queue.name
+    asked(queue, closure, writer, fact(writer))
+    assert closure.remote.fetch() == "done"
+
+
+def test_a_closure_whose_own_commit_is_not_applied_runs_again() -> None:
+    queue = ClosureQueue(10)
+    closure = running(queue)
+    asked(queue, closure, queue.name)
+    assert queue.take(lambda each: True) == [closure]
+    assert closure.run.attempt == 2
+
+
+def test_a_closure_whose_exchange_is_not_applied_fails_for_all_that_took_part() -> None:
+    queue = ClosureQueue(10)
+    closure = running(queue)
+    asked(queue, closure, exchange_writer(queue.name, 1))
+    assert closure.remote.status is ClosureStatus.FAILED
+    with pytest.raises(ServerLostError, match="had learned together"):
+        queue.join()

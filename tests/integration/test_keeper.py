@@ -1,0 +1,357 @@
+"""Who looks after the servers: at no moment can a death leave a shard without a way on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from distributed import Client
+
+import psnb
+from psnb import EventKind, errors
+from psnb.aside import on_loop
+from psnb.placement import CopyState, Layout, Place, ServerAddress, mended
+from psnb.strategy import keeper as keeper_module
+from psnb.strategy import servers as servers_module
+from psnb.strategy.orders import Orders
+from tests.conftest import DEADLINE, wait_until
+from tests.integration.counting import Counter
+from tests.integration.helpers import address_of, frozen, pid_of, wait_until_whole
+
+pytestmark = pytest.mark.slow
+
+SERVERS = 3
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Client]:
+    """A worker and three servers, which nannies start again."""
+    with psnb.local_cluster(workers=1, servers=SERVERS) as client:
+        yield client
+
+
+@pytest.fixture
+def whole(started: Client) -> Client:
+    """The cluster, once nobody is missing."""
+    wait_until_whole(started, 1 + SERVERS)
+    return started
+
+
+def copied(strategy: psnb.ParameterServerStrategy) -> bool:
+    return all(place.copies for place in strategy._servers.layout.places)
+
+
+def wait_until_copied(strategy: psnb.ParameterServerStrategy) -> None:
+    wait_until(lambda: copied(strategy), "each shard has a copy", 2 * DEADLINE)
+
+
+def kinds(strategy: psnb.ParameterServerStrategy) -> list[EventKind]:
+    return [event.kind for event in strategy.server_events()]
+
+
+def processes(client: Client) -> dict[str, int]:
+    """Return the processes of the servers, by their addresses."""
+    names = [f"server-{i}" for i in range(SERVERS)]
+    return {address_of(client, name): pid_of(client, name) for name in names}
+
+
+def when(
+    monkeypatch: pytest.MonkeyPatch, happens: Callable[[Layout, Any], int | None]
+) -> threading.Event:
+    """Kill a server in the very moment in which the keeper sees something, before it can act.
+
+    ``happens`` returns the process, once it is so.
+    """
+    done = threading.Event()
+
+    def mend(layout: Layout, sights: Any, wish: Any) -> Layout:
+        pid = None if done.is_set() else happens(layout, sights)
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+            done.set()
+        return mended(layout, sights, wish)
+
+    monkeypatch.setattr(keeper_module, "mended", mend)
+    return done
+
+
+@pytest.mark.parametrize("who", ["copy", "primary"])
+def test_a_server_may_die_as_soon_as_a_copy_is_complete(
+    whole: Client, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    pids = processes(whole)
+
+    def filled(index: int, place: Place, sights: Any) -> bool:
+        held = sights[place.primary].holdings.get(index) if place.primary in sights else None
+        key = place.filling.key if place.filling else ""
+        return held is not None and held.copies.get(key) is CopyState.FILLED
+
+    def complete(layout: Layout, sights: Any) -> int | None:
+        just = [each for each in enumerate(layout.places) if filled(*each, sights)]
+        if not just or len(just) + sum(bool(each.copies) for each in layout.places) < len(
+            layout.places
+        ):
+            return None  # the server that dies is to have no other shard of which there is no copy
+        place = just[0][1]
+        dying = place.filling if who == "copy" else place.primary
+        assert dying is not None
+        return pids[dying.address]
+
+    killed = when(monkeypatch, complete)
+    with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
+        assert killed.wait(DEADLINE)
+        counter = Counter(strategy)
+        counter.wait_for(50)
+        wait_until_copied(strategy)
+        counter.require_all()
+        assert EventKind.SHARDS_LOST not in kinds(strategy)
+
+
+@pytest.mark.parametrize("who", ["source", "target"])
+def test_a_server_may_die_in_the_moment_in_which_a_shard_is_handed_over(
+    whole: Client, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    pids = processes(whole)
+
+    def handed_over(layout: Layout, sights: Any) -> int | None:
+        for place in layout.places:
+            if place.heir is not None and place.primary is not None:
+                return pids[(place.primary if who == "source" else place.heir).address]
+        return None
+
+    with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
+        wait_until_copied(strategy)
+        counter = Counter(strategy)
+        counter.wait_for(50)
+        killed = when(monkeypatch, handed_over)
+        drained = address_of(whole, "server-0")
+        with contextlib.suppress(errors.ServerLostError):  # as it says, it can be called again
+            strategy.rebalance(drain=[drained])
+        assert killed.is_set()
+        counter.wait_for(50)
+        wait_until_copied(strategy)
+        counter.require_all()
+        assert EventKind.SHARDS_LOST not in kinds(strategy)
+
+
+def test_a_server_that_dies_as_soon_as_it_was_recruited_is_replaced_once_more(
+    whole: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, killed = Orders.start, threading.Event()
+
+    async def start_and_die(orders: Orders, server: Any) -> None:
+        await start(orders, server)
+        if not killed.is_set():
+            killed.set()
+            os.kill(await asyncio.to_thread(process_at, whole, server.address), signal.SIGKILL)
+
+    with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
+        wait_until_copied(strategy)
+        counter = Counter(strategy)
+        counter.wait_for(50)
+        monkeypatch.setattr(Orders, "start", start_and_die)
+        os.kill(pid_of(whole, "server-1"), signal.SIGKILL)
+        assert killed.wait(DEADLINE)
+        counter.wait_for(50)
+        wait_until(
+            lambda: strategy.num_servers == SERVERS, "there are as many servers again", 2 * DEADLINE
+        )
+        wait_until_copied(strategy)
+        counter.require_all()
+
+
+def process_at(client: Client, address: str) -> int:
+    pid: int = client.run(os.getpid, workers=[address])[address]
+    return pid
+
+
+def test_nobody_waits_for_a_server_that_does_not_start(
+    whole: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = threading.Event()
+
+    async def hang(servers: Any, addresses: Any) -> list[Any]:
+        hanging.set()
+        await asyncio.Event().wait()
+        return []
+
+    with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
+        wait_until_copied(strategy)
+        counter = Counter(strategy)
+        counter.wait_for(50)
+        monkeypatch.setattr(servers_module.Servers, "start", hang)
+        os.kill(pid_of(whole, "server-1"), signal.SIGKILL)
+        assert hanging.wait(DEADLINE)
+        wait_until_copied(strategy)
+        os.kill(pid_of(whole, "server-2"), signal.SIGKILL)
+        counter.wait_for(50)
+        counter.require_all()
+        assert EventKind.SHARDS_LOST not in kinds(strategy)
+
+
+def test_a_bug_in_one_round_of_the_keepers_does_not_end_it(
+    whole: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bugs = [RuntimeError("a bug"), KeyError("another")]
+
+    def mend(layout: Layout, sights: Any, wish: Any) -> Layout:
+        if bugs:
+            raise bugs.pop()
+        return mended(layout, sights, wish)
+
+    with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
+        wait_until_copied(strategy)
+        counter = Counter(strategy)
+        counter.wait_for(50)
+        monkeypatch.setattr(keeper_module, "mended", mend)
+        wait_until(lambda: not bugs, "the bugs have struck")
+        os.kill(pid_of(whole, "server-1"), signal.SIGKILL)
+        counter.wait_for(50)
+        counter.require_all()
+    assert "a bug" in caplog.text
+
+
+def test_there_is_always_a_copy_while_servers_are_drained_and_added(
+    whole: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published: list[Layout] = []
+    publish = servers_module.Servers.publish
+
+    async def noted(servers: Any, layout: Layout) -> None:
+        published.append(layout)
+        await publish(servers, layout)
+
+    with psnb.ParameterServerStrategy(whole, replicas=1, shards=6) as strategy:
+        wait_until_copied(strategy)
+        counter = Counter(strategy)
+        monkeypatch.setattr(servers_module.Servers, "publish", noted)
+        for number in (0, 1, 2, 0):
+            counter.wait_for(30)
+            strategy.rebalance(drain=[f"server-{number}"])
+            gone = address_of(whole, f"server-{number}")
+            assert gone not in {each.address for each in strategy._servers.layout.servers}
+            counter.wait_for(30)
+            strategy.rebalance()
+        counter.require_all()
+        assert len(published) > 20
+        assert all(place.copies for layout in published for place in layout.places)
+        assert EventKind.SERVER_LOST not in kinds(strategy)
+
+
+def test_after_any_number_of_drains_a_server_may_die(whole: Client) -> None:
+    with psnb.ParameterServerStrategy(whole, replicas=1, shards=6) as strategy:
+        counter = Counter(strategy)
+        for number in range(4):
+            strategy.rebalance(drain=[f"server-{number % SERVERS}"])
+            strategy.rebalance()
+        wait_until_copied(strategy)
+        counter.wait_for(30)
+        os.kill(pid_of(whole, "server-0"), signal.SIGKILL)
+        counter.wait_for(30)
+        counter.require_all()
+        assert EventKind.SHARDS_LOST not in kinds(strategy)
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_a_rebalance_that_is_interrupted_can_be_called_again(whole: Client, replicas: int) -> None:
+    with psnb.ParameterServerStrategy(whole, replicas=replicas, shards=6) as strategy:
+        counter = Counter(strategy)
+        counter.wait_for(30)
+        for patience in (0.0, 0.01, 0.05, 0.2):
+
+            async def interrupted(patience: float = patience) -> None:
+                moving = asyncio.create_task(
+                    strategy._keeper.arrange(
+                        {0: strategy._servers.running[-1], 1: strategy._servers.running[-1]}, ()
+                    )
+                )
+                await asyncio.wait({moving}, timeout=patience)
+                moving.cancel()
+                await asyncio.wait({moving})
+
+            whole.sync(interrupted)
+            counter.wait_for(30)
+        strategy.rebalance(drain=["server-0"])
+        counter.wait_for(30)
+        counter.require_all()
+        places = strategy._servers.layout.places
+        assert address_of(whole, "server-0") not in {p.primary.address for p in places if p.primary}
+
+
+def test_a_rebalance_to_a_server_that_freezes_ends_in_time_and_can_be_called_again(
+    whole: Client,
+) -> None:
+    with psnb.ParameterServerStrategy(
+        whole, num_servers=2, shards=4, heartbeat_timeout=2
+    ) as strategy:
+        counter = Counter(strategy)
+        counter.wait_for(30)
+        started = threading.Event()
+        start = Orders.start
+
+        async def start_and_freeze(orders: Orders, server: Any) -> None:
+            await start(orders, server)
+            os.kill(pid, signal.SIGSTOP)
+            started.set()
+
+        used = set(strategy.server_addresses)
+        fresh = next(address for address in processes(whole) if address not in used)
+        pid = process_at(whole, fresh)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Orders, "start", start_and_freeze)
+            try:
+                with pytest.raises(errors.ServerLostError, match="call rebalance again"):
+                    strategy.rebalance()
+            finally:
+                os.kill(pid, signal.SIGCONT)
+        counter.wait_for(30)
+        wait_until(lambda: EventKind.SERVER_BACK in kinds(strategy), "it is back")
+        assert strategy.rebalance() == 1
+        counter.require_all()
+
+
+def test_servers_are_watched_without_replicas_as_well(whole: Client) -> None:
+    with psnb.ParameterServerStrategy(whole, heartbeat_timeout=1) as strategy:
+        with frozen(pid_of(whole, "server-0")):
+            wait_until(lambda: EventKind.SERVER_SILENT in kinds(strategy), "it is told")
+        wait_until(lambda: EventKind.SERVER_BACK in kinds(strategy), "it is told")
+        os.kill(pid_of(whole, "server-0"), signal.SIGKILL)
+        wait_until(lambda: EventKind.SHARDS_LOST in kinds(strategy), "it is told")
+        assert strategy.num_servers == SERVERS - 1
+
+
+def test_two_who_need_a_server_at_once_get_one_in_a_process(whole: Client) -> None:
+    with psnb.ParameterServerStrategy(whole, num_servers=2) as strategy:
+        servers = strategy._servers
+        (free,) = processes(whole).keys() - set(strategy.server_addresses)
+
+        async def start() -> Any:
+            return await asyncio.gather(servers.start([free]), servers.start([free]))
+
+        one, other = on_loop(whole.loop.asyncio_loop, start)
+        assert one == other
+        assert sorted(each.address for each in servers.running) == sorted(processes(whole))
+
+
+def test_a_server_that_has_not_begun_is_not_taken_for_dead(
+    whole: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psnb.ParameterServerStrategy(whole, num_servers=2) as strategy:
+        servers = strategy._servers
+        (free,) = processes(whole).keys() - set(strategy.server_addresses)
+        real, looked_after = servers.orders.start, []
+
+        async def start(server: ServerAddress) -> None:
+            looked_after.append(server in servers.running)
+            await real(server)
+
+        monkeypatch.setattr(servers.orders, "start", start)
+        (begun,) = on_loop(whole.loop.asyncio_loop, lambda: servers.start([free]))
+        assert looked_after == [False]
+        assert begun in servers.running

@@ -1,0 +1,340 @@
+"""Servers that freeze, and notebooks: what is only silent is told in time, and never given up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import psnb
+from psnb import EventKind, errors
+from tests.conftest import DEADLINE, wait_until
+from tests.integration import dying
+from tests.integration.counting import Counter
+from tests.integration.helpers import frozen, pid_of
+
+pytestmark = pytest.mark.slow
+
+PATIENCE = 2.0
+
+
+def patient(client: Client, replicas: int = 0) -> psnb.ParameterServerStrategy:
+    return psnb.ParameterServerStrategy(client, replicas=replicas, heartbeat_timeout=PATIENCE)
+
+
+def wait_until_copied(strategy: psnb.ParameterServerStrategy) -> None:
+    wait_until(
+        lambda: all(place.copies for place in strategy._servers.layout.places),
+        "each shard has a copy",
+    )
+
+
+def kinds(strategy: psnb.ParameterServerStrategy) -> list[EventKind]:
+    return [event.kind for event in strategy.server_events()]
+
+
+def wait_for(strategy: psnb.ParameterServerStrategy, kind: EventKind, times: int = 1) -> None:
+    wait_until(lambda: kinds(strategy).count(kind) >= times, f"{kind} {times} times")
+
+
+def pids(strategy: psnb.ParameterServerStrategy) -> list[int]:
+    """Return the processes of the servers of the shards, in their order."""
+    places = strategy._servers.layout.places
+    addresses = [place.primary.address for place in places if place.primary]
+    found = strategy.client.run(os.getpid, workers=addresses)
+    return [found[address] for address in addresses]
+
+
+def test_a_frozen_server_is_told_in_time_to_whoever_reads(whole: Client) -> None:
+    with patient(whole) as strategy:
+        v = strategy.variable(np.zeros(3))
+        with frozen(pids(strategy)[0]):
+            begin = time.monotonic()
+            with pytest.raises(errors.ServerSilentError, match="says nothing for 2 s"):
+                v.read()
+            assert time.monotonic() - begin < PATIENCE + 1
+            wait_for(strategy, EventKind.SERVER_SILENT)
+        assert v.read().tolist() == [0, 0, 0]
+        wait_for(strategy, EventKind.SERVER_BACK)
+        assert EventKind.SERVER_LOST not in kinds(strategy)
+
+
+def test_a_closure_that_raises_as_a_server_says_nothing_has_written_nothing(whole: Client) -> None:
+    with patient(whole) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        accounts = [strategy.variable(np.int64(0)) for _ in "ab"]
+
+        def add() -> None:
+            for account in accounts:
+                account.assign_add(np.int64(1))
+
+        with frozen(pids(strategy)[1]):
+            coordinator.schedule(add)
+            begin = time.monotonic()
+            with pytest.raises(errors.ServerSilentError):
+                coordinator.join(DEADLINE)
+            assert time.monotonic() - begin < PATIENCE + 2
+            assert int(accounts[0].read()) == 0
+        coordinator.schedule(add)
+        coordinator.join(DEADLINE)
+        assert [int(account.read()) for account in accounts] == [1, 1]
+
+
+def test_a_commit_to_a_server_that_says_nothing_is_open_until_it_does(whole: Client) -> None:
+    with patient(whole) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        account = strategy.variable(np.int64(0))
+        with frozen(pids(strategy)[0]):
+            remote = coordinator.schedule(account.assign_add, (np.int64(1),))
+            with pytest.raises(errors.ServerSilentError, match="says nothing"):
+                coordinator.join(DEADLINE)
+            with pytest.raises(errors.ServerSilentError, match="says nothing"):
+                remote.fetch(DEADLINE)
+            assert coordinator.statistics().in_flight == 1
+            assert not remote.done()
+        # It had the commit all the time.
+        wait_until(remote.done, "the server goes on")
+        assert remote.fetch() is None
+        coordinator.join(DEADLINE)
+        assert int(account.read()) == 1
+
+
+def test_a_decided_commit_is_finished_when_the_server_goes_on_and_its_worker_is_gone(
+    whole: Client,
+) -> None:
+    with patient(whole) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        accounts = [strategy.variable(np.int64(0)) for _ in "ab"]
+
+        def add(frozen: int) -> int:
+            attempt = psnb.worker_context().attempt
+            if attempt == 1:
+
+                def freeze_and_die(*arguments: object) -> None:
+                    os.kill(frozen, signal.SIGSTOP)
+                    dying.after_one(*arguments)  # type: ignore[arg-type]
+
+                dying.arrange("apply", freeze_and_die)  # type: ignore[arg-type]
+            for account in accounts:
+                account.assign_add(np.int64(attempt))
+            return attempt
+
+        _, second = pids(strategy)
+        remote = coordinator.schedule(add, (second,))
+        try:
+            with pytest.raises(errors.ServerSilentError):
+                coordinator.join(DEADLINE)
+            assert not remote.done()
+        finally:
+            os.kill(second, signal.SIGCONT)
+        wait_until(remote.done, "the server goes on")
+        assert remote.fetch() == 1
+        assert [int(account.read()) for account in accounts] == [1, 1]
+
+
+def test_recovery_ends_what_a_silent_server_held_up(whole: Client, tmp_path: Path) -> None:
+    with patient(whole) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        account = strategy.variable(np.int64(5))
+        psnb.CheckpointManager(coordinator, tmp_path).save()
+        with frozen(pids(strategy)[0]):
+            remote = coordinator.schedule(account.assign_add, (np.int64(1),))
+            with pytest.raises(errors.ServerSilentError):
+                coordinator.join(DEADLINE)
+            strategy.recover()
+            # It was lost with its server, and ran again.
+            wait_until(remote.done, "it is known that it was lost")
+            assert remote.fetch() is None
+            coordinator.join(DEADLINE)
+            assert int(account.read()) == 6
+        assert int(account.read()) == 6
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_all_servers_may_freeze_at_once_for_longer_than_anybody_is_patient(
+    whole: Client, replicas: int
+) -> None:
+    with patient(whole, replicas) as strategy:
+        if replicas:
+            wait_until_copied(strategy)
+        counter = Counter(strategy)
+        counter.wait_for(100)
+        counter.coordinator.join(DEADLINE)
+        first, second = pids(strategy)
+        with frozen(first), frozen(second):
+            wait_for(strategy, EventKind.SERVER_SILENT, 2)
+            threading.Event().wait(PATIENCE)
+        wait_for(strategy, EventKind.SERVER_BACK, 2)
+        counter.wait_for(100)
+        counter.require_all()
+        assert EventKind.SHARDS_LOST not in kinds(strategy)
+        assert EventKind.SERVER_LOST not in kinds(strategy)
+
+
+NOTEBOOK = """
+import sys, threading, numpy as np, psnb
+from distributed import Client
+from tests.integration.counting import Counter
+with Client(sys.argv[1]) as client:
+    with psnb.ParameterServerStrategy(client, replicas=1, heartbeat_timeout=2) as strategy:
+        while not all(place.copies for place in strategy._servers.layout.places):
+            threading.Event().wait(0.05)
+        counter = Counter(strategy)
+        counter.wait_for(100)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        counter.wait_for(100)
+        counter.require_all()
+        print(sorted({event.kind.value for event in strategy.server_events()}), flush=True)
+"""
+
+
+def test_a_notebook_that_was_frozen_itself_gives_nobody_up(whole: Client) -> None:
+    notebook = subprocess.Popen(
+        [sys.executable, "-c", NOTEBOOK, whole.scheduler.address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with notebook:
+        assert notebook.stdin is not None
+        assert notebook.stdout is not None
+        assert notebook.stdout.readline() == "ready\n"
+        with frozen(notebook.pid):
+            threading.Event().wait(3 * PATIENCE)
+        notebook.stdin.write("\n")
+        notebook.stdin.flush()
+        assert notebook.stdout.readline() == "[]\n"
+    assert notebook.returncode == 0
+
+
+def test_saving_much_takes_no_server_for_dead(whole: Client, tmp_path: Path) -> None:
+    with psnb.ParameterServerStrategy(whole, replicas=1, heartbeat_timeout=0.5) as strategy:
+        rows = 4_000_000
+        e = strategy.embedding("e", 16, rows=rows, optimizer=psnb.Adagrad(0.1))
+        wait_until_copied(strategy)
+        coordinator = psnb.ClusterCoordinator(strategy)
+        psnb.CheckpointManager(coordinator, tmp_path, max_to_keep=1).save()
+        assert e.lookup([0, rows - 1]).shape == (2, 16)
+        assert kinds(strategy) == []
+
+
+def test_a_server_that_works_for_long_says_that_it_is_busy(whole: Client) -> None:
+    with psnb.ParameterServerStrategy(whole, heartbeat_timeout=1.5) as strategy:
+        v = strategy.variable(np.zeros(1))
+        name = next(p.primary.address for p in strategy._servers.layout.places if p.primary)
+
+        async def work() -> None:
+            time.sleep(4)  # on the event loop: nothing is read or answered meanwhile
+
+        working = whole.submit(lambda: None)  # the client's own connections are awake
+        working.result()
+        thread = threading.Thread(
+            target=whole.run, args=(work,), kwargs={"workers": [name], "wait": True}
+        )
+        thread.start()
+        assert v.read().tolist() == [0]
+        thread.join(DEADLINE)
+        assert kinds(strategy) == []
+
+
+def test_a_broken_connection_to_the_scheduler_loses_nothing(whole: Client) -> None:
+    with Client(whole.scheduler.address) as client, patient(client) as strategy:
+        counter = Counter(strategy)
+        counter.wait_for(100)
+
+        async def break_off() -> None:
+            client.scheduler_comm.comm.abort()
+
+        client.sync(break_off)
+        wait_until(lambda: client.status == "connecting", "the connection is broken")
+        wait_until(lambda: client.status == "running", "the client is back")
+        counter.wait_for(100)
+        counter.require_all()
+        assert kinds(strategy) == []
+
+
+def test_a_frozen_worker_that_wakes_up_commits_nothing_that_was_given_up(
+    whole: Client, tmp_path: Path
+) -> None:
+    with psnb.ParameterServerStrategy(whole) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy, heartbeat_timeout=PATIENCE)
+        accounts = [strategy.variable(np.int64(0)) for _ in "ab"]
+        held = tmp_path / "held"
+
+        def add() -> int:
+            attempt = psnb.worker_context().attempt
+            if attempt == 1:
+
+                def freeze(real: dying.Attempt, *arguments: object) -> object:
+                    held.write_text(str(os.getpid()))
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                    return real(*arguments)  # type: ignore[arg-type]
+
+                dying.arrange("apply", freeze)  # type: ignore[arg-type]
+            for account in accounts:
+                account.assign_add(np.int64(attempt))
+            return attempt
+
+        remote = coordinator.schedule(add)
+        wait_until(lambda: held.exists() and bool(held.read_text()), "all hold it")
+        try:
+            # All held it: so it was decided without the worker, which has applied nothing yet.
+            assert remote.fetch(DEADLINE) == 1
+            assert [int(account.read()) for account in accounts] == [1, 1]
+        finally:
+            os.kill(int(held.read_text()), signal.SIGCONT)
+        wait_until(
+            lambda: {w.state for w in coordinator.statistics().workers} == {"ready"},
+            "the worker is used again",
+        )
+        coordinator.schedule(lambda: None).fetch(DEADLINE)
+        assert [int(account.read()) for account in accounts] == [1, 1]
+
+
+def test_an_orphaned_server_ends_by_itself(whole: Client) -> None:
+    with psnb.ParameterServerStrategy(whole) as strategy:
+        strategy.variable(np.zeros(1))
+
+        def minutes(dask_worker: object) -> list[int]:
+            servers = dask_worker.plugins["psnb"]._servers  # type: ignore[attr-defined]
+            found = [each.minutes for each in servers._servers.values()]
+            for _ in range(9):
+                servers._count_minute()
+            return found
+
+        whole.run(minutes)  # its strategy is heard of meanwhile
+        wait_until(
+            lambda: {m for found in whole.run(minutes).values() for m in found} == {0},
+            "servers hear of their strategy",
+        )
+
+
+def test_servers_that_hear_nothing_for_minutes_are_dropped(whole: Client) -> None:
+    strategy = psnb.ParameterServerStrategy(whole)
+    v = strategy.variable(np.zeros(1))
+    strategy._keeper.close()
+
+    def wait_for_ever(dask_worker: object) -> int:
+        servers = dask_worker.plugins["psnb"]._servers  # type: ignore[attr-defined]
+        for _ in range(11):
+            servers._count_minute()
+        return len(servers)
+
+    assert set(whole.run(wait_for_ever).values()) == {0}
+    with pytest.raises(errors.ServerLostError):
+        v.read()
+    strategy.close()
+
+
+def test_pids_are_of_servers(whole: Client) -> None:
+    with patient(whole) as strategy:
+        assert set(pids(strategy)) == {pid_of(whole, f"server-{i}") for i in range(2)}

@@ -1,0 +1,254 @@
+"""Episode: a while of chance, then peace, then what must hold."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+
+import numpy as np
+
+from psnb.coordinator import ClosureStatus
+from psnb.coordinator.closure import Closure
+from psnb.errors import PsnbError, ServerSilentError
+from psnb.server.host import Host
+from tests.model.keeper import ROOM, TABLE
+from tests.model.notebook import Notebook
+from tests.model.workers import code
+from tests.model.world import Server, World
+
+MODES = ("async", "sync", "geo")
+
+STEPS = 1500
+"""Of an episode, until it is left in peace."""
+
+_PEACE = 60_000
+"""Steps after the last fault within which everything has come to an end."""
+
+
+class Episode:
+    """A world, and what happens to it.
+
+    Parameters
+    ----------
+    seed : int
+        Of all chance.
+    mode : str
+        One of `MODES`.
+    replicas : int
+        How many copies.
+    careful : bool
+        Whether a server is killed only if nothing can be lost by it.
+    """
+
+    def __init__(self, seed: int, *, mode: str, replicas: int, careful: bool) -> None:
+        self.world = world = World(seed)
+        self.notebook = Notebook(world, mode, servers=3, shards=4, replicas=replicas, workers=3)
+        self._mode, self._careful = mode, careful
+        self._name = f"seed {seed}, {mode}, replicas={replicas}, careful={careful}"
+
+    def run(self, steps: int) -> Counter[str]:
+        """Let so much happen; return how often what happened."""
+        try:
+            self._run(steps)
+        except Exception as error:
+            error.add_note(self._name)
+            raise
+        return self.world.counts
+
+    def _run(self, steps: int) -> None:
+        world, notebook = self.world, self.notebook
+        for _ in range(steps):
+            self._act()
+            world.step()
+        world.faults = False
+        for process in (*world.servers.values(), *notebook.sessions, notebook):
+            if process.frozen:
+                process.wake()
+        notebook.wish_nothing()
+        end = world.steps + _PEACE
+        while world.steps < end:
+            notebook.do(notebook.round) if world.chance(0.2) else world.step()
+            notebook.feed()
+            self._raise()
+            if notebook.recovering or self._is_lost():
+                notebook.recover()
+            alive = [server for server in notebook.watched() if server.alive]
+            if len(alive) <= notebook.layout.replicas:
+                world.server()
+            if world.chance(0.02) and self._at_peace():
+                break
+        else:
+            raise AssertionError(f"it never comes to an end: {notebook.queue.statistics()}")
+        self._check()
+
+    def _act(self) -> None:
+        world, notebook = self.world, self.notebook
+        choice = world.random.random()
+        if choice < 0.10:
+            notebook.do(notebook.feed)
+        elif choice < 0.20:
+            notebook.do(notebook.round)
+        elif choice < 0.23 and len(notebook.closures) < ROOM - 1:
+            self._raise()
+            if not notebook.queue.failing():
+                notebook.put()
+        elif choice < 0.235:
+            self._hurt_a_worker()
+        elif choice < 0.240:
+            self._hurt_a_server()
+        elif choice < 0.242:
+            notebook.freeze() if not notebook.frozen and world.chance(0.3) else notebook.wake()
+        elif choice < 0.245:
+            notebook.rearrange()
+        elif choice < 0.247 and len(world.servers) < 9:
+            world.server()
+        elif choice < 0.248:
+            for _ in range(60):  # an hour
+                world.random.choice(list(world.servers.values())).host.tick()
+        elif choice < 0.27:
+            frozen = [each for each in world.servers.values() if each.frozen]
+            if frozen:
+                world.random.choice(frozen).wake()
+        elif (
+            choice < 0.29 and not self._careful and (notebook.recovering or self._wants_recovery())
+        ):
+            notebook.do(notebook.recover)
+
+    def _hurt_a_worker(self) -> None:
+        world, notebook = self.world, self.notebook
+        worker = world.random.choice(notebook.workers)
+        match world.random.choice(["kill", "freeze", "lose"]):
+            case "kill":
+                worker.kill()
+                notebook.broken(worker)
+            case "freeze":
+                worker.freeze()
+                notebook.broken(worker)
+                # It wakes when another one has taken its closures over, perhaps.
+                world.send(notebook, worker.wake)
+            case "lose":
+                notebook.broken(worker)  # the connection broke, and it goes on
+
+    def _hurt_a_server(self) -> None:
+        world = self.world
+        alive = [each for each in self.notebook.watched() if each.alive]
+        if not alive:
+            return
+        server = world.random.choice(alive)
+        if world.chance(0.6):
+            server.freeze()
+        elif len(alive) > 2 and (not self._careful or self._is_spare(server)):
+            server.kill()
+
+    def _is_spare(self, server: Server) -> bool:
+        """Whether all that a server has is on another one that is sure to take over."""
+        for place in self.notebook.layout.places:
+            found = [self.world.servers[a.key] for a in (place.primary, *place.copies) if a]
+            leaving = [self.world.servers[a.key] for a in place.leaving]
+            others = [each for each in found if each.alive and each is not server]
+            if server in (*found, *leaving) and not others:
+                return False
+        return True
+
+    def _is_lost(self) -> bool:
+        notebook = self.notebook
+        return notebook.unmade or any(place.primary is None for place in notebook.layout.places)
+
+    def _wants_recovery(self) -> bool:
+        """Whether somebody would call recover: something is lost, or may be."""
+        return self._is_lost() or self.world.chance(0.02)
+
+    def _raise(self) -> None:
+        with contextlib.suppress(ValueError, PsnbError):
+            self.notebook.queue.done()
+
+    def _at_peace(self) -> bool:
+        notebook, world, layout = self.notebook, self.world, self.notebook.layout
+        statistics = notebook.queue.statistics()
+        waits = statistics.queued or statistics.in_flight or statistics.failing or statistics.paused
+        try:
+            if waits or notebook.recovering or not notebook.queue.done():
+                return False
+        except ServerSilentError:  # it was so a moment ago
+            return False
+        if not all(each.done for each in world.pending):
+            return False
+        for place in layout.places:
+            whole = place.primary is not None and len(place.copies) == layout.replicas
+            if not whole or place.filling or place.heir or place.leaving:
+                return False
+        return all(
+            set(server.host._held)
+            == {i for i, place in enumerate(layout.places) if server.address in place.servers}
+            for server in notebook.watched()
+            if server.alive
+        )
+
+    def _check(self) -> None:
+        notebook, world = self.notebook, self.world
+        if self._careful:
+            assert not notebook.lost_at
+        values = {}
+        for index, place in enumerate(notebook.layout.places):
+            assert place.primary is not None
+            holders = [world.servers[each.key].host for each in (place.primary, *place.copies)]
+            held = [contents(host, index) for host in holders]
+            for other in held[1:]:
+                np.testing.assert_array_equal(other, held[0])
+            values[index] = held[0]
+        world.counts["closures"] += len(notebook.closures)
+        for closure in notebook.closures:
+            self._check_closure(closure, {i: float(v[closure.id]) for i, v in values.items()})
+        for server in notebook.watched():
+            for held in server.host._held.values() if server.alive else ():
+                held.shard.call("", "end_writer", {"writer": notebook.queue.name})
+                assert self._mode == "geo" or not len(held.shard.log())
+
+    def _check_closure(self, closure: Closure, found: dict[int, float]) -> None:
+        notebook, status = self.notebook, closure.remote.status
+        told = f"{closure} {status}: {found}"
+        assert closure.remote.status not in (ClosureStatus.QUEUED, ClosureStatus.RUNNING), told
+        counted, outcome = notebook.rounds.get(closure.run.round, ((), None))
+        share = 1.0
+        if self._mode == "sync":
+            share = len(counted) if closure.run.commit in counted else 1.0
+        sums = {i: round(value * share) for i, value in found.items() if value}
+        completed = status is ClosureStatus.COMPLETED
+        if not completed or outcome is not None:
+            assert not sums, f"it has not happened, and left something: {told}"
+            return
+        attempt = closure.remote.fetch()
+        chosen, begun = notebook.wrote[closure.id, attempt]
+        for index, value in sums.items():
+            assert value == code(attempt), f"it left something else than attempt {attempt}: {told}"
+            assert index in {shard.number for shard in chosen}, told
+        for shard in chosen:
+            index = shard.number
+            since = max(notebook.lost_at.get(index, -1), notebook.risked_at.get(index, -1))
+            assert index in sums or begun <= since or self._forgotten(closure), (
+                f"shard {index} lacks what attempt {attempt} wrote in step {begun}, "
+                f"and was lost in {since}: {told}"
+            )
+
+    def _forgotten(self, closure: Closure) -> bool:
+        """Whether the worker that had learned something from a closure could not send it."""
+        notebook = self.notebook
+        if self._mode != "geo":
+            return False
+        worker = notebook.ran.get(closure.id)
+        for asking, several in notebook.doubts:
+            if asking.remote.status is ClosureStatus.FAILED and closure.run.commit in several:
+                return True  # and whoever joined has heard of it
+        return worker is None or worker.lost or closure.run.commit in notebook.forgotten
+
+
+def contents(host: Host, index: int) -> np.ndarray:
+    values: np.ndarray = host._held[index].shard.call(TABLE, "read", {})
+    return values
+
+
+def episode(seed: int) -> Episode:
+    """Return an episode of whatever kind."""
+    kinds = [(0, False), (1, False), (1, True)]
+    replicas, careful = kinds[seed // len(MODES) % len(kinds)]
+    return Episode(seed, mode=MODES[seed % len(MODES)], replicas=replicas, careful=careful)

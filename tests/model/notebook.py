@@ -1,0 +1,242 @@
+"""Notebook: what decides in the simulated world: a queue of closures, and who finds out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from psnb.coordinator.closure import Closure
+from psnb.coordinator.fates import finding_out
+from psnb.coordinator.flush_gate import FlushGate
+from psnb.coordinator.gate import ApplyRound, Gate, Step
+from psnb.coordinator.options import Options
+from psnb.coordinator.queue import ClosureQueue
+from psnb.coordinator.remote_value import RemoteValue
+from psnb.coordinator.resolver import Resolver
+from psnb.coordinator.round_gate import RoundGate
+from psnb.errors import ServerLostError, ServerSilentError
+from psnb.parameters import UndecidedError, ending_round
+from psnb.placement import ShardId
+from tests.coordinator.queues import FUNCTION, NO_ARGUMENTS
+from tests.model.keeper import Fences, Keeper
+from tests.model.workers import Exchanging, Worker, code
+from tests.model.world import World, once
+
+
+class _Resolver(Resolver):
+    """Asks over the simulated network instead of in a thread."""
+
+    def __init__(self, notebook: Notebook, exchanging: bool) -> None:
+        super().__init__(notebook.queue, notebook, exchanging)  # type: ignore[arg-type]
+        self._notebook = notebook
+
+    def _find_out(
+        self, attempts: Any, closed: Any, settle: Callable[[Any], None], closures: Sequence[Closure]
+    ) -> None:
+        notebook = self._notebook
+
+        def heard(outcomes: Sequence[Any]) -> None:
+            for outcome in outcomes:
+                if isinstance(outcome, ServerSilentError):
+                    notebook.queue.hold_up(outcome)
+
+        def ended(applied: Any) -> None:
+            if isinstance(applied, Exception):
+                raise applied
+            notebook.world.counts["fates found out"] += 1
+            settle(applied)
+
+        steps = finding_out(notebook.shards, attempts, closed)
+        notebook.world.drive(notebook, steps, ended, heard)
+
+
+class Notebook(Keeper):
+    """Queue, resolver and keeper, on servers that hold a table of numbers on each shard.
+
+    Parameters
+    ----------
+    world : World
+        Where it is.
+    mode : str
+        ``async``, ``sync`` or ``geo``.
+    servers, shards, replicas, workers : int
+        How many.
+    """
+
+    def __init__(
+        self, world: World, mode: str, servers: int, shards: int, replicas: int, workers: int
+    ) -> None:
+        super().__init__(world, servers, shards, replicas)
+        gates: dict[str, Gate] = {"async": Gate(), "sync": RoundGate(3), "geo": FlushGate()}
+        self._steps: list[Step] = []
+        self.queue = ClosureQueue(10_000, gate=gates[mode], on_step=self._steps.append)
+        self.resolver = _Resolver(self, mode == "geo")
+        self.closures: list[Closure] = []
+        self._mode = mode
+        self.workers: list[Worker] = []
+        self.sessions: list[Worker] = []  # those that were given up, too
+        for _ in range(workers):
+            self._start_worker()
+        # Where each attempt of a closure writes, and since when it runs.
+        self.wrote: dict[tuple[int, int], tuple[tuple[ShardId, ...], int]] = {}
+        self.rounds: dict[int, tuple[tuple[int, ...], Any]] = {}  # closures, and what came of it
+        self.ran: dict[int, Worker] = {}  # who has told the end of a closure
+        self.forgotten: set[int] = set()  # numbers of closures of which a worker lost what it knew
+        self.doubts: list[tuple[Closure, set[int]]] = []  # who asked about the exchange of whom
+        self._flushing: set[Worker] = set()
+        self._flush_error: Exception | None = None
+
+    def shards_of(self, name: str) -> tuple[ShardId, ...]:
+        return ()
+
+    # Closures.
+
+    def put(self) -> None:
+        remote = RemoteValue(self.queue.settled)
+        closure = Closure(len(self.closures), FUNCTION, NO_ARGUMENTS, Options(1000), remote)
+        self.queue.put(closure)
+        self.closures.append(closure)
+
+    def feed(self) -> None:
+        """Give a worker something to do."""
+        idle = [w for w in self.workers if len(w.load) < 2]
+        if idle:
+            worker = self.world.random.choice(idle)
+            for closure in self.queue.take(lambda each: len(worker.load) < 2 and not worker.load):
+                worker.load.append(closure)
+                run, low = closure.run, self.queue.settled_below()
+                sent = closure, run.attempt, low, self.layout.version
+                begin = once(lambda sent=sent: worker.begin(*sent))
+                self.world.send(worker, begin, lost=lambda: self.broken(worker))
+        while self._steps:
+            step = self._steps.pop()
+            if isinstance(step, ApplyRound):
+                self._apply(step)
+            else:
+                self._flush()
+
+    def heard(
+        self,
+        worker: Worker,
+        closure: Closure,
+        ending: bool | None,
+        payload: bytes,
+        pushed: bool,
+        key: tuple[str, int] | None,
+    ) -> None:
+        """Take a result, unless the session is over, or it came before."""
+        if worker.lost or closure not in worker.load:
+            return
+        worker.load.remove(closure)
+        self.ran[closure.id] = worker
+        if isinstance(worker, Exchanging) and key is not None:
+            self.doubts.append((closure, worker.sent[key[1]]))
+        if key is not None:
+            self.resolver.ask(closure, key, payload, pushed, worker.name)
+        else:
+            self.queue.settle([(closure, bool(ending), payload, pushed)], worker.name)
+
+    def broken(self, worker: Worker) -> None:
+        """See that a worker's connection broke: it is given up, alive or not."""
+        self.world.send(self, lambda: self.give_up(worker), lost=lambda: self.broken(worker))
+
+    def give_up(self, worker: Worker) -> None:
+        if not worker.lost:
+            worker.lost = True
+            load, worker.load = worker.load, []
+            self.workers.remove(worker)
+            self._start_worker()
+            self.resolver.lose(load, len(load), "it was lost", worker.name, worker.session)
+            self._flushed(worker)
+
+    def _start_worker(self) -> None:
+        made = Exchanging if self._mode == "geo" else Worker
+        worker = made(self.world, len(self.sessions), self)
+        self.workers.append(worker)
+        self.sessions.append(worker)
+
+    # What the gate wants.
+
+    def _apply(self, step: ApplyRound) -> None:
+        def ended(outcome: Any) -> None:
+            self.world.counts["rounds applied" if outcome is None else "rounds failed"] += 1
+            self.rounds[step.number] = step.closures, outcome
+            self.queue.stepped(outcome)
+
+        arguments = self.shards, {}, self.queue.name, step.number, step.closures
+        self.world.drive(self, ending_round(*arguments, self.queue.hold_up), ended)
+
+    def check_rounds(self, shard: ShardId, values: np.ndarray, turn: int) -> None:
+        """Assert that a closure sees the whole of the rounds before its own, and no more."""
+        since = max(self.lost_at.get(shard.number, -1), self.risked_at.get(shard.number, -1))
+        for closure in self.closures:
+            if closure.run.round is None:
+                continue
+            found = float(values[closure.id])
+            counted, outcome = self.rounds.get(closure.run.round, ((), None))
+            if closure.run.round >= turn or closure.run.commit not in counted or outcome:
+                assert not found, f"{closure} counts in round {turn}: {found}"
+            elif closure.remote.status.value == "completed":
+                attempt = closure.remote.fetch()
+                chosen, begun = self.wrote[closure.id, attempt]
+                if shard in chosen and begun > since:
+                    wanted = code(attempt) / len(counted)
+                    told = f"{closure} lacks on {shard} in round {turn}: {found}"
+                    assert abs(found - wanted) < 1, told
+
+    def _flush(self) -> None:
+        self._flushing, self._flush_error = set(self.workers), None
+        for worker in self.workers:
+            self._have_flushed(worker)
+        self._flushed()
+
+    def _have_flushed(self, worker: Worker) -> None:
+        assert isinstance(worker, Exchanging)
+
+        def sent(outcome: Any) -> None:
+            self.world.send(self, once(lambda: decide(outcome)), lambda: self.broken(worker))
+
+        def decide(outcome: Any) -> None:
+            if isinstance(outcome, UndecidedError) and not worker.lost:
+                self.resolver.ask_about(outcome.commit[:2], partial(found, outcome.commit.number))
+            else:
+                self._flushed(worker, outcome)
+
+        def found(number: int, applied: bool) -> None:
+            if not applied:
+                self.forgotten |= worker.sent[number]
+            self._flushed(worker, None if applied else ServerLostError("it is lost"))
+
+        flush = once(lambda: worker.exchange(sent))
+        self.world.send(worker, flush, lambda: self.broken(worker))
+
+    def _flushed(self, worker: Worker | None = None, outcome: Exception | None = None) -> None:
+        if worker in self._flushing:
+            self._flushing.discard(worker)
+            self._flush_error = self._flush_error or outcome
+            self.world.counts["flushes"] += 1
+            if not self._flushing:
+                self.queue.stepped(self._flush_error)
+
+    # What recovery wants of it.
+
+    def drained(self) -> Iterator[None]:
+        self.queue.pause()
+        while True:
+            try:
+                self.queue.wait_until_nothing_runs(0)
+            except TimeoutError:
+                yield
+            except ServerSilentError:
+                return  # what it holds up is settled when the server is replaced
+            else:
+                return
+
+    def resumed(self) -> None:
+        self.queue.resume()
+
+    def fences(self) -> Fences:
+        return self.resolver.fences()

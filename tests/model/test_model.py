@@ -1,0 +1,36 @@
+"""The protocol of commits, copies, failover and recovery, in a world of chance."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.episode import MODES, STEPS, Episode, episode
+
+
+@pytest.mark.parametrize("seed", range(7))
+@pytest.mark.parametrize("replicas", [0, 1])
+@pytest.mark.parametrize("mode", MODES)
+def test_each_closure_counts_wholly_from_one_attempt_or_not_at_all(
+    mode: str, replicas: int, seed: int
+) -> None:
+    Episode(seed, mode=mode, replicas=replicas, careful=False).run(STEPS)
+
+
+WRONG = {
+    "a worker gave up what the notebook had decided to apply": 30072,
+    "a server that knew nothing of a commit made a half of it": 111,
+    "a closure read from a server that was taken for lost": 30022,
+    "an exchange that was not taken was told to nobody": 30011,
+}
+"""Seeds of what has been wrong. They hold for as long as the model uses chance as it does."""
+
+
+@pytest.mark.parametrize("seed", WRONG.values(), ids=WRONG)
+def test_what_has_been_wrong_is_wrong_no_more(seed: int) -> None:
+    episode(seed).run(STEPS)
+
+
+@pytest.mark.parametrize("seed", range(7))
+@pytest.mark.parametrize("mode", MODES)
+def test_with_copies_nothing_is_lost_while_one_of_them_lives(mode: str, seed: int) -> None:
+    Episode(seed, mode=mode, replicas=1, careful=True).run(STEPS)

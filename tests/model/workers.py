@@ -1,0 +1,192 @@
+"""Workers: run closures in the simulated world; see `psnb.runtime.session` for what they do."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from psnb.coordinator.closure import Closure
+from psnb.errors import ServerLostError
+from psnb.parameters import Request, UndecidedError, committing
+from psnb.placement import ShardId
+from psnb.runtime import exchange_writer, pack_error
+from psnb.server import Commit, Part
+from psnb.server.rounds import Write
+from psnb.watermark import Watermark
+from tests.model.keeper import ROOM, TABLE
+from tests.model.world import Process, World
+
+if TYPE_CHECKING:
+    from tests.model.notebook import Notebook
+
+
+def code(attempt: int) -> int:
+    """Return what an attempt adds: sums of several are told from any single one."""
+    return 1 + (attempt << 20)
+
+
+def write(closure: int, attempt: int, *, pushed: bool) -> Write:
+    """Return what an attempt writes to a shard."""
+    if pushed:
+        gradient = np.zeros(ROOM)
+        gradient[closure] = -code(attempt)
+        return TABLE, "push", {"gradient": gradient}
+    rows, values = np.array([closure]), np.array([float(code(attempt))])
+    return TABLE, "scatter_add", {"rows": rows, "values": values}
+
+
+class Worker(Process):
+    """A worker's session: runs closures, as long as it lives."""
+
+    def __init__(self, world: World, session: int, notebook: Notebook) -> None:
+        super().__init__(world, f"worker-{session}")
+        self.session, self.notebook = session, notebook
+        self.load: list[Closure] = []
+        self.lost = False  # the notebook has given it up
+
+    def begin(self, closure: Closure, attempt: int, low: int, layout: int) -> None:
+        """Run a closure: read, write to some shards, commit."""
+        if self.known.version < layout:
+            self.known = self.world.published
+        notebook, random = self.notebook, self.world.random
+        # Another attempt writes somewhere else.
+        shards = notebook.shards
+        chosen = tuple(random.sample(shards, random.randint(1, min(3, len(shards)))))
+        number, turn = closure.run.commit, closure.run.round
+
+        def read(outcomes: list[Any]) -> None:
+            (values,) = outcomes
+            if isinstance(values, Exception):
+                self._report(closure, False, pack_error(values, []))
+                return
+            if random.random() < 0.05:
+                self._report(closure, False, pack_error(ValueError("boo"), []))
+                return
+            if turn is not None and not self.lost:
+                notebook.check_rounds(chosen[0], values, turn)
+            notebook.wrote[closure.id, attempt] = chosen, begun
+            self._write(closure, number, attempt, low, chosen, turn)
+
+        begun = self.world.steps
+        self.world.ask(self, [Request(chosen[0], TABLE, "read", {})], read)
+
+    def _write(
+        self,
+        closure: Closure,
+        number: int,
+        attempt: int,
+        low: int,
+        chosen: tuple[ShardId, ...],
+        turn: int | None,
+    ) -> None:
+        one = write(closure.id, attempt, pushed=turn is not None)
+        name, result = self.notebook.queue.name, pickle.dumps(attempt)
+        commit = Commit(
+            *(name, number, attempt, low, chosen),
+            closures=((number, result),),
+            coordinator=name,
+            pushed=turn is not None,
+        )
+        parts = {shard: Part([one], 0, turn) for shard in chosen}
+        self._commit(commit, parts, lambda outcome: self._end(closure, result, outcome))
+
+    def _commit(
+        self, commit: Commit, parts: dict[ShardId, Part], ended: Callable[[Any], None]
+    ) -> None:
+        self.world.drive(self, committing(commit, parts, self.together), ended)
+
+    def together(self, shards: Any) -> bool:
+        """Return what `CommTransport` believes."""
+        places = [self.known.places[shard.number] for shard in shards]
+        return len(shards) == 1 or (
+            len({place.servers for place in places}) == 1 and len(places[0].servers) == 1
+        )
+
+    def _end(self, closure: Closure, result: bytes, outcome: Any) -> None:
+        if isinstance(outcome, UndecidedError):
+            self._report(closure, None, result, outcome.commit[:2])
+        elif isinstance(outcome, Exception):
+            self._report(closure, False, pack_error(outcome, []))
+        else:
+            self._report(closure, True, result)
+
+    def _report(
+        self,
+        closure: Closure,
+        ending: bool | None,
+        payload: bytes,
+        key: tuple[str, int] | None = None,
+    ) -> None:
+        notebook, pushed = self.notebook, closure.run.round is not None and ending is not False
+        self.world.send(
+            notebook,
+            lambda: notebook.heard(self, closure, ending, payload, pushed, key),
+            lost=lambda: notebook.broken(self),
+        )
+
+
+class Exchanging(Worker):
+    """A worker in mode `Geo`: what several closures write is one commit.
+
+    What it numbers and names is as in `psnb.parameters.LocalCopies`, which needs threads.
+    """
+
+    def __init__(self, world: World, session: int, notebook: Notebook) -> None:
+        super().__init__(world, session, notebook)
+        self._numbers, self._watermark = itertools.count(), Watermark()
+        self._writes: dict[ShardId, list[Write]] = {}
+        self._closures: list[tuple[int, bytes | None]] = []
+        self._ended_below = 0
+        self.sent: dict[int, set[int]] = {}  # by number, the closures of an exchange
+
+    def _write(
+        self,
+        closure: Closure,
+        number: int,
+        attempt: int,
+        low: int,
+        chosen: tuple[ShardId, ...],
+        turn: int | None,
+    ) -> None:
+        for shard in chosen:
+            one = write(closure.id, attempt, pushed=False)
+            self._writes.setdefault(shard, []).append(one)
+        result = pickle.dumps(attempt)
+        self._closures.append((number, result))
+        self._ended_below = max(self._ended_below, low)
+        if len(self._closures) < 3:
+            self._end(closure, result, None)
+        else:
+            self.exchange(lambda outcome: self._end(closure, result, outcome))
+
+    def exchange(self, ended: Callable[[Any], None]) -> None:
+        """Commit what closures have written since the last time."""
+        writes, self._writes = self._writes, {}
+        closures, self._closures = tuple(self._closures), []
+        if not writes:
+            ended(None)
+            return
+        number = next(self._numbers)
+        self.sent[number] = {each for each, _ in closures}
+
+        def done(outcome: Any) -> None:
+            if isinstance(outcome, ServerLostError):
+                outcome = UndecidedError(commit, outcome)
+            if not isinstance(outcome, UndecidedError):
+                self._watermark.end(number)
+                if isinstance(outcome, Exception):  # which whoever joins will hear of
+                    self.notebook.forgotten |= self.sent[number]
+            ended(outcome)
+
+        name = self.notebook.queue.name
+        commit = Commit(
+            *(exchange_writer(name, self.session), number, 1, self._watermark.low, tuple(writes)),
+            closures=closures,
+            coordinator=name,
+            ended_below=self._ended_below,
+        )
+        self._commit(commit, {shard: Part(each) for shard, each in writes.items()}, done)

@@ -1,0 +1,346 @@
+"""World: a cluster without processes, connections or time, driven by chance from a seed.
+
+What is simulated is the network (messages arrive late, twice, never and in any order, connections
+break) and the processes (they die, freeze and wake between any two messages). What runs in it is
+psnb's own: `Host`, `Shard`, `Copy`, `mended`, `committing`, `finding_out`, `Resolver` and
+`ClosureQueue`. After FoundationDB's simulation and TigerBeetle's; what is asserted is after Jepsen.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from psnb.errors import PsnbError, ServerLostError, ServerSilentError
+from psnb.parameters import Request
+from psnb.placement import Layout, ServerAddress, ShardId
+from psnb.server import ITSELF, Exchange, Opening
+from psnb.server.host import Host
+from psnb.server.reply import Reply
+
+Then = Callable[[list[Any]], None]
+
+
+def once(action: Callable[[], None]) -> Callable[[], None]:
+    """Act the first time only."""
+    left = [action]
+    return lambda: left.pop()() if left else None
+
+
+class Process:
+    """Something that dies, freezes and wakes."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.alive, self.frozen = True, False
+        self.known = world.published  # where it believes that shards are
+        self._later: deque[Callable[[], None]] = deque()
+
+    def do(self, action: Callable[[], None]) -> None:
+        """Act now, or as soon as it wakes; never if it is dead."""
+        if self.frozen:
+            self._later.append(action)
+        elif self.alive:
+            action()
+
+    def kill(self) -> None:
+        self.alive = self.frozen = False
+        self._later.clear()
+        self.world.counts[f"{type(self).__name__.lower()}s killed"] += 1
+
+    def freeze(self) -> None:
+        self.frozen = True
+        self.world.counts[f"{type(self).__name__.lower()}s frozen"] += 1
+
+    def wake(self) -> None:
+        self.frozen = False
+        while self._later and not self.frozen and self.alive:
+            self._later.popleft()()
+
+
+class Server(Process):
+    """A parameter server."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self.address = ServerAddress(name, name)
+        self.host = Host(name, name)
+
+    def run(self, operations: Sequence[Any], answer: Callable[[list[Any]], None]) -> None:
+        self.host.run(operations, Reply(answer), self._connect)
+
+    def _connect(self, address: str, opening: Opening) -> None:
+        other = self.world.servers[address]
+
+        def connect() -> None:
+            if other.alive:
+                self.do(lambda: opening.opened(Link(self, other, opening)))
+            else:
+                self.do(lambda: opening.broken(ConnectionRefusedError("it is dead")))
+
+        def lost() -> None:
+            self.do(lambda: opening.broken(TimeoutError("no answer")))
+
+        self.world.send(other, once(connect), lost)
+
+
+class Link:
+    """A connection between two servers: in order, until it breaks."""
+
+    def __init__(self, source: Server, target: Server, opening: Opening) -> None:
+        self.source, self._target, self._opening = source, target, opening
+        self._there: deque[tuple[Exchange, bytes]] = deque()
+        self._back: deque[tuple[Exchange, bytes]] = deque()
+        self.closed = False
+        source.world.links.append(self)
+
+    def send(self, exchange: Exchange) -> None:
+        if not self.closed:
+            self._there.append((exchange, pickle.dumps(exchange.message())))
+
+    def close(self) -> None:
+        self.closed = True
+
+    def idle(self) -> bool:
+        return not self._there and not self._back
+
+    def deliver(self) -> None:
+        """Let something arrive, at the one end or the other."""
+        target = self._target
+        if self._back and (not self._there or self.source.world.chance(0.5)):
+            exchange, answer = self._back.popleft()
+            if not self.closed:
+                self.source.do(lambda: exchange.answered(pickle.loads(answer)))
+        elif self._there and not target.alive:
+            self.break_off()
+        elif self._there and not target.frozen:
+            exchange, message = self._there.popleft()
+            _, operations = pickle.loads(message)
+
+            def answered(answers: list[Any]) -> None:
+                self._back.append((exchange, pickle.dumps(("OK", answers))))
+
+            target.run(operations, answered)
+
+    def break_off(self) -> None:
+        """Lose what is under way; what the other side has got already, it has."""
+        if not self.closed:
+            self.closed = True
+            self.source.world.counts["connections broken"] += 1
+            error = ConnectionResetError("the connection broke")
+            self.source.do(lambda: self._opening.broken(error))
+        self._there.clear()
+        self._back.clear()
+
+
+class Pending:
+    """A request that somebody waits for, and its way through the network; see `CommTransport`."""
+
+    def __init__(self, owner: Process, request: Request, then: Callable[[Any], None]) -> None:
+        self._world, self._owner = owner.world, owner
+        self._request, self._then = request, then
+        self._server: Server | None = None
+        self._under_way = 0  # messages there and back
+        self.done = False
+        self.send()
+
+    def send(self) -> None:
+        """Send it to where its shard is, as far as its owner knows; the scheduler knows better."""
+        if self._place().primary is None:
+            self._look()
+        primary = self._place().primary
+        if primary is None:
+            self._end(ServerLostError("no server has it"))
+            return
+        server = self._server = self._world.servers[primary.key]
+        request = self._request
+        operation = (request.to.number, request.table, request.operation, request.arguments)
+        message = pickle.dumps([operation])
+        self._under_way += 1
+        self._world.send(server, lambda: self._arrive(server, message), self._lost)
+
+    def _lost(self) -> None:
+        self._under_way -= 1
+
+    def notice(self) -> None:
+        """See whether the server is dead, or says nothing for too long, or ask again."""
+        if self.done or self._server is None:
+            return
+        if not self._server.alive or self._world.chance(0.5):
+            self._look()
+        place, server = self._place(), self._server
+        if not server.alive:
+            self._under_way = 0
+        if not server.alive and place.servers == (server.address,):
+            self._end(ServerLostError("it is dead"))
+        elif place.primary not in (server.address, None):
+            self.send()
+        elif self._world.faults and self._world.chance(
+            self._world.silence * (5 if server.frozen else 1)
+        ):
+            self._end(ServerSilentError("it says nothing"))
+        elif self._under_way <= 0 or (self._world.faults and self._world.chance(0.1)):
+            self.send()
+
+    def _arrive(self, server: Server, message: bytes) -> None:
+        making = self._request.operation.startswith("create")
+        # What makes a table would make it anew: nobody sends it twice who has had an answer.
+        if not server.alive or (making and self.done):
+            self._lost()
+            return
+        world = self._world
+
+        def answered(answers: list[Any]) -> None:
+            packed = pickle.dumps(answers[0])
+            world.send(self._owner, lambda: self._answered(pickle.loads(packed)), self._lost)
+
+        server.run(pickle.loads(message), answered)
+
+    def _answered(self, answer: tuple[Any, ...]) -> None:
+        self._lost()
+        if self.done:
+            return
+        if answer[0] == "moved":
+            self._look()
+            self.send()
+        else:
+            self._end(answer[1])
+
+    def _end(self, outcome: Any) -> None:
+        self.done = True
+        self._owner.do(lambda: self._then(outcome))
+
+    def _look(self) -> None:
+        self._owner.known = self._world.published
+
+    def _place(self) -> Any:
+        assert isinstance(self._request.to, ShardId)
+        return self._owner.known.places[self._request.to.number]
+
+
+class World:
+    """Processes, and what is under way between them.
+
+    Parameters
+    ----------
+    seed : int
+        Of all chance.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.published = Layout("s", 0, 0, 1.0, ())
+        self.silence = self.random.choice([0.004, 0.04])  # how impatient who asks is
+        self.servers: dict[str, Server] = {}
+        self.links: list[Link] = []
+        self.pending: list[Pending] = []
+        # What is under way: for whom, what it does there, and what happens if it is lost.
+        self.messages: list[tuple[Process, Callable[[], None], Callable[[], None] | None]] = []
+        self.faults = True
+        self.counts: Counter[str] = Counter()  # of what has happened
+        self.steps = 0
+
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    def server(self) -> Server:
+        """Start one more server."""
+        name = f"server-{len(self.servers)}"
+        self.servers[name] = Server(self, name)
+        return self.servers[name]
+
+    def send(
+        self,
+        to: Process,
+        action: Callable[[], None],
+        lost: Callable[[], None] | None = None,
+    ) -> None:
+        """Let something happen at a process, some time."""
+        self.messages.append((to, action, lost))
+
+    def ask(self, owner: Process, requests: Sequence[Request], then: Then) -> None:
+        """Make requests, and hand over what came of them, when all have come back."""
+        outcomes: list[Any] = [None] * len(requests)
+        left = set(range(len(requests)))
+        if not requests:
+            owner.do(lambda: then([]))
+
+        def ended(position: int, outcome: Any) -> None:
+            outcomes[position] = outcome
+            left.discard(position)
+            if not left:
+                then(outcomes)
+
+        for position, request in enumerate(requests):
+            take = lambda outcome, at=position: ended(at, outcome)  # noqa: E731
+            self.pending.append(Pending(owner, request, take))
+
+    def drive(
+        self,
+        owner: Process,
+        steps: Generator[Sequence[Request], Sequence[Any], Any],
+        then: Callable[[Any], None],
+        heard: Callable[[Sequence[Any]], None] = lambda outcomes: None,
+    ) -> None:
+        """Make the requests that a generator yields; hand over what it returns or raises."""
+
+        def advance(outcomes: Sequence[Any] | None) -> None:
+            try:
+                requests = next(steps) if outcomes is None else steps.send(outcomes)
+            except StopIteration as ended:
+                then(ended.value)
+            except Exception as error:
+                if not isinstance(error, PsnbError) and type(error).__name__ != "UndecidedError":
+                    raise
+                then(error)
+            else:
+                self.ask(owner, requests, lambda found: (heard(found), advance(found)))
+
+        advance(None)
+
+    def step(self) -> None:
+        """Let one thing happen in the network."""
+        self.steps += 1
+        live = [link for link in self.links if not link.idle()]
+        choice = self.random.random()
+        if live and choice < 0.45:
+            link = self.random.choice(live)
+            link.break_off() if self.faults and self.chance(0.01) else link.deliver()
+        elif self.messages and choice < 0.9:
+            self._deliver(self.random.randrange(len(self.messages)))
+        elif self.pending:
+            waiting = self.random.choice(self.pending)
+            waiting.notice()
+        self.links = [link for link in self.links if not link.closed or not link.idle()]
+        if self.steps % 16 == 0:
+            self.pending = [each for each in self.pending if not each.done]
+
+    def _deliver(self, position: int) -> None:
+        to, action, lost = self.messages[position]
+        if to.frozen:
+            return
+        if self.faults and self.chance(0.05):
+            if self.chance(0.5):
+                self.counts["messages doubled"] += 1
+                action()  # and once more, later
+                return
+            self.counts["messages lost"] += 1
+            del self.messages[position]
+            if lost is not None:
+                lost()
+            return
+        del self.messages[position]
+        action()
+
+
+def manage(server: Server, operation: str, **arguments: Any) -> Any:
+    """Run an operation of a server at once, outside of the network."""
+    found: list[Any] = []
+    server.run([(ITSELF, "", operation, arguments)], found.extend)
+    (status, result) = found[0]
+    if status == "error":
+        raise result
+    return result

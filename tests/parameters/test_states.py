@@ -1,0 +1,100 @@
+"""What tables hold, read and written in pieces: on servers in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from psnb.errors import ServerLostError
+from psnb.parameters import Request, states
+from psnb.placement import ShardId
+from psnb.server import Adagrad, Adam
+from tests.parameters.test_handles import InProcess, embedding, variable
+
+SHARDS = pytest.mark.parametrize("shards", [1, 3])
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "PIECE", 100)
+
+
+def operations(transport: InProcess, name: str) -> int:
+    return sum(request.operation == name for request in transport.carried)
+
+
+@SHARDS
+@pytest.mark.parametrize("shape", [(), (7,), (40, 3)])
+def test_a_variable_goes_and_comes_in_pieces(shape: tuple[int, ...], shards: int) -> None:
+    shards = min(shards, shape[0] if shape else 1)
+    transport = InProcess(3)
+    value = np.random.default_rng(0).normal(size=shape)
+    v = variable(value, shards, Adam(0.1), transport)
+    v.push(np.ones(shape))
+    saved, before = v.shard_states(), v.read()
+    assert operations(transport, "piece") >= value.nbytes * 3 / 100
+    v.push(np.ones(shape))
+    after = v.read()
+    v.load_states(saved)
+    np.testing.assert_array_equal(v.read(), before)
+    v.push(np.ones(shape))
+    np.testing.assert_array_equal(v.read(), after)  # the optimizer's state came back as well
+    assert [part["values"].shape[1:] for part in saved] == [shape[1:]] * shards
+
+
+@SHARDS
+@pytest.mark.parametrize("rows", [None, 50])
+def test_an_embedding_goes_and_comes_in_pieces(rows: int | None, shards: int) -> None:
+    transport = InProcess(shards)
+    e = embedding(rows, shards, Adagrad(0.1), transport)
+    ids = np.arange(50)
+    e.push(ids, np.ones((50, 2), np.float32))
+    saved, before = e.shard_states(), e.lookup(ids)
+    assert operations(transport, "piece") >= 10
+    e.push(ids, np.ones((50, 2), np.float32))
+    e.load_states(saved)
+    np.testing.assert_array_equal(e.lookup(ids), before)
+    assert operations(transport, "put") >= 10
+
+
+def test_an_embedding_without_rows_goes_and_comes() -> None:
+    e = embedding(None, 3, Adagrad(0.1))
+    saved = e.shard_states()
+    e.push([1], np.ones((1, 2), np.float32))
+    e.load_states(saved)
+    assert e.statistics().rows == 0
+
+
+class Cleared(InProcess):
+    """Servers whose tables are cleared while they are read, so often."""
+
+    times = 1
+
+    def attempt(
+        self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
+    ) -> list[Any]:
+        first = requests[0]
+        if first.operation == "piece" and first.arguments["start"] and self.times:
+            self.times -= 1
+            super().attempt([Request(first.to, first.table, "clear", {})], seen)
+        return super().attempt(requests, seen)
+
+
+def test_what_is_cleared_while_it_is_read_is_read_from_the_beginning() -> None:
+    transport = Cleared(2)
+    e = embedding(50, 2, Adagrad(0.1), transport)
+    e.push(np.arange(50), np.ones((50, 2), np.float32))
+    first, second = e.shard_states()
+    assert (first["slot.accumulator"] == np.float32(0.1)).all()  # as it is since it was cleared
+    assert (second["slot.accumulator"] > 0.1).all()
+
+
+def test_what_is_cleared_again_and_again_cannot_be_read() -> None:
+    transport = Cleared(1)
+    e = embedding(50, 1, Adagrad(0.1), transport)
+    transport.times = 1000
+    with pytest.raises(ServerLostError, match=r"what \['e'\] hold could not be read"):
+        e.shard_states()

@@ -1,0 +1,177 @@
+"""A table as it was at one moment, read in pieces while it goes on changing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psnb.errors import InternalError
+from psnb.server import Adagrad, Adam, Constant, CountFilter, CtrAccessor
+from psnb.server.snapshot import Snapshot, snapshot
+from psnb.server.tables import DenseTable, SparseTable, Table
+
+
+def sparse(rows: int | None = None, **more: Any) -> SparseTable:
+    return SparseTable("e", 2, rows, 0, 1, "float32", Constant(1.0), 0, Adam(0.1), **more)
+
+
+def dense() -> DenseTable:
+    return DenseTable("v", np.arange(6.0).reshape(3, 2), Adagrad(0.1))
+
+
+def push(table: SparseTable, *ids: int) -> None:
+    gradients = np.arange(2.0 * len(ids), dtype=np.float32).reshape(-1, 2) + 1
+    table.push(np.array(ids, np.uint64), gradients)
+
+
+def rest(taken: Snapshot, start: int = 0, step: int = 2) -> dict[str, np.ndarray]:
+    """Return what is left of a snapshot, put together."""
+    pieces = []
+    for at in range(start, taken.rows, step):
+        piece = taken.read(at, min(at + step, taken.rows))
+        assert piece is not None
+        pieces.append(piece)
+    form = taken.header()["form"]
+    return {name: np.concatenate([form[name], *(p[name] for p in pieces)]) for name in form}
+
+
+def same(found: dict[str, np.ndarray], state: dict[str, np.ndarray]) -> bool:
+    return all(
+        np.array_equal(array, state[name].reshape(array.shape)) for name, array in found.items()
+    )
+
+
+@pytest.mark.parametrize("make", [sparse, lambda: sparse(9), dense])
+def test_all_pieces_are_the_table(make: Any) -> None:
+    table: Table = make()
+    if isinstance(table, SparseTable):
+        push(table, 1, 2, 3)
+    taken = snapshot(table)
+    header = taken.header()
+    assert header["rows"] == table.extent
+    assert same({**rest(taken), **header["tail"]}, table.state())
+
+
+def test_a_row_bytes_are_those_of_its_piece() -> None:
+    table = sparse(accessor=CtrAccessor())
+    push(table, 1, 2)
+    taken = snapshot(table)
+    piece = taken.read(0, 2)
+    assert piece is not None
+    assert taken.header()["row_nbytes"] * 2 == sum(array.nbytes for array in piece.values())
+
+
+IDS = st.lists(st.integers(0, 8), min_size=1, max_size=5)
+STEP = st.one_of(
+    st.tuples(st.just("push"), IDS),
+    st.tuples(st.just("lookup"), IDS),
+    st.tuples(st.just("record"), IDS),
+    st.tuples(st.just("merge"), IDS),
+    st.tuples(st.just("put"), IDS),
+    st.tuples(st.just("preview"), IDS),
+    st.tuples(st.just("day"), st.none()),
+    st.tuples(st.just("read"), st.integers(1, 3)),
+)
+
+
+@given(st.sampled_from([None, 9]), IDS, st.lists(STEP, max_size=20))
+def test_it_stays_as_it_was_whatever_is_done(
+    rows: int | None, first: list[int], steps: list[tuple[str, Any]]
+) -> None:
+    more = {} if rows else {"accessor": CtrAccessor(), "admission": CountFilter(1)}
+    table = sparse(rows, **more)
+    push(table, *first)
+    before = table.state()
+    taken = snapshot(table)
+    at, pieces = 0, []
+    for what, value in steps:
+        if what == "read" and at < taken.rows:
+            stop = min(at + value, taken.rows)
+            pieces.append(taken.read(at, stop))
+            at = stop
+        else:
+            take(table, what, value, bool(more))
+    found = rest(taken, at)
+    for name, array in found.items():
+        whole = np.concatenate([*(piece[name] for piece in pieces if piece), array])
+        np.testing.assert_array_equal(whole, before[name])
+
+
+def take(table: SparseTable, what: str, value: Any, has_use: bool) -> None:
+    ids = None if value is None or isinstance(value, int) else np.array(value, np.uint64)
+    match what:
+        case "push":
+            push(table, *value)
+        case "lookup":
+            table.lookup(ids)
+        case "record" if has_use:
+            ones = np.ones(len(value), np.float32)
+            table.record(ids, ones, ones)
+        case "merge":
+            distinct = np.unique(ids)
+            rows = np.ones((distinct.size, 2), np.float32)
+            slots = {"first_moment": rows, "second_moment": rows}
+            table.merge(distinct, rows, slots, 3, 0.5)
+        case "put":
+            other = sparse(accessor=CtrAccessor()) if has_use else sparse(9)
+            push(other, *value)
+            table.put(other.piece(0, other.extent))
+        case "preview":
+            gradients = np.ones((len(value), 2), np.float32)
+            table.preview([("push", {"ids": ids, "gradients": gradients})], "lookup", {"ids": ids})
+        case "day" if has_use:
+            table.end_day()
+
+
+def test_a_dense_table_stays_as_it_was() -> None:
+    table = dense()
+    before, taken = table.state(), snapshot(table)
+    table.push(np.ones((3, 2)))
+    assert same(rest(taken), before)
+
+
+def test_the_last_piece_may_be_asked_for_once_more() -> None:
+    table = sparse()
+    push(table, 1, 2, 3)
+    taken = snapshot(table)
+    first = taken.read(0, 2)
+    push(table, 1, 2)
+    assert taken.read(0, 2) is first
+    taken.read(2, 3)
+    with pytest.raises(InternalError, match="rows 0 to 2 of a snapshot read to 3"):
+        taken.read(0, 2)
+
+
+@pytest.mark.parametrize("how", ["shrink", "clear"])
+def test_rows_that_were_removed_cannot_be_read(how: str) -> None:
+    table = sparse(accessor=CtrAccessor())
+    push(table, 1, 2, 3)
+    taken = snapshot(table)
+    taken.read(0, 2)
+    table.clear() if how == "clear" else table.shrink(1.0, 1.0, forget_waiting=False)
+    assert taken.read(2, 3) is None
+
+
+def test_a_snapshot_that_is_closed_keeps_nothing() -> None:
+    table = sparse()
+    push(table, 1, 2, 3)
+    taken = snapshot(table)
+    for _ in range(2):
+        taken.close()
+    assert not table.watchers
+    push(table, 1)
+
+
+def test_only_rows_that_change_before_they_are_read_are_copied() -> None:
+    table = sparse()
+    push(table, *range(100))
+    taken = snapshot(table)
+    taken.read(0, 50)
+    push(table, *range(40, 60))
+    for _ in range(2):
+        push(table, *range(55, 200))
+    assert taken._count == 50  # type: ignore[attr-defined]

@@ -1,0 +1,119 @@
+"""A shard on its way to a copy, while it is in use. See also `tests/server/test_host.py`."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from psnb.server import SGD, Constant, transfer
+from psnb.server.shard import Install, Shard
+from psnb.server.transfer import Transfer
+
+ROWS = 1000
+
+
+@pytest.fixture
+def shard(monkeypatch: pytest.MonkeyPatch) -> Shard:
+    """A shard with an embedding of a thousand rows, of which a hundred fit into a piece."""
+    made = Shard("test")
+    arguments: dict[str, Any] = {
+        "name": "e",
+        "dim": 2,
+        "rows": None,
+        "index": 0,
+        "shards": 1,
+        "dtype": "float32",
+        "initializer": Constant(1.0),
+        "seed": 0,
+        "optimizer": SGD(1.0),
+    }
+    made.call("", "create_sparse", arguments)
+    push(made, np.arange(ROWS))
+    monkeypatch.setattr(transfer, "PIECE", 1600)
+    monkeypatch.setattr(transfer, "LAST", 160)
+    return made
+
+
+def push(shard: Shard, ids: np.ndarray) -> None:
+    gradients = np.ones((ids.size, 2), np.float32)
+    shard.call("e", "push", {"ids": ids.astype(np.uint64), "gradients": gradients})
+
+
+def rows(steps: list[Install]) -> np.ndarray:
+    """Return the ids of the rows that steps bring."""
+    return np.concatenate([what["ids"] for kind, _, what in steps if kind == "put"])
+
+
+def finish(under_way: Transfer, copy: Shard) -> list[int]:
+    """Install all that is left; return how many rows came with each of the last steps."""
+    while steps := under_way.next():
+        copy.install(pickle.loads(pickle.dumps(steps)))
+    last = under_way.last()
+    for steps in last:
+        copy.install(pickle.loads(pickle.dumps(steps)))
+    return [rows(steps).size for steps in last[:-1]]
+
+
+def same(one: Shard, other: Shard) -> bool:
+    ids = {"ids": np.arange(2 * ROWS, dtype=np.uint64), "training": False}
+    return np.array_equal(one.call("e", "lookup", ids), other.call("e", "lookup", ids))
+
+
+def test_rows_go_a_piece_at_a_time_and_few_at_last(shard: Shard) -> None:
+    under_way, copy = Transfer(shard), Shard("copy")
+    kinds = []
+    while steps := under_way.next():
+        kinds += [kind for kind, _, _ in steps]
+        copy.install(steps)
+    assert kinds == ["create", *["put"] * 10]
+    assert [kind for steps in under_way.last() for kind, _, _ in steps] == ["finish"]
+
+
+def test_rows_that_change_after_they_were_sent_are_sent_again(shard: Shard) -> None:
+    under_way, copy = Transfer(shard), Shard("copy")
+    for _ in range(5):
+        copy.install(under_way.next())
+    push(shard, np.arange(ROWS))
+    push(shard, np.arange(ROWS, ROWS + 5))
+    push(shard, np.arange(5))
+    assert sum(finish(under_way, copy)) <= 10
+    assert same(shard, copy)
+
+
+def test_what_changes_all_the_time_is_sent_at_last(shard: Shard) -> None:
+    under_way, copy = Transfer(shard), Shard("copy")
+    sent = 0
+    while steps := under_way.next():
+        copy.install(steps)
+        sent += len(steps)
+        push(shard, np.arange(ROWS))
+    assert sent <= 40  # three times all rows, and not for ever
+    last = finish(under_way, copy)
+    assert sum(last) == ROWS
+    assert max(last) <= 100
+    assert same(shard, copy)
+
+
+def test_a_row_that_changes_all_the_time_holds_no_others_up(shard: Shard) -> None:
+    under_way, copy = Transfer(shard), Shard("copy")
+    while under_way._moving.get("e") is None or under_way._moving["e"]._sent < ROWS:
+        copy.install(under_way.next())
+    push(shard, np.arange(0, ROWS, 2))
+    seen: set[int] = set()
+    for _ in range(5):
+        push(shard, np.arange(0, 20, 2))
+        steps = under_way.next()
+        copy.install(steps)
+        seen |= set(rows(steps).tolist())
+    assert seen == set(range(0, ROWS, 2))
+
+
+def test_nobody_follows_the_tables_when_it_is_over(shard: Shard) -> None:
+    under_way = Transfer(shard)
+    finish(under_way, Shard("copy"))
+    for _ in range(2):
+        under_way.close()
+    assert not shard.table("e").watchers

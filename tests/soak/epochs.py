@@ -1,0 +1,60 @@
+"""Epochs over a dataset in the memory of workers that die: each example once an epoch."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+import psnb
+from psnb import errors
+from psnb.data import Dataset, InMemoryDataset
+from tests.soak.chaos import Chaos
+from tests.soak.notebook import PATIENCE, ViolationError
+from tests.soak.processes import LocalProcesses
+from tests.soak.table import Row
+
+_EXAMPLES, _BATCH = 10_000, 16
+
+
+def run_epochs(row: Row, rng: np.random.Generator, seconds: float) -> None:
+    """Run epochs for so long, and count the examples."""
+    with (
+        psnb.local_cluster(workers=3, servers=1) as client,
+        psnb.ParameterServerStrategy(client) as strategy,
+    ):
+        coordinator = psnb.ClusterCoordinator(strategy, heartbeat_timeout=PATIENCE)
+        visits = strategy.embedding(
+            "visits", 1, rows=_EXAMPLES, initializer=0.0, optimizer=psnb.SGD(1.0)
+        )
+        dataset: Any = coordinator.create_per_worker_dataset(
+            InMemoryDataset.of(Dataset.range(_EXAMPLES), _BATCH)
+        )
+
+        def step(iterator: Any) -> None:
+            ids = next(iterator)
+            visits.push(ids, -np.ones((len(ids), 1), np.float32))
+
+        def insist(act: Any) -> None:
+            while True:
+                try:
+                    return act()
+                except errors.WorkerLostError:
+                    continue  # by chance too often for its retries
+
+        begin, number = time.monotonic(), 0
+        harm = {"worker": 2.0, "freeze worker": 4.0}
+        with Chaos(LocalProcesses(client), rng.spawn(1)[0], harm, row):
+            insist(dataset.load_into_memory)
+            while time.monotonic() < begin + seconds:
+                insist(dataset.global_shuffle)
+                iterator = iter(dataset)
+                insist(lambda it=iterator: coordinator.run_epoch(step, it))
+                number += 1
+                counts = np.unique(visits.lookup(np.arange(_EXAMPLES))).tolist()
+                if counts != [number]:
+                    raise ViolationError(f"after {number} epochs examples were used {counts} times")
+        row.seconds += time.monotonic() - begin
+        row.closures += coordinator.statistics().completed
+        row.note = f"{number} epochs"

@@ -1,0 +1,33 @@
+"""Which shards are lost, and where they are hosted anew."""
+
+from __future__ import annotations
+
+from psnb.placement import Layout, Place, ServerAddress
+from psnb.strategy.recovery import hosted_anew, missing, still_lost
+
+A, B, C = (ServerAddress(f"tcp://{name}", name) for name in "abc")
+
+
+def layout(*places: Place) -> Layout:
+    return Layout("s", 9, 1, 10.0, places)
+
+
+def test_a_shard_is_lost_that_neither_its_primary_nor_a_copy_holds() -> None:
+    places = layout(Place(A), Place(B), Place(None), Place(C, (A,)), Place(C, filling=A))
+    assert missing(places, {A: {0, 3, 4}, B: set()}) == ([1, 2, 4], [3])
+
+
+def test_one_that_went_elsewhere_since_servers_were_asked_is_not_lost() -> None:
+    before = layout(Place(A), Place(A), Place(None), Place(None))
+    now = layout(Place(A), Place(B), Place(None), Place(C))
+    assert still_lost([0, 1, 2, 3], before, now) == [0, 2]
+    assert still_lost([0], before, layout(Place(None))) == [0]
+
+
+def test_lost_ones_are_spread_over_those_that_have_least() -> None:
+    before = layout(Place(A), Place(None), Place(B, (C,), filling=A, leaving=(A,)), Place(None))
+    after = hosted_anew(before, [1, 2, 3], [A, B])
+    assert [place.servers for place in after.places] == [(A,), (B,), (A,), (B,)]
+    old, new = before.places[2], after.places[2]
+    assert (new.version, new.term) == (old.version + 2, old.term + 2)
+    assert after.version == before.version + 1
