@@ -78,12 +78,12 @@ class Holding:
     version : int
         Of the place that it has heard of last.
     idle : bool
-        Whether all copies have acknowledged everything.
+        Whether it is retired, and all copies have acknowledged everything.
     copies : mapping of str to CopyState
         How far they are, by the keys of their servers.
     """
 
     role: Role
     version: int
-    idle: bool = True
+    idle: bool = False
     copies: Mapping[str, CopyState] = field(default_factory=dict)

@@ -25,7 +25,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from psnb.placement.holding import CopyState, Holding, Role
+from psnb.placement.holding import CopyState, Holding
 from psnb.placement.layout import Layout, Place, ServerAddress
 
 
@@ -159,7 +159,7 @@ class _Mending:
                 copies.append(filling)
             if state is not CopyState.FILLING:
                 filling = None
-        if place.heir in copies and held.role is Role.RETIRED and held.idle:
+        if place.heir in copies and held.idle:
             # All that have it hold the very same now, the old primary among them.
             rest = [each for each in (*copies, primary) if each != place.heir]
             rest.sort(key=lambda each: each not in usable)

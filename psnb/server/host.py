@@ -72,7 +72,7 @@ class _Held:
             copy.forward(table, operation, arguments, reply, len(reply.answers))
 
     def holding(self) -> Holding:
-        idle = all(copy.idle for copy in self.copies.values())
+        idle = self.role is Role.RETIRED and all(copy.idle for copy in self.copies.values())
         copies = {key: copy.state for key, copy in self.copies.items()}
         return Holding(self.role, self.version, idle, copies)
 

@@ -79,7 +79,7 @@ class _Watched:
             self._asking.cancel()
 
     async def _ask(self, layout: Layout, news: asyncio.Event) -> None:
-        connected = self._line.connected
+        connected, before = self._line.connected, self.sight
         try:
             holdings = await self._orders.beat(self.server, layout)
         except ConnectionRefusedError as error:
@@ -88,10 +88,11 @@ class _Watched:
         except OSError:
             if not connected:
                 return  # not to be reached: time will tell
-            # The line broke: the next beat, at once, tells more.
+            news.set()  # the line broke: the next beat, at once, tells more
         else:
             self.sight = Sight(Health.ALIVE, layout.version, holdings)
-        news.set()
+        if self.sight != before:
+            news.set()
 
 
 class Keeper:

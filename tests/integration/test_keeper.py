@@ -7,9 +7,11 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from distributed import Client
 
@@ -314,6 +316,27 @@ def test_a_rebalance_to_a_server_that_freezes_ends_in_time_and_can_be_called_aga
         wait_until(lambda: EventKind.SERVER_BACK in kinds(strategy), "it is back")
         assert strategy.rebalance() == 1
         counter.require_all()
+
+
+def test_servers_are_asked_a_few_times_a_second_while_nothing_changes_but_values(
+    whole: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
+        wait_until_copied(strategy)
+        coordinator = psnb.ClusterCoordinator(strategy)
+        variable, asked, beat = strategy.variable(np.zeros(2)), [0], Orders.beat
+
+        async def counted(orders: Orders, server: ServerAddress, layout: Layout) -> Any:
+            asked[0] += 1
+            return await beat(orders, server, layout)
+
+        coordinator.schedule(variable.assign_add, (np.ones(2),)).fetch(DEADLINE)
+        monkeypatch.setattr(Orders, "beat", counted)
+        begin = time.monotonic()
+        while time.monotonic() < begin + 1:
+            coordinator.schedule(variable.assign_add, (np.ones(2),)).fetch(DEADLINE)
+        # Five, and some for a machine that was asleep.
+        assert asked[0] <= 10 * SERVERS
 
 
 def test_servers_are_watched_without_replicas_as_well(whole: Client) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
+from psnb.server.serving import LIFETIME
 from tests.conftest import DEADLINE, wait_until
 from tests.integration import dying
 from tests.integration.counting import Counter
@@ -300,22 +302,23 @@ def test_a_frozen_worker_that_wakes_up_commits_nothing_that_was_given_up(
         assert [int(account.read()) for account in accounts] == [1, 1]
 
 
-def test_an_orphaned_server_ends_by_itself(whole: Client) -> None:
+def test_a_server_of_whose_strategy_something_is_heard_lives_on(whole: Client) -> None:
+    def pass_minutes(dask_worker: Any) -> None:
+        for _ in range(LIFETIME):
+            dask_worker.plugins["psnb"]._servers._count_minute()
+
+    def silent_for(dask_worker: Any) -> set[int]:
+        return {each.minutes for each in dask_worker.plugins["psnb"]._servers._servers.values()}
+
     with psnb.ParameterServerStrategy(whole) as strategy:
-        strategy.variable(np.zeros(1))
-
-        def minutes(dask_worker: object) -> list[int]:
-            servers = dask_worker.plugins["psnb"]._servers  # type: ignore[attr-defined]
-            found = [each.minutes for each in servers._servers.values()]
-            for _ in range(9):
-                servers._count_minute()
-            return found
-
-        whole.run(minutes)  # its strategy is heard of meanwhile
-        wait_until(
-            lambda: {m for found in whole.run(minutes).values() for m in found} == {0},
-            "servers hear of their strategy",
-        )
+        v = strategy.variable(np.ones(1))
+        for _ in range(2):
+            whole.run(pass_minutes)
+            wait_until(
+                lambda: set().union(*whole.run(silent_for).values()) == {0},
+                "servers hear of their strategy",
+            )
+        assert v.read() == [1]
 
 
 def test_servers_that_hear_nothing_for_minutes_are_dropped(whole: Client) -> None:
@@ -325,7 +328,7 @@ def test_servers_that_hear_nothing_for_minutes_are_dropped(whole: Client) -> Non
 
     def wait_for_ever(dask_worker: object) -> int:
         servers = dask_worker.plugins["psnb"]._servers  # type: ignore[attr-defined]
-        for _ in range(11):
+        for _ in range(LIFETIME + 1):
             servers._count_minute()
         return len(servers)
 

@@ -26,7 +26,7 @@ GONE, SILENT = Sight(Health.GONE), Sight(Health.SILENT)
 
 
 def primary(
-    version: int = 1, *, role: Role = Role.PRIMARY, idle: bool = True, **copies: CopyState
+    version: int = 1, *, role: Role = Role.PRIMARY, idle: bool = False, **copies: CopyState
 ) -> Sight:
     """A server that answers, and holds the shard."""
     return Sight(Health.ALIVE, 9, {0: Holding(role, version, idle, copies)})
@@ -179,16 +179,16 @@ def test_a_shard_moves_by_a_copy() -> None:
 
 def test_the_heir_takes_over_when_the_primary_has_stopped_and_all_have_everything() -> None:
     place = Place(A, (B,), heir=B)
-    for stopped in (primary(b=FILLED), primary(role=Role.RETIRED, idle=False, b=FILLED)):
+    for stopped in (primary(b=FILLED), primary(role=Role.RETIRED, b=FILLED)):
         assert unchanged(place, {A: stopped, B: COPY}, home=B)
-    stopped = primary(role=Role.RETIRED, b=FILLED)
+    stopped = primary(role=Role.RETIRED, idle=True, b=FILLED)
     after = step(place, {A: stopped, B: COPY}, replicas=0, home=B)
     # The old one stays as a copy until the new one answers.
     assert (after.primary, after.copies, after.heir) == (B, (A,), None)
 
 
 def test_with_copies_there_are_as_many_after_a_move_as_before() -> None:
-    stopped = primary(role=Role.RETIRED, b=FILLED, c=FILLED)
+    stopped = primary(role=Role.RETIRED, idle=True, b=FILLED, c=FILLED)
     sights = {A: stopped, B: COPY, C: COPY}
     after = step(Place(A, (B, C), heir=C), sights, home=C, usable=(B, C))
     assert (after.primary, after.copies, after.leaving) == (C, (B,), (A,))
@@ -201,13 +201,13 @@ def test_what_is_too_much_goes_once_the_new_primary_answers() -> None:
 
 @pytest.mark.parametrize("home", [SILENT, GONE])
 def test_a_move_to_a_server_that_does_not_answer_is_undone(home: Sight) -> None:
-    stopped = primary(role=Role.RETIRED, b=FILLED)
+    stopped = primary(role=Role.RETIRED, idle=True, b=FILLED)
     after = step(Place(A, (B,), heir=B), {A: stopped, B: home}, replicas=0, home=B)
     assert (after.primary, after.heir) == (A, None)
 
 
 def test_a_move_that_nobody_wants_any_more_is_undone() -> None:
-    stopped = primary(role=Role.RETIRED, idle=False, b=FILLED)
+    stopped = primary(role=Role.RETIRED, b=FILLED)
     after = step(Place(A, (B,), heir=B), {A: stopped, B: COPY})
     assert (after.primary, after.copies, after.heir) == (A, (B,), None)
 
@@ -228,7 +228,7 @@ def test_of_several_copies_one_takes_over_that_may_stay_and_the_others_are_leavi
 
 
 def test_after_a_move_those_copies_stay_that_may() -> None:
-    stopped = primary(role=Role.RETIRED, b=FILLED, c=FILLED)
+    stopped = primary(role=Role.RETIRED, idle=True, b=FILLED, c=FILLED)
     sights = {A: stopped, B: COPY, C: COPY}
     after = step(Place(A, (B, C), heir=C), sights, home=C, usable=(A, C))
     assert (after.primary, after.copies, after.leaving) == (C, (A,), (B,))
