@@ -71,13 +71,13 @@ class Interrupter:
 
     Attributes
     ----------
-    ignored : int
-        How many exceptions Python ignored, as it does in finalizers.
+    ignored : list
+        The exceptions that Python ignored, as it does in finalizers.
     """
 
     def __init__(self, at: int, after: int = 0) -> None:
         self._times = at or -1, at + after or -1
-        self.ignored = 0
+        self.ignored: list[object] = []
         self._hook = sys.unraisablehook
 
     @property
@@ -86,7 +86,8 @@ class Interrupter:
         return int(_state[1])
 
     def begin(self) -> None:
-        sys.unraisablehook = self._ignore
+        # Nothing in Python, or an interrupt might come in it.
+        sys.unraisablehook = self.ignored.append
         _state[:] = 0, 0, *self._times
         _set_profile(_passed.address, None)
 
@@ -94,9 +95,6 @@ class Interrupter:
         """End it; an interrupt that is left may strike here. Idempotent."""
         _set_profile(None, None)
         sys.unraisablehook = self._hook
-
-    def _ignore(self, unraisable: object) -> None:
-        self.ignored += 1
 
 
 def raised_by(operation: Callable[[], object], at: int, after: int = 0) -> tuple[Any, Interrupter]:

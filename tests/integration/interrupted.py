@@ -187,7 +187,8 @@ def save_checkpoints(coordinator: psnb.ClusterCoordinator, times: int, folder: P
     manager = psnb.CheckpointManager(coordinator, folder, max_to_keep=2)
     saved: list[Path] = []
     interrupted(lambda: saved.append(manager.save({"saves": len(saved)})), times, longest=0.02)
-    saved.append(manager.save({"saves": len(saved)}))
+    for _ in range(2):  # on a busy machine all others may have been interrupted
+        saved.append(manager.save({"saves": len(saved)}))
     print(f"{times:,} interrupts in {len(saved)} saves")
     assert manager.latest_checkpoint == saved[-1]
     assert len(manager.checkpoints) == 2
