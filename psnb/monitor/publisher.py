@@ -122,7 +122,7 @@ class Publisher:
         except Exception as error:  # a boundary: nobody else would learn of what ends a thread
             _log.exception("A view of a coordinator stops updating")
             # Whatever the coordinator's state is, it is not known here any more.
-            self._end("unknown", f"No longer updated: {type(error).__name__}: {error}")
+            self._end("unknown", f"No longer updated: {type(error).__name__}; see the log.")
 
     def _tick(self) -> bool:
         """Look at the source once, and return whether there may be more to come."""
