@@ -19,6 +19,7 @@ from psnb.monitor.route import (
     GONE_SECONDS,
     MOST_BYTES,
     MOST_COORDINATORS,
+    SWEEP,
     SchedulerLink,
     UpdatesRoute,
 )
@@ -159,6 +160,20 @@ def test_a_coordinator_tells_the_scheduler_and_takes_no_commands_from_there(
     assert closed is not None
     assert closed["gone"] == "it was closed"
     assert not link.alive
+
+
+@pytest.mark.slow
+def test_the_scheduler_forgets_what_is_gone_by_itself(
+    client: Client, scheduler: LocalCluster
+) -> None:
+    client.register_plugin(UpdatesRoute())
+    route = scheduler.scheduler.plugins["psnb-updates"]
+    route.tell("client", "forgotten", update(0, True))
+    route.tell("client", "forgotten", None)
+    sweep = scheduler.scheduler.periodic_callbacks["psnb-updates"]
+    assert sweep.is_running()
+    assert sweep.callback_time == 1000 * SWEEP
+    assert sweep.callback == route.sweep
 
 
 @pytest.mark.slow
