@@ -16,8 +16,8 @@ WATCH_ONLY = "attached schedulers are for watching: give commands where the coor
 IN_NOTEBOOK = "told in the notebook only: coordinator.failures()"
 
 _AS_IT_IS = (
-    *("type", "version", "coordinator", "sequence", "full", "summary", "notice", "identity"),
-    *("depth", "servers", "metrics", "timeline", "optimizers"),
+    *("type", "version", "coordinator", "sequence", "full", "summary", "identity", "depth"),
+    *("servers", "metrics", "timeline", "optimizers"),
 )
 
 
@@ -32,6 +32,8 @@ def outline(update: Update) -> Update:
     for part, change in _CHANGED.items():
         if part in whole:
             told[part] = [{**row, **change(row)} for row in whole[part]]
+    if "notice" in update:
+        told["notice"] = "No longer updated." if update["notice"] else ""
     if "checkpoint" in update:
         error = "told in the notebook only" if update["checkpoint"]["error"] else ""
         told["checkpoint"] = {**update["checkpoint"], "error": error}

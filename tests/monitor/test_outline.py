@@ -36,6 +36,7 @@ def _update() -> Update:
         controls={"pause": "", "checkpoint": SECRET},
         metrics=[metric("loss", [1.0])],
         later={"anything": SECRET},
+        notice=f"No longer updated: ValueError: {SECRET}",
     )
 
 
@@ -50,6 +51,7 @@ def test_what_happened_where_is_left() -> None:
     assert [each["last_error"] for each in told["workers"]] == ["PermissionError", ""]
     assert told["events"][0]["message"] == "worker lost alice"
     assert told["checkpoint"]["error"]
+    assert told["notice"] == "No longer updated."
     assert told["metrics"] == _update()["metrics"]
     assert told["summary"] == _update()["summary"]
 
