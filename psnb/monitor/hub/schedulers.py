@@ -221,9 +221,10 @@ class Schedulers:
 
 def _malformed(address: str) -> str:
     """Return what is wrong with an address; empty if it is one."""
+    # JupyterLab shows 140 characters: what to do comes first.
     wrong = (
-        f"{address[:100]!r} is no address of a scheduler's dashboard, such as http://host:8787; "
-        "client.dashboard_link has it, and dask scheduler prints it when it starts"
+        "give the http:// address of the scheduler's dashboard, which client.dashboard_link has: "
+        f"{address[:100]!r} is none"
     )
     try:
         parts = urlsplit(address)
@@ -234,8 +235,8 @@ def _malformed(address: str) -> str:
     if parts.scheme in ("tcp", "tls") and host:
         # What answers Dask's own protocol could run code here: it is unpickled.
         return (
-            f"{address[:100]} is the scheduler's address for clients; psnb only watches what its "
-            f"dashboard serves: give that one's address, by default http://{host[:100]}:8787"
+            f"give the address of the scheduler's dashboard, by default http://{host[:100]}:8787; "
+            f"{parts.scheme}:// is for Dask's clients"
         )
     if parts.scheme not in ("http", "https") or not host or port == 0 or len(address) > 300:
         return wrong
