@@ -75,6 +75,7 @@ def test_the_last_exception_is_told_however_large_it_is() -> None:
     log = FailureLog(pickle.loads)
     log.add("alice", "step #1", pickle.dumps(ValueError("x" * (MOST_BYTES + 1))))
     assert log.last_of("alice").startswith("ValueError: xxx")
+    assert len(log.since(0)[0].traceback) == PAGE
 
 
 def test_events_names_and_replies_are_cut() -> None:

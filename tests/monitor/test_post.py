@@ -276,10 +276,10 @@ def test_what_the_hub_refuses_is_told_once_left_out_and_not_repeated(
             taken += next(
                 each["updates"] for each in posts if each["updates"] and each not in refused
             )
+        told = [row["number"] for batch in refused for row in batch["updates"][0]["failures"]]
+    assert told == [0, 1]
     assert [each["sequence"] for each in taken] == [1, 2]  # the hub sees no gap
     assert not any(each["full"] for each in taken)
-    told = [row["number"] for batch in refused for row in batch["updates"][0]["failures"]]
-    assert told == [0, 1]
     assert [each.message for each in caplog.records if "is left out" in each.message] == [
         "What a coordinator tells its panels is not all understood, and is left out: the hub "
         """answers 400: b'{"version": 1, "hello": false, "commands": []}'; please report it"""
