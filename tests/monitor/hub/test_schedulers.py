@@ -110,7 +110,7 @@ def _extracts(*coordinators: dict[str, Any]) -> dict[str, Any]:
     ("answer", "said"),
     [
         (lambda handler: handler.redirect("http://127.0.0.1:1/"), "redirects"),
-        (lambda handler: handler.send_error(500, reason="<b>Stranger"), "answers with status 500"),
+        (lambda handler: handler.send_error(500, reason="Stranger"), "answers with status 500"),
         (lambda handler: handler.write("<html>Stranger"), "not psnb's route"),
         (lambda handler: handler.write("[]"), "not psnb's route"),
         (lambda handler: handler.write({"version": "Stranger"}), "another version"),
