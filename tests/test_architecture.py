@@ -57,7 +57,8 @@ PURE = [
     *("coordinator/leases.py", "coordinator/lease_desk.py", "coordinator/epoch.py"),
     *("coordinator/pinned.py", "runtime/leasing.py"),
     *("modes.py", "monitor/staleness.py", "server/duplicates.py", "server/rounds.py"),
-    *("monitor/backlog.py", "monitor/portions.py", "monitor/hub/shape.py"),
+    *("monitor/backlog.py", "monitor/portions.py", "monitor/hub/messages.py"),
+    *("monitor/outline.py", "monitor/plain.py", "excerpt.py"),
     *(
         "monitor/summary.py",
         "monitor/sparkline.py",

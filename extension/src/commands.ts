@@ -20,7 +20,7 @@ export async function complain(asked: Promise<Reply>): Promise<boolean> {
 
 export function addHubCommands({ commands }: JupyterFrontEnd, hub: Hub): void {
   commands.addCommand(CommandIDs.attach, {
-    label: 'Attach a Scheduler’s Address…',
+    label: 'Attach a Scheduler…',
     caption: 'Watch a cluster that was started from the command line',
     icon: addIcon,
     execute: async (args) => {
@@ -118,8 +118,8 @@ async function confirmPause(targets: Source[], hub: Hub): Promise<boolean> {
 async function askForAddress(): Promise<string> {
   const { value } = await InputDialog.getText({
     title: 'Attach a scheduler',
-    label: 'Address of the scheduler, or of its dashboard',
-    placeholder: 'tcp://host:8786',
+    label: 'Address of the scheduler’s dashboard',
+    placeholder: 'http://host:8787',
     okLabel: 'Attach',
   });
   return value?.trim() ?? '';

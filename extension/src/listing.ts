@@ -1,7 +1,7 @@
 // What the panel's list says of each coordinator, and what it says when there is none.
 
 import type { Obstacle, Reach } from './connection';
-import { formatCount, formatRate, type Store } from './dashboard';
+import { formatCount, formatRate, toNumber, type Store } from './dashboard';
 import type { Source } from './protocol';
 
 export interface Row {
@@ -77,10 +77,10 @@ function row(source: Source, store: Store | undefined, kernel: string, seconds: 
     gone,
     figures: summary
       ? [
-          figure(formatRate(summary.closures_per_second), 'closures/s'),
+          figure(formatRate(toNumber(summary.closures_per_second)), 'closures/s'),
           ...(summary.examples_per_second === null
             ? []
-            : [figure(formatRate(summary.examples_per_second), 'examples/s')]),
+            : [figure(formatRate(toNumber(summary.examples_per_second)), 'examples/s')]),
           figure(shortCount(summary.queued), 'queued'),
           figure(shortCount(summary.in_flight), 'in flight'),
           ...(summary.failed ? [figure(shortCount(summary.failed), 'failed', true)] : []),

@@ -13,10 +13,10 @@ export interface Summary {
   time: number;
   state: string;
   elapsed: number;
-  eta: number | null;
-  examples: number | null;
-  examples_per_second: number | null;
-  closures_per_second: number;
+  eta: Num | null;
+  examples: Num | null;
+  examples_per_second: Num | null;
+  closures_per_second: Num;
   queued: number;
   in_flight: number;
   completed: number;
@@ -36,8 +36,8 @@ export interface WorkerRow {
   in_flight: number;
   completed: number;
   failed: number;
-  closures_per_second: number;
-  busy: number;
+  closures_per_second: Num;
+  busy: Num;
   memory: number | null;
   last_error: string;
 }
@@ -48,8 +48,8 @@ export interface ServerRow {
   state: string;
   shards: number;
   bytes: number;
-  pulls_per_second: number;
-  pushes_per_second: number;
+  pulls_per_second: Num;
+  pushes_per_second: Num;
   staleness: Num;
 }
 

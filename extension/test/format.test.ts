@@ -34,6 +34,11 @@ test('shares show percent, and more than all', () => {
   assert.deepEqual([0, 0.976, 1.5].map(formatShare), ['0%', '98%', '150%']);
 });
 
+test('figures that are no numbers are told as what they are', () => {
+  const texts = [formatRate, formatDuration, formatShare].map((format) => format(Infinity));
+  assert.deepEqual(texts, ['∞', '∞', '∞']);
+});
+
 test('nouns follow their number', () => {
   assert.deepEqual([plural(1, 'worker'), plural(1200, 'worker')], ['1 worker', '1,200 workers']);
 });

@@ -129,8 +129,8 @@ test('a dashboard hears what came of its command', async () => {
 
 test('attaching sends the address', async () => {
   const { hub, socket } = start();
-  const asked = hub.attach('tcp://far:8786');
-  assert.equal(socket.messages[0]?.['address'], 'tcp://far:8786');
+  const asked = hub.attach('http://far:8787');
+  assert.equal(socket.messages[0]?.['address'], 'http://far:8787');
   socket.hear(reply(socket.id(0), { coordinator: '', error: 'nobody there' }));
   assert.equal((await asked).error, 'nobody there');
 });

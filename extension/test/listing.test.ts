@@ -54,6 +54,15 @@ test('examples a second appear only if there are some', () => {
   ]);
 });
 
+test('a rate that is no number is told as what it is', () => {
+  const { summary } = update();
+  const row = only(SOURCE, update({ summary: { ...summary, examples_per_second: 'inf' } }));
+  assert.deepEqual(
+    row.figures.map(({ value }) => value),
+    ['120', '∞', '7', '3'],
+  );
+});
+
 test('the line of the queue shows as much of the past as is set', () => {
   const store = new Store(() => undefined);
   store.accept(

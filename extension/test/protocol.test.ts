@@ -45,6 +45,7 @@ const either =
     checks.some((check) => check(value));
 const num = either(number, one('nan', 'inf', '-inf'));
 const maybe = either(number, one(null));
+const maybeNum = either(num, one(null));
 const list =
   (check: Check): Check =>
   (value) =>
@@ -64,10 +65,10 @@ const summary = members<Summary>({
   time: number,
   state: text,
   elapsed: number,
-  eta: maybe,
-  examples: maybe,
-  examples_per_second: maybe,
-  closures_per_second: number,
+  eta: maybeNum,
+  examples: maybeNum,
+  examples_per_second: maybeNum,
+  closures_per_second: num,
   queued: number,
   in_flight: number,
   completed: number,
@@ -87,8 +88,8 @@ const worker = members<WorkerRow>({
   in_flight: number,
   completed: number,
   failed: number,
-  closures_per_second: number,
-  busy: number,
+  closures_per_second: num,
+  busy: num,
   memory: maybe,
   last_error: text,
 });
@@ -99,8 +100,8 @@ const server = members<ServerRow>({
   state: text,
   shards: number,
   bytes: number,
-  pulls_per_second: number,
-  pushes_per_second: number,
+  pulls_per_second: num,
+  pushes_per_second: num,
   staleness: num,
 });
 

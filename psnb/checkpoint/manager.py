@@ -19,6 +19,7 @@ from psnb.checkpoint import store
 from psnb.checkpoint.checkpoint import Checkpoint, Parameter
 from psnb.checkpoint.directory import checkpoints, prepare, prune
 from psnb.errors import CheckpointError, ConfigurationError
+from psnb.excerpt import excerpt
 from psnb.monitor import CheckpointStatistics
 
 
@@ -146,7 +147,8 @@ class CheckpointManager:
             # What is half removed would stay: an interrupt ends the waiting only.
             aside(prune, self.directory, self._max_to_keep)
         except BaseException as error:
-            self._status = CheckpointStatistics("failed", error=str(error) or type(error).__name__)
+            told = excerpt(str(error)) or type(error).__name__
+            self._status = CheckpointStatistics("failed", error=told)
             raise
         self._status = CheckpointStatistics("saved", str(path), 1.0)
         return path

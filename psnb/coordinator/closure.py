@@ -14,6 +14,7 @@ from psnb.coordinator.call import Call
 from psnb.coordinator.duration import Duration
 from psnb.coordinator.options import Options
 from psnb.coordinator.remote_value import RemoteValue
+from psnb.excerpt import NAME, excerpt
 from psnb.runtime import PerWorkerReference, dumps
 
 
@@ -69,7 +70,7 @@ class FunctionRegistry:
         if known is not None:
             return known
         references: list[PerWorkerReference] = []
-        name = getattr(function, "__qualname__", type(function).__qualname__)
+        name = excerpt(getattr(function, "__qualname__", type(function).__qualname__), NAME)
         payload = dumps(function, f"closure {name}", references)
         made = Function(
             hashlib.blake2b(payload, digest_size=16).hexdigest(), name, payload, tuple(references)

@@ -12,6 +12,7 @@ from typing import Any
 from psnb.coordinator.awaiting import until_ended
 from psnb.coordinator.status import ClosureStatus, check_transition
 from psnb.errors import CancelledError, ClosureInputError, ServerSilentError
+from psnb.excerpt import excerpt
 from psnb.locks import Condition
 from psnb.runtime import InputReference, dumps, loads, unpack_error
 
@@ -134,7 +135,7 @@ class RemoteValue(InputReference):
             error = CancelledError(outcome)
         else:
             error = unpack_error(outcome)  # type: ignore[arg-type]
-        root = f"{type(error).__name__}: {error}"
+        root = excerpt(f"{type(error).__name__}: {error}")
         text = f"a remote value among the closure's arguments has no value: {root}"
         for _ in chain[1:]:
             dependent = ClosureInputError(text)

@@ -21,6 +21,7 @@ from psnb.coordinator.membership import Membership
 from psnb.coordinator.queue import ClosureQueue
 from psnb.crew import add_worker, cannot_add, retire_worker
 from psnb.errors import CheckpointError, ConfigurationError
+from psnb.excerpt import NAME, excerpt
 from psnb.interrupts import uninterrupted
 from psnb.monitor import (
     CheckpointStatistics,
@@ -379,7 +380,7 @@ class Watched:
         client = self.strategy.client
         scheduler = client.scheduler
         return Identity(
-            name=self.strategy.name,
+            name=excerpt(self.strategy.name, NAME),
             kernel=kernel_id(),
             process=os.getpid(),
             host=socket.gethostname(),

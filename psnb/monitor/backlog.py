@@ -7,8 +7,9 @@ from one thread.
 
 from __future__ import annotations
 
-import json
 from typing import TypedDict
+
+import msgspec
 
 from psnb.monitor.protocol import Update
 
@@ -50,7 +51,7 @@ class Backlog:
     def __init__(self, most_bytes: int = MOST_BYTES, most_updates: int = MOST_UPDATES) -> None:
         self._most_bytes = most_bytes
         self._most_updates = most_updates
-        self._kept: list[tuple[int, str]] = []  # (sequence, text), the full one first
+        self._kept: list[tuple[int, bytes]] = []  # (sequence, text), the full one first
         self._bytes = 0  # of those after the full one
 
     @property
@@ -72,8 +73,7 @@ class Backlog:
             Whether a full one is wanted: there is a gap, or a bound has been reached. Until it
             comes, those that wait here are still a beginning without a gap.
         """
-        # ASCII only, so characters are bytes.
-        text = json.dumps(update, separators=(",", ":"))
+        text = msgspec.json.encode(update)  # a large one holds up whoever serves others meanwhile
         if update["full"]:
             self._kept, self._bytes = [(update["sequence"], text)], 0
             return False
@@ -83,8 +83,8 @@ class Backlog:
         self._bytes += len(text)
         return self._at_bound()
 
-    def since(self, sequence: int | None = None) -> list[tuple[int, str]]:
-        """Return what follows an update, as (sequence, JSON text), oldest first.
+    def since(self, sequence: int | None = None) -> list[tuple[int, bytes]]:
+        """Return what follows an update, as (sequence, JSON), oldest first.
 
         Parameters
         ----------
@@ -99,7 +99,7 @@ class Backlog:
 
     def updates(self) -> list[Update]:
         """Return what a newcomer needs: a full update and all since; nothing before the first."""
-        return [json.loads(text) for _, text in self._kept]
+        return [msgspec.json.decode(text) for _, text in self._kept]
 
     def _at_bound(self) -> bool:
         return self._bytes >= self._most_bytes or len(self._kept) > self._most_updates

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import Any, cast, get_args
 
 from psnb.errors import ConfigurationError, PsnbError
+from psnb.excerpt import NAME, excerpt
+from psnb.monitor.plain import plain
 from psnb.monitor.protocol import VERSION, Command, CommandName, Reply
 from psnb.monitor.source import Source
 
@@ -37,19 +39,18 @@ def execute(source: Source, message: object, by: str, reply: Callable[[Reply], o
         Called once, with what came of it; from the command's thread, or at once if the message is
         no command.
     """
-    identity = str(message.get("id", "")) if isinstance(message, dict) else ""
+    identity = excerpt(str(message.get("id", "")), NAME) if isinstance(message, dict) else ""
 
     def answer(error: str, result: str = "") -> None:
-        reply(
-            Reply(
-                type="reply",
-                version=VERSION,
-                id=identity,
-                coordinator=source.id,
-                error=error,
-                result=result,
-            )
+        told = Reply(
+            type="reply",
+            version=VERSION,
+            id=identity,
+            coordinator=source.id,
+            error=excerpt(error),
+            result=excerpt(result),
         )
+        reply(plain(told))
 
     try:
         command = checked(message)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
+from psnb.excerpt import NAME, excerpt
 from psnb.interrupts import uninterrupted
 from psnb.locks import Lock
 
@@ -95,7 +96,7 @@ class Event:
     worker : str
         The name of the worker that it happened to; empty if to none.
     message : str
-        The same for people, in one line.
+        The same for people, in one line of at most 300 characters.
     closures : tuple of str
         The closures that were affected, as ``"function #id"``: the first twenty of them, the
         message tells how many there are.
@@ -129,6 +130,7 @@ class EventLog:
     ) -> None:
         """Note that something happened now."""
         affected = tuple(str(closure) for closure in islice(closures, _MOST_CLOSURES))
+        message, worker = excerpt(message), excerpt(str(worker), NAME)
         event = Event(time.time(), kind, worker, message, affected)
         with self._lock:
             self._events.append(event)

@@ -11,11 +11,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
+from psnb.excerpt import PAGE, excerpt
 from psnb.locks import Lock
 
 MOST_FAILURES = 200
 """Failures that are kept; beyond that the oldest are forgotten."""
+
+MOST_BYTES = 16 << 20
+"""Bytes of exceptions that nobody has looked at yet; beyond that the oldest are told without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +38,10 @@ class Failure:
     closure : str
         ``"function #id"``.
     error : str
-        ``"Type: message"``, the message's first line.
+        ``"Type: message"``, the message's first line; at most 300 characters.
     traceback : str
-        The worker's traceback, after what psnb knows of the call.
+        The worker's traceback, after what psnb knows of the call; at most 10,000 characters. What
+        is longer has lost its middle.
     """
 
     number: int
@@ -54,6 +60,16 @@ class _Noted:
     closure: str
     packed: bytes
     read: Failure | None = None
+
+    def tell(self, error: str, traceback: str) -> Failure:
+        """Keep what is told of it, and no longer the exception."""
+        read = Failure(self.number, self.time, self.worker, self.closure, error, traceback)
+        self.read = read
+        self.packed = b""
+        return read
+
+
+_SHED = "not kept: too much was raised before anybody looked"
 
 
 class FailureLog:
@@ -79,6 +95,7 @@ class FailureLog:
             self._count += 1
             self._noted.append(noted)
             self._last[worker] = noted
+            self._shed()
 
     def since(self, number: int) -> tuple[Failure, ...]:
         """Return those that are kept with this number or a higher one, the oldest first."""
@@ -92,20 +109,23 @@ class FailureLog:
             noted = self._last.get(worker)
         return "" if noted is None else self._read(noted).error
 
+    def _shed(self) -> None:
+        unread = sum(len(each.packed) for each in self._noted)
+        for noted in islice(self._noted, len(self._noted) - 1):  # the newest is told, however large
+            if unread <= MOST_BYTES:
+                break
+            unread -= len(noted.packed)
+            if noted.read is None:
+                noted.tell(_SHED, _SHED)
+
     def _read(self, noted: _Noted) -> Failure:
-        # Two threads may both do it, and find the same.
-        if noted.read is None:
-            error = self._unpack(noted.packed)
-            text = "\n".join(getattr(error, "__notes__", ())) or repr(error)
-            noted.read = Failure(
-                noted.number,
-                noted.time,
-                noted.worker,
-                noted.closure,
-                _one_line(error),
-                text,
-            )
-        return noted.read
+        # In this order: once it is read, there is nothing to unpack any more.
+        packed, read = noted.packed, noted.read
+        if read is None:
+            # Two threads may both do it, and find the same.
+            error = self._unpack(packed)
+            read = noted.tell(_one_line(error), _page(error))
+        return read
 
 
 def _one_line(error: BaseException) -> str:
@@ -114,5 +134,12 @@ def _one_line(error: BaseException) -> str:
     except Exception:  # of a user's class, which may do anything
         message = "(its message cannot be told)"
     first = message.partition("\n")[0]
-    text = f"{type(error).__name__}: {first}" if first else type(error).__name__
-    return text if len(text) <= 300 else text[:297] + "..."
+    return excerpt(f"{type(error).__name__}: {first}" if first else type(error).__name__)
+
+
+def _page(error: BaseException) -> str:
+    try:
+        text = "\n".join(getattr(error, "__notes__", ())) or repr(error)
+    except Exception:  # likewise
+        text = f"{type(error).__name__} (its message cannot be told)"
+    return excerpt(text, PAGE)

@@ -15,14 +15,15 @@ from typing import Any, cast
 
 import numpy as np
 
+from psnb.excerpt import NAME, excerpt
 from psnb.monitor.history import EXAMPLES, Points
+from psnb.monitor.plain import plain
 from psnb.monitor.protocol import (
     VERSION,
     Checkpoint,
     EventRow,
     FailureRow,
     Metric,
-    Number,
     OptimizerRow,
     ServerRow,
     Summary,
@@ -110,7 +111,7 @@ class Feed:
             update["notice"] = ""
         update.update(news)  # type: ignore[typeddict-item] # parts of an update, by their names
         self._sequence += 1
-        return update
+        return cast(Update, plain(update))
 
     def _forget(self) -> None:
         self._told, self._workers, self._parts = {}, {}, {}
@@ -143,13 +144,18 @@ class Feed:
         whole = {
             "servers": [_server(each) for each in statistics.servers],
             "optimizers": [
-                OptimizerRow(parameter=name, optimizer=kind, learning_rate=rate)
+                OptimizerRow(
+                    parameter=excerpt(name, NAME),
+                    optimizer=excerpt(kind, NAME),
+                    learning_rate=excerpt(rate) if isinstance(rate, str) else rate,
+                )
                 for name, (kind, rate) in source.optimizers().items()
             ],
             "checkpoint": cast(Checkpoint, asdict(statistics.checkpoint)),
             "controls": source.controls(),
         }
-        for part, value in whole.items():
+        for part, figures in whole.items():
+            value = plain(figures)  # where NaN equals itself: it is told once
             if full or self._parts.get(part) != value:
                 news[part] = self._parts[part] = value
         return news
@@ -198,19 +204,12 @@ def pack(array: np.ndarray) -> str:
     return base64.b64encode(array.astype("<f8").data).decode("ascii")
 
 
-def number(value: float) -> Number:
-    """Return a number as JSON can hold it."""
-    if math.isfinite(value):
-        return float(value)
-    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
-
-
 def _metric(name: str, metric: MetricStatistics, points: Points) -> Metric:
     return Metric(
         name=name,
         count=metric.count,
-        last=number(metric.last),
-        smoothed=number(metric.smoothed),
+        last=metric.last,
+        smoothed=metric.smoothed,
         start=points.start,
         steps=pack(points.steps),
         times=pack(points.times),
@@ -234,7 +233,7 @@ def _summary(statistics: Statistics, now: float) -> Summary:
         failed=statistics.failed,
         cancelled=statistics.cancelled,
         retried=statistics.retried,
-        staleness_mean=number(statistics.staleness.mean),
+        staleness_mean=statistics.staleness.mean,
         staleness_max=statistics.staleness.max,
     )
 
@@ -242,7 +241,7 @@ def _summary(statistics: Statistics, now: float) -> Summary:
 def _worker(worker: WorkerStatistics) -> WorkerRow:
     return WorkerRow(
         index=worker.index,
-        name=str(worker.name),  # Dask names a worker of a LocalCluster by a number.
+        name=excerpt(str(worker.name), NAME),  # Dask names a worker of a LocalCluster by a number.
         address=worker.address,
         host=worker.host,
         state=worker.state,
@@ -265,5 +264,5 @@ def _server(server: ServerStatistics) -> ServerRow:
         bytes=server.bytes,
         pulls_per_second=round(server.pulls_per_second, 1),
         pushes_per_second=round(server.pushes_per_second, 1),
-        staleness=number(round(server.staleness, 2)),
+        staleness=round(server.staleness, 2),
     )

@@ -30,7 +30,8 @@ def tell_panels(source: Source, client: Client) -> Link | None:
     """Begin to tell panels of a coordinator, from threads of its own.
 
     In a kernel, and in what a kernel started, the hub of its Jupyter server hears of it; anywhere
-    else the scheduler does, for hubs to which somebody attaches it.
+    else the scheduler does, for hubs to which somebody attaches it, unless Dask's setting
+    ``psnb.tell-scheduler`` is false (``DASK_PSNB__TELL_SCHEDULER=False``).
 
     Parameters
     ----------
@@ -42,7 +43,7 @@ def tell_panels(source: Source, client: Client) -> Link | None:
     Returns
     -------
     Link or None
-        None if the scheduler cannot be told.
+        None if the scheduler cannot be told, or shall not be.
     """
     server = find_server()
     if server is not None:
@@ -50,6 +51,10 @@ def tell_panels(source: Source, client: Client) -> Link | None:
         hub.start()
         return hub
     # The Jupyter server, which imports this room, has no need for Dask.
+    import dask
+
+    if not dask.config.get("psnb.tell-scheduler", True):
+        return None
     from psnb.monitor.route import SchedulerLink
 
     link = SchedulerLink(source, client)

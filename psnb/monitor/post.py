@@ -4,12 +4,12 @@ Two threads post, each on a connection of its own: the publisher's, ``psnb-hub-n
 must arrive in order, and ``psnb-hub-life``, which gives signs of life when nothing changes, carries
 replies, and says goodbye. They meet in a queue of replies and in events. A hub that is out of reach
 is the publisher's matter: it tries again, ever more seldom, and the other thread keeps still until
-it has succeeded.
+it has succeeded. What the hub refuses as no message is a fault of psnb: it is logged, once, and
+left out.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import queue
@@ -33,6 +33,11 @@ SIGN_OF_LIFE = 0.5
 CLOSE_TIMEOUT = 2.0
 """Most seconds that ``close`` takes."""
 
+REFUSED_PAUSE = 30.0
+"""Seconds after a full update that the hub has refused until it gets another one."""
+
+_REFUSED = (400, 413)  # this very body, whenever it is sent
+
 _log = logging.getLogger("psnb")
 
 
@@ -55,7 +60,9 @@ class HubLink:
         self._path = f"psnb/coordinators/{quote(source.id, safe='')}"
         self._news = server.connection()  # the publisher's thread's
         self._life = server.connection()  # the other one's
-        self._numbers = itertools.count()  # of what is sent, which may be more than is published
+        self._number = 0  # of what is sent, which may be more than is published
+        self._no_hello_until = 0.0  # by the monotonic clock
+        self._surprised = False  # that the hub refuses something was logged
         self._replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         self._wake = threading.Event()
         self._reached = threading.Event()  # set while the last post got through
@@ -87,8 +94,12 @@ class HubLink:
     def _send(self, update: Update) -> None:
         """Post an update; the publisher calls it."""
         for portion in portions(Update(**update)):  # not the publisher's own, which it reads later
-            portion["sequence"] = next(self._numbers)
-            self._post(self._news, [portion], [])
+            portion["sequence"] = self._number
+            self._number += 1
+            if not self._post(self._news, [portion], []):
+                self._number -= 1  # what was refused leaves no gap
+                if portion["full"]:
+                    self._no_hello_until = time.monotonic() + REFUSED_PAUSE
 
     def _run(self) -> None:
         while self._publisher.alive:
@@ -121,8 +132,8 @@ class HubLink:
             except queue.Empty:
                 return taken
 
-    def _post(self, connection: Connection, updates: list[Update], replies: list[Reply]) -> None:
-        """Post a batch and do what the hub orders.
+    def _post(self, connection: Connection, updates: list[Update], replies: list[Reply]) -> bool:
+        """Post a batch and do what the hub orders; return whether it took the batch.
 
         Raises
         ------
@@ -134,6 +145,10 @@ class HubLink:
         self._posted = time.monotonic()
         try:
             status, answer = connection.request("POST", self._path, body)
+            if status in _REFUSED:
+                self._reached.set()
+                self._note_refusal(status, answer)
+                return False
             if status != 200:
                 raise ConnectionError(_refusal(status, answer))
             orders = json.loads(answer)
@@ -142,9 +157,19 @@ class HubLink:
             raise ConnectionError(str(error)) from error
         self._reached.set()
         self._obey(orders)
+        return True
+
+    def _note_refusal(self, status: int, answer: bytes) -> None:
+        if not self._surprised:
+            _log.warning(
+                "What a coordinator tells its panels is not all understood, and is left out: %s; "
+                "please report it",
+                _refusal(status, answer),
+            )
+        self._surprised = True
 
     def _obey(self, orders: dict[str, Any]) -> None:
-        if orders["hello"]:
+        if orders["hello"] and time.monotonic() >= self._no_hello_until:
             self._publisher.hello()
         source = self._source()
         if source is not None:

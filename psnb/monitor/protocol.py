@@ -12,6 +12,9 @@ A view that connects says `Hello` and gets an update with ``full``, which replac
 later one carries what has changed since: figures as they are now, series and lists as what is to be
 appended. Updates are numbered; a view that misses one says hello again.
 
+Figures of closures may be NaN or infinite, and so may a sum of finite ones: each `Number` may be a
+word instead. Texts of users have bounds (`psnb.excerpt`).
+
 Long series are `Packed`: base64 of little-endian float64, so NaN and infinities travel like any
 number and a page decodes ten thousand points in a millisecond. Names of metrics, workers, errors
 come from users: text, never markup.
@@ -37,10 +40,10 @@ class Summary(TypedDict):
     time: float  # seconds since the epoch
     state: str  # idle, running, draining, paused, failing or closed
     elapsed: float  # seconds
-    eta: float | None  # seconds until all that is queued has ended; None if nobody knows
-    examples: float | None  # examples so far, if closures report "examples"
-    examples_per_second: float | None
-    closures_per_second: float
+    eta: Number | None  # seconds until all that is queued has ended; None if nobody knows
+    examples: Number | None  # examples so far, if closures report "examples"
+    examples_per_second: Number | None
+    closures_per_second: Number
     queued: int
     in_flight: int
     completed: int
@@ -62,8 +65,8 @@ class WorkerRow(TypedDict):
     in_flight: int
     completed: int
     failed: int
-    closures_per_second: float
-    busy: float  # share of its threads' time spent inside closures lately, 0 to 1
+    closures_per_second: Number
+    busy: Number  # share of its threads' time spent inside closures lately, 0 to 1
     memory: int | None  # bytes of the process; None as long as nobody knows
     last_error: str  # one line; empty if there was none
 
@@ -76,8 +79,8 @@ class ServerRow(TypedDict):
     state: str  # serving, or unreachable
     shards: int
     bytes: int  # of parameters, with what optimizers keep
-    pulls_per_second: float  # reads: of a variable, or of rows of an embedding
-    pushes_per_second: float
+    pulls_per_second: Number  # reads: of a variable, or of rows of an embedding
+    pushes_per_second: Number
     staleness: Number  # mean of the updates lately; NaN if there was none
 
 
@@ -256,7 +259,7 @@ class Attach(TypedDict):
     type: Literal["attach", "detach"]
     version: int
     id: str
-    address: str  # tcp://… or tls://… of the scheduler, or http://… of its dashboard
+    address: str  # http://… of the scheduler's dashboard
 
 
 class Batch(TypedDict):

@@ -15,8 +15,10 @@ import time
 import weakref
 from collections.abc import Callable
 
+from psnb.excerpt import excerpt
 from psnb.interrupts import uninterrupted
 from psnb.monitor.feed import Feed
+from psnb.monitor.plain import plain
 from psnb.monitor.protocol import Update
 from psnb.monitor.source import Source
 
@@ -122,7 +124,8 @@ class Publisher:
         except Exception as error:  # a boundary: nobody else would learn of what ends a thread
             _log.exception("A view of a coordinator stops updating")
             # Whatever the coordinator's state is, it is not known here any more.
-            self._end("unknown", f"No longer updated: {type(error).__name__}: {error}")
+            why = excerpt(f"No longer updated: {type(error).__name__}: {error}")
+            self._end("unknown", plain(why))
 
     def _tick(self) -> bool:
         """Look at the source once, and return whether there may be more to come."""

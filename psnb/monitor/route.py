@@ -3,7 +3,8 @@
 A coordinator tells the scheduler (`SchedulerLink`), which keeps the backlog of each in a plugin
 (`UpdatesRoute`) and serves them where its dashboard is; the hub of a Jupyter server asks there, if
 somebody attached the scheduler. Like the dashboard, the route wants no password: who can open that
-sees this too. It only tells, it takes no commands.
+sees this too. So the scheduler is told an outline only (`psnb.monitor.outline`), and the route
+takes no commands.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ import asyncio
 import itertools
 import json
 import logging
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from distributed import Client, Scheduler, SchedulerPlugin
+from tornado.ioloop import PeriodicCallback
 from tornado.web import RequestHandler
 
 from psnb.aside import aside, on_loop
 from psnb.monitor.backlog import Backlog
+from psnb.monitor.outline import outline
 from psnb.monitor.portions import portions
 from psnb.monitor.protocol import VERSION, Update
 from psnb.monitor.publisher import Publisher
@@ -34,13 +39,17 @@ MOST_COORDINATORS = 50
 MOST_BYTES = 4 << 20
 """Bytes of updates in one answer, unless it is a single update; the next answer goes on."""
 
+GONE_SECONDS = 300.0
+"""Seconds after which a coordinator that has gone is forgotten."""
+
+SWEEP = 10.0
+"""Seconds between two looks for those."""
+
 INTERVAL = 1.0
 """Seconds between two updates."""
 
 TIMEOUT = 5.0
 """Seconds in which the scheduler has to answer."""
-
-WATCH_ONLY = "attached schedulers are for watching: give commands where the coordinator runs"
 
 _log = logging.getLogger("psnb")
 
@@ -51,20 +60,31 @@ class _Kept:
     def __init__(self, owner: str) -> None:
         self.owner = owner  # id of its client
         self.gone = ""
+        self.until = 0.0  # when it is forgotten, if it has gone
         self.backlog = Backlog()
 
 
 class UpdatesRoute(SchedulerPlugin):
-    """Keeps what coordinators tell, and serves it; all on the scheduler's event loop."""
+    """Keeps what coordinators tell, and serves it; all on the scheduler's event loop.
+
+    Parameters
+    ----------
+    clock : callable
+        Returns seconds.
+    """
 
     name = "psnb-updates"
     idempotent = True
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._kept: dict[str, _Kept] = {}  # who told last stands last
 
     async def start(self, scheduler: Scheduler) -> None:
         """Register the handler and the route; Dask calls this once."""
+        sweep = PeriodicCallback(self.sweep, 1000 * SWEEP)
+        scheduler.periodic_callbacks[self.name] = sweep  # Dask stops it with the scheduler
+        sweep.start()
         scheduler.handlers[TELL] = self.tell
         scheduler.http_application.add_handlers(
             ".*$", [(r"(?:/.*)?/psnb/updates", _UpdatesHandler, {"route": self})]
@@ -84,7 +104,7 @@ class UpdatesRoute(SchedulerPlugin):
             gone = (each for each, kept in self._kept.items() if kept.gone)
             del self._kept[next(gone, next(iter(self._kept)))]
         if update is None:
-            kept.gone = "it was closed"
+            self._end(kept, "it was closed")
             return False
         kept.owner, kept.gone = owner, ""
         return kept.backlog.add(update)
@@ -93,9 +113,19 @@ class UpdatesRoute(SchedulerPlugin):
         """Note that the coordinators of a client have gone with it."""
         for kept in self._kept.values():
             if kept.owner == client and not kept.gone:
-                kept.gone = "its process has ended, or left the cluster"
+                self._end(kept, "its process has ended, or left the cluster")
 
-    def extracts(self, after: dict[str, Any]) -> str:
+    def sweep(self) -> None:
+        """Forget those that went long ago; once in `SWEEP` seconds."""
+        now = self._clock()
+        for coordinator, kept in list(self._kept.items()):
+            if kept.gone and now >= kept.until:
+                del self._kept[coordinator]
+
+    def _end(self, kept: _Kept, reason: str) -> None:
+        kept.gone, kept.until = reason, self._clock() + GONE_SECONDS
+
+    def extracts(self, after: dict[str, Any]) -> bytes:
         """Return `psnb.monitor.backlog.Extracts` as JSON.
 
         Parameters
@@ -114,9 +144,9 @@ class UpdatesRoute(SchedulerPlugin):
                 left -= len(text)
                 told.append(text)
             # The updates are JSON already.
-            head = json.dumps({"coordinator": coordinator, "gone": kept.gone})[:-1]
-            parts.append(f'{head}, "updates": [{",".join(told)}]}}')
-        return f'{{"version": {VERSION}, "coordinators": [{",".join(parts)}]}}'
+            head = json.dumps({"coordinator": coordinator, "gone": kept.gone}).encode()[:-1]
+            parts.append(b'%b, "updates": [%b]}' % (head, b",".join(told)))
+        return b'{"version": %d, "coordinators": [%b]}' % (VERSION, b",".join(parts))
 
 
 class _UpdatesHandler(RequestHandler):
@@ -184,11 +214,7 @@ class SchedulerLink:
             _log.debug("the scheduler was not told of a coordinator's end: %s", error)
 
     def _send(self, update: Update) -> None:
-        update = Update(**update)  # not the publisher's own, which it looks at later
-        if "controls" in update:
-            only = dict.fromkeys(update["controls"], WATCH_ONLY)
-            update["controls"] = only
-        for portion in portions(update):
+        for portion in portions(outline(update)):
             portion["sequence"] = next(self._numbers)
             if self._tell(portion):
                 self._publisher.hello()

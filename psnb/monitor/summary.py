@@ -92,7 +92,8 @@ def _counters(summary: Summary) -> str:
         "in flight": f"{summary['in_flight']:,}",
     }
     if summary["examples"] is not None:
-        figures["examples"] = f"{summary['examples']:,.0f}"
+        examples = summary["examples"]
+        figures["examples"] = examples if isinstance(examples, str) else f"{examples:,.0f}"
     if summary["examples_per_second"]:
         figures["examples/s"] = _number(summary["examples_per_second"])
     if summary["closures_per_second"]:
@@ -129,7 +130,7 @@ def _workers(workers: list[WorkerRow]) -> str:
             (
                 *(row["name"], row["host"], row["state"]),
                 *(str(row["in_flight"]), f"{row['completed']:,}", f"{row['failed']:,}"),
-                *(_number(row["closures_per_second"]), f"{row['busy']:.0%}"),
+                *(_number(row["closures_per_second"]), _share(row["busy"])),
                 *(_bytes(row["memory"]), row["last_error"]),
             )
             for row in workers
@@ -186,6 +187,10 @@ def _failures(failures: list[FailureRow]) -> str:
 
 def _number(value: Number | None) -> str:
     return "" if value is None else value if isinstance(value, str) else f"{value:,.4g}"
+
+
+def _share(value: Number) -> str:
+    return value if isinstance(value, str) else f"{value:.0%}"
 
 
 def _bytes(count: int | None) -> str:

@@ -6,6 +6,7 @@ per-worker value, absent elsewhere.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from psnb.errors import ConfigurationError
+from psnb.excerpt import NAME, excerpt
 from psnb.runtime.leasing import Taking
 from psnb.runtime.mail import Mail
 
@@ -135,21 +137,32 @@ def report(**metrics: float) -> None:
     Parameters
     ----------
     **metrics : float
-        Values by name; anything that `float` accepts.
+        Values by name; anything that `float` accepts. A loss may be NaN or infinite, and is shown
+        so; ``examples``, of which a sum is kept, must be finite.
 
     Raises
     ------
     ConfigurationError
-        If a value is no number.
+        If a value is no number, ``examples`` not a finite one, or a name over 200 characters long.
     """
     values: dict[str, float] = {}
     for name, value in metrics.items():
         try:
             values[name] = float(value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ConfigurationError(
-                f"report({name}=...): expected a number, found {type(value).__name__}: {error}"
+                f"report({excerpt(name, NAME)}=...): expected a number, found "
+                f"{type(value).__name__}: {excerpt(str(error))}"
             ) from error
+        if len(name) > NAME:
+            raise ConfigurationError(
+                f"report({excerpt(name, NAME)}=...): a name has {NAME} characters at most"
+            )
+    if not math.isfinite(values.get("examples", 0.0)):
+        raise ConfigurationError(
+            f"report(examples={values['examples']}): the number of examples must be finite, it "
+            "is summed up; report what may be NaN under another name"
+        )
     context = current_context()
     if context is not None:
         context.send_report(time.time(), values)

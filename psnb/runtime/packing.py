@@ -18,6 +18,7 @@ from typing import Any
 import cloudpickle
 
 from psnb.errors import ClosureError, InternalError, SerializationError
+from psnb.excerpt import PAGE, excerpt
 
 PROTOCOL = 5
 
@@ -206,9 +207,10 @@ def _find_culprit(value: object, inputs: list[InputReference] | None) -> tuple[s
 def pack_error(error: BaseException, notes: list[str]) -> bytes:
     """Pickle an exception with its traceback as text, so that it can be raised elsewhere.
 
-    An exception that cannot make the trip becomes a `ClosureError` that says what it was.
+    An exception that cannot make the trip becomes a `ClosureError` that says what it was. Its
+    traceback is cut, so that with what is said of the call it fills a page (`psnb.excerpt`).
     """
-    text = "".join(traceback.format_exception(error)).rstrip()
+    text = excerpt("".join(traceback.format_exception(error)).rstrip(), PAGE - 1000)
     notes = [*notes, f"traceback on the worker:\n{text}"]
     try:
         for note in notes:
@@ -230,7 +232,8 @@ def unpack_error(data: bytes) -> BaseException:
         error = pickle.loads(data)
     except Exception as failure:  # likewise; most often ImportError
         error = ClosureError(
-            f"a closure failed with an exception that this process cannot unpickle: {failure!r}"
+            "a closure failed with an exception that this process cannot unpickle: "
+            + excerpt(repr(failure))
         )
     if not isinstance(error, BaseException):
         raise InternalError(f"a closure failed with {error!r}, which is no exception")

@@ -186,7 +186,7 @@ coordinator.join()
 
 @pytest.fixture
 def script(tmp_path: Path) -> Iterator[str]:
-    """The scheduler's address of a command-line cluster that a script outside of Jupyter uses."""
+    """The dashboard's address of a command-line cluster that a script outside of Jupyter uses."""
     dask = CommandLine(tmp_path)
     file = tmp_path / "script.py"
     file.write_text(SCRIPT)
@@ -195,12 +195,13 @@ def script(tmp_path: Path) -> Iterator[str]:
         address = json.loads(Path(dask.file).read_text())["address"]
         with Client(address) as client:
             client.wait_for_workers(2, timeout=DEADLINE)
+            port = client.scheduler_info()["services"]["dashboard"]
         process = subprocess.Popen(
             [sys.executable, str(file), address], stdout=subprocess.PIPE, env=environment
         )
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        yield address
+        yield f"http://127.0.0.1:{port}"
         process.kill()
         process.wait(DEADLINE)
         process.stdout.close()
@@ -223,3 +224,20 @@ def test_a_cluster_from_the_command_line_appears_when_it_is_attached(
         lambda: entry.count() == 0,
         "it goes when it is detached",
     )
+
+
+def test_what_cannot_be_attached_is_told_in_the_page(notebook: OpenNotebook) -> None:
+    opened = notebook("1")
+    panel = Panel(opened.page)
+    whys = {
+        "tcp://127.0.0.1:8786": "by default http://127.0.0.1:8787; tcp:// is",
+        "http://no-such-host.invalid:8787": "its host is not known here",
+        "http://127.0.0.1:1": "nothing can be reached there",
+    }
+    for address in whys:
+        panel.execute("psnb:attach", address=address)
+    panel.execute("apputils:display-notifications")
+    told = opened.page.locator(".jp-Notification-List-Item")
+    for why in whys.values():
+        expect(told.filter(has_text=why)).to_be_visible(timeout=PATIENCE)
+    assert panel.root.locator("[data-scheduler]").count() == 0

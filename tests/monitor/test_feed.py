@@ -12,9 +12,11 @@ import numpy as np
 
 from psnb.monitor.events import EventKind
 from psnb.monitor.feed import Feed
+from psnb.monitor.hub import messages
 from psnb.monitor.protocol import VERSION, Metric, Update
 from psnb.monitor.statistics import CheckpointStatistics
-from tests.monitor.sources import WORKER, FakeSource, reporting
+from tests.monitor.hub.updates import batch
+from tests.monitor.sources import SERVER, WORKER, FakeSource, reporting
 
 
 def told(feed: Feed, source: FakeSource, now: float = 100.0, full: bool = False) -> Update:
@@ -155,4 +157,32 @@ def test_the_depth_of_the_queue_goes_back_a_minute() -> None:
         source.set(queued=second)
         feed.next(source, float(second))
     depth = told(feed, source, 99.5, full=True)["depth"]
-    assert (depth[0][:2], depth[-1][:2]) == ((40.0, 40), (99.5, 99))
+    assert [list(each[:2]) for each in (depth[0], depth[-1])] == [[40.0, 40], [99.5, 99]]
+
+
+def test_no_figure_and_no_text_makes_an_update_that_the_hub_refuses() -> None:
+    bad = (math.nan, math.inf, -math.inf)
+    source = FakeSource(
+        closures_per_second=math.inf,
+        eta=math.nan,
+        examples=math.inf,
+        examples_per_second=math.nan,
+        workers=tuple(
+            replace(WORKER, index=at, name="caf\udce9", closures_per_second=value, busy=value)
+            for at, value in enumerate(bad)
+        ),
+        servers=tuple(
+            replace(SERVER, pulls_per_second=value, pushes_per_second=value, staleness=value)
+            for value in bad
+        ),
+    )
+    source.rates = {"users": ("Adagrad", math.nan), "caf\udce9": ("Adam", "x" * 100_000)}
+    for value in (*bad, 1e308, 1e308):
+        source.records.history.add(1.0, {"loss": value, "caf\udce9": value})
+    feed = Feed()
+    for now in (1.0, 100.0):
+        update = feed.next(source, now)
+        assert update is not None
+        body = json.dumps(batch(update), allow_nan=False).encode()
+        assert messages.batch(body)["updates"][0]["summary"]["examples"] == "inf"
+    assert "optimizers" not in update  # NaN is no news the second time

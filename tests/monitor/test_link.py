@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dask
 import pytest
 from distributed import Client, LocalCluster
 
@@ -31,6 +32,20 @@ def test_the_jupyter_server_is_told_if_there_is_one_and_else_the_scheduler(
         assert isinstance(near, HubLink)
         near.close()
         assert not near.alive
+
+
+@pytest.mark.slow
+def test_the_scheduler_is_told_nothing_if_dasks_configuration_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster, timeout=10) as client,
+        dask.config.set({"psnb.tell-scheduler": False}),
+    ):
+        assert tell_panels(FakeSource(), client) is None
+        assert "psnb-updates" not in cluster.scheduler.plugins
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import pickle
 import queue
 import signal
 import socket
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from psnb.monitor import post
 from psnb.monitor.post import HubLink
 from psnb.monitor.server import Found, find_server, found
 from tests.conftest import wait_until
@@ -108,6 +110,7 @@ def test_a_hub_that_forgot_a_coordinator_is_told_everything_again(server: Jupyte
 
 _PROCESS = """
 import sys
+from psnb.monitor import post
 from psnb.monitor.post import HubLink
 from psnb.monitor.server import find_server
 from tests.monitor.sources import FakeSource
@@ -178,14 +181,14 @@ class _Server(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     posts: queue.SimpleQueue[dict[str, Any]]
     status: Callable[[dict[str, Any]], int]
+    orders = b'{"version": 1, "hello": false, "commands": []}'
 
     def do_POST(self) -> None:
         batch = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.send_response(type(self).status(batch))
-        orders = b'{"version": 1, "hello": false, "commands": []}'
-        self.send_header("Content-Length", str(len(orders)))
+        self.send_header("Content-Length", str(len(self.orders)))
         self.end_headers()
-        self.wfile.write(orders)
+        self.wfile.write(self.orders)
         self.posts.put(batch)
 
     def do_DELETE(self) -> None:
@@ -198,12 +201,12 @@ class _Server(BaseHTTPRequestHandler):
 
 @contextmanager
 def _linked(
-    status: Callable[[dict[str, Any]], int],
+    status: Callable[[dict[str, Any]], int], source: FakeSource | None = None
 ) -> Iterator[Callable[[], dict[str, Any]]]:
     """Link a coordinator to a server, and give what returns the server's next post."""
     posts: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     kind = type("Server", (_Server,), {"posts": posts, "status": staticmethod(status)})
-    source = FakeSource()  # held here: a link does not
+    source = source or FakeSource()  # held here: a link does not
     with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -247,6 +250,58 @@ def test_one_that_is_idle_gives_signs_of_life_and_tells_everything_when_one_is_l
             assert next_post()["updates"] == []
         assert next_updates() == [True]
         assert next_post()["updates"] == []
+
+
+@pytest.mark.slow
+def test_what_the_hub_refuses_is_told_once_left_out_and_not_repeated(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = FakeSource()
+    refused: list[dict[str, Any]] = []
+
+    def status(batch: dict[str, Any]) -> int:
+        if any(each.get("failures") for each in batch["updates"]):
+            refused.append(batch)
+            return 400
+        return 200
+
+    with _linked(status, source) as next_post:
+        assert next_post()["updates"][0]["full"]
+        taken = []
+        for count in (1, 2):
+            source.records.failures.add("alice", "step", pickle.dumps(ValueError("x")))
+            wait_until(lambda count=count: len(refused) == count, "the hub has refused it")
+            source.set(completed=source.now.completed + 1)
+            posts = (next_post() for _ in itertools.count())
+            taken += next(
+                each["updates"] for each in posts if each["updates"] and each not in refused
+            )
+        told = [row["number"] for batch in refused for row in batch["updates"][0]["failures"]]
+    assert told == [0, 1]
+    assert [each["sequence"] for each in taken] == [1, 2]  # the hub sees no gap
+    assert not any(each["full"] for each in taken)
+    assert [each.message for each in caplog.records if "is left out" in each.message] == [
+        "What a coordinator tells its panels is not all understood, and is left out: the hub "
+        """answers 400: b'{"version": 1, "hello": false, "commands": []}'; please report it"""
+    ]
+
+
+@pytest.mark.slow
+def test_a_full_update_that_the_hub_refuses_is_not_sent_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def status(batch: dict[str, Any]) -> int:
+        return 400 if any(each["full"] for each in batch["updates"]) else 200
+
+    orders = b'{"version": 1, "hello": true, "commands": []}'  # it has no full one
+    monkeypatch.setattr(_Server, "orders", orders)
+    with _linked(status) as next_post:
+        sent = [each["full"] for _ in range(6) for each in next_post()["updates"]]
+    assert sent == [True]
+    monkeypatch.setattr(post, "REFUSED_PAUSE", 0.0)
+    with _linked(status) as next_post:
+        while sent.count(True) < 3:  # after the pause it is
+            sent += [each["full"] for each in next_post()["updates"]]
 
 
 @pytest.mark.slow

@@ -13,11 +13,13 @@ import pytest
 from distributed import Client, LocalCluster
 
 from psnb.monitor.backlog import Extract
+from psnb.monitor.outline import WATCH_ONLY
 from psnb.monitor.protocol import CommandName
 from psnb.monitor.route import (
+    GONE_SECONDS,
     MOST_BYTES,
     MOST_COORDINATORS,
-    WATCH_ONLY,
+    SWEEP,
     SchedulerLink,
     UpdatesRoute,
 )
@@ -69,6 +71,23 @@ def test_of_too_many_those_that_are_gone_are_forgotten_first() -> None:
     assert len(names) == MOST_COORDINATORS
     assert not {"30", "0"} & set(names)
     assert {"1", "a", "b"} <= set(names)
+
+
+def test_what_is_gone_is_forgotten_after_a_while() -> None:
+    now = [1000.0]
+    route = UpdatesRoute(lambda: now[0])
+    for name, client in (("closed", "one"), ("lost", "one"), ("back", "two"), ("lives", "three")):
+        route.tell(client, name, update(0, True))
+    route.tell("one", "closed", None)
+    route.remove_client(cast(Any, None), "one")
+    route.remove_client(cast(Any, None), "two")
+    route.tell("two", "back", update(1))
+    now[0] += GONE_SECONDS - 1
+    route.sweep()
+    assert len(_extracts(route)) == 4
+    now[0] += 1
+    route.sweep()
+    assert {each["coordinator"] for each in _extracts(route)} == {"back", "lives"}
 
 
 def test_a_long_answer_is_given_in_parts() -> None:
@@ -141,6 +160,20 @@ def test_a_coordinator_tells_the_scheduler_and_takes_no_commands_from_there(
     assert closed is not None
     assert closed["gone"] == "it was closed"
     assert not link.alive
+
+
+@pytest.mark.slow
+def test_the_scheduler_forgets_what_is_gone_by_itself(
+    client: Client, scheduler: LocalCluster
+) -> None:
+    client.register_plugin(UpdatesRoute())
+    route = scheduler.scheduler.plugins["psnb-updates"]
+    route.tell("client", "forgotten", update(0, True))
+    route.tell("client", "forgotten", None)
+    sweep = scheduler.scheduler.periodic_callbacks["psnb-updates"]
+    assert sweep.is_running()
+    assert sweep.callback_time == 1000 * SWEEP
+    assert sweep.callback == route.sweep
 
 
 @pytest.mark.slow

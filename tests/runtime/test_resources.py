@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -107,6 +108,21 @@ def test_report_takes_anything_that_is_a_number() -> None:
 def test_report_refuses_what_is_no_number() -> None:
     with entered(CONTEXT), pytest.raises(errors.ConfigurationError, match=r"report\(loss="):
         psnb.report(loss="low")  # type: ignore[arg-type]
+
+
+def test_report_refuses_examples_that_have_no_sum_and_takes_a_loss_that_diverged() -> None:
+    for value in (math.nan, math.inf, -math.inf):
+        with pytest.raises(errors.ConfigurationError, match="examples must be finite"):
+            psnb.report(loss=1.0, examples=value)
+        psnb.report(loss=value)
+
+
+def test_report_refuses_what_is_too_large_or_has_too_long_a_name() -> None:
+    with pytest.raises(errors.ConfigurationError, match="expected a number, found int"):
+        psnb.report(loss=10**400)
+    with pytest.raises(errors.ConfigurationError, match="200 characters at most") as caught:
+        psnb.report(**{"x" * 5_000_000: 1.0})
+    assert len(str(caught.value)) < 500
 
 
 def test_report_outside_a_closure_does_nothing() -> None:

@@ -41,11 +41,12 @@ export function formatBytes(bytes: number): string {
 
 /** A share between 0 and 1. */
 export function formatShare(share: number): string {
-  return `${Math.round(100 * share)}%`;
+  return Number.isFinite(share) ? `${Math.round(100 * share)}%` : formatNumber(share);
 }
 
 /** A span of time. */
 export function formatDuration(seconds: number): string {
+  if (!Number.isFinite(seconds)) return formatNumber(seconds);
   if (seconds < 60) return `${seconds.toFixed(1)} s`;
   const whole = Math.floor(seconds);
   const pad = (n: number): string => String(n).padStart(2, '0');

@@ -56,10 +56,10 @@ export class Header implements Part {
     setHidden(this.link, !linked);
     if (linked) setAttribute(this.link, 'href', identity.dashboard);
     this.figure('elapsed', formatDuration(summary.elapsed));
-    this.figure('eta', summary.eta === null ? '' : formatDuration(summary.eta));
-    this.figure('closures', formatRate(summary.closures_per_second));
+    this.figure('eta', summary.eta === null ? '' : formatDuration(toNumber(summary.eta)));
+    this.figure('closures', formatRate(toNumber(summary.closures_per_second)));
     const examples = summary.examples_per_second;
-    this.figure('examples', examples === null ? '' : formatRate(examples));
+    this.figure('examples', examples === null ? '' : formatRate(toNumber(examples)));
     const mean = toNumber(summary.staleness_mean);
     const staleness = `${formatNumber(mean)}, ${formatCount(summary.staleness_max)}`;
     this.figure('staleness', Number.isNaN(mean) ? '' : staleness);

@@ -35,8 +35,8 @@ function makeServer(): Item<ServerRow> {
       const texts = [
         formatCount(server.shards),
         formatBytes(server.bytes),
-        formatRate(server.pulls_per_second),
-        formatRate(server.pushes_per_second),
+        formatRate(toNumber(server.pulls_per_second)),
+        formatRate(toNumber(server.pushes_per_second)),
         Number.isNaN(staleness) ? '–' : formatNumber(staleness),
       ];
       cells.forEach((cell, i) => {

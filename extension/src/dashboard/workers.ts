@@ -6,7 +6,7 @@ import { ActionButton } from './button';
 import { Keyed, make, Section, setData, setHidden, setText, type Item } from './dom';
 import { formatBytes, formatCount, formatRate, formatShare, plural } from './format';
 import type { Context, Part } from './part';
-import type { State } from './store';
+import { toNumber, type State } from './store';
 import { makeCell, makeRow, makeTable, type ColumnTitle } from './table';
 import { Visibility } from './visible';
 
@@ -97,14 +97,15 @@ class Row implements Item<WorkerRow> {
     const texts = [
       formatCount(worker.in_flight),
       formatCount(worker.completed),
-      formatRate(worker.closures_per_second),
+      formatRate(toNumber(worker.closures_per_second)),
     ];
     this.cells.forEach((cell, i) => {
       setText(cell, texts[i] ?? '');
     });
     setText(this.failed, worker.failed ? ` ${formatCount(worker.failed)} failed` : '');
-    setText(this.share, formatShare(worker.busy));
-    this.fill.style.width = formatShare(Math.min(1, worker.busy));
+    const busy = toNumber(worker.busy);
+    setText(this.share, formatShare(busy));
+    this.fill.style.width = formatShare(Math.min(1, busy));
     setText(this.memory, worker.memory === null ? '–' : formatBytes(worker.memory));
   }
 }

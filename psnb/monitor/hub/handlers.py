@@ -7,7 +7,7 @@ origin of a socket, and the XSRF token of whatever else they send.
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any
 
 from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import authorized, ws_authenticated
@@ -17,11 +17,11 @@ from tornado.web import HTTPError, stream_request_body
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from psnb.monitor import protocol
+from psnb.monitor.hub import messages
 from psnb.monitor.hub.allowance import Allowance
 from psnb.monitor.hub.commands import reply
 from psnb.monitor.hub.hub import Busy, Hub
 from psnb.monitor.hub.panel import Panel
-from psnb.monitor.hub.shape import parsed, problem
 from psnb.monitor.hub.sources import TooManyError
 
 MOST_BODY = 4 << 20
@@ -52,7 +52,11 @@ class CoordinatorHandler(APIHandler):
     async def prepare(self) -> None:  # type: ignore[override]
         """Refuse a body that is too large before it comes."""
         await super().prepare()
-        if int(self.request.headers.get("Content-Length", 0)) > MOST_BODY:
+        try:
+            length = int(self.request.headers.get("Content-Length", 0))
+        except ValueError:
+            raise HTTPError(400, "the Content-Length is no number") from None
+        if length > MOST_BODY:
             raise _too_large()
 
     def data_received(self, chunk: bytes) -> None:
@@ -141,15 +145,16 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
             return
         assert self._panel is not None
         try:
-            said = parsed(message)
-        except ValueError as error:
-            self._panel.tell(reply("", "", f"this is no JSON: {error}"))
+            said = messages.said(message)
+        except messages.VersionError as error:
+            remedy = "reload the page, or install the same psnb in both places"
+            wrong = f"the panel speaks {error}: {remedy}"
+        except messages.MalformedError as error:
+            wrong = f"this is nothing that a panel says: {error}"
+        else:
+            self._do(said, self._panel)
             return
-        if wrong := _misunderstood(said):
-            identity = said.get("id", "") if isinstance(said, dict) else ""
-            self._panel.tell(reply(identity if isinstance(identity, str) else "", "", wrong))
-            return
-        self._do(cast(Any, said), self._panel)
+        self._panel.tell(reply(messages.asked(message), "", wrong))
 
     def _do(self, said: Any, panel: Panel) -> None:
         if said["type"] == "hello":
@@ -162,32 +167,11 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
         else:
             self._hub.attach(said, panel.tell)
 
-    async def _write(self, text: str) -> None:
+    async def _write(self, text: str | bytes) -> None:
         try:
             await self.write_message(text)
         except WebSocketClosedError as error:
             raise ConnectionError("the page has gone") from error
-
-
-_SAID: dict[str, Any] = {
-    "hello": protocol.Hello,
-    "command": protocol.Command,
-    "attach": protocol.Attach,
-    "detach": protocol.Attach,
-}
-
-
-def _misunderstood(said: object) -> str:
-    """Return what is wrong with a panel's message; empty if it is one."""
-    kind = said.get("type") if isinstance(said, dict) else None
-    if not isinstance(said, dict) or not isinstance(kind, str) or kind not in _SAID:
-        return f"a panel says {', '.join(_SAID)}: this is none of them"
-    if said.get("version") != protocol.VERSION:
-        return (
-            f"the panel speaks version {said.get('version')!r} of psnb's protocol, the Jupyter "
-            f"server {protocol.VERSION}: reload the page, or install the same psnb in both places"
-        )
-    return problem(said, _SAID[kind])
 
 
 def _batch(body: bytes, coordinator: str) -> protocol.Batch:
@@ -199,19 +183,13 @@ def _batch(body: bytes, coordinator: str) -> protocol.Batch:
         If it is none.
     """
     try:
-        found = parsed(body)
-    except ValueError as error:
-        raise HTTPError(400, f"the body is no JSON: {error}") from None
-    version = found.get("version") if isinstance(found, dict) else None
-    if version != protocol.VERSION:
+        batch = messages.batch(body)
+    except messages.VersionError as error:
         raise HTTPError(
-            400,
-            f"the kernel speaks version {version!r} of psnb's protocol, the Jupyter server "
-            f"{protocol.VERSION}: install the same psnb in both places",
-        )
-    if wrong := problem(found, protocol.Batch, "the body"):
-        raise HTTPError(400, wrong)
-    batch = cast(protocol.Batch, found)
+            400, f"the kernel speaks {error}: install the same psnb in both places"
+        ) from None
+    except messages.MalformedError as error:
+        raise HTTPError(400, f"the body is no batch of updates: {error}") from None
     news: list[Any] = [*batch["updates"], *batch["replies"]]
     if any(each["coordinator"] != coordinator for each in news):
         raise HTTPError(400, "a post tells of one coordinator, the one that its address names")

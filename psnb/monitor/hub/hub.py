@@ -8,6 +8,7 @@ the Jupyter server's event loop, so nothing is locked.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -15,7 +16,7 @@ from typing import Protocol
 from psnb.monitor import protocol
 from psnb.monitor.hub.commands import Commands, reply
 from psnb.monitor.hub.panel import Panel
-from psnb.monitor.hub.schedulers import Schedulers
+from psnb.monitor.hub.schedulers import MOST_SCHEDULERS, Schedulers
 from psnb.monitor.hub.sources import Known, Sources, TooManyError
 
 SILENCE = 5.0
@@ -62,6 +63,7 @@ class Hub:
         self.sources = Sources(clock)
         self._commands = Commands(clock)
         self._panels: set[Panel] = set()
+        self._attaching: set[asyncio.Task[None]] = set()  # held, or they might be collected
         self._schedulers = Schedulers(self.sources, self._news, self._relist, clock)
 
     # What kernels say.
@@ -141,14 +143,25 @@ class Hub:
             self._commands.give(known, command, tell)
 
     def attach(self, request: protocol.Attach, tell: Callable[[protocol.Reply], None]) -> None:
-        """Watch a scheduler, or no longer."""
-        if request["type"] == "attach":
-            error = self._schedulers.attach(request["address"])
-            result = f"watching {request['address']}"
+        """Watch a scheduler, if it answers, or no longer; ``tell`` gets the reply, once."""
+        address = request["address"]
+        if request["type"] == "detach":
+            error = self._schedulers.detach(address)
+            result = "" if error else f"no longer watching {address}"
+            tell(reply(request["id"], "", error, result))
+        elif len(self._attaching) >= MOST_SCHEDULERS:
+            tell(reply(request["id"], "", "too many schedulers are asked already: wait a moment"))
         else:
-            error = self._schedulers.detach(request["address"])
-            result = f"no longer watching {request['address']}"
-        tell(reply(request["id"], "", error, "" if error else result))
+            asking = asyncio.ensure_future(self._attach(request, tell))
+            self._attaching.add(asking)
+            asking.add_done_callback(self._attaching.discard)
+
+    async def _attach(
+        self, request: protocol.Attach, tell: Callable[[protocol.Reply], None]
+    ) -> None:
+        error = await self._schedulers.attach(request["address"])
+        result = "" if error else f"watching {request['address']}"
+        tell(reply(request["id"], "", error, result))
 
     def listing(self) -> protocol.Sources:
         """Return the message that lists coordinators and schedulers."""

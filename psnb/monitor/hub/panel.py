@@ -32,8 +32,8 @@ class Panel:
     listing : callable
         Returns the message that lists them and the schedulers.
     write : callable
-        Sends a text; done when the connection has taken it. Raises `ConnectionError` when it is
-        closed.
+        Sends a text, or its bytes; done when the connection has taken it. Raises `ConnectionError`
+        when it is closed.
     close : callable
         Closes the connection for a reason.
     """
@@ -42,7 +42,7 @@ class Panel:
         self,
         sources: Sources,
         listing: Callable[[], protocol.Sources],
-        write: Callable[[str], Awaitable[None]],
+        write: Callable[[str | bytes], Awaitable[None]],
         close: Callable[[str], None],
     ) -> None:
         self._sources = sources
@@ -87,7 +87,7 @@ class Panel:
         except ConnectionError:
             pass  # whoever holds the connection learns of it too
 
-    async def _next(self) -> AsyncIterator[str]:
+    async def _next(self) -> AsyncIterator[str | bytes]:
         more = True
         while more:
             more = False

@@ -1,24 +1,26 @@
 """Schedulers that somebody attached: the hub asks them for their coordinators, and nobody else.
 
-psnb's route on a scheduler's own HTTP server (`psnb.monitor.route`) answers. A ``tcp://`` or
-``tls://`` address is asked, by Dask's protocol, where that server listens. Whoever attaches one
-trusts it as much as with ``distributed.Client(address)``. All of it runs on the event loop of the
-Jupyter server.
+psnb's route on a scheduler's own HTTP server (`psnb.monitor.route`) answers. Nothing is asked by
+Dask's protocol, in which what answers can run code here. What a stranger says is shown to nobody,
+unless it is what the route says. All of it runs on the event loop of the Jupyter server.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import os
+import socket
+import ssl
 from collections.abc import Callable
-from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
 from tornado.httpclient import HTTPClientError
 from tornado.simple_httpclient import HTTPStreamClosedError, HTTPTimeoutError, SimpleAsyncHTTPClient
 
 from psnb.monitor import Extract, Extracts, protocol
-from psnb.monitor.hub.shape import parsed, problem
+from psnb.monitor.hub import messages
 from psnb.monitor.hub.sources import Known, Sources, TooManyError
 
 MOST_SCHEDULERS = 20
@@ -33,9 +35,15 @@ UNWATCHED = 5.0
 
 ROUTE = "/psnb/updates"
 
+_log = logging.getLogger("psnb")
+
 
 class _AnswerError(Exception):
     """Why a scheduler gave no answer, in plain words."""
+
+
+class _NothingYetError(_AnswerError):
+    """It is no scheduler to which psnb has told anything."""
 
 
 class _Watched:
@@ -44,7 +52,6 @@ class _Watched:
     def __init__(self, address: str, now: float) -> None:
         self.address = address
         self.error = ""
-        self.base = ""  # URL of its HTTP server, once it is known
         self.due = now
         self.answered = now
         self.asking: asyncio.Task[None] | None = None
@@ -78,14 +85,23 @@ class Schedulers:
         self._clock = clock
         self._watched: dict[str, _Watched] = {}
 
-    def attach(self, address: str) -> str:
-        """Watch a scheduler from now on; return why that cannot be, or nothing."""
+    async def attach(self, address: str) -> str:
+        """Watch a scheduler from now on, if it answers; return why that cannot be, or nothing."""
         if error := _malformed(address):
             return error
+        watched = _Watched(address, self._clock())
+        try:
+            answer = await self._answer(watched)
+        except _NothingYetError as error:
+            answer, watched.error = None, str(error)  # it will, once a coordinator is there
+        except _AnswerError as error:
+            return str(error)
         if address not in self._watched and len(self._watched) >= MOST_SCHEDULERS:
             return f"{MOST_SCHEDULERS} schedulers are attached already: detach one first"
-        self._watched.setdefault(address, _Watched(address, self._clock()))
+        watched = self._watched.setdefault(address, watched)
         self._relist()
+        if answer is not None:
+            self._take(watched, answer)
         return ""
 
     def detach(self, address: str) -> str:
@@ -125,10 +141,7 @@ class Schedulers:
 
     async def _ask(self, watched: _Watched) -> None:
         try:
-            async with asyncio.timeout(2 * TIME_LIMIT):
-                answer = await self._answer(watched)
-        except TimeoutError:
-            self._failed(watched, f"no answer within {TIME_LIMIT:.0f} s")
+            answer = await self._answer(watched)
         except _AnswerError as error:
             self._failed(watched, str(error))
         else:
@@ -137,7 +150,6 @@ class Schedulers:
     def _failed(self, watched: _Watched, error: str) -> None:
         if self._watched.get(watched.address) is not watched:
             return
-        watched.base = ""  # it may have been started again, with another port
         changed, watched.error = watched.error != error, error
         if self._clock() - watched.answered > TIME_LIMIT:
             for known in self._of(watched):
@@ -186,85 +198,56 @@ class Schedulers:
         return [each for each in self._sources if each.address == watched.address]
 
     async def _answer(self, watched: _Watched) -> Extracts:
-        if not watched.base:
-            watched.base = await _base(watched.address)
         after = {each.coordinator: each.backlog.last for each in self._of(watched)}
         query = quote(json.dumps(after), safe="")
-        body = await _fetch(f"{watched.base}{ROUTE}?after={query}")
         try:
-            answer = cast(Any, parsed(body))
-        except ValueError as error:
-            raise _AnswerError(f"what answers there is not psnb's route: {error}") from None
-        version = answer.get("version") if isinstance(answer, dict) else None
-        if version != protocol.VERSION:
+            return messages.extracts(await _fetch(f"{_base(watched.address)}{ROUTE}?after={query}"))
+        except TimeoutError:
+            raise _AnswerError(f"no answer within {TIME_LIMIT:.0f} s") from None
+        except messages.VersionError:
             raise _AnswerError(
-                f"the psnb on the scheduler speaks version {version} of the protocol, the one "
-                f"here {protocol.VERSION}: install the same psnb in both places"
-            )
-        if wrong := problem(answer, Extracts, "the answer"):
-            raise _AnswerError(f"what answers there is not psnb's route: {wrong}")
-        return cast(Extracts, answer)
+                "the psnb on the scheduler speaks another version of the protocol: install the "
+                "same psnb in both places"
+            ) from None
+        except messages.MalformedError as error:
+            _log.debug("%s gave no answer of psnb's route: %s", watched.address, error)
+            raise _AnswerError("what answers there is not psnb's route") from None
+        except _AnswerError:
+            raise
+        except Exception as error:  # a boundary: whatever an HTTP client raises over an answer
+            _log.debug("%s gave no answer", watched.address, exc_info=True)
+            raise _AnswerError(f"what answers there is no HTTP: {type(error).__name__}") from error
 
 
 def _malformed(address: str) -> str:
     """Return what is wrong with an address; empty if it is one."""
+    # JupyterLab shows 140 characters: what to do comes first.
     wrong = (
-        f"{address[:100]!r} is no address of a scheduler: give tcp://host:port, tls://host:port or "
-        "the http:// address of its dashboard"
+        "give the http:// address of the scheduler's dashboard, which client.dashboard_link has: "
+        f"{address[:100]!r} is none"
     )
     try:
         parts = urlsplit(address)
-        if (
-            parts.scheme not in ("tcp", "tls", "http", "https")
-            or not parts.hostname
-            or not parts.port
-        ):
-            return wrong
-    except ValueError:  # of the port
+        host, port = parts.hostname or "", parts.port
+        host.encode("idna")  # as whoever looks the name up will
+    except ValueError:  # of the port, or of the name
         return wrong
-    if parts.username is not None or parts.query or parts.fragment or len(address) > 300:
+    if parts.scheme in ("tcp", "tls") and host:
+        # What answers Dask's own protocol could run code here: it is unpickled.
+        return (
+            f"give the address of the scheduler's dashboard, by default http://{host[:100]}:8787; "
+            f"{parts.scheme}:// is for Dask's clients"
+        )
+    if parts.scheme not in ("http", "https") or not host or port == 0 or len(address) > 300:
         return wrong
-    return wrong if parts.scheme in ("tcp", "tls") and parts.path.strip("/") else ""
+    return wrong if parts.username is not None or parts.query or parts.fragment else ""
 
 
-async def _base(address: str) -> str:
+def _base(address: str) -> str:
     """Return the URL of a scheduler's HTTP server, without a slash at its end."""
     parts = urlsplit(address)
-    if parts.scheme in ("http", "https"):
-        # People copy what the browser shows.
-        path = parts.path.rstrip("/").removesuffix("/status")
-        return f"{parts.scheme}://{parts.netloc}{path}"
-    port = await _dashboard_port(address)
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    return f"http://{host}:{port}"
-
-
-async def _dashboard_port(address: str) -> int:
-    # Dask takes a second to import, and servers that watch no scheduler do without.
-    core, security = await asyncio.to_thread(_dask)
-    scheduler = core.rpc(
-        address,
-        timeout=TIME_LIMIT,
-        connection_args=security.Security().get_connection_args("client"),
-    )
-    try:
-        async with asyncio.timeout(TIME_LIMIT):
-            identity = await scheduler.identity(n_workers=0)
-        return int(identity["services"]["dashboard"])
-    except TimeoutError:
-        raise
-    except OSError as error:
-        raise _AnswerError(f"no Dask scheduler answers there: {error}") from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise _AnswerError("what answers there has no dashboard, or is no scheduler") from error
-    finally:
-        await scheduler.close_rpc()
-
-
-def _dask() -> tuple[Any, Any]:
-    from distributed import core, security
-
-    return core, security
+    # People copy what the browser shows.
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/status')}"
 
 
 async def _fetch(url: str) -> bytes:
@@ -281,20 +264,28 @@ async def _fetch(url: str) -> bytes:
         raise TimeoutError from None
     except HTTPStreamClosedError:
         raise _AnswerError(
-            f"it hung up in the middle of its answer, or that is over {MOST_BYTES >> 20} MB"
+            f"it hung up in the middle of its answer, or that is no HTTP, or over "
+            f"{MOST_BYTES >> 20} MB"
         ) from None
     except HTTPClientError as error:
-        raise _AnswerError(_told(error)) from None
+        raise _told(error) from None
+    except socket.gaierror:
+        raise _AnswerError("its host is not known here: look for a slip in the name") from None
+    except ssl.SSLError:
+        raise _AnswerError("it speaks no TLS, or its certificate is not trusted here") from None
     except OSError as error:
-        raise _AnswerError(f"its HTTP server cannot be reached: {error}") from None
+        why = os.strerror(error.errno) if error.errno else type(error).__name__
+        raise _AnswerError(f"nothing can be reached there: {why}") from None
     finally:
         client.close()
     return response.body
 
 
-def _told(error: HTTPClientError) -> str:
+def _told(error: HTTPClientError) -> _AnswerError:
     if error.code == 404:
-        return "no coordinator outside of Jupyter has reported to this scheduler yet"
+        return _NothingYetError(
+            "no coordinator outside of Jupyter has reported to this scheduler yet"
+        )
     if 300 <= error.code < 400:
-        return "it redirects to another address, where psnb does not follow"
-    return f"its HTTP server answers {error.code} {error.message}"
+        return _AnswerError("it redirects to another address, where psnb does not follow")
+    return _AnswerError(f"its HTTP server answers with status {error.code}")

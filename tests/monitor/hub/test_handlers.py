@@ -81,10 +81,10 @@ def test_a_browser_that_is_logged_in_may_listen_from_the_servers_own_pages_only(
     ("body", "said"),
     [
         (b"{", "no JSON"),
-        (b'{"version": 1, "updates": NaN, "replies": []}', "NaN"),
-        (b"[" * 100_000, "nested too deeply"),
+        (b'{"version": 1, "updates": NaN, "replies": []}', "no JSON"),
+        (b'{"x":' + b"[" * 100_000, "nested too deeply"),
         ({"version": 99, "updates": [], "replies": []}, "version 99"),
-        ({"version": VERSION, "updates": []}, "replies is missing"),
+        ({"version": VERSION, "updates": []}, "missing required field `replies`"),
         (batch(update(0, True, "another")), "of one coordinator"),
     ],
 )
@@ -102,6 +102,17 @@ def test_a_post_that_says_it_is_too_large_is_refused_before_it_comes(server: Jup
             f"Authorization: token let-me-in\r\nContent-Length: {(4 << 20) + 1}\r\n\r\n".encode()
         )
         assert b" 413 " in connection.recv(100)
+
+
+@pytest.mark.parametrize("length", ["many", "-", "9" * 5000])
+def test_a_post_with_a_length_that_is_none_is_a_bad_request(server: Jupyter, length: str) -> None:
+    parts = urlsplit(server.url)
+    with socket.create_connection(("127.0.0.1", parts.port or 0)) as connection:
+        connection.sendall(
+            f"POST {parts.path}psnb/coordinators/x HTTP/1.1\r\nHost: {parts.netloc}\r\n"
+            f"Authorization: token let-me-in\r\nContent-Length: {length}\r\n\r\n".encode()
+        )
+        assert b" 400 " in connection.recv(100)
 
 
 def test_a_post_that_does_not_say_how_large_it_is_is_refused_when_it_was_too_much(
@@ -189,10 +200,10 @@ def test_a_command_goes_with_the_next_post_and_its_reply_returns_to_who_asked(
     ("text", "said"),
     [
         ("{", "no JSON"),
-        ("[]", "none of them"),
+        ("[]", "nothing that a panel says"),
         (json.dumps({"type": "hello", "version": 99}), "version 99"),
-        (json.dumps({"type": "attach", "version": VERSION, "id": "x"}), "address is missing"),
-        (json.dumps({"type": ["x"], "version": VERSION}), "none of them"),
+        (json.dumps({"type": "attach", "version": VERSION, "id": "x"}), "field `address`"),
+        (json.dumps({"type": ["x"], "version": VERSION}), "nothing that a panel says"),
     ],
 )
 def test_a_page_that_says_something_else_is_told_what_is_wrong(
@@ -200,7 +211,17 @@ def test_a_page_that_says_something_else_is_told_what_is_wrong(
 ) -> None:
     with server.panel() as panel:
         panel.socket.send(text)
-        assert said in panel.hear("reply")["error"]
+        reply = panel.hear("reply")
+        assert said in reply["error"]
+        assert reply["id"] == ("x" if '"id"' in text else "")
+
+
+def test_a_page_that_attaches_what_does_not_answer_is_told_why(server: Jupyter) -> None:
+    with server.panel() as panel:
+        panel.say("attach", id="1", address="http://127.0.0.1:1")
+        assert "nothing can be reached there" in panel.hear("reply", id="1")["error"]
+        panel.say("attach", id="2", address="tcp://127.0.0.1:8786")
+        assert "http://127.0.0.1:8787" in panel.hear("reply", id="2")["error"]
 
 
 def test_a_page_that_talks_too_much_is_hung_up_on(server: Jupyter) -> None:

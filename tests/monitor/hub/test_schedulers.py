@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
-from distributed import LocalCluster
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
@@ -18,7 +17,6 @@ from psnb.monitor.hub import schedulers as module
 from psnb.monitor.hub.schedulers import MOST_SCHEDULERS, Schedulers
 from psnb.monitor.hub.sources import Sources
 from psnb.monitor.protocol import VERSION
-from psnb.monitor.route import UpdatesRoute
 from tests.monitor.hub.updates import update
 
 
@@ -69,23 +67,39 @@ def serving(answer: Callable[[RequestHandler], object]) -> Iterator[str]:
 @pytest.mark.parametrize(
     "address",
     [
-        *("", "127.0.0.1:8786", "tcp://", "tcp://host", "tcp://host:x", "tcp://host:99999"),
+        *("", "127.0.0.1:8786", "tcp://", "http://", "http://host:x", "http://host:99999"),
         *("file:///etc/passwd", "ftp://host:1", "http://user:word@host:1", "http://host:1/?x=1"),
-        *("tcp://host:1/path", "tcp://" + "x" * 300 + ":1"),
+        *("http://" + "x" * 300 + ":1", "http://a..b:1", f"http://{'x' * 64}.org:1", "http://h:0"),
+        *("http://[::1:8787", "tcp://a..b:1"),
     ],
 )
 def test_what_is_no_address_is_refused(bench: Bench, address: str) -> None:
-    assert "no address of a scheduler" in bench.schedulers.attach(address)
+    assert "address of the scheduler's dashboard, which" in asyncio.run(
+        bench.schedulers.attach(address)
+    )
+    assert bench.schedulers.listed() == []
+
+
+@pytest.mark.parametrize("address", ["tcp://host:8786", "tls://host:1/x", "tcp://host"])
+def test_nothing_is_asked_by_a_protocol_that_runs_what_it_is_answered(
+    bench: Bench, address: str
+) -> None:
+    error = asyncio.run(bench.schedulers.attach(address))
+    assert error.startswith("give the address of the scheduler's dashboard, by default http://host")
     assert bench.schedulers.listed() == []
 
 
 def test_no_more_are_attached_than_can_be_watched(bench: Bench) -> None:
-    for each in range(MOST_SCHEDULERS):
-        assert bench.schedulers.attach(f"tcp://host:{each + 1}") == ""
-    assert "detach one first" in bench.schedulers.attach("tcp://host:9000")
-    assert bench.schedulers.attach("tcp://host:1") == ""
-    assert bench.schedulers.detach("tcp://host:1") == ""
-    assert "is not attached" in bench.schedulers.detach("tcp://host:1")
+    async def test() -> None:
+        with serving(lambda handler: handler.write(_extracts())) as address:
+            for each in range(MOST_SCHEDULERS):
+                assert await bench.schedulers.attach(f"{address}/{each}") == ""
+            assert "detach one first" in await bench.schedulers.attach(f"{address}/more")
+            assert await bench.schedulers.attach(f"{address}/1") == ""
+            assert bench.schedulers.detach(f"{address}/1") == ""
+            assert "is not attached" in bench.schedulers.detach(f"{address}/1")
+
+    asyncio.run(test())
 
 
 def _extracts(*coordinators: dict[str, Any]) -> dict[str, Any]:
@@ -96,25 +110,99 @@ def _extracts(*coordinators: dict[str, Any]) -> dict[str, Any]:
     ("answer", "said"),
     [
         (lambda handler: handler.redirect("http://127.0.0.1:1/"), "redirects"),
-        (lambda handler: handler.send_error(404), "no coordinator outside of Jupyter"),
-        (lambda handler: handler.send_error(500), "answers 500"),
-        (lambda handler: handler.write("<html>"), "not psnb's route"),
-        (lambda handler: handler.write("[]"), "version None"),
-        (lambda handler: handler.write({"version": 99}), "version 99"),
-        (lambda handler: handler.write(_extracts({"coordinator": 1})), "must be text"),
+        (lambda handler: handler.send_error(500, reason="Stranger"), "answers with status 500"),
+        (lambda handler: handler.write("<html>Stranger"), "not psnb's route"),
+        (lambda handler: handler.write("[]"), "not psnb's route"),
+        (lambda handler: handler.write({"version": "Stranger"}), "another version"),
+        (lambda handler: handler.write(_extracts({"Stranger": 1})), "not psnb's route"),
         (lambda handler: handler.write(b" " * (9 << 20)), "over 8 MB"),
     ],
-    ids=["redirect", "absent", "broken", "html", "list", "version", "shape", "huge"],
+    ids=["redirect", "broken", "html", "list", "version", "shape", "huge"],
 )
 def test_an_answer_that_is_none_is_told_in_plain_words(
     bench: Bench, answer: Callable[[RequestHandler], object], said: str
 ) -> None:
     async def test() -> None:
         with serving(answer) as address:
-            bench.schedulers.attach(address)
-            await bench.poll()
-            assert said in bench.error()
+            error = await bench.schedulers.attach(address)
+            assert said in error
+            assert "Stranger" not in error
+            assert bench.schedulers.listed() == []
             assert not list(bench.sources)
+
+    asyncio.run(test())
+
+
+def test_a_scheduler_that_was_told_nothing_yet_is_watched_until_it_was(bench: Bench) -> None:
+    async def test() -> None:
+        with serving(lambda handler: handler.send_error(404)) as address:
+            assert await bench.schedulers.attach(address) == ""
+            assert "no coordinator outside of Jupyter" in bench.error()
+            await bench.poll()
+            assert "no coordinator outside of Jupyter" in bench.error()
+
+    asyncio.run(test())
+
+
+@asynccontextmanager
+async def _saying(text: bytes) -> AsyncIterator[str]:
+    """Serve one text to whoever says something, and hang up; gives host and port."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1 << 16)
+        writer.write(text)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    "banner",
+    [
+        b"SSH-2.0-Stranger\r\n",
+        b"HTTP/1.1 200 Stranger\r\nContent-Length: Stranger\r\n\r\n",
+        b"HTTP/1.1 9999999 Stranger\r\n\r\n",
+        b"\xff" * 100 + b"\r\n\r\n",
+        b"",
+    ],
+)
+def test_what_speaks_no_http_is_told_to_be_that(bench: Bench, banner: bytes) -> None:
+    async def test() -> None:
+        async with _saying(banner) as address:
+            error = await bench.schedulers.attach(f"http://{address}")
+            assert "no HTTP" in error
+            assert "Stranger" not in error
+
+    asyncio.run(test())
+
+
+def test_a_host_that_is_not_known_is_told_to_be_that(bench: Bench) -> None:
+    error = asyncio.run(bench.schedulers.attach("http://no-such-host.invalid:8787"))
+    assert "not known here" in error
+
+
+def test_a_server_without_tls_is_told_to_be_that(bench: Bench) -> None:
+    async def test() -> None:
+        async with _saying(b"HTTP/1.1 400 Stranger\r\n\r\n") as address:
+            assert "it speaks no TLS" in await bench.schedulers.attach(f"https://{address}")
+
+    asyncio.run(test())
+
+
+def test_an_error_of_whatever_kind_ends_no_watching(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(url: str) -> bytes:
+        raise KeyError("Stranger")
+
+    async def test() -> None:
+        with serving(lambda handler: handler.write(_extracts())) as address:
+            await bench.schedulers.attach(address)
+            monkeypatch.setattr(module, "_fetch", fails)
+            await bench.poll()
+            assert bench.error() == "what answers there is no HTTP: KeyError"
 
     asyncio.run(test())
 
@@ -126,9 +214,8 @@ def test_a_scheduler_that_does_not_answer_is_given_up_in_time(
 
     async def test() -> None:
         with socket.create_server(("127.0.0.1", 0)) as deaf:
-            bench.schedulers.attach(f"http://127.0.0.1:{deaf.getsockname()[1]}")
-            await bench.poll()
-            assert "no answer within" in bench.error()
+            address = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+            assert "no answer within" in await bench.schedulers.attach(address)
 
     asyncio.run(test())
 
@@ -138,12 +225,11 @@ def test_nobody_there_is_told_and_when_somebody_comes_they_are_heard(bench: Benc
 
     async def test() -> None:
         with serving(lambda handler: handler.write(told)) as address:
-            bench.schedulers.attach(address)
-            await bench.poll()
+            await bench.schedulers.attach(address)
             assert (bench.error(), bench.gone("abc")) == ("", "")
         bench.now += 1
         await bench.poll()
-        assert "cannot be reached" in bench.error()
+        assert "nothing can be reached there: Connection refused" in bench.error()
         assert bench.gone("abc") == ""  # once is an accident
         bench.now += 5
         await bench.poll()
@@ -166,8 +252,8 @@ def test_it_is_asked_for_what_is_new_only_and_those_it_forgot_are_gone(bench: Be
 
     async def test() -> None:
         with serving(answer) as address:
-            bench.schedulers.attach(f"{address}/status")
-            for _ in range(3):
+            await bench.schedulers.attach(f"{address}/status")
+            for _ in range(2):
                 await bench.poll()
 
     asyncio.run(test())
@@ -184,7 +270,7 @@ def test_a_scheduler_cannot_speak_for_a_coordinator_of_a_kernel(bench: Bench) ->
 
     async def test() -> None:
         with serving(lambda handler: handler.write(told)) as address:
-            bench.schedulers.attach(address)
+            await bench.schedulers.attach(address)
             await bench.poll()
 
     asyncio.run(test())
@@ -200,41 +286,13 @@ def test_while_no_page_listens_it_is_asked_seldom(bench: Bench) -> None:
 
     async def test() -> None:
         with serving(answer) as address:
-            bench.schedulers.attach(address)
+            await bench.schedulers.attach(address)
             for _ in range(20):
                 await bench.poll(watched=False)
                 bench.now += 0.5
-            assert asked == [100.0, 105.0]
+            assert asked == [100.0, 100.0, 105.0]
             bench.schedulers.hasten()
             await bench.poll(watched=False)
-            assert len(asked) == 3
-
-    asyncio.run(test())
-
-
-@pytest.mark.slow
-def test_a_scheduler_is_found_by_the_address_that_clients_use(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test() -> None:
-        async with LocalCluster(
-            n_workers=0,
-            processes=False,
-            protocol="tcp",
-            dashboard_address="127.0.0.1:0",
-            asynchronous=True,
-        ) as cluster:
-            route = UpdatesRoute()
-            await cluster.scheduler.register_scheduler_plugin(route, idempotent=True)
-            route.tell("client", "abc", update(0, True))
-            bench.schedulers.attach(cluster.scheduler.address)
-            await bench.poll()
-            assert (bench.error(), bench.gone("abc")) == ("", "")
-            port = cluster.scheduler.http_server.port
-        monkeypatch.setattr(module, "TIME_LIMIT", 0.2)
-        bench.schedulers.detach(cluster.scheduler.address)
-        bench.schedulers.attach(f"tcp://127.0.0.1:{port}")
-        await bench.poll()
-        assert bench.error()
+            assert len(asked) == 4
 
     asyncio.run(test())

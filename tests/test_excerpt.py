@@ -1,0 +1,115 @@
+"""Texts of users are cut where they come from."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psnb.coordinator.closure import FunctionRegistry
+from psnb.excerpt import LINE, NAME, PAGE, excerpt
+from psnb.monitor import EventKind, EventLog
+from psnb.monitor.commands import execute
+from psnb.monitor.failures import MOST_BYTES, FailureLog
+from psnb.monitor.protocol import Reply
+from psnb.runtime import pack_error, unpack_error
+from tests.conftest import wait_until
+from tests.monitor.sources import FakeSource
+
+LONG = "begin" + "x" * 5_000_000 + "end"
+
+
+@given(st.integers(0, 5000), st.integers(100, 3000))
+def test_an_excerpt_is_as_long_as_is_allowed_and_tells_how_much_it_lacks(
+    length: int, most: int
+) -> None:
+    text = ("0123456789" * 500)[:length]
+    cut = excerpt(text, most)
+    assert len(cut) <= most
+    if length <= most:
+        assert cut == text
+        return
+    begin, _, rest = cut.partition(" [... ")
+    missing, _, end = rest.partition(" characters are cut out here ...] ")
+    assert text.startswith(begin)
+    assert text.endswith(end)
+    assert len(begin) + int(missing.replace(",", "")) + len(end) == length
+
+
+def _failed() -> bytes:
+    try:
+        raise ValueError(LONG)
+    except ValueError as error:
+        return pack_error(error, ["in closure step(1) on worker 'alice', attempt 1"])
+
+
+def test_a_failure_with_a_long_message_is_short_to_tell_and_to_keep() -> None:
+    packed = _failed()
+    assert len(packed) < len(LONG) + 2 * PAGE  # the traceback repeats the message
+    log = FailureLog(unpack_error)
+    log.add("alice", "step #1", packed)
+    (failure,) = log.since(0)
+    assert len(failure.error) <= LINE
+    assert len(failure.traceback) <= PAGE
+    assert failure.traceback.startswith("in closure step(1)")
+    assert failure.traceback.count("characters are cut out") == 1
+    assert failure.traceback.endswith("end")
+    assert len(pickle.dumps(log._noted[0].packed)) < 100  # it is told from its texts, for good
+    assert log.since(0) == (failure,)
+
+
+def test_exceptions_that_nobody_looks_at_do_not_fill_the_notebooks_memory() -> None:
+    packed = pickle.dumps(ValueError("x" * (MOST_BYTES // 4)))
+    log = FailureLog(pickle.loads)
+    for number in range(10):
+        log.add("alice", f"step #{number}", packed)
+    assert sum(len(each.packed) for each in log._noted) <= MOST_BYTES
+    told = [each.error[:10] for each in log.since(0)]
+    assert told == ["not kept: "] * 7 + ["ValueError"] * 3
+
+
+def test_the_last_exception_is_told_however_large_it_is() -> None:
+    log = FailureLog(pickle.loads)
+    log.add("alice", "step #1", pickle.dumps(ValueError("x" * (MOST_BYTES + 1))))
+    assert log.last_of("alice").startswith("ValueError: xxx")
+    assert len(log.since(0)[0].traceback) == PAGE
+
+
+def test_events_names_and_replies_are_cut() -> None:
+    log = EventLog()
+    log.add(EventKind.WORKER_LOST, LONG, LONG)
+    (event,) = log.all()
+    assert (len(event.message), len(event.worker)) == (LINE, NAME)
+
+    def step() -> None: ...
+
+    step.__qualname__ = LONG
+    assert len(FunctionRegistry().register(step).name) == NAME
+
+    source = FakeSource()
+    source.error = ValueError(LONG)
+    replies: list[Reply] = []
+    command = {"type": "command", "version": 1, "id": LONG, "command": "pause", "arguments": {}}
+    execute(source, command, "a test", replies.append)
+    wait_until(lambda: bool(replies), "the command is answered")
+    assert (len(replies[0]["id"]), len(replies[0]["error"])) == (NAME, LINE)
+
+
+def test_a_checkpoint_that_failed_tells_why_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from psnb.checkpoint import manager
+
+    def fails(*args: object) -> None:
+        raise OSError(LONG)
+
+    monkeypatch.setattr(manager.store, "write", fails)
+    made = object.__new__(manager.CheckpointManager)
+    monkeypatch.setattr(made, "_states", lambda: [], raising=False)
+    made.directory = tmp_path
+    with pytest.raises(OSError, match="begin"):
+        made.save()
+    assert len(made.status.error) == LINE
