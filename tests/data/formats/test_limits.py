@@ -182,6 +182,17 @@ def test_an_example_of_many_strings_takes_a_stated_multiple(tmp_path: Path) -> N
     assert grown < 25 * len(record) / MB
 
 
+def test_what_is_made_some_at_a_time_is_all_there(tmp_path: Path) -> None:
+    tags = [str(i).encode() for i in range(9000)]
+    path = write(tmp_path, tfrecord_bytes([encode_example({"tags": tags})]))
+    (chunk,) = TFRecords({"tags": VarLen("bytes")}).read(path)
+    assert chunk.columns["tags"][0].tolist() == tags
+    path = write(tmp_path, b"0 9000" + b"".join(b" 1e%d" % (-i % 9 - 40) for i in range(9000)))
+    (chunk,) = FORMS["multi_slot"].read(path)
+    expected = np.array([float(f"1e{-i % 9 - 40}") for i in range(9000)], np.float32)
+    assert np.array_equal(chunk.columns["dense"][0], expected)
+
+
 @pytest.mark.slow
 def test_records_without_a_large_feature_come_fewer_at_a_time(tmp_path: Path) -> None:
     features = {"x": FixedLen(1_000_000, "float32", 0.0)}
