@@ -9,6 +9,8 @@ from typing import Any, Self
 
 from psnb.data import nodes
 from psnb.data.formats import (
+    MAX_COLUMNS,
+    MAX_RECORD_BYTES,
     Criteo,
     Csv,
     FixedLen,
@@ -55,7 +57,9 @@ class FileSources:
         return cls(nodes.Files(format, nodes.file_ranges(files)))
 
     @classmethod
-    def text_lines(cls, files: Paths, encoding: str | None = "utf-8") -> Self:
+    def text_lines(
+        cls, files: Paths, encoding: str | None = "utf-8", max_record_bytes: int = MAX_RECORD_BYTES
+    ) -> Self:
         """Return the lines of texts, without their ends.
 
         Parameters
@@ -64,8 +68,12 @@ class FileSources:
             What to read.
         encoding : str or None
             None gives bytes.
+        max_record_bytes : int
+            How long a line may be; longer ones are refused, and no memory is taken for them.
         """
-        return cls.from_files(TextLines(encoding), list_files(files))
+        return cls.from_files(
+            TextLines(encoding, max_record_bytes=max_record_bytes), list_files(files)
+        )
 
     @classmethod
     def fixed_length_records(
@@ -85,7 +93,10 @@ class FileSources:
 
     @classmethod
     def tfrecords(
-        cls, files: Paths, features: Mapping[str, FixedLen | VarLen] | None = None
+        cls,
+        files: Paths,
+        features: Mapping[str, FixedLen | VarLen] | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> Self:
         """Return the records of TFRecord files, whose checksums are checked.
 
@@ -95,8 +106,12 @@ class FileSources:
             What to read.
         features : mapping of str to FixedLen or VarLen, optional
             What to parse of ``tf.train.Example`` messages, into dicts; else records are bytes.
+        max_record_bytes : int
+            How long a record may be; longer ones are refused, and no memory is taken for them.
         """
-        return cls.from_files(TFRecords(features), list_files(files))
+        return cls.from_files(
+            TFRecords(features, max_record_bytes=max_record_bytes), list_files(files)
+        )
 
     @classmethod
     def csv(
@@ -107,6 +122,8 @@ class FileSources:
         header: bool = True,
         names: Sequence[str] | None = None,
         delimiter: str = ",",
+        max_columns: int = MAX_COLUMNS,
+        max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> Self:
         """Return the rows of CSV files, as dicts by column; takes pyarrow.
 
@@ -124,11 +141,25 @@ class FileSources:
             The names, if it has not.
         delimiter : str
             What separates fields.
+        max_columns : int
+            How many there may be; each takes memory, however short its fields are.
+        max_record_bytes : int
+            How long a row may be; longer ones are refused, and no memory is taken for them.
         """
-        return cls.from_files(Csv(columns, dtypes, header, names, delimiter), list_files(files))
+        form = Csv(
+            *(columns, dtypes, header, names, delimiter),
+            max_columns=max_columns,
+            max_record_bytes=max_record_bytes,
+        )
+        return cls.from_files(form, list_files(files))
 
     @classmethod
-    def parquet(cls, files: Paths, columns: Sequence[str] | None = None) -> Self:
+    def parquet(
+        cls,
+        files: Paths,
+        columns: Sequence[str] | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> Self:
         """Return the rows of Parquet files, as dicts by column; takes pyarrow.
 
         Parameters
@@ -137,19 +168,23 @@ class FileSources:
             What to read.
         columns : sequence of str, optional
             Which; all by default.
+        max_record_bytes : int
+            What rows may take; see `psnb.data.formats.Parquet`.
         """
-        return cls.from_files(Parquet(columns), list_files(files))
+        return cls.from_files(Parquet(columns, max_record_bytes), list_files(files))
 
     @classmethod
-    def criteo(cls, files: Paths) -> Self:
+    def criteo(cls, files: Paths, max_record_bytes: int = MAX_RECORD_BYTES) -> Self:
         """Return the rows of Criteo's Kaggle and Terabyte files; see `psnb.data.formats.Criteo`.
 
         Parameters
         ----------
         files : path or sequence of paths
             What to read.
+        max_record_bytes : int
+            How long a line may be; longer ones are refused, and no memory is taken for them.
         """
-        return cls.from_files(Criteo(), list_files(files))
+        return cls.from_files(Criteo(max_record_bytes=max_record_bytes), list_files(files))
 
     @classmethod
     def multi_slot(
@@ -159,6 +194,7 @@ class FileSources:
         batch_size: int,
         threads: int = 1,
         pipe_command: str | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> Self:
         """Return batches from files in Paddle's MultiSlot text, as dicts by slot.
 
@@ -174,10 +210,12 @@ class FileSources:
             Files that are read at the same time, each by a thread of its own.
         pipe_command : str, optional
             A command of the shell that each file goes through.
+        max_record_bytes : int
+            How long a line may be; longer ones are refused, and no memory is taken for them.
         """
         if not isinstance(threads, int) or threads < 1:
             raise ConfigurationError(f"threads must be 1 or more, found {threads!r}")
-        form = MultiSlot(slots, pipe_command)
+        form = MultiSlot(slots, pipe_command, max_record_bytes=max_record_bytes)
         paths = list_files(files)
         if threads == 1:
             return cls.from_files(form, paths).ragged_batch(batch_size)  # type: ignore[attr-defined]

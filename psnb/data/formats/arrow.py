@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import reprlib
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,13 @@ def pyarrow(module: str = "pyarrow") -> Any:
         raise ConfigurationError(
             "reading CSV and Parquet needs pyarrow: pip install 'psnb[data]'"
         ) from error
+
+
+def listed(names: list[str]) -> str:
+    """Return names for people, the first ones of many."""
+    shown = reprlib.Repr()
+    shown.maxlist, shown.maxstring = 20, 60
+    return shown.repr(names)
 
 
 def to_columns(table: Any) -> dict[str, np.ndarray | Ragged]:

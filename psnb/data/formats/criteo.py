@@ -11,6 +11,7 @@ from psnb.data.formats import criteo_kernels as kernels
 from psnb.data.formats.chunk import Chunk
 from psnb.data.formats.criteo_kernels import DENSE, SPARSE
 from psnb.data.formats.files import INFER, check_compression
+from psnb.data.formats.limit import MAX_RECORD_BYTES, check_limit
 from psnb.data.formats.lines import Lines, line_splits, read_lines
 from psnb.errors import DatasetError
 
@@ -35,6 +36,8 @@ class Criteo:
     ----------
     compression : str or None
         "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
+    max_record_bytes : int
+        How long a line may be, at most 2**30 bytes. For a longer one, memory is not taken.
 
     Raises
     ------
@@ -43,9 +46,11 @@ class Criteo:
     """
 
     compression: str | None = INFER
+    max_record_bytes: int = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
         check_compression(self.compression)
+        check_limit(self.max_record_bytes)
 
     def read(
         self, path: str, offset: int = 0, first: int = 0, end: int | None = None
@@ -58,7 +63,7 @@ class Criteo:
             If the file cannot be read or is empty, or at a line that is not as above; those before
             it are yielded.
         """
-        for lines in read_lines(path, self.compression, offset, first, end):
+        for lines in read_lines(path, self.compression, self.max_record_bytes, offset, first, end):
             label = np.empty(len(lines), np.float32)
             dense = np.empty((len(lines), DENSE), np.float32)
             sparse = np.empty((len(lines), SPARSE), np.uint64)

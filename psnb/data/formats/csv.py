@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from psnb.data.formats import csv_kernels as kernels
-from psnb.data.formats.arrow import first_missing, pyarrow, to_columns
+from psnb.data.formats.arrow import first_missing, listed, pyarrow, to_columns
 from psnb.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS, Chunk
 from psnb.data.formats.files import INFER, check_compression, reading
+from psnb.data.formats.limit import MAX_COLUMNS, MAX_RECORD_BYTES, check_limit, too_long, within
 from psnb.data.formats.place import Place
 from psnb.data.formats.window import Window, window_on
 from psnb.errors import ConfigurationError, DatasetError
@@ -42,6 +43,10 @@ class Csv:
         What stands between fields, one ASCII character.
     compression : str or None
         "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
+    max_columns : int
+        How many columns a file may have; each takes some 10 kB, however short its fields are.
+    max_record_bytes : int
+        How long a record may be, at most 2**30 bytes. For a longer one, memory is not taken.
 
     Raises
     ------
@@ -55,9 +60,12 @@ class Csv:
     names: Sequence[str] | None = None
     delimiter: str = ","
     compression: str | None = INFER
+    max_columns: int = MAX_COLUMNS
+    max_record_bytes: int = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
         check_compression(self.compression)
+        check_limit(self.max_record_bytes)
         if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '\r\n"':
             raise ConfigurationError(f"delimiter is {self.delimiter!r}: not one ASCII character")
         for name, dtype in (self.dtypes or {}).items():
@@ -76,12 +84,13 @@ class Csv:
             it are yielded.
         """
         place = Place(path, offset, first)
-        with window_on(path, self.compression, 0) as window:
+        limit = self.max_record_bytes
+        with window_on(path, self.compression, 0, limit) as window:
             schema = _Schema(self, window, place)
             if offset <= window.offset:
                 yield from self._read(window, schema, place, end)
                 return
-        with window_on(path, self.compression, offset) as window:
+        with window_on(path, self.compression, offset, limit) as window:
             yield from self._read(window, schema, place, end)
 
     def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
@@ -93,7 +102,7 @@ class Csv:
     ) -> Iterator[Chunk]:
         first = place.first
         while end is None or window.offset < end:
-            starts, count = _records(window, self.delimiter)
+            starts, count = _records(window, self.delimiter, place, first)
             if count == 0:
                 return
             if end is not None:
@@ -109,15 +118,26 @@ class Csv:
                 raise place.error("record", first, byte, str(problem)) from problem
 
 
-def _records(window: Window, delimiter: str, most: int = CHUNK_RECORDS) -> tuple[np.ndarray, int]:
-    """Return where the next records begin, the end of the last one included, and their number."""
+def _records(
+    window: Window, delimiter: str, place: Place, first: int, most: int = CHUNK_RECORDS
+) -> tuple[np.ndarray, int]:
+    """Return where the next records begin, the end of the last one included, and their number.
+
+    The first of them has the number ``first``; they end before one that is too long.
+    """
     starts = np.empty(most + 1, np.int64)
     last = not window.fill() and window.data.size <= CHUNK_BYTES
     count = kernels.find_records(window.data[:CHUNK_BYTES], ord(delimiter), last, starts)
     while not count and not last:
         # A single record that is longer than that, or empty lines.
+        if window.data.size > window.limit:
+            raise too_long(place, "record", first, window.offset, window.limit)
         last = not window.more()
         count = kernels.find_records(window.data, ord(delimiter), last, starts[:2])
+    if count and starts[count] > window.limit:
+        count = within(np.diff(starts[: count + 1]), window.limit)
+        if not count:
+            raise too_long(place, "record", first, window.offset, window.limit)
     return starts, count
 
 
@@ -129,7 +149,11 @@ class _Schema:
 
     def __init__(self, form: Csv, window: Window, place: Place):
         self._delimiter = form.delimiter
-        starts, count = _records(window, form.delimiter, 1)
+        starts, count = _records(window, form.delimiter, place, place.first, 1)
+        fields = kernels.count_fields(window.data[: starts[count]], ord(form.delimiter))
+        if fields > form.max_columns:
+            problem = f"there are {fields} columns, more than max_columns={form.max_columns}"
+            raise place.error("record", place.first, window.offset, problem)
         with reading(place.path):
             plain = self._read(window.data[: starts[count]], header=form.header).schema.names
         if form.header:
@@ -139,10 +163,10 @@ class _Schema:
         absent = {*wanted, *(form.dtypes or {})} - set(self._names)
         if absent or not wanted or len(set(self._names)) < len(self._names):
             lacks = f"; no {absent}" if absent else ""
-            raise DatasetError(f"{place.path}: the columns are {self._names}{lacks}")
+            raise DatasetError(f"{place.path}: the columns are {listed(self._names)}{lacks}")
         self._wanted = wanted
         self._types = {name: _arrow_type(name, kind) for name, kind in (form.dtypes or {}).items()}
-        starts, count = _records(window, form.delimiter)
+        starts, count = _records(window, form.delimiter, place, place.first)
         sample = self.parse(window.data[: starts[count]], starts[:count])[0]
         pa = pyarrow()
         for name, found in zip(sample.schema.names, sample.schema.types, strict=True):

@@ -9,6 +9,25 @@ _START, _FIELD, _QUOTED, _MAYBE_CLOSED = 0, 1, 2, 3
 
 
 @njit(cache=True, nogil=True)
+def count_fields(data, delimiter):  # type: ignore[no-untyped-def]
+    """Return how many fields a record has."""
+    count = 1
+    state = _START
+    for byte in data:
+        if state == _QUOTED:
+            if byte == _QUOTE:
+                state = _MAYBE_CLOSED
+        elif byte == _QUOTE and state != _FIELD:
+            state = _QUOTED
+        elif byte == delimiter:
+            count += 1
+            state = _START
+        else:
+            state = _FIELD
+    return count
+
+
+@njit(cache=True, nogil=True)
 def find_records(data, delimiter, last, starts):  # type: ignore[no-untyped-def]
     r"""Write where records begin (int64), as many as there is room for, and where the last ends.
 

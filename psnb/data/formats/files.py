@@ -1,9 +1,10 @@
 """Opening files, wherever they are and however they are compressed.
 
-Paths are as fsspec understands them: local ones, and addresses such as ``s3://bucket/key``,
+Paths are local ones, or addresses that fsspec understands, such as ``s3://bucket/key``,
 ``https://host/file``, ``memory://file`` (what each needs to be installed, fsspec's errors say).
-Local ones are opened without fsspec. They are read, not mapped into memory: a mapped file that
-another process shortens ends this one.
+An address is one: what fsspec would take for a chain of several, ``a::b``, may be the name of a
+file that somebody else has chosen. Local files are opened without fsspec. They are read, not mapped
+into memory: a mapped file that another process shortens ends this one.
 
 All that goes wrong with a file is a `DatasetError` that names it: foreign exceptions of
 filesystems and decompressors are translated here (`reading`) and nowhere else.
@@ -13,16 +14,20 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import fsspec
 from fsspec.compression import compr
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import infer_compression
 
 from psnb.data.formats.http_file import HttpFile
+from psnb.data.formats.xz_file import XzFile
 from psnb.data.formats.zlib_file import ZlibFile
 from psnb.errors import ConfigurationError, DatasetError, PsnbError
 
@@ -30,12 +35,21 @@ INFER = "infer"
 """Compression as the file's suffix says."""
 
 _HTTP = ("http://", "https://")
+_PROTOCOL = re.compile("[A-Za-z0-9+._-]+://")
 _ZLIB_SUFFIXES = (".zlib", ".zz")
 
 
 def is_local(path: str) -> bool:
     """Return whether a path is one of this machine's files, without a protocol."""
-    return "://" not in path and "::" not in path
+    return _PROTOCOL.match(path) is None
+
+
+def filesystem_of(address: str) -> tuple[Any, str]:
+    """Return the filesystem of an address or local path, and the file's name in it."""
+    if is_local(address):
+        return LocalFileSystem(), os.path.abspath(address)
+    kind = fsspec.get_filesystem_class(address.split("://", 1)[0])
+    return kind(**kind._get_kwargs_from_urls(address)), kind._strip_protocol(address)
 
 
 def list_files(patterns: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
@@ -65,7 +79,7 @@ def _matches(pattern: str) -> list[str]:
         if is_local(pattern):
             found = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
         else:
-            system, inner = fsspec.core.url_to_fs(pattern)
+            system, inner = filesystem_of(pattern)
             found = [system.unstrip_protocol(path) for path in system.glob(inner)]
     if not found:
         raise DatasetError(f"no file matches {pattern}")
@@ -128,17 +142,39 @@ def opened(path: str, compression: str | None) -> Iterator[Any]:
     how = compression_of(path, compression)
     with ExitStack() as stack:
         with reading(path):
-            if is_local(path):
-                raw: Any = stack.enter_context(open(path, "rb", buffering=0))
-            elif path.startswith(_HTTP):
-                raw = stack.enter_context(HttpFile(path))
-            else:
-                raw = stack.enter_context(fsspec.open(path, "rb", compression=None).open())
+            source = HttpFile(path) if path.startswith(_HTTP) else stored(path)
+            raw = stack.enter_context(source)
             if how is not None:
-                raw = stack.enter_context(
-                    ZlibFile(raw) if how == "zlib" else compr[how](raw, mode="rb")
-                )
+                raw = stack.enter_context(_decompressed(raw, how, path))
         yield raw
+
+
+@contextmanager
+def stored(path: str) -> Iterator[Any]:
+    """Open a file for reading what is in it as it is stored; one may seek, where it can be."""
+    with reading(path):
+        if is_local(path):
+            file: Any = open(path, "rb")  # noqa: SIM115
+        else:
+            system, inner = filesystem_of(path)
+            file = system.open(inner, "rb")
+    with file:
+        yield file
+
+
+def _decompressed(raw: Any, how: str, path: str) -> Any:
+    if how == "zlib":
+        return ZlibFile(raw)
+    if how in ("xz", "lzma"):
+        return XzFile(raw)
+    if how == "zip":
+        archive = ZipFile(raw)
+        first = archive.infolist()[0]
+        # With others, Python reads all that a few bytes unpack to.
+        if first.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
+            raise DatasetError(f"{path}: its first file is not deflated; pack it so, or with gzip")
+        return archive.open(first)
+    return compr[how](raw, mode="rb")
 
 
 def size_of(path: str) -> int:
@@ -146,7 +182,7 @@ def size_of(path: str) -> int:
     with reading(path):
         if is_local(path):
             return os.stat(path).st_size
-        system, inner = fsspec.core.url_to_fs(path)
+        system, inner = filesystem_of(path)
         size = system.size(inner)
     if size is None:
         raise DatasetError(f"{path}: whoever keeps it does not say how large it is")

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from psnb.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS, Chunk
 from psnb.data.formats.files import INFER, check_compression, compression_of, size_of
+from psnb.data.formats.limit import LONGEST
 from psnb.data.formats.place import Place
-from psnb.data.formats.window import LONGEST, window_on
+from psnb.data.formats.window import window_on
 from psnb.errors import ConfigurationError
 
 

@@ -72,8 +72,8 @@ class HttpFile(io.RawIOBase):
 
         # No limit on the whole: one answer may be read for as long as training takes.
         limit = ClientTimeout(total=None, sock_connect=_SECONDS, sock_read=_SECONDS)
-        system, path = fsspec.core.url_to_fs(self._path, client_kwargs={"timeout": limit})
-        return system.open(path, "rb", **options)
+        system = fsspec.filesystem("http", client_kwargs={"timeout": limit})
+        return system.open(self._path, "rb", **options)
 
     def _skip(self, count: int) -> None:
         while count > 0:

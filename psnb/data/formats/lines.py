@@ -10,6 +10,7 @@ import numpy as np
 
 from psnb.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS
 from psnb.data.formats.files import compression_of, size_of
+from psnb.data.formats.limit import too_long, within
 from psnb.data.formats.line_kernels import NEWLINE, RETURN, cut_lines
 from psnb.data.formats.place import Place
 from psnb.data.formats.window import Window, window_on
@@ -63,7 +64,13 @@ class Lines:
 def lines_of(window: Window, place: Place, end: int | None = None) -> Iterator[Lines]:
     r"""Yield the lines that begin before ``end``, some at a time, in bounded memory.
 
-    The last line need not end with ``\n``. A single line is held whole, however long.
+    The last line need not end with ``\n``.
+
+    Raises
+    ------
+    DatasetError
+        If the file cannot be read, or at a line that is longer than the window's limit; those
+        before it are yielded.
     """
     first = place.first
     while end is None or window.offset < end:
@@ -76,6 +83,9 @@ def lines_of(window: Window, place: Place, end: int | None = None) -> Iterator[L
             # A single line that is longer than that, or the last one.
             data = window.data
             count, size = cut_lines(data, limit, starts[:1], ends[:1])
+            # The last byte may belong to what ends it.
+            if not count and data.size > window.limit + 1:
+                raise too_long(place, "line", first, window.offset, window.limit)
             if not count and not window.more():
                 break
         if not count:
@@ -84,16 +94,23 @@ def lines_of(window: Window, place: Place, end: int | None = None) -> Iterator[L
                 return
             count, starts[0] = 1, 0
             ends[0] = size - int(data[-1] == RETURN)
-        yield Lines(data[:size], starts[:count], ends[:count], first, window.offset, place)
-        first += count
+        good = count
+        if size > window.limit:
+            good = within(ends[:count] - starts[:count], window.limit)
+            size = size if good == count else int(starts[good])
+        if good:
+            yield Lines(data[:size], starts[:good], ends[:good], first, window.offset, place)
+        first += good
         window.skip(size)
+        if good < count:
+            raise too_long(place, "line", first, window.offset, window.limit)
 
 
 def read_lines(
-    path: str, compression: str | None, offset: int, first: int, end: int | None
+    path: str, compression: str | None, longest: int, offset: int, first: int, end: int | None
 ) -> Iterator[Lines]:
-    """Open a file and yield the lines that begin in ``[offset, end)``."""
-    with window_on(path, compression, offset) as window:
+    """Open a file and yield the lines that begin in ``[offset, end)``, each up to ``longest``."""
+    with window_on(path, compression, offset, longest) as window:
         yield from lines_of(window, Place(path, offset, first), end)
 
 

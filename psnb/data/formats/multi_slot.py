@@ -12,6 +12,7 @@ import numpy as np
 from psnb.data.formats import multi_slot_kernels as kernels
 from psnb.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS, Chunk
 from psnb.data.formats.files import INFER, check_compression
+from psnb.data.formats.limit import MAX_RECORD_BYTES, check_limit
 from psnb.data.formats.lines import Lines, line_splits, lines_of
 from psnb.data.formats.numbers import JUNK, NEGATIVE, OK, OVERFLOW, nearest_float32
 from psnb.data.formats.pipe import piped
@@ -77,6 +78,8 @@ class MultiSlot:
         and is killed, with all that it started, when reading is given up.
     compression : str or None
         "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
+    max_record_bytes : int
+        How long a line may be, at most 2**30 bytes. For a longer one, memory is not taken.
 
     Raises
     ------
@@ -87,9 +90,11 @@ class MultiSlot:
     slots: Sequence[Slot]
     pipe_command: str | None = None
     compression: str | None = INFER
+    max_record_bytes: int = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
         check_compression(self.compression)
+        check_limit(self.max_record_bytes)
         names = [slot.name for slot in self.slots]
         if not names or len(set(names)) < len(names):
             raise ConfigurationError(f"slots are {names}: give some, each with its own name")
@@ -122,8 +127,14 @@ class MultiSlot:
 
     def _window(self, path: str, offset: int) -> AbstractContextManager[Window]:
         if self.pipe_command is None:
-            return window_on(path, self.compression, offset)
-        return piped(path, self.compression, self.pipe_command, offset)
+            return window_on(path, self.compression, offset, self.max_record_bytes)
+        return piped(path, self.compression, self.pipe_command, offset, self.max_record_bytes)
+
+
+def _rows(table: np.ndarray) -> Iterator[list[int]]:
+    # As lists of Python's own numbers they take ten times the memory: some at a time.
+    for begin in range(0, len(table), CHUNK_RECORDS):
+        yield from table[begin : begin + CHUNK_RECORDS].tolist()
 
 
 class _Parser:
@@ -139,7 +150,7 @@ class _Parser:
     def _room(self, values: int) -> None:
         self._numbers = np.empty(values, np.uint64)
         self._floats = np.empty(values, np.float32)
-        self._unknown = np.empty((values, 4), np.int64)
+        self._unknown = np.empty((values, 4), np.int32)
 
     def parse(
         self, lines: Lines
@@ -156,7 +167,7 @@ class _Parser:
         problem = None
         if wrong != OK:
             problem = self._problem(lines, good, slot, position, wrong)
-        for index, begin, end, slot in self._unknown[:unknown].tolist():
+        for index, begin, end, slot in _rows(self._unknown[:unknown]):
             text = lines.data[begin:end].tobytes()
             try:
                 value = nearest_float32(text)

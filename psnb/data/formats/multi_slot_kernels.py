@@ -44,7 +44,7 @@ def parse_lines(  # type: ignore[no-untyped-def]
     numbers, floats : arrays of uint64 and float32
         Get the values, in the order of the file. Each must have room for half as many as there are
         bytes.
-    unknown : array of int64, shape (room of floats, 4)
+    unknown : array of int32, shape (room of floats, 4)
         Gets those floats that are yet to be read: their index, where they begin and
         end, their slot.
 

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import fsspec
-
-from psnb.data.formats.arrow import first_missing, pyarrow, to_columns
+from psnb.data.formats.arrow import first_missing, listed, pyarrow, to_columns
 from psnb.data.formats.chunk import CHUNK_RECORDS, Chunk
-from psnb.data.formats.files import reading
+from psnb.data.formats.files import reading, stored
+from psnb.data.formats.limit import MAX_RECORD_BYTES, check_limit
+from psnb.data.formats.parquet_pages import CheckedFile, TooWide
 from psnb.errors import DatasetError
 
 
@@ -25,16 +25,22 @@ class Parquet:
     ----------
     columns : sequence of str, optional
         The columns wanted, in this order; all by default.
+    max_record_bytes : int
+        What the rows read at a time may take, at most 2**30 bytes: there are fewer of them where
+        needed. If a page, or a column of texts or lists in a row group, unpacks to more than this
+        and to more than 256 times its size in the file, that is refused.
 
     Raises
     ------
     ConfigurationError
-        Without pyarrow.
+        If the limit is not possible, or without pyarrow.
     """
 
     columns: Sequence[str] | None = None
+    max_record_bytes: int = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
+        check_limit(self.max_record_bytes)
         pyarrow("pyarrow.parquet")
 
     def read(
@@ -48,11 +54,11 @@ class Parquet:
             If the file cannot be read, lacks a column, or at a row that misses an integer; those
             before it are yielded.
         """
-        with _opened(path) as file:
+        with _opened(path, self.max_record_bytes) as (file, checked):
             schema = file.schema_arrow
             wanted = list(self.columns) if self.columns is not None else schema.names
             if absent := set(wanted) - set(schema.names):
-                raise DatasetError(f"{path}: the columns are {schema.names}; no {absent}")
+                raise DatasetError(f"{path}: the columns are {listed(schema.names)}; no {absent}")
             rows = file.metadata.num_rows
             if offset > rows:
                 raise DatasetError(f"{path} has {rows} rows, and reading was to go on at {offset}")
@@ -61,13 +67,14 @@ class Parquet:
             for group in range(file.metadata.num_row_groups):
                 size = file.metadata.row_group(group).num_rows
                 if begin + size > offset and begin < stop:
-                    yield from _group(file, path, group, wanted, begin, max(offset, begin), stop)
+                    batches = _batches(file, checked, path, group, wanted)
+                    yield from _group(batches, path, group, wanted, begin, max(offset, begin), stop)
                 begin += size
 
     def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
         """Return the ranges of rows of row groups, together of about ``size`` bytes."""
         cuts, row, held = [0], 0, 0
-        with _opened(path) as file:
+        with _opened(path, self.max_record_bytes) as (file, _):
             for number in range(file.metadata.num_row_groups):
                 if held >= size:
                     cuts.append(row)
@@ -79,28 +86,43 @@ class Parquet:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[Any]:
+def _opened(path: str, limit: int) -> Iterator[tuple[Any, CheckedFile]]:
     parquet = pyarrow("pyarrow.parquet")
-    with reading(path):
-        raw = fsspec.open(path, "rb").open()
-    with raw:
+    with stored(path) as raw:
         with reading(path):
-            file = parquet.ParquetFile(raw, pre_buffer=False)
+            checked = CheckedFile(raw, limit)
+            file = parquet.ParquetFile(checked, pre_buffer=False)
         with file:
-            yield file
+            yield file, checked
+
+
+def _batches(
+    file: Any, checked: CheckedFile, path: str, group: int, wanted: list[str]
+) -> Iterator[Any]:
+    """Yield the rows of a row group, as many at a time as memory allows."""
+    rows, where = CHUNK_RECORDS, f"{path}, row group {group}"
+    with reading(where):
+        while True:
+            checked.expect(file.metadata, group, rows, where)
+            try:
+                # Its columns are read, and so checked, before the first batch.
+                yield from file.iter_batches(rows, [group], wanted, use_threads=False)
+                return
+            except TooWide as hint:
+                rows = hint.rows
 
 
 def _group(
-    file: Any, path: str, group: int, wanted: list[str], begin: int, start: int, stop: int
+    batches: Iterator[Any],
+    path: str,
+    group: int,
+    wanted: list[str],
+    begin: int,
+    start: int,
+    stop: int,
 ) -> Iterator[Chunk]:
     """Yield the rows ``[start, stop)`` of a row group that begins with row ``begin``."""
-    with reading(path):
-        batches = file.iter_batches(CHUNK_RECORDS, [group], wanted, use_threads=False)
-    while True:
-        with reading(f"{path}, row group {group}"):
-            batch = next(batches, None)
-        if batch is None:
-            return
+    for batch in batches:
         skipped = min(max(0, start - begin), batch.num_rows)
         part = batch.slice(skipped, max(0, stop - begin - skipped))
         row = begin + skipped

@@ -29,7 +29,9 @@ _END_SECONDS = 5.0
 
 
 @contextmanager
-def piped(path: str, compression: str | None, command: str, offset: int) -> Iterator[Window]:
+def piped(
+    path: str, compression: str | None, command: str, offset: int, limit: int
+) -> Iterator[Window]:
     """Run a command of the shell on a file; yield the window on its output, from an offset on.
 
     Raises
@@ -51,7 +53,7 @@ def piped(path: str, compression: str | None, command: str, offset: int) -> Iter
             )
         run = _Run(process, path, command, None if direct else file)
         try:
-            window = Window(run, path)
+            window = Window(run, path, limit=limit)
             window.discard(offset)
             yield window
         finally:

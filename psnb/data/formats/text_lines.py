@@ -10,6 +10,7 @@ import numpy as np
 
 from psnb.data.formats.chunk import Chunk
 from psnb.data.formats.files import INFER, check_compression
+from psnb.data.formats.limit import MAX_RECORD_BYTES, check_limit
 from psnb.data.formats.line_kernels import NEWLINE, RETURN
 from psnb.data.formats.lines import Lines, line_splits, read_lines
 from psnb.errors import ConfigurationError
@@ -27,6 +28,8 @@ class TextLines:
         The files' encoding, one in which a newline is the byte ``\n``; None for lines as bytes.
     compression : str or None
         "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
+    max_record_bytes : int
+        How long a line may be, at most 2**30 bytes. For a longer one, memory is not taken.
 
     Raises
     ------
@@ -36,9 +39,11 @@ class TextLines:
 
     encoding: str | None = "utf-8"
     compression: str | None = INFER
+    max_record_bytes: int = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
         check_compression(self.compression)
+        check_limit(self.max_record_bytes)
         if self.encoding is not None:
             try:
                 one_byte = "\n".encode(self.encoding) == b"\n"
@@ -61,7 +66,7 @@ class TextLines:
             If the file cannot be read or is empty, or at a line that is not in the encoding; those
             before it are yielded.
         """
-        for lines in read_lines(path, self.compression, offset, first, end):
+        for lines in read_lines(path, self.compression, self.max_record_bytes, offset, first, end):
             good, problem = len(lines), None
             try:
                 texts = self._texts(lines)

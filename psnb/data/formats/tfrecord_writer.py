@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import zlib
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Any
 
-import fsspec
 import numpy as np
+from fsspec.core import OpenFile
 
 from psnb.data.formats.crc import masked_crc
-from psnb.data.formats.files import INFER, compression_of, writing
+from psnb.data.formats.files import INFER, compression_of, filesystem_of, writing
 
 _NUMBER = np.dtype("<u4")
 
@@ -22,7 +22,7 @@ class TFRecordWriter:
     Parameters
     ----------
     path : str
-        The file, as fsspec understands it; one that is there is replaced.
+        The file, or an address that fsspec understands; one that is there is replaced.
     compression : str or None
         "gzip", "zlib" and others of fsspec; "infer": as the path's suffix says.
 
@@ -45,7 +45,10 @@ class TFRecordWriter:
         self._zlib = zlib.compressobj() if how == "zlib" else None
         self._stack = ExitStack()
         with writing(path):
-            opened = fsspec.open(path, "wb", compression=None if how == "zlib" else how)
+            system, inner = filesystem_of(path)
+            with suppress(PermissionError):
+                system.makedirs(system._parent(inner), exist_ok=True)
+            opened = OpenFile(system, inner, "wb", None if how == "zlib" else how)
             self._file: Any = self._stack.enter_context(opened)
 
     def write(self, record: bytes | np.ndarray) -> None:

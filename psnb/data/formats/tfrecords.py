@@ -10,8 +10,9 @@ import numpy as np
 
 from psnb.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS, Chunk
 from psnb.data.formats.example import parse_parts
-from psnb.data.formats.features import Feature, check_features
+from psnb.data.formats.features import Feature, FixedLen, check_features
 from psnb.data.formats.files import INFER, check_compression
+from psnb.data.formats.limit import MAX_RECORD_BYTES, check_limit, too_long, within
 from psnb.data.formats.place import Place
 from psnb.data.formats.record_kernels import (
     BAD_DATA,
@@ -41,6 +42,8 @@ class TFRecords:
         them. By default they are a `Ragged` of uint8, a row each.
     compression : str or None
         "gzip", "zlib" and others of fsspec; "infer": as the file's suffix says.
+    max_record_bytes : int
+        How long a record may be, at most 2**30 bytes. For a longer one, memory is not taken.
 
     Raises
     ------
@@ -50,9 +53,11 @@ class TFRecords:
 
     features: Mapping[str, Feature] | None = None
     compression: str | None = INFER
+    max_record_bytes: int = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
         check_compression(self.compression)
+        check_limit(self.max_record_bytes)
         if self.features is not None:
             check_features(self.features)
 
@@ -68,14 +73,19 @@ class TFRecords:
             not an ``Example`` with these features; those before it are yielded.
         """
         place = Place(path, offset, first)
-        starts, ends = np.empty((2, CHUNK_RECORDS), np.int64)
-        with window_on(path, self.compression, offset) as window:
+        starts, ends = np.empty((2, self._most()), np.int64)
+        limit = self.max_record_bytes
+        with window_on(path, self.compression, offset, limit) as window:
             while end is None or window.offset < end:
                 window.fill()
                 count, size, why = find_records(window.data[:CHUNK_BYTES], starts, ends)
                 while why == CUT and count == 0:
                     # A single record that is longer than that, or a part of one.
                     count, size, why = find_records(window.data, starts[:1], ends[:1])
+                    # That its length is what was written, its CRC says.
+                    known = count == 0 and why == CUT and window.data.size >= HEADER
+                    if known and int(word_at(window.data, 0)) > limit:
+                        raise too_long(place, "record", first, window.offset, limit)
                     if count == 0 and not window.more():
                         break
                 if end is not None and window.offset + size > end:
@@ -87,6 +97,11 @@ class TFRecords:
                     if window.data.size:
                         raise _cut(window, place, first)
                     return
+                if size > limit:
+                    count = within(ends[:count] - starts[:count], limit)
+                    if not count:
+                        raise too_long(place, "record", first, window.offset, limit)
+                    size = int(ends[count - 1]) + FOOTER
                 parts = starts[:count], ends[:count]
                 columns, good, problem = self._columns(window.data, *parts)
                 if problem is not None:
@@ -101,6 +116,12 @@ class TFRecords:
     def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
         """Return one range, the whole file: records are found from its start only."""
         return [(0, None)]
+
+    def _most(self) -> int:
+        """Return how many records make a chunk: fewer if the columns of one take much memory."""
+        fixed = [each for each in (self.features or {}).values() if isinstance(each, FixedLen)]
+        width = 8 * sum(feature.size for feature in fixed)
+        return max(1, min(CHUNK_RECORDS, self.max_record_bytes // max(1, width)))
 
     def _columns(
         self, data: np.ndarray, starts: np.ndarray, ends: np.ndarray

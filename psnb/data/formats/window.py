@@ -10,10 +10,8 @@ import numpy as np
 
 from psnb.data.formats.chunk import CHUNK_BYTES
 from psnb.data.formats.files import compression_of, opened, reading
+from psnb.data.formats.limit import LONGEST
 from psnb.errors import DatasetError
-
-LONGEST = 1 << 30
-"""The most bytes that one record may have: what claims more is taken for something else."""
 
 _SHRINK = 8
 
@@ -29,6 +27,8 @@ class Window:
         Its name, for errors.
     offset : int
         Where the file stands, in uncompressed bytes.
+    limit : int
+        How many bytes a record may have: not much more is held, if whoever reads on checks it.
 
     Attributes
     ----------
@@ -36,11 +36,14 @@ class Window:
         A view of what is read and not yet skipped; valid until the next `more`.
     offset : int
         Where in the file ``data`` begins.
+    limit : int
+        As above.
     """
 
-    def __init__(self, file: Any, path: str, offset: int = 0):
+    def __init__(self, file: Any, path: str, offset: int = 0, limit: int = LONGEST):
         self.path = path
         self.offset = offset
+        self.limit = limit
         self._file = file
         self._buffer = np.empty(2 * CHUNK_BYTES, np.uint8)
         self.data = self._buffer[:0]
@@ -52,22 +55,17 @@ class Window:
         self.offset += count
 
     def more(self) -> bool:
-        """Read on, at least as much again as is there; return False at the end of the file.
+        """Read on, as much again as is there up to the limit; return False at the end of the file.
 
         Raises
         ------
         DatasetError
-            If the file cannot be read, or a single record is longer than `LONGEST`.
+            If the file cannot be read.
         """
         if self._ended:
             return False
         left = self.data.size
-        if left >= LONGEST:
-            raise DatasetError(
-                f"{self.path}: the record at byte {self.offset} is longer than {LONGEST} bytes; "
-                "is the file of another format, or compressed?"
-            )
-        room = left + max(CHUNK_BYTES, left)
+        room = left + max(CHUNK_BYTES, min(left, self.limit - left))
         buffer = self._buffer
         if not room <= buffer.size <= _SHRINK * room:
             buffer = np.empty(room, np.uint8)
@@ -114,7 +112,9 @@ def _shortened(path: str, offset: int, size: int) -> DatasetError:
 
 
 @contextmanager
-def window_on(path: str, compression: str | None, offset: int) -> Iterator[Window]:
+def window_on(
+    path: str, compression: str | None, offset: int, limit: int = LONGEST
+) -> Iterator[Window]:
     """Open a file and yield the window on it, from an uncompressed offset on.
 
     Raises
@@ -123,7 +123,7 @@ def window_on(path: str, compression: str | None, offset: int) -> Iterator[Windo
         If there is no such file, it cannot be read, holds nothing, or ends before ``offset``.
     """
     with opened(path, compression) as file:
-        window = Window(file, path)
+        window = Window(file, path, limit=limit)
         if offset > 0:
             if compression_of(path, compression) is None and file.seekable():
                 with reading(path):

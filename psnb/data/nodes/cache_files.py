@@ -10,17 +10,33 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 
 from psnb.data.block import Block, Column, concatenate, read_only
 from psnb.data.ragged import Ragged
-from psnb.data.structure import Nest, Nesting
+from psnb.data.structure import Nest, Nesting, paths
 from psnb.errors import DatasetError
 
 _PART_BYTES = 1 << 24
 _FORMAT = 1
+
+
+@contextmanager
+def _reading(folder: str, name: str) -> Iterator[None]:
+    """Translate what goes wrong with a file of a cache to `DatasetError`."""
+    try:
+        yield
+    except Exception as error:
+        # What NumPy's and Python's parsers raise for damaged files is of no common class.
+        raise DatasetError(
+            f"cache: {os.path.join(folder, name)} cannot be read: {type(error).__name__}: {error}; "
+            f"delete the folder {folder}, and it is made again"
+        ) from error
 
 
 class CacheFiles:
@@ -29,9 +45,13 @@ class CacheFiles:
     def __init__(self, folder: str, listed: dict[str, Any]) -> None:
         self._folder = folder
         self._nesting = _nesting_from(listed["nesting"])
+        self._leaves = len(paths(self._nesting))
         self.counts: list[int] = listed["counts"]
         self.seed: int = listed["seed"]
         self._loose: bool = listed["loose"]
+        numbers = [self.seed, *self.counts]
+        if any(type(each) is not int for each in numbers) or min(self.counts, default=1) < 1:
+            raise ValueError("its counts or its seed are no numbers")
 
     @classmethod
     def open(cls, folder: str, chain: str) -> CacheFiles | None:
@@ -42,33 +62,46 @@ class CacheFiles:
         DatasetError
             If it holds something else than what this chain makes.
         """
-        try:
-            with open(os.path.join(folder, "cache.json"), encoding="utf-8") as file:
-                listed = json.load(file)
-        except FileNotFoundError:
+        path = os.path.join(folder, "cache.json")
+        if not os.path.exists(path):
             if os.path.exists(folder):
-                raise DatasetError(f"cache: {folder} exists, but is no cache") from None
+                raise DatasetError(f"cache: {folder} exists, but is no cache")
             return None
-        except (OSError, ValueError) as error:
-            raise DatasetError(f"cache: {folder} cannot be read: {error}") from error
-        if listed.get("format") != _FORMAT or listed.get("chain") != chain:
+        with _reading(folder, "cache.json"):
+            with open(path, encoding="utf-8") as file:
+                listed = json.load(file)
+            same = (listed["format"], listed["chain"]) == (_FORMAT, chain)
+            kept = cls(folder, listed) if same else None
+        if kept is None:
             raise DatasetError(
                 f"cache: {folder} was written by another dataset; delete it or use another folder"
             )
-        return cls(folder, listed)
+        return kept
 
     def part(self, index: int) -> Block:
         """Read the elements of a part."""
-        path = os.path.join(self._folder, f"{index}.npz")
-        try:
-            with np.load(path, allow_pickle=False) as arrays:
-                columns: list[Column] = []
-                while f"{len(columns)}.kind" in arrays:
-                    columns.append(_column_from(arrays, len(columns)))
-        except (OSError, ValueError, KeyError, EOFError) as error:
-            raise DatasetError(f"cache: {path} cannot be read: {error}") from error
-        block = Block(self._nesting, tuple(columns), self.counts[index], loose=self._loose)
-        return read_only(block)
+        name, count = f"{index}.npz", self.counts[index]
+        with _reading(self._folder, name), ZipFile(os.path.join(self._folder, name)) as file:
+            # As they are written; others may unpack to any size.
+            if any(each.compress_type != ZIP_STORED for each in file.infolist()):
+                raise ValueError("its arrays are compressed")
+            arrays = _Arrays(file)
+            columns = tuple(_column_from(arrays, leaf) for leaf in range(self._leaves))
+            if any(len(column) != count for column in columns):
+                raise ValueError(f"its columns have not {count} rows each")
+        return read_only(Block(self._nesting, columns, count, loose=self._loose))
+
+
+class _Arrays:
+    """The arrays of an ``.npz`` file, read one at a time; never unpickles."""
+
+    def __init__(self, file: ZipFile) -> None:
+        self._file = file
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        with self._file.open(f"{name}.npy") as entry:
+            array: np.ndarray = np.lib.format.read_array(entry, allow_pickle=False)
+        return array
 
 
 class CacheWriter:

@@ -100,11 +100,15 @@ class _Leaves(Indexed):
 
 def _opened(node: Npy, file: str) -> np.ndarray:
     try:
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
+        array: np.ndarray = np.lib.format.open_memmap(file, mode="r")  # never unpickles
     except FileNotFoundError as error:
         raise DatasetError(f"{node.label()}: {file}: no such file") from error
-    except (OSError, ValueError, EOFError) as error:
-        raise DatasetError(f"{node.label()}: {file} cannot be mapped: {error}") from error
-    if not isinstance(array, np.ndarray) or array.ndim == 0:
+    except Exception as error:
+        # A damaged header is read as Python text: what that raises is of no common class.
+        raise DatasetError(
+            f"{node.label()}: {file} cannot be mapped, it is damaged or no .npy file: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if array.ndim == 0:
         raise DatasetError(f"{node.label()}: {file} holds no array with rows")
     return array.view(np.ndarray)  # of a memory map: a plain one is faster

@@ -10,12 +10,13 @@ from typing import Any
 import fsspec
 import pytest
 
-from psnb.data.formats import TextLines, list_files
+from psnb.data.formats import Parquet, TextLines, TFRecords, TFRecordWriter, list_files
 from psnb.errors import ConfigurationError, DatasetError
+from tests.data.formats import samples
 from tests.data.formats.samples import records, write
 
 CONTENT = "".join(f"line {i}\n" for i in range(300_000)).encode()
-FILES = {"/part": CONTENT, "/part.gz": gzip.compress(CONTENT, 1), "/empty": b""}
+FILES = {"/part": CONTENT, "/part.gz": gzip.compress(CONTENT, 1), "/empty": b"", "/a::b": b"x\n"}
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -128,3 +129,46 @@ def test_a_file_that_is_not_compressed_as_said_is_named(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=path):
         next(TextLines().read(path))
     assert records(TextLines(compression=None).read(path)) == ["not gzip"]
+
+
+NAMES = ["a::b", "a::memory:", "memory::x", "zip::a.gz", "file::a"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_with_colons_in_its_name_is_a_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = gzip.compress(b"x\n") if name.endswith(".gz") else b"x\n"
+    Path(name).write_bytes(content)
+    form = TextLines()
+    for path in [name, str(tmp_path / name), *list_files("*"), *list_files(f"{tmp_path}/*::*")]:
+        assert records(form.read(path)) == ["x"]
+        assert form.splits(path, 10) == [(0, None)]
+
+
+def test_a_parquet_or_tfrecord_file_with_colons_in_its_name_is_a_file(tmp_path: Path) -> None:
+    with TFRecordWriter(str(tmp_path / "new" / "a::memory:")) as writer:
+        writer.write(b"x")
+    (path,) = list_files(f"{tmp_path}/new/*")
+    assert path == f"{tmp_path}/new/a::memory:"
+    assert records(TFRecords().read(path)) == [[120]]
+    path = write(tmp_path, samples.parquet().content, "b::memory:")
+    assert sum(chunk.count for chunk in Parquet().read(path)) == samples.ROWS
+    with pytest.raises(DatasetError, match="simplecache::memory://c: no such file"):
+        next(TextLines().read("simplecache::memory://c"))
+
+
+def test_colons_in_an_address_lead_to_no_other() -> None:
+    system = fsspec.filesystem("memory")
+    name = "/colons/a::file"
+    system.pipe_file(name, b"x\n")
+    (path,) = list_files("memory://colons/*")
+    assert records(TextLines().read(path)) == ["x"]
+    assert TextLines().splits(path, 1) == [(0, None)]
+    system.pipe_file(name, samples.parquet().content)
+    assert sum(chunk.count for chunk in Parquet().read(path)) == samples.ROWS
+
+
+def test_colons_in_an_address_of_a_web_page_are_its_own(address: str) -> None:
+    assert records(TextLines().read(f"{address}/a::b")) == ["x"]

@@ -1,0 +1,54 @@
+"""Reads a file in a process of its own, which says how much memory that took."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+MB = 1_000_000
+
+
+def growth(form: Any, path: str, small: bytes) -> tuple[float, str, list[int]]:
+    """Return by how many MB reading a file grew its process at most, the error, chunks' counts.
+
+    A small file is read before, so that what is compiled and imported is there already.
+    """
+    warm = Path(path).with_name("warm" + "".join(Path(path).suffixes))
+    warm.write_bytes(small)
+    given = pickle.dumps((form, path, str(warm))).hex()
+    command = [sys.executable, "-W", "error", "-m", "tests.data.formats.growth", given]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
+    assert done.returncode == 0, done.stderr[-2000:]
+    peak, said, counts = json.loads(done.stdout)
+    return peak / MB, said, counts
+
+
+def main() -> None:
+    from psnb.errors import DatasetError
+
+    form, path, warm = pickle.loads(bytes.fromhex(sys.argv[1]))
+    list(form.read(warm))
+    # What was at most in memory is forgotten (proc_pid_clear_refs(5)); `getrusage` also counts what
+    # the process that started this one had.
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _peak()
+    said, counts = "", []
+    try:
+        for chunk in form.read(path):
+            counts.append(chunk.count)
+    except DatasetError as error:
+        said = str(error)
+    print(json.dumps([_peak() - before, said, counts]))
+
+
+def _peak() -> int:
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.split("VmHWM:")[1].split()[0])
+
+
+if __name__ == "__main__":
+    main()
