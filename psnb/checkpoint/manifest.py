@@ -1,9 +1,10 @@
 """Manifest: what a checkpoint says that it holds, as it is written and as it is read. Pure.
 
-It is JSON, with a checksum of each shard's file and one of its own: CRC-32, which finds each flipped
-bit and each burst of up to 32, and misses other damage once in four thousand million times. That is
-enough against disks and copies. It is nothing against malice: whoever means harm sums up anew. So
-nothing is trusted for its sum (`psnb.checkpoint.stored` and `psnb.server.expecting` check the rest).
+It is JSON, with a checksum of each shard's file and one of its own: CRC-32, which finds each
+flipped bit and each burst of up to 32, and misses other damage once in four thousand million times.
+That is enough against disks and copies. It is nothing against malice: whoever means harm sums up
+anew. So nothing is trusted for its sum; `psnb.checkpoint.stored` and `psnb.server.expecting` check
+all the rest.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class DenseShards(Handle):
         """
         expected = Expected(self.name, self.dtype, self._made.slots if self._made else ())
         expected.check_names(found)
-        if shards > max(1, *self.shape[:1]):
+        if shards > max((1, *self.shape[:1])):
             raise GradientError(f"{self.name!r} cannot be in {shards} shards")
         shape = self.shape
         if shards > 1:

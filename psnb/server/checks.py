@@ -28,8 +28,8 @@ def form(what: str, array: Any) -> Form:
 
 
 def forms(what: str, arrays: Mapping[str, Any]) -> dict[str, Form]:
-    """Return the forms of arrays by their names, or raise GradientError if one is none."""
-    return {name: form(f"{name} of {what}", array) for name, array in arrays.items()}
+    """Return the forms of a parameter's arrays, or raise GradientError if one is none."""
+    return {name: form(f"{name} of {what!r}", array) for name, array in arrays.items()}
 
 
 def check_form(what: str, found: Form, dtype: np.dtype, shape: tuple[int, ...]) -> None:
