@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
+import zlib
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load
+from safetensors.numpy import load, save_file
 
 from psnb.checkpoint.checkpoint import Checkpoint
 from psnb.checkpoint.store import MANIFEST, write
@@ -91,7 +92,10 @@ def seeds() -> list[bytes]:
 
 
 def check(content: bytes) -> None:
-    """Load a checkpoint as it is, with sums that fit, and each of its shards into a table alone."""
+    """Load a checkpoint as it is, with sums that fit, and each of its shards into a table alone.
+
+    Then once more with an array of a shard bent: few changes of bytes leave a whole file.
+    """
     model, folder = _place()
     for name in FILES:
         (folder / name).unlink(missing_ok=True)
@@ -99,11 +103,43 @@ def check(content: bytes) -> None:
     for name, part in zip(FILES, parts, strict=False):
         (folder / name).write_bytes(part)
     _load(model, folder)
+    _load_forged(model, folder)
+    random = np.random.default_rng(zlib.crc32(content))
+    for name, part in zip(FILES[1:], parts[1:], strict=False):
+        try:
+            state = load(part)
+        except (SafetensorError, KeyError, ValueError):
+            continue  # the file as a whole is checked above
+        _load_alone(state)
+        _bend(state, random)
+        _load_alone(state)
+        save_file(state, folder / name)
+        _load_forged(model, folder)
+        (folder / name).write_bytes(part)
+
+
+def _bend(state: Piece, random: np.random.Generator) -> None:
+    """Make one of the arrays longer, shorter, of another dtype, or some of its bytes extreme."""
+    name = random.choice(sorted(state))
+    array = np.atleast_1d(state[name])
+    match random.integers(8):
+        case 0:
+            array = array[:-1]
+        case 1:
+            array = np.repeat(array, 2, axis=0)
+        case 2:
+            array = array.view(random.choice(["i", "u", "f"]) + str(max(2, array.itemsize)))
+        case _ if array.size:
+            array = array.copy()
+            number = array.reshape(-1)[random.integers(array.size) :][:1].view(np.uint8)
+            number[random.integers(number.size) :] = random.choice([0, 1, 0x7F, 0x80, 0xFF])
+    state[name] = np.ascontiguousarray(array)
+
+
+def _load_forged(model: Model, folder: Path) -> None:
     with suppress(*UNREADABLE):
         forge(folder)
     _load(model, folder)
-    for part in parts[1:]:
-        _load_alone(part)
 
 
 def _load(model: Model, folder: Path) -> None:
@@ -115,11 +151,7 @@ def _load(model: Model, folder: Path) -> None:
     model.use()
 
 
-def _load_alone(shard: bytes) -> None:
-    try:
-        state = load(shard)
-    except (SafetensorError, KeyError, ValueError):
-        return  # the file as a whole is checked elsewhere
+def _load_alone(state: Piece) -> None:
     table = SparseTable(
         *("e", DIM, None, 0, 1, "float32", Uniform(), 3, Adagrad(0.1)),
         admission=CountFilter(3),
