@@ -9,19 +9,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from psnb.checkpoint import store
 from psnb.checkpoint.directory import hold
+from psnb.checkpoint.manifest import read_manifest
+from psnb.checkpoint.store import read_states
+from psnb.checkpoint.stored import Loads, check_files
 from psnb.errors import CheckpointError
 
 
-class Parameter(Protocol):
+class Parameter(Loads, Protocol):
     """What is saved and loaded."""
 
     def describe(self) -> Mapping[str, Any]:
         """Return what must be the same to load it."""
-
-    def state_keys(self) -> frozenset[str]:
-        """Return the names of the arrays in a shard's state."""
 
     def load_states(
         self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
@@ -58,7 +57,7 @@ class Checkpoint:
     def __init__(self, path: Path, parameters: Mapping[str, Parameter]) -> None:
         self.path, self._parameters = path, parameters
         weakref.finalize(self, hold(path).release)
-        self._manifest = store.read_manifest(path)
+        self._manifest = read_manifest(path)
         self.metadata = self._manifest.metadata
         for name, parameter in parameters.items():
             entry = self._manifest.entries.get(name)
@@ -73,7 +72,7 @@ class Checkpoint:
                         f"checkpoint {str(path)!r}, parameter {name!r}: expected {key} {value!r}, "
                         f"found {entry.description.get(key)!r}"
                     )
-            store.check_files(path, entry, parameter.state_keys())
+            check_files(path, entry, parameter)
 
     def load(self, only: frozenset[int] | None = None) -> None:
         """Give all parameters what was saved.
@@ -86,10 +85,24 @@ class Checkpoint:
         Raises
         ------
         CheckpointError
-            If a file cannot be read.
+            If a file cannot be read any more.
         ServerLostError
             If a server is gone.
+
+        Whatever ends it has a note that says which parameters were loaded.
         """
-        for name, parameter in self._parameters.items():
-            states = list(store.read_states(self.path, self._manifest.entries[name]))
-            parameter.load_states(states, only)
+        names = list(self._parameters)
+        for done, (name, parameter) in enumerate(self._parameters.items()):
+            try:
+                states = list(read_states(self.path, self._manifest.entries[name]))
+                parameter.load_states(states, only)
+            except BaseException as error:
+                error.add_note(
+                    f"of {str(self.path)!r}, loaded: {_listed(names[:done])}; {name!r} may be in "
+                    f"part; not loaded: {_listed(names[done + 1 :])}"
+                )
+                raise
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"

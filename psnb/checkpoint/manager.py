@@ -176,7 +176,8 @@ class CheckpointManager:
             If there is none, if it is damaged, or if it lacks a parameter or has another shape,
             dtype or optimizer state of it; nothing was changed.
         ServerLostError
-            If a server is gone; a part was brought back.
+            If a server is gone; a part was brought back: a note of the error says which parameters
+            were, and which were not.
         """
         parameters = self._strategy.parameters
         saved = self._newest() if path is None else Checkpoint(Path(path), parameters)

@@ -15,53 +15,27 @@ whatever servers there are then.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import threading
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial as bound
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from psnb.answer import Answer
 from psnb.checkpoint.directory import MANIFEST, partial, place
+from psnb.checkpoint.manifest import Entry, Manifest, checked_metadata
 from psnb.errors import CheckpointError
-
-FORMAT = 2
+from psnb.interrupts import uninterrupted
 
 State = dict[str, np.ndarray]
 
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One parameter in a checkpoint.
-
-    Attributes
-    ----------
-    name : str
-        The parameter's name.
-    description : mapping
-        What must be the same to load it: kind, dtype, shape or dim and rows, optimizer slots.
-    optimizer : mapping or None
-        Name and hyperparameters at the time of saving, for information.
-    files : sequence of str
-        Its shards.
-    """
-
-    name: str
-    description: Mapping[str, Any]
-    optimizer: Mapping[str, Any] | None
-    files: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What a checkpoint holds."""
-
-    entries: Mapping[str, Entry]
-    metadata: Mapping[str, Any]
+_CHUNK = 1 << 20
 
 
 def write(
@@ -90,29 +64,20 @@ def write(
     CheckpointError
         If it cannot be written; earlier ones are untouched.
     """
-    try:
-        json.dumps(dict(metadata))
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"the metadata of a checkpoint must be JSON: {error}") from error
+    kept = checked_metadata(metadata)
     try:
         with partial(directory) as (folder, manifest):
-            entries = []
+            entries = {}
             for position, (name, description, optimizer, states) in enumerate(parameters):
-                files = []
+                files = {}
                 for shard, state in enumerate(states):
                     file = f"{position:04d}-{shard:05d}.safetensors"
                     # safetensors writes the memory as it lies: order C, and no 0-d surprise.
                     arrays = {k: np.asarray(v, order="C") for k, v in state.items()}
                     save_file(arrays, folder / file)
-                    _sync(folder / file)
-                    files.append(file)
-                entries.append(Entry(name, description, optimizer, files))
-            content = {
-                "format": FORMAT,
-                "metadata": dict(metadata),
-                "parameters": [asdict(entry) for entry in entries],
-            }
-            manifest.file.write(json.dumps(content, indent=1))
+                    files[file] = _synced(folder / file)
+                entries[name] = Entry(name, description, optimizer, files)
+            manifest.file.write(Manifest(entries, kept).text())
             manifest.file.flush()
             _sync(folder / MANIFEST)
             _sync(folder)
@@ -125,51 +90,8 @@ def write(
     return path
 
 
-def read_manifest(path: Path) -> Manifest:
-    """Read what a checkpoint holds.
-
-    Raises
-    ------
-    CheckpointError
-        If it is no checkpoint, or one that this version cannot read.
-    """
-    try:
-        data = json.loads((path / MANIFEST).read_text())
-        if data["format"] != FORMAT:
-            raise CheckpointError(
-                f"checkpoint {str(path)!r} has format {data['format']}, this psnb reads {FORMAT}"
-            )
-        entries = [Entry(**entry) for entry in data["parameters"]]
-        return Manifest({entry.name: entry for entry in entries}, data["metadata"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{str(path)!r} is no checkpoint: {error!r}") from error
-
-
-def check_files(path: Path, entry: Entry, keys: frozenset[str]) -> None:
-    """Make sure that the shards of a parameter are whole, without reading their data.
-
-    Raises
-    ------
-    CheckpointError
-        If a file is missing, damaged or lacks one of the arrays ``keys``.
-    """
-    for file in entry.files:
-        try:
-            with safe_open(path / file, framework="numpy") as opened:
-                found = frozenset(opened.keys())
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(
-                f"checkpoint {str(path)!r}: shard {file} of {entry.name!r} is damaged: {error}"
-            ) from error
-        if found != keys:
-            raise CheckpointError(
-                f"checkpoint {str(path)!r}: shard {file} of {entry.name!r}: expected arrays "
-                f"{sorted(keys)}, found {sorted(found)}"
-            )
-
-
 def read_states(path: Path, entry: Entry) -> Iterator[State]:
-    """Read the shards of a parameter.
+    """Read the shards of a parameter, which were checked.
 
     Raises
     ------
@@ -180,9 +102,36 @@ def read_states(path: Path, entry: Entry) -> Iterator[State]:
         try:
             yield load_file(path / file)
         except (OSError, SafetensorError) as error:
-            raise CheckpointError(
-                f"checkpoint {str(path)!r}: shard {file} of {entry.name!r} is damaged: {error}"
-            ) from error
+            raise damaged(path, file, entry.name, error) from error
+
+
+def damaged(path: Path, file: str, name: str, reason: object) -> CheckpointError:
+    """Return what to raise of a shard that cannot be loaded."""
+    return CheckpointError(
+        f"checkpoint {str(path)!r}: shard {file} of {name!r} is damaged: {reason}; restore another "
+        "one, or copy it again from where it is whole"
+    )
+
+
+def checksum(file: Path) -> int:
+    """Return the CRC-32 of a file, which is read piece by piece."""
+    found, chunk = 0, bytearray(_CHUNK)
+    view = memoryview(chunk)
+    with open(file, "rb", buffering=0) as opened:
+        while size := opened.readinto(chunk):
+            found = zlib.crc32(view[:size], found)
+    return found
+
+
+def _synced(file: Path) -> int:
+    """Bring a file to the disk, and return its checksum, taken while that is waited for."""
+    synced: Answer[None] = Answer()
+    sync = bound(synced.give, _sync, file)
+    with uninterrupted:
+        threading.Thread(target=sync, name="psnb-sync", daemon=True).start()
+    found = checksum(file)
+    synced.result()
+    return found
 
 
 def _sync(path: Path) -> None:

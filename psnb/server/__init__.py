@@ -1,10 +1,12 @@
 """What runs inside a server process: shards, tables, optimizers and initializers."""
 
 from psnb.server.admission import Admission, Always, CountFilter, Probability
+from psnb.server.checks import Form
 from psnb.server.commits import ENDED, PROCESS, Commit, Fact, Part
 from psnb.server.copy import ITSELF, Connect, Exchange, Opening
 from psnb.server.ctr import CtrAccessor, RowUse
 from psnb.server.duplicates import add_up, distinct, often_repeated, summed
+from psnb.server.expecting import Expected, ExpectedRows
 from psnb.server.host import APART, Operation
 from psnb.server.initializers import Constant, Initializer, Normal, Uniform
 from psnb.server.kernels import all_finite, copy_with_norm, hash_ids, norm, read_only
@@ -55,8 +57,11 @@ __all__ = [
     "CtrAccessor",
     "DenseTable",
     "Exchange",
+    "Expected",
+    "ExpectedRows",
     "ExponentialDecay",
     "Fact",
+    "Form",
     "GrowingRows",
     "Initializer",
     "Momentum",

@@ -15,7 +15,8 @@ import numpy as np
 from psnb.errors import ConfigurationError
 from psnb.server import kernels
 
-_MOST = 2**31 - 2
+MOST_SIGHTINGS = 2**31 - 2
+"""The hash map can count to one more."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ class CountFilter(Admission):
     count: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.count, int) or not 1 <= self.count <= _MOST:
-            raise ConfigurationError(f"{self!r}: count must be 1 to {_MOST}")
+        if not isinstance(self.count, int) or not 1 <= self.count <= MOST_SIGHTINGS:
+            raise ConfigurationError(f"{self!r}: count must be 1 to {MOST_SIGHTINGS}")
 
     @property
     def sightings(self) -> int:  # noqa: D102 - inherited

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
 from psnb.server import answers
+from psnb.server.checks import check_array, check_form, check_positions, check_within, forms
+from psnb.server.expecting import Expected
 from psnb.server.optimizers import Optimizer
 from psnb.server.table import Piece, Table, Write
 from psnb.server.updater import Updater
+
+_START = np.dtype(np.int64)
 
 
 class DenseTable(Table):
@@ -38,6 +43,7 @@ class DenseTable(Table):
             slot: np.full_like(self._values, self._updater.initial_slot(slot))
             for slot in self._updater.slots
         }
+        self._expected = Expected(name, self._values.dtype, self._updater.slots)
 
     def read(self) -> np.ndarray:
         """Return the values."""
@@ -45,23 +51,28 @@ class DenseTable(Table):
 
     def gather(self, rows: np.ndarray) -> np.ndarray:
         """Return some rows (int64, ``(n,)``), ``(n, ...)``."""
+        self._check_rows(rows)
         out = answers.empty((rows.size, *self._values.shape[1:]), self._values.dtype)
         return self._values.take(rows, axis=0, out=out, mode="clip")
 
     def assign(self, values: np.ndarray) -> None:
         """Replace the values; optimizer state stays."""
+        self._check(values)
         self._values[...] = values
 
     def add(self, values: np.ndarray) -> None:
         """Add to the values."""
+        self._check(values)
         self._values += values
 
     def scatter_assign(self, rows: np.ndarray, values: np.ndarray) -> None:
         """Replace some rows; the last value of a row counts."""
+        self._check_rows(rows, values)
         self._values[rows] = values
 
     def scatter_add(self, rows: np.ndarray, values: np.ndarray) -> None:
         """Add to some rows; all values of a row count."""
+        self._check_rows(rows, values)
         # Sorted and summed: five times as fast as `np.add.at` where a row is more than a number.
         order = np.argsort(rows, kind="stable")
         distinct, starts = np.unique(rows[order], return_index=True)
@@ -72,6 +83,7 @@ class DenseTable(Table):
 
         ``norm`` is that of the whole variable's gradient; left out, this is all of it.
         """
+        self._check(gradient)
         self._updater.apply(
             self._values.reshape(1, -1),
             {name: slot.reshape(1, -1) for name, slot in self._slots.items()},
@@ -88,6 +100,7 @@ class DenseTable(Table):
         Each slot moves the ``share`` (0 to 1) of the way to the copy's, so it stays between the
         two; the step is the copy's if that is later.
         """
+        self._expected.check_learned(values, slots, self._values.shape)
         self._values += values
         for name, slot in slots.items():
             self._slots[name] += (slot - self._slots[name]) * slot.dtype.type(share)
@@ -108,10 +121,35 @@ class DenseTable(Table):
 
     def put(self, piece: Piece) -> None:
         """Take over numbers from ``start`` on, 0 if it is left out."""
-        start = int(piece["start"][0]) if "start" in piece else 0
+        found = forms(self._name, piece)
+        shape = found.get("values", (None, ()))[1]
+        self._expected.check_numbers(found, shape)
+        start = 0
+        if "start" in piece:
+            check_form(f"start of {self._name!r}", found["start"], _START, (1,))
+            start = int(piece["start"][0])
+        what = f"numbers of {self._name!r}"
+        check_within(what, np.array([start, start + math.prod(shape)]), 0, self.extent)
         for name, array in self._arrays().items():
             part = piece[name].reshape(-1)
             array.reshape(-1)[start : start + part.size] = part
+
+    def check_tail(self, tail: Piece) -> None:  # noqa: D102 - inherited
+        self._expected.check_tail(forms(self._name, tail), tail)
+
+    def check_state(self, state: Piece) -> None:  # noqa: D102 - inherited
+        self._expected.check_numbers(forms(self._name, state), self._values.shape)
+        self.check_tail(state)
+
+    def _check(self, values: np.ndarray) -> None:
+        what = f"values for {self._name!r}"
+        check_array(what, values, self._values.dtype, self._values.shape)
+
+    def _check_rows(self, rows: np.ndarray, values: np.ndarray | None = None) -> None:
+        check_positions(f"rows of {self._name!r}", rows, len(self._values))
+        if values is not None:
+            shape = (rows.size, *self._values.shape[1:])
+            check_array(f"values for {self._name!r}", values, self._values.dtype, shape)
 
     def _arrays(self) -> dict[str, np.ndarray]:
         slots = {f"slot.{name}": slot for name, slot in self._slots.items()}

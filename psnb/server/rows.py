@@ -12,6 +12,7 @@ import numpy as np
 
 from psnb.server import kernels
 from psnb.server.admission import Admission, Always
+from psnb.server.checks import check_ids, check_within
 from psnb.server.growing import GrowingArray
 
 ALL = slice(None)
@@ -23,7 +24,11 @@ _NEVER = 2**31 - 1
 
 
 class Rows(Protocol):
-    """Maps ids (uint64, one axis) to rows (int64, dense from 0)."""
+    """Maps ids (uint64, one axis) to rows (int64, dense from 0).
+
+    What it returns may be given to a compiled loop: ids of another form raise GradientError, those
+    that cannot have a row here IdOutOfRangeError, and nothing is changed.
+    """
 
     count: int
 
@@ -63,8 +68,11 @@ class FixedRows:
         return self.find(ids)
 
     def find(self, ids: np.ndarray) -> np.ndarray:  # noqa: D102 - inherited
-        rows = ids.view(np.int64)
-        return rows if self._shards == 1 else rows // self._shards
+        check_ids("ids", ids)
+        if self._shards > 1:
+            ids = ids // np.uint64(self._shards)
+        check_within("rows of ids", ids, 0, self.count - 1)
+        return ids.view(np.int64)
 
     def ids(self, rows: slice | np.ndarray = ALL) -> np.ndarray:  # noqa: D102
         if isinstance(rows, slice):
@@ -104,6 +112,7 @@ class GrowingRows:
 
     def locate(self, ids: np.ndarray, *, counting: bool = True) -> np.ndarray:  # noqa: D102
         if isinstance(self._admission, Always):
+            check_ids("ids", ids)
             return self._sight(ids, 1)
         rows = self.find(ids)
         if not counting and self._admission.sightings > 1:
@@ -117,16 +126,17 @@ class GrowingRows:
         return rows
 
     def find(self, ids: np.ndarray) -> np.ndarray:  # noqa: D102 - inherited
+        check_ids("ids", ids)
         rows = np.empty(ids.size, np.int64)
         kernels.find(self._keys, self._rows, kernels.read_only(ids), rows)
         return rows
 
     def insert(self, ids: np.ndarray) -> np.ndarray:
-        """Return the row of each id; all that have none get one, admitted or not."""
+        """Return the row of each id, checked; all that have none get one, admitted or not."""
         return self._sight(ids, 1)
 
     def wait(self, ids: np.ndarray, sightings: np.ndarray) -> None:
-        """Take over what `waiting_ids` returned; none of the ids is known here yet."""
+        """Take over what `waiting_ids` returned, checked; none of the ids has a row here."""
         self._sight(ids, _NEVER)
         kernels.put(self._keys, self._rows, kernels.read_only(ids), -1 - sightings.astype(np.int32))
 

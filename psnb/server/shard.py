@@ -147,6 +147,8 @@ class Shard:
                     self._finish(*what)
 
     def _finish(self, tails: Mapping[str, Mapping[str, Any]], log: CommitLog) -> None:
+        for name, tail in tails.items():
+            self._tables[name].check_tail(tail["tail"])
         self._tables = {name: self._tables[name] for name in tails}
         self._creations = {name: self._creations[name] for name in tails}
         for name, tail in tails.items():

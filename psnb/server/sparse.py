@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from psnb.errors import InternalError
+from psnb.errors import GradientError, InternalError
 from psnb.server import answers, kernels
 from psnb.server.admission import Admission, Always
+from psnb.server.checks import check_array, check_ids, forms
 from psnb.server.ctr import CtrAccessor, RowUse
 from psnb.server.duplicates import summed
+from psnb.server.expecting import ExpectedRows
 from psnb.server.growing import GrowingArray
 from psnb.server.initializers import Initializer
 from psnb.server.optimizers import Optimizer
@@ -21,6 +23,7 @@ from psnb.server.table import Piece, Table, Write
 from psnb.server.updater import Updater
 
 _ALWAYS = Always()
+_COUNTS = np.dtype(np.float32)
 
 
 class SparseTable(Table):
@@ -73,10 +76,19 @@ class SparseTable(Table):
         self._name, self._dim, self._dtype = name, dim, np.dtype(dtype)
         self._initializer, self._seed = initializer, seed
         self._updater = Updater(name, optimizer)
-        self._fixed = (rows, index, shards)
+        self._fixed = None if rows is None else (rows, index, shards)
         self._admission, self._accessor = admission, accessor
         self._strict = not isinstance(admission, Always)
         """Whether an id may have no row."""
+        self._expected = ExpectedRows(
+            name,
+            self._dtype,
+            self._updater.slots,
+            dim,
+            self._fixed,
+            uses=accessor is not None,
+            waits=admission.sightings > 1,
+        )
         self._rows: FixedRows | GrowingRows
         self._values: GrowingArray
         self._slots: dict[str, GrowingArray]
@@ -128,6 +140,9 @@ class SparseTable(Table):
         distinct: bool,
         counting: bool = True,
     ) -> None:
+        check_ids(f"ids for {self._name!r}", ids)
+        what = f"gradients for {self._name!r}"
+        check_array(what, gradients, self._dtype, (ids.size, self._dim))
         if not distinct:
             ids, gradients = summed(ids, gradients)
         rows = self._locate(ids, counting=counting)
@@ -154,6 +169,8 @@ class SparseTable(Table):
         share: float,
     ) -> None:
         """Take over what a copy has learned of distinct ids; see `DenseTable.merge`."""
+        check_ids(f"ids for {self._name!r}", ids)
+        self._expected.check_learned(values, slots, (ids.size, self._dim))
         rows = self._locate(ids, counting=False)
         there = rows >= 0
         rows = rows[there]
@@ -170,11 +187,13 @@ class SparseTable(Table):
 
     def record(self, ids: np.ndarray, shows: np.ndarray, clicks: np.ndarray) -> None:
         """Add shows and clicks (float32, ``(n,)``) to the rows of ids that have one."""
-        rows = self._rows.find(ids)
+        use, rows = self._known_use(), self._rows.find(ids)
+        for name, counts in (("shows", shows), ("clicks", clicks)):
+            check_array(f"{name} for {self._name!r}", counts, _COUNTS, (ids.size,))
         there = rows >= 0
         if self.watchers:
             self._changing(np.unique(rows[there]))
-        self._known_use().record(rows[there], shows[there], clicks[there])
+        use.record(rows[there], shows[there], clicks[there])
 
     def row_use(self, ids: np.ndarray) -> np.ndarray:
         """Return show, click and days unseen of ids, ``(n, 3)``; zeros for those without a row."""
@@ -235,6 +254,7 @@ class SparseTable(Table):
 
     def put(self, piece: Piece) -> None:
         """Take over rows, whose ids are admitted by it."""
+        self._expected.check_rows(forms(self._name, piece), piece)
         ids, before = piece["ids"], self._rows.count
         if isinstance(self._rows, GrowingRows):
             rows = self._rows.insert(ids)
@@ -255,10 +275,22 @@ class SparseTable(Table):
             waiting["waiting.ids"], waiting["waiting.sightings"] = self._growing().waiting_ids()
         return {**super().tail(), **waiting}
 
+    def check_tail(self, tail: Piece) -> None:  # noqa: D102 - inherited
+        self._expected.check_tail(forms(self._name, tail), tail)
+
     def finish(self, tail: Piece) -> None:  # noqa: D102 - inherited
+        self.check_tail(tail)
+        if self._admission.sightings > 1:  # first: it may be refused
+            rows, ids = self._growing(), tail["waiting.ids"]
+            if (has := rows.find(ids) >= 0).any():
+                raise GradientError(
+                    f"waiting.ids of {self._name!r}: {ids[has][0]} has a row already"
+                )
+            rows.wait(ids, tail["waiting.sightings"])
         super().finish(tail)
-        if self._admission.sightings > 1:
-            self._growing().wait(tail["waiting.ids"], tail["waiting.sightings"])
+
+    def check_state(self, state: Piece) -> None:  # noqa: D102 - inherited
+        self._expected.check_state(forms(self._name, state), state)
 
     def _saved(self, writes: Sequence[Write]) -> Callable[[], None]:
         # Rows made for ids that only the writes have stay: they are as initialised.
@@ -301,18 +333,17 @@ class SparseTable(Table):
         return self._rows
 
     def _clear(self) -> None:
-        rows, index, shards = self._fixed
-        if rows is None:
+        if self._fixed is None:
             self._rows = GrowingRows(self._admission, self._seed)
         else:
-            self._rows = FixedRows(rows, index, shards)
-        most = None if rows is None else self._rows.count
+            self._rows = FixedRows(*self._fixed)
+        most = None if self._fixed is None else self._rows.count
         self._values = GrowingArray(self._dim, self._dtype, most)
         self._slots = {
             name: GrowingArray(self._dim, self._dtype, most) for name in self._updater.slots
         }
         self._use = RowUse(self._accessor) if self._accessor else None
-        if rows is not None:
+        if self._fixed is not None:
             self._extend(0)
 
     def _locate(self, ids: np.ndarray, *, counting: bool = True) -> np.ndarray:

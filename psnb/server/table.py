@@ -2,8 +2,9 @@
 
 Not thread-safe by design: a server runs every operation on one thread, so an operation is atomic,
 and a snapshot falls between two updates. Arguments come checked by the handles
-(`psnb.parameters`). What a table returns is as it is until the next operation: whoever wants it for
-longer copies it, which sending it does.
+(`psnb.parameters`). What numpy or a compiled loop would take wrongly is refused here all the same
+(`psnb.server.checks`): it may come from elsewhere. What a table returns is as it is until the next
+operation: whoever wants it for longer copies it, which sending it does.
 """
 
 from __future__ import annotations
@@ -84,22 +85,38 @@ class Table(ABC):
 
     @abstractmethod
     def put(self, piece: Piece) -> None:
-        """Take over rows, which may come from other shards; those that are here are replaced."""
+        """Take over rows, which may come from other shards; those that are here are replaced.
+
+        What is no such piece raises ConfigurationError, and nothing is changed.
+        """
 
     def tail(self) -> Piece:
         """Return what is not by row, for `finish`."""
         return {"step": np.array([self._updater.step])}
 
+    @abstractmethod
+    def check_tail(self, tail: Piece) -> None:
+        """Raise ConfigurationError unless this is what `tail` returns."""
+
     def finish(self, tail: Piece) -> None:
-        """Take over what `tail` returned, once all pieces are here."""
+        """Take over what `tail` returned, once all pieces are here.
+
+        What is no such tail raises ConfigurationError, and nothing is changed.
+        """
+        self.check_tail(tail)
         self._updater.step = int(tail["step"][0])
 
     def state(self) -> Piece:
         """Return copies of all that a checkpoint needs."""
         return {**self.piece(0, self.extent), **self.tail()}
 
+    @abstractmethod
+    def check_state(self, state: Piece) -> None:
+        """Raise ConfigurationError unless this is what `state` returns."""
+
     def load(self, state: Piece) -> None:
-        """Take over what `state` returned."""
+        """Take over what `state` returned; refused as by `put`."""
+        self.check_state(state)
         self.clear()
         self.put(state)
         self.finish(state)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-KEYS = frozenset(["values"])
+from psnb.errors import GradientError
+from psnb.server import Form
 
 
 class Parameter:
@@ -23,8 +24,15 @@ class Parameter:
     def describe(self) -> Mapping[str, Any]:
         return {"kind": "fake"}
 
-    def state_keys(self) -> frozenset[str]:
-        return KEYS
+    def check_state(
+        self,
+        shard: int,
+        shards: int,
+        found: Mapping[str, Form],
+        read: Callable[[str], np.ndarray],
+    ) -> None:
+        if found != {"values": (np.dtype(np.int64), (50,))}:
+            raise GradientError(f"found {found}")
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         self.when_saved()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from psnb.checkpoint import store
+from psnb.checkpoint.manifest import read_manifest
+from psnb.checkpoint.store import MANIFEST, checksum
 
 Parameter = tuple[str, Mapping[str, Any], Mapping[str, Any] | None, list[store.State]]
 
@@ -28,4 +32,16 @@ def names(directory: Path) -> list[str]:
 
 
 def read(path: Path, name: str = "v") -> list[store.State]:
-    return list(store.read_states(path, store.read_manifest(path).entries[name]))
+    return list(store.read_states(path, read_manifest(path).entries[name]))
+
+
+def forge(path: Path, change: Callable[[dict[str, Any]], object] = lambda content: None) -> None:
+    """Change what a manifest says, and make all checksums fit: a sum stops nobody."""
+    content = json.loads((path / MANIFEST).read_text())
+    del content["crc32"]
+    for entry in content["parameters"]:
+        for file in entry["files"]:
+            entry["files"][file] = checksum(path / file)
+    change(content)
+    sealed = {**content, "crc32": zlib.crc32(json.dumps(content).encode())}
+    (path / MANIFEST).write_text(json.dumps(sealed))

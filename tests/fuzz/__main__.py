@@ -17,7 +17,7 @@ import numpy as np
 
 PARSERS = [
     *("tfrecords", "example", "multi_slot", "csv", "criteo", "text_lines"),
-    *("fixed_length_records", "zlib"),
+    *("fixed_length_records", "zlib", "checkpoint"),
 ]
 FOUND = Path("fuzz-found")
 LONGEST = 10
@@ -50,9 +50,14 @@ def _fuzz(parser: str, limit: str, mode: str, corpus: str) -> None:
     import atheris
 
     if mode == "interpreted":
-        with atheris.instrument_imports(include=["psnb.data"]):
+        rooms = ["psnb.data", "psnb.checkpoint", "psnb.parameters", "psnb.server"]
+        with atheris.instrument_imports(include=rooms):
+            # First: the seeds of a target are made with what is compiled.
+            import psnb.data.formats
+            import psnb.server  # noqa: F401
+
+            _interpret_intrinsics()
             from tests.fuzz.targets import TARGETS
-        _interpret_intrinsics()
     else:
         from tests.fuzz.targets import TARGETS
     target = TARGETS[parser]
@@ -68,15 +73,21 @@ def _fuzz(parser: str, limit: str, mode: str, corpus: str) -> None:
 
 
 def _interpret_intrinsics() -> None:
-    """Put Python in the place of the one instruction that numba cannot interpret."""
+    """Put Python in the place of the instructions that numba cannot interpret."""
     for name, module in list(sys.modules.items()):
-        if name.startswith("psnb.data.") and hasattr(module, "zeros_below"):
-            module.zeros_below = _zeros_below  # type: ignore[attr-defined]
+        if name.startswith("psnb."):
+            for each in (_zeros_below, _ask_for):
+                if hasattr(module, each.__name__[1:]):
+                    setattr(module, each.__name__[1:], each)
 
 
 def _zeros_below(word: np.uint64) -> np.uint64:
     number = int(word)
     return np.uint64((number & -number).bit_length() - 1 if number else 64)
+
+
+def _ask_for(array: np.ndarray, row: int, line: int) -> None:
+    pass  # it has an effect on time alone
 
 
 if __name__ == "__main__":

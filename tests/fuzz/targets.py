@@ -1,4 +1,4 @@
-"""What is fuzzed: each parser of `psnb.data.formats`, with files to begin from."""
+"""What is fuzzed: each parser of `psnb.data.formats`, and checkpoints, with files to begin from."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ from psnb.data.formats.crc import masked_crc
 from psnb.data.ragged import Ragged
 from psnb.errors import DatasetError
 from tests.data.formats.samples import records
+from tests.fuzz import checkpoints
 
 NAME = "fuzzed"
 PATH = f"memory://{NAME}"
@@ -60,7 +61,7 @@ class Target:
     seeds : list of bytes
         Files that it reads to the end.
     check : callable
-        Reads a file, or raises what it must not: anything but a `DatasetError`.
+        Reads a file, or raises what it must not: anything but what refuses such a file.
     """
 
     seeds: list[bytes]
@@ -203,4 +204,5 @@ TARGETS = {
     "text_lines": Target(["a\nlonger é\r\n\n".encode(), b"x"], _text),
     "fixed_length_records": Target([b"a12345678b", b"123456789"], _fixed),
     "zlib": Target([zlib.compress(b"a\nb\n"), zlib.compress(b"x" * 99) * 2], _zlib),
+    "checkpoint": Target(checkpoints.seeds(), checkpoints.check),
 }

@@ -214,8 +214,8 @@ def test_bug_in_an_operation_is_an_internal_error_that_says_where(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
     v = strategy.variable([1.0, 2.0], name="v")
-    wrong = Request(v._shards[0].shard, "v", "assign", {"values": np.ones(3, np.float32)})
-    with pytest.raises(InternalError, match=r"assign of 'v' on .*could not broadcast"):
+    wrong = Request(v._shards[0].shard, "v", "assign", {"value": np.ones(2, np.float32)})
+    with pytest.raises(InternalError, match=r"assign of 'v' on .*unexpected keyword"):
         strategy._transport.call([wrong])
     assert v.read().tolist() == [1, 2]
 

@@ -466,7 +466,7 @@ def test_a_shard_that_a_newer_place_has_brought_is_not_dropped_for_an_older_one(
 def test_a_change_that_failed_half_way_through_a_bug_breaks_the_copies() -> None:
     pair = Pair()
     pair.fill()
-    wrong = {"piece": {"ids": np.array([5], np.uint64)}}  # and nothing else of the row
+    wrong = {"piece": None}
     with pytest.raises(InternalError):
         result(pair.send("a", (0, "e", "put", wrong)))
     assert pair.copied() is CopyState.BROKEN

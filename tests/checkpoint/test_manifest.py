@@ -1,0 +1,135 @@
+"""Tests of what a checkpoint says that it holds: damaged, forged, or neither."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psnb.checkpoint import store
+from psnb.checkpoint.manifest import read_manifest
+from psnb.errors import CheckpointError
+from tests.checkpoint.saved import forge, parameter
+
+FIRST = "0000-00000.safetensors"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return store.write(tmp_path, [parameter("v"), parameter("w")], {"step": 3, "loss": 0.1, "é": 1})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", "{}", '{"format": 3}', "\udcff", "null", "3", "NaN", "[" * 100_000),
+        '{"format": 3, "format": 3}',
+        '{"format": 3, "metadata": {}, "parameters": []}',
+    ],
+)
+def test_damaged_manifest_is_no_checkpoint(checkpoint: Path, text: str) -> None:
+    (checkpoint / store.MANIFEST).write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(CheckpointError, match=r"ckpt-000001' (is no checkpoint|has format None)"):
+        read_manifest(checkpoint)
+
+
+@pytest.mark.parametrize("name", ["missing", "file"])
+def test_other_path_is_no_checkpoint(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=f"{name}' is no checkpoint"):
+        read_manifest(tmp_path / name)
+
+
+def test_unknown_format_is_refused_with_what_is_known(checkpoint: Path) -> None:
+    forge(checkpoint, lambda content: content.update(format=99))
+    with pytest.raises(CheckpointError, match="has format 99, this psnb reads 3"):
+        read_manifest(checkpoint)
+
+
+def test_any_byte_that_changes_what_is_said_is_noticed(checkpoint: Path) -> None:
+    file = checkpoint / store.MANIFEST
+    whole, said = file.read_bytes(), read_manifest(checkpoint)
+    for at in range(0, len(whole), 3):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        try:
+            assert read_manifest(checkpoint) == said  # only how it is set has changed
+        except CheckpointError:
+            continue
+
+
+FORGED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "a list of files": (lambda c: first(c).update(files=[FIRST]), "'v' has no files"),
+    "a file for files": (lambda c: first(c).update(files=FIRST), "'v' has no files"),
+    "no files": (lambda c: first(c).update(files={}), "'v' has no files"),
+    "an absolute path": (lambda c: first(c).update(files={f"/{FIRST}": 0}), "no name of a shard"),
+    "a path above": (lambda c: first(c).update(files={f"../{FIRST}": 0}), "no name of a shard"),
+    "a folder": (lambda c: first(c).update(files={"..": 0}), "no name of a shard"),
+    "a line more": (lambda c: first(c).update(files={f"{FIRST}\n": 0}), "no name of a shard"),
+    "a NUL": (lambda c: first(c).update(files={f"{FIRST}\0": 0}), "no name of a shard"),
+    "another's file": (lambda c: second(c).update(files={FIRST: 0}), f"{FIRST} is there twice"),
+    "a text for a sum": (lambda c: first(c).update(files={FIRST: "1"}), "checksum of"),
+    "true for a sum": (lambda c: first(c).update(files={FIRST: True}), "checksum of"),
+    "a list that describes": (lambda c: first(c).update(description=[1]), "'v' is not described"),
+    "a text for optimizer": (lambda c: first(c).update(optimizer="SGD"), "optimizer of 'v'"),
+    "no name": (lambda c: first(c).pop("name"), r"expected \['description', 'files', 'name'"),
+    "a name that is none": (lambda c: first(c).update(name=[1]), r"name of a parameter is \[1\]"),
+    "one name twice": (lambda c: second(c).update(name="v"), "parameter 'v' is there twice"),
+    "more": (lambda c: first(c).update(more=1), "expected"),
+    "more at large": (lambda c: c.update(more=1), "expected"),
+    "a parameter that is a list": (lambda c: c.update(parameters=[[]]), "no JSON object"),
+    "parameters by name": (lambda c: c.update(parameters={}), "are no list"),
+    "metadata in a list": (lambda c: c.update(metadata=[1]), "metadata are no JSON object"),
+    "metadata with NaN": (lambda c: c["metadata"].update(x=float("nan")), "NaN is no number"),
+    "metadata with infinity": (lambda c: c["metadata"].update(x=float("inf")), "no number of"),
+}
+
+
+def first(content: dict[str, Any]) -> dict[str, Any]:
+    return content["parameters"][0]  # type: ignore[no-any-return]
+
+
+def second(content: dict[str, Any]) -> dict[str, Any]:
+    return content["parameters"][1]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("case", FORGED)
+def test_forged_manifest_is_refused_though_its_sum_is_right(checkpoint: Path, case: str) -> None:
+    change, message = FORGED[case]
+    forge(checkpoint, change)
+    with pytest.raises(CheckpointError, match=f"ckpt-000001' is no checkpoint.*{message}"):
+        read_manifest(checkpoint)
+
+
+def test_a_shard_that_is_listed_twice_is_refused(checkpoint: Path) -> None:
+    forge(checkpoint)
+    file = checkpoint / store.MANIFEST
+    text = file.read_text()
+    file.write_text(text.replace(f'"{FIRST}"', f'"{FIRST}": 1, "{FIRST}"', 1))
+    with pytest.raises(CheckpointError, match="a key is there twice"):
+        read_manifest(checkpoint)
+
+
+def test_numbers_beyond_floats_in_metadata_are_refused(checkpoint: Path) -> None:
+    forge(checkpoint)
+    file = checkpoint / store.MANIFEST
+    file.write_text(file.read_text().replace('"loss": 0.1', '"loss": 1e999', 1))
+    with pytest.raises(CheckpointError, match="is no checkpoint"):
+        read_manifest(checkpoint)
+
+
+def test_manifest_too_large_to_be_one_is_not_read(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psnb.checkpoint.manifest._MOST_BYTES", 100)
+    with pytest.raises(CheckpointError, match="more than 100 bytes"):
+        read_manifest(checkpoint)
+
+
+def test_whitespace_does_not_matter(checkpoint: Path) -> None:
+    said = read_manifest(checkpoint)
+    file = checkpoint / store.MANIFEST
+    file.write_text(json.dumps(json.loads(file.read_text())))
+    assert read_manifest(checkpoint) == said

@@ -1,0 +1,171 @@
+"""Checkpoints for the fuzzer: what is loaded of a changed one is used, and all else is refused."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+import zlib
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save_file
+
+from psnb.checkpoint.checkpoint import Checkpoint
+from psnb.checkpoint.store import MANIFEST, write
+from psnb.errors import CheckpointError, ConfigurationError
+from psnb.parameters import Embedding, Variable
+from psnb.server import Adagrad, Adam, CountFilter, CtrAccessor, SparseTable, Uniform
+from psnb.server.table import Piece
+from tests.checkpoint.saved import forge
+from tests.parameters.test_handles import DIM, embedding, variable
+
+BETWEEN = b"\n\0=====\0\n"
+"""What stands between the files of a checkpoint, where they are one."""
+
+FILES = [
+    MANIFEST,
+    *(f"{number:04d}-{shard:05d}.safetensors" for number in range(3) for shard in range(2)),
+]
+UNREADABLE = OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError
+"""What `forge` raises of a manifest whose sums cannot be mended."""
+
+IDS = np.arange(3, dtype=np.uint64)
+ONES = np.ones((3, DIM), np.float32)
+
+
+class Model:
+    """A variable, a table of fixed rows, and one of any ids that wait for rows."""
+
+    def __init__(self) -> None:
+        more: dict[str, Any] = {"admission": CountFilter(3), "accessor": CtrAccessor()}
+        self.parameters: dict[str, Variable | Embedding] = {
+            "w": variable(np.ones((3, 2), np.float32), 2, Adam(0.1), name="w"),
+            "fixed": embedding(5, 2, Adagrad(0.1)),
+            "any": embedding(None, 2, Adagrad(0.1), **more),
+        }
+
+    def use(self) -> None:
+        """Have all loops go over what there is."""
+        w, fixed, growing = self.parameters.values()
+        assert isinstance(w, Variable)
+        assert isinstance(fixed, Embedding)
+        assert isinstance(growing, Embedding)
+        w.push(np.ones((3, 2), np.float32))
+        fixed.push(IDS, ONES)
+        ids = [growing_ids(state) for state in growing.shard_states()]
+        known = np.concatenate([IDS, *ids])
+        for _ in range(3):
+            growing.push(known, np.ones((known.size, DIM), np.float32))
+        assert growing.lookup(known).shape == (known.size, DIM)
+        assert growing.statistics().waiting == 0
+        growing.shrink(1.0)
+
+
+def growing_ids(state: Piece) -> np.ndarray:
+    return np.concatenate([state["ids"], state["waiting.ids"]])
+
+
+@cache
+def _place() -> tuple[Model, Path]:
+    folder = Path(tempfile.mkdtemp(prefix="psnb-fuzz-"))  # nobody else's
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Model(), folder
+
+
+def seeds() -> list[bytes]:
+    """Return a checkpoint of a model without rows, and one with."""
+    made, model = [], Model()
+    for _ in range(2):
+        with tempfile.TemporaryDirectory() as folder:
+            parameters = [
+                (n, p.describe(), None, p.shard_states()) for n, p in model.parameters.items()
+            ]
+            path = write(Path(folder), parameters, {"step": 1})
+            made.append(BETWEEN.join((path / name).read_bytes() for name in FILES))
+        model.parameters["any"].push(IDS, ONES)
+    return made
+
+
+def check(content: bytes) -> None:
+    """Load a checkpoint as it is, with sums that fit, and each of its shards into a table alone.
+
+    Then once more with an array of a shard bent: few changes of bytes leave a whole file.
+    """
+    model, folder = _place()
+    for name in FILES:
+        (folder / name).unlink(missing_ok=True)
+    parts = content.split(BETWEEN, len(FILES) - 1)
+    for name, part in zip(FILES, parts, strict=False):
+        (folder / name).write_bytes(part)
+    _load(model, folder)
+    _load_forged(model, folder)
+    random = np.random.default_rng(zlib.crc32(content))
+    for name, part in zip(FILES[1:], parts[1:], strict=False):
+        try:
+            state = load(part)
+        except (SafetensorError, KeyError, ValueError):
+            continue  # the file as a whole is checked above
+        _load_alone(state)
+        _bend(state, random)
+        _load_alone(state)
+        save_file(state, folder / name)
+        _load_forged(model, folder)
+        (folder / name).write_bytes(part)
+
+
+def _bend(state: Piece, random: np.random.Generator) -> None:
+    """Make one of the arrays longer, shorter, of another dtype, or some of its bytes extreme."""
+    name = random.choice(sorted(state))
+    array = np.atleast_1d(state[name])
+    match random.integers(8):
+        case 0:
+            array = array[:-1]
+        case 1:
+            array = np.repeat(array, 2, axis=0)
+        case 2:
+            array = array.view(random.choice(["i", "u", "f"]) + str(max(2, array.itemsize)))
+        case _ if array.size:
+            array = array.copy()
+            number = array.reshape(-1)[random.integers(array.size) :][:1].view(np.uint8)
+            number[random.integers(number.size) :] = random.choice([0, 1, 0x7F, 0x80, 0xFF])
+    state[name] = np.ascontiguousarray(array)
+
+
+def _load_forged(model: Model, folder: Path) -> None:
+    with suppress(*UNREADABLE):
+        forge(folder)
+    _load(model, folder)
+
+
+def _load(model: Model, folder: Path) -> None:
+    try:
+        saved = Checkpoint(folder, model.parameters)
+    except CheckpointError:
+        return
+    saved.load()  # what was checked can be loaded
+    model.use()
+
+
+def _load_alone(state: Piece) -> None:
+    table = SparseTable(
+        *("e", DIM, None, 0, 1, "float32", Uniform(), 3, Adagrad(0.1)),
+        admission=CountFilter(3),
+        accessor=CtrAccessor(),
+    )
+    table.push(IDS, ONES)
+    before = table.state()
+    try:
+        table.load(state)
+    except ConfigurationError:
+        after = table.state()
+        assert all(np.array_equal(before[name], after[name]) for name in before)
+        return
+    known = growing_ids(table.state())
+    for _ in range(3):
+        table.push(known, np.ones((known.size, DIM), np.float32))
+    table.shrink(1.0, 1, False)

@@ -1,0 +1,79 @@
+"""Servers, each a process of its own, outlive checkpoints that were made to harm them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import psnb
+from psnb.errors import CheckpointError, ConfigurationError
+from psnb.parameters import Request
+from tests.checkpoint.saved import forge
+
+pytestmark = pytest.mark.slow
+
+State = dict[str, np.ndarray]
+IDS = np.arange(8)
+FAR = 2**31 + 10**8
+"""As sightings of an id, it becomes a row far behind the last."""
+
+
+def repeat(state: State) -> None:
+    for name, array in state.items():
+        if name != "step" and not name.startswith("waiting."):
+            state[name] = np.repeat(array[:1], 200_000, axis=0)
+
+
+def point_far(state: State) -> None:
+    state["waiting.sightings"][:] = FAR
+
+
+def cast(state: State) -> None:
+    state["ids"] = state["ids"].astype(np.float32)
+
+
+@pytest.mark.parametrize("harm", [repeat, point_far, cast])
+def test_servers_and_parameters_outlive_a_hostile_checkpoint(
+    strategy: psnb.ParameterServerStrategy, tmp_path: Path, harm: Callable[[State], None]
+) -> None:
+    first = strategy.variable(1.0, name="first")
+    admission = psnb.CountFilter(3)
+    table = strategy.embedding("e", 2, optimizer=psnb.SGD(1.0), admission=admission)
+    for ids in (IDS, IDS[:4], IDS[:4]):
+        table.push(ids, np.ones((ids.size, 2), np.float32))
+    manager = psnb.CheckpointManager(psnb.ClusterCoordinator(strategy), tmp_path)
+    path = manager.save()
+    for file in path.glob("0001-*.safetensors"):
+        state = load_file(file)
+        harm(state)
+        save_file(state, file)
+    forge(path)
+    first.assign(9.0)
+    before = table.lookup(IDS, training=False)
+    with pytest.raises(CheckpointError, match=r"shard 0001-00000\.safetensors of 'e' is damaged"):
+        manager.restore()
+    assert first.read() == 9
+    np.testing.assert_array_equal(table.lookup(IDS), before)
+    assert not strategy.server_events()
+
+
+def test_a_server_refuses_by_itself_what_a_checkpoint_must_not_hold(
+    strategy: psnb.ParameterServerStrategy,
+) -> None:
+    table = strategy.embedding("e", 2, optimizer=psnb.SGD(1.0), admission=psnb.CountFilter(3))
+    shard = table._shards[0]
+    tail = {
+        "step": np.array([1]),
+        "waiting.ids": np.array([7], np.uint64),
+        "waiting.sightings": np.array([FAR], np.uint32),
+    }
+    with pytest.raises(ConfigurationError, match=r"waiting\.sightings of 'e'"):
+        strategy._transport.call([Request(shard, "e", "finish", {"tail": tail})])
+    look = Request(shard, "e", "lookup", {"ids": tail["waiting.ids"]})
+    (found,) = strategy._transport.call([look])
+    assert not found.any()
+    assert not strategy.server_events()
