@@ -46,6 +46,11 @@ def _parser() -> argparse.ArgumentParser:
         help="parameter servers (default: 1, or all that the running cluster has)",
     )
     demo.add_argument(
+        "--security",
+        action="store_true",
+        help="keep other users of this host out of the local cluster; needs psnb[security]",
+    )
+    demo.add_argument(
         "--epochs",
         type=_positive,
         default=1,
@@ -71,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.scheduler is not None and given.workers is not None:
         parser.error("--workers is for the local cluster: a running one has the workers it has")
+    if given.scheduler is not None and given.security:
+        parser.error("--security is for the local cluster: a running one is as it was started")
     try:
         from psnb.demo import flights
         from psnb.demo.run import Options, run
@@ -82,6 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 scheduler=given.scheduler,
                 workers=given.workers or 2,
                 servers=given.servers,
+                security=given.security,
                 epochs=given.epochs,
                 batch_size=given.batch_size,
                 checkpoint_dir=given.checkpoint_dir,

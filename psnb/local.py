@@ -1,4 +1,7 @@
-"""The Dask classes of the local cluster: no server is scaled away, and nannies are patient."""
+"""The Dask classes of the local cluster: no server is scaled away, and nannies are patient.
+
+Where only who has its certificates may come in, nothing is served over HTTP, which asks for none.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import dask
-from distributed import Nanny, SpecCluster
+from distributed import Nanny, Scheduler, SpecCluster, Worker
 from distributed.core import Status
 from distributed.deploy.cluster import Cluster
+from distributed.node import ServerNode
 
 from psnb.errors import ConfigurationError
 from psnb.guard import ROLE
@@ -30,6 +34,22 @@ _MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 28), "MALLOC_MMAP_THRESHOLD_": str
 # not, and measures the delays of event loops.
 QUIET = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "500ms"}
 """Settings for clusters whose Dask dashboard nobody looks at."""
+
+
+class _WithoutHTTP(ServerNode):
+    """Closes the port of the HTTP server that each of Dask's processes has."""
+
+    def start_http_server(self, *args: Any, **kwargs: Any) -> None:
+        super().start_http_server(*args, **kwargs)
+        self.http_server.stop()  # nobody can have asked it anything: this is the loop's thread
+
+
+class PrivateScheduler(_WithoutHTTP, Scheduler):
+    """A scheduler that is reached with certificates only."""
+
+
+class PrivateWorker(_WithoutHTTP, Worker):
+    """A worker that is reached with certificates only."""
 
 
 class PatientNanny(Nanny):

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 
 from distributed.comm import Comm, parse_host_port
 from distributed.core import ConnectionPool
 
 _SLOW = 0.1
 """Seconds after which connecting is slow enough to ask why."""
+
+_HANDSHAKE = 1.0
+"""Seconds that a process gets to agree on TLS with one who only looks whether it is there."""
 
 _REFUSALS = 3
 _PAUSE = 0.05
@@ -30,16 +34,17 @@ async def connect(pool: ConnectionPool, address: str, timeout: float) -> Comm:
     if any(not comm.closed() for comm in pool.available.get(address, ())):
         return await pool.connect(address, timeout=timeout)
     connecting = asyncio.ensure_future(pool.connect(address, timeout=timeout))
+    context = pool.connection_args.get("ssl_context")
     try:
         await asyncio.wait({connecting}, timeout=_SLOW)
-        if not connecting.done() and await _refused(address) and not connecting.done():
+        if not connecting.done() and await _refused(address, context) and not connecting.done():
             raise ConnectionRefusedError("its process is gone")
         return await connecting
     finally:
         connecting.cancel()  # of no effect when it is done
 
 
-async def _refused(address: str) -> bool:
+async def _refused(address: str, context: ssl.SSLContext | None) -> bool:
     """Return whether an address refuses connections, several times in a row."""
     if not address.startswith(("tcp://", "tls://")):
         return False
@@ -53,6 +58,10 @@ async def _refused(address: str) -> bool:
         except OSError:  # slow, or unreachable for now
             return False
         else:
+            with contextlib.suppress(OSError):
+                if context is not None:  # or the other side would log a handshake that failed
+                    async with asyncio.timeout(_HANDSHAKE):
+                        await writer.start_tls(context)
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()

@@ -246,3 +246,14 @@ def test_a_container_with_processes_of_its_own_does_not_see_us() -> None:
         [*unshare, sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout == "False\n"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+def test_another_user_cannot_open_what_is_shared() -> None:
+    block = put(Arena(), 7)
+    path = f"/proc/{os.getpid()}/fd/{block.fd}"
+    read = ["head", "-c", "1", path]
+    assert subprocess.run(read, capture_output=True, check=True).stdout == b"\7"
+    theirs = subprocess.run(read, capture_output=True, check=False, user=65534, extra_groups=[])
+    assert b"Permission denied" in theirs.stderr
+    assert not theirs.stdout

@@ -36,6 +36,7 @@ class Options:
     scheduler: str | None
     workers: int
     servers: int | None
+    security: bool
     epochs: int
     batch_size: int
     checkpoint_dir: Path
@@ -94,7 +95,9 @@ def _cluster(options: Options, console: Console) -> Iterator[Client]:
     if options.scheduler is None:
         servers = options.servers or 1
         console.print(f"starting a local cluster: {servers} server, {options.workers} workers ...")
-        client = psnb.local_cluster(workers=options.workers, servers=servers)
+        client = psnb.local_cluster(
+            workers=options.workers, servers=servers, security=options.security
+        )
     else:
         client = psnb.connect(options.scheduler)
     try:

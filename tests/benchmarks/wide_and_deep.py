@@ -28,24 +28,31 @@ STEPS_A_CLOSURE = 10
 REPETITIONS = 5
 
 
-def measure(size: int) -> dict[str, float]:
-    """Return what psnb and JAX alone do with batches of a size."""
-    with (
-        psnb.local_cluster(workers=2, servers=1) as client,
-        psnb.ParameterServerStrategy(client) as strategy,
-    ):
-        coordinator = psnb.ClusterCoordinator(strategy)
-        adagrad = psnb.Adagrad(clicks.RATE)
-        deep = strategy.embedding(
-            "deep", clicks.DIM, clicks.ROWS, psnb.Normal(0, 0.01), optimizer=adagrad
-        )
-        wide = strategy.embedding("wide", 1, clicks.ROWS, 0, optimizer=adagrad)
-        weights = [strategy.variable(each, optimizer=adagrad) for each in clicks.initial_weights()]
-        data = coordinator.create_per_worker_resource(
+class Job:
+    """Closures of three kinds on a cluster.
+
+    Parameters
+    ----------
+    coordinator : psnb.ClusterCoordinator
+        Of two workers and one server.
+    size : int
+        Examples a batch.
+    """
+
+    def __init__(self, coordinator: psnb.ClusterCoordinator, size: int) -> None:
+        self.losses: list[float] = []
+        self._coordinator, self._size = coordinator, size
+        self._gradients = coordinator.create_per_worker_resource(clicks.compiled)
+        self._data = coordinator.create_per_worker_resource(
             lambda: clicks.batches(size, psnb.worker_index())
         )
-        gradients = coordinator.create_per_worker_resource(clicks.compiled)
-        fixed = coordinator.create_per_worker_resource(clicks.batch_with_parameters, (size,))
+        self._fixed = coordinator.create_per_worker_resource(clicks.batch_with_parameters, (size,))
+        strategy, adagrad = coordinator.strategy, psnb.Adagrad(clicks.RATE)
+        deep = strategy.embedding(
+            f"deep-{size}", clicks.DIM, clicks.ROWS, psnb.Normal(0, 0.01), optimizer=adagrad
+        )
+        wide = strategy.embedding(f"wide-{size}", 1, clicks.ROWS, 0, optimizer=adagrad)
+        weights = [strategy.variable(each, optimizer=adagrad) for each in clicks.initial_weights()]
 
         def wanted(batch: clicks.Batch) -> dict[Any, Any]:
             return {deep: batch[0], wide: batch[0], **dict.fromkeys(weights)}
@@ -79,31 +86,53 @@ def measure(size: int) -> dict[str, float]:
                 np.asarray(each)
             return float(loss)
 
-        def rate(closure: Callable[..., float], given: Any, steps_a_closure: int = 1) -> float:
-            count = STEPS[size] // steps_a_closure
-            begin = time.perf_counter()
-            values = [coordinator.schedule(closure, (given, gradients)) for _ in range(count)]
-            coordinator.join()
-            elapsed = time.perf_counter() - begin
-            losses.append(statistics.mean(coordinator.fetch(values)))
-            return count * steps_a_closure * size / elapsed
+        self._step, self._many, self._compute = step, many, compute
 
-        losses: list[float] = []
+    def train(self) -> float:
+        """Return examples/s of one step a closure."""
+        return self._rate(self._step, self._data)
+
+    def train_ahead(self) -> float:
+        """Return examples/s of many steps a closure."""
+        return self._rate(self._many, self._data, STEPS_A_CLOSURE)
+
+    def compute(self) -> float:
+        """Return examples/s of gradients alone."""
+        return self._rate(self._compute, self._fixed)
+
+    def _rate(self, closure: Callable[..., float], given: Any, steps_a_closure: int = 1) -> float:
+        count = STEPS[self._size] // steps_a_closure
+        begin = time.perf_counter()
+        values = [
+            self._coordinator.schedule(closure, (given, self._gradients)) for _ in range(count)
+        ]
+        self._coordinator.join()
+        elapsed = time.perf_counter() - begin
+        self.losses.append(statistics.mean(self._coordinator.fetch(values)))
+        return count * steps_a_closure * self._size / elapsed
+
+
+def measure(size: int) -> dict[str, float]:
+    """Return what psnb and JAX alone do with batches of a size."""
+    with (
+        psnb.local_cluster(workers=2, servers=1) as client,
+        psnb.ParameterServerStrategy(client) as strategy,
+    ):
+        job = Job(psnb.ClusterCoordinator(strategy), size)
         # In turn, for the machine may be faster now than later; the first time is to warm up.
-        rates = [
-            (rate(step, data), rate(many, data, STEPS_A_CLOSURE), rate(compute, fixed))
-            for _ in range(1 + REPETITIONS)
-        ][1:]
-        ours, ahead, ceiling = zip(*rates, strict=True)
-        return {
-            "best": max(ours),
-            "median": statistics.median(ours),
-            "ahead": max(ahead),
-            "ceiling": max(ceiling),
-            "share": statistics.median(a / c for a, _, c in rates),
-            "first loss": losses[0],
-            "last loss": losses[-2],
-        }
+        rates = [(job.train(), job.train_ahead(), job.compute()) for _ in range(1 + REPETITIONS)][
+            1:
+        ]
+    ours, ahead, ceiling = zip(*rates, strict=True)
+    return {
+        "best": max(ours),
+        "median": statistics.median(ours),
+        "ahead": max(ahead),
+        "ceiling": max(ceiling),
+        "share": statistics.median(a / c for a, _, c in rates),
+        "first loss": job.losses[0],
+        "last loss": job.losses[-2],
+    }
 
 
 def main() -> None:

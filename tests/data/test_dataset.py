@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -211,6 +212,11 @@ def test_a_cache_in_files_serves_other_processes(tmp_path: Path) -> None:
     assert values(make()) == first
     assert calls == [0, 1, 2, 3, 4]
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_a_cache_in_files_is_for_its_user_alone(tmp_path: Path) -> None:
+    values(D.range(5).cache(str(tmp_path / "kept")))
+    assert stat.S_IMODE((tmp_path / "kept").stat().st_mode) == 0o700
 
 
 def test_a_cache_of_another_chain_is_refused(tmp_path: Path) -> None:

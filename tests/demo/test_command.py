@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from distributed import Client
@@ -64,6 +65,23 @@ def test_the_demo_says_that_a_checkpoint_is_of_another_batch_size(
     assert "--batch-size 65536" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("security", [False, True])
+def test_the_demo_keeps_other_users_out_if_asked(
+    security: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def local_cluster(**options: Any) -> Client:
+        asked.append(options["security"])
+        raise psnb.errors.ClusterError("enough was seen")
+
+    monkeypatch.setattr(psnb, "local_cluster", local_cluster)
+    options = ("demo", "--checkpoint-dir", str(tmp_path), *(["--security"] if security else []))
+    assert cli.main(options) == 1
+    assert asked == [security]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -73,6 +91,7 @@ def test_the_demo_says_that_a_checkpoint_is_of_another_batch_size(
         (["--workers", "-1"], "--workers: must be a whole number"),
         (["--servers", "0"], "--servers: must be a whole number"),
         (["--scheduler", "tcp://127.0.0.1:1", "--workers", "2"], "--workers is for the local"),
+        (["--scheduler", "tcp://127.0.0.1:1", "--security"], "--security is for the local"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(

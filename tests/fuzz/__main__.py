@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from psnb.neighbours import private_folder
+
 PARSERS = [
     *("tfrecords", "example", "multi_slot", "csv", "criteo", "text_lines"),
     *("fixed_length_records", "zlib", "checkpoint"),
@@ -25,23 +27,23 @@ LONGEST = 10
 
 MODES = {
     "interpreted": {"NUMBA_DISABLE_JIT": "1", "PYTHONWARNINGS": "ignore:overflow:RuntimeWarning"},
-    # What is compiled with checks must not be taken for what is without, nor the other way.
-    "compiled": {
-        "NUMBA_BOUNDSCHECK": "1",
-        "NUMBA_CACHE_DIR": str(Path(tempfile.gettempdir()) / "psnb-fuzz-numba"),
-    },
+    "compiled": {"NUMBA_BOUNDSCHECK": "1"},
 }
 
 
 def _main(parser: str = "all", limit: str = "60") -> int:
     FOUND.mkdir(exist_ok=True)
+    # What is compiled with checks must not be taken for what is without, nor the other way; and
+    # numba unpickles what lies there.
+    cache = Path(private_folder(tempfile.gettempdir()), "fuzz-numba")
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
     failed = 0
     for each in PARSERS if parser == "all" else [parser]:
         with tempfile.TemporaryDirectory() as corpus:
             for mode, settings in MODES.items():
                 print(f"{each}, {mode}", flush=True)
                 command = [sys.executable, "-m", "tests.fuzz", each, limit, mode, corpus]
-                failed |= subprocess.run(command, env={**os.environ, **settings}).returncode
+                failed |= subprocess.run(command, env={**environment, **settings}).returncode
     return failed
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import time
 from collections.abc import Iterator
+from logging.handlers import QueueHandler
 from typing import Any
 
 import pytest
+from distributed import Security
 from distributed.comm import Comm
 from distributed.core import ConnectionPool, Server, Status
 from distributed.utils import LoopRunner
@@ -19,6 +22,7 @@ from psnb.parameters import CommTransport, Request, transport
 from psnb.placement import Directory, ServerAddress
 from psnb.server import HANDLER
 from psnb.stream import message_stream
+from tests.conftest import DEADLINE
 
 
 class Flaky:
@@ -113,11 +117,42 @@ def test_a_connection_that_takes_its_time_is_waited_for(
         await asked.wait()  # it takes so long that somebody looks whether the process is there
         return await at_once(*args, **kwargs)
 
-    async def looked(address: str) -> bool:
-        found = await refused(address)
+    async def looked(address: str, context: Any) -> bool:
+        found = await refused(address, context)
         asked.set()
         return found
 
     monkeypatch.setattr(flaky._pool, "connect", slowly)
     monkeypatch.setattr(reach, "_refused", looked)
     assert flaky.call("push") == 1
+
+
+def test_looking_whether_a_process_is_there_fails_no_handshake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reach, "_SLOW", DEADLINE)  # it is not given up on a busy machine
+    monkeypatch.setattr(reach, "_HANDSHAKE", DEADLINE)
+    security, logger = Security.temporary(), logging.getLogger("distributed.comm.tcp")
+    said: asyncio.Queue[logging.LogRecord] = asyncio.Queue()
+    handler = QueueHandler(said)  # type: ignore[arg-type]
+
+    async def look() -> tuple[bool, str]:
+        server = Server({})
+        await server.listen("tls://127.0.0.1:0", **security.get_listen_args("worker"))
+        context = security.get_connection_args("client")["ssl_context"]
+        refused = await reach._refused(server.address, context)
+        async with asyncio.timeout(DEADLINE):
+            record = await said.get()
+        await server.close()
+        return refused, record.getMessage()
+
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        refused, message = asyncio.run(look())
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+    assert not refused
+    assert "closed before handshake completed" in message  # Dask's own, which follows that of TLS

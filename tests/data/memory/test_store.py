@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import stat
 import threading
 from pathlib import Path
 
@@ -131,6 +132,13 @@ def test_the_files_are_gone_with_the_pieces_and_the_folder_with_the_store(tmp_pa
     del store
     gc.collect()
     assert not folder.exists()
+
+
+def test_nobody_else_can_read_or_replace_the_files(tmp_path: Path) -> None:
+    store = MemoryStore(1, str(tmp_path))  # the files are pickles
+    store.put(1, 0, chunk(0))
+    (folder,) = tmp_path.iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_a_file_that_cannot_be_written_says_what_to_do_and_loses_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,172 @@
+"""Local clusters that other users of the host cannot enter."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import psutil
+import pytest
+from distributed import Client, Security
+from distributed.comm import connect as reach
+
+import psnb
+from psnb import cluster as clusters
+from psnb import errors
+from psnb.cluster import identity
+from tests.conftest import DEADLINE, wait_until
+from tests.integration.counting import Counter, kill
+from tests.integration.helpers import wait_until_whole
+
+
+@pytest.fixture(scope="module")
+def private() -> Iterator[Client]:
+    """A worker and two servers that talk to nobody without certificates."""
+    with psnb.local_cluster(workers=1, servers=2, security=True) as client:
+        yield client
+
+
+def listening(process: psutil.Process | None = None) -> set[int]:
+    """Return the ports on which a process listens; this one by default."""
+    connections = (process or psutil.Process()).net_connections()
+    return {each.laddr.port for each in connections if each.status == psutil.CONN_LISTEN}
+
+
+def addresses(client: Client) -> set[str]:
+    """Return where scheduler, nannies, workers and servers listen."""
+    workers = identity(client)["workers"]
+    nannies = {worker["nanny"] for worker in workers.values()}
+    return {client.scheduler.address, *nannies, *workers}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("security", [Security(), Security.temporary()], ids=["none", "others"])
+@pytest.mark.parametrize("protocol", ["tls", "tcp"])
+def test_nobody_gets_in_without_the_certificates(
+    private: Client, protocol: str, security: Security
+) -> None:
+    places = [address.replace("tls", protocol, 1) for address in addresses(private)]
+    arguments = security.get_connection_args("client") | {"require_encryption": False}
+
+    async def refused(place: str) -> Exception | None:
+        try:
+            comm = await reach(place, timeout=5, **arguments)
+        except (OSError, TypeError) as error:
+            return error
+        comm.abort()
+        return None
+
+    found = [private.sync(refused, place) for place in places]
+    assert len(found) == 1 + 3 + 3
+    assert all(found)
+
+
+@pytest.mark.slow
+def test_nothing_listens_but_what_asks_for_certificates() -> None:
+    before = listening()
+    with psnb.local_cluster(workers=1, servers=1, security=True) as client:
+        inside = client.run(lambda: listening())
+        ports = {urlsplit(address).port for address in addresses(client)}
+        assert len(ports) == 1 + 2 + 2
+        assert (listening() - before).union(*inside.values()) == ports
+        assert all(address.startswith("tls://127.0.0.1:") for address in addresses(client))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["tls", "tcp"])
+def test_who_connects_without_certificates_is_told(private: Client, protocol: str) -> None:
+    address = private.scheduler.address.replace("tls", protocol, 1)
+    begin = time.monotonic()
+    with pytest.raises(errors.ClusterError, match=rf"{address}.*(certificates|tls://)"):
+        psnb.connect(address)
+    assert time.monotonic() - begin < 10
+
+
+@pytest.mark.slow
+def test_the_key_is_nowhere_that_others_can_read(private: Client) -> None:
+    pids = [os.getpid(), *private.run(os.getpid).values()]
+    assert len(pids) == 4
+    for process in map(psutil.Process, pids):
+        assert "PRIVATE KEY" not in " ".join(process.cmdline())
+
+
+@pytest.mark.slow
+def test_closures_train_and_workers_join_behind_certificates(private: Client) -> None:
+    with psnb.ParameterServerStrategy(private) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        v = strategy.variable(np.zeros(100_000, np.float32), optimizer=psnb.SGD(1.0))
+        table = strategy.embedding("rows", 2, initializer=0.0, optimizer=psnb.SGD(1.0))
+
+        def push() -> None:
+            v.push(-np.ones(100_000, np.float32))
+            table.push([3], -np.ones((1, 2), np.float32))
+
+        coordinator.add_worker()
+        wait_until(lambda: strategy.num_workers == 2, "it has joined", 2 * DEADLINE)
+        for _ in range(100):
+            coordinator.schedule(push)
+        coordinator.join(DEADLINE)
+        np.testing.assert_array_equal(v.read(), np.full(100_000, 100))
+        np.testing.assert_array_equal(table.lookup([3]), [[100, 100]])
+
+
+@pytest.mark.slow
+def test_copies_take_over_behind_certificates(private: Client) -> None:
+    with psnb.ParameterServerStrategy(private, replicas=1) as strategy:
+        counter = Counter(strategy)
+        places = strategy._servers.layout.places
+        wait_until(lambda: all(place.copies for place in strategy._servers.layout.places), "copies")
+        counter.schedule(500)
+        counter.wait_for(50)
+        kill(private, next(place.primary.address for place in places if place.primary))
+        counter.require_all()
+    wait_until_whole(private, len(private.cluster.worker_spec))
+
+
+def test_other_users_of_the_host_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(clusters, "neighbours", lambda: ["eve", "mallory"])
+    clusters._link(security=True)
+    assert not caplog.messages
+    clusters._link(security=False)
+    (message,) = caplog.messages
+    assert "(eve, mallory)" in message
+    assert "local_cluster(security=True)" in message
+
+
+def test_nobody_is_warned_where_nobody_else_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(clusters, "neighbours", list)
+    clusters._link(security=False)
+    assert not caplog.messages
+
+
+def test_certificates_without_cryptography_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(errors.ClusterError, match=r"pip install 'psnb\[security\]'"):
+        psnb.local_cluster(security=True)
+
+
+def test_processes_of_a_local_cluster_import_from_no_folder_of_others(cluster: Client) -> None:
+    def scratch() -> list[str]:
+        return [folder for folder in sys.path if "dask-scratch-space" in folder]
+
+    def open_to_others(folder: str) -> bool:
+        """Return whether no folder on the way there keeps others out."""
+        path = Path(folder)
+        return not any(stat.S_IMODE(each.stat().st_mode) == 0o700 for each in path.parents)
+
+    found: dict[Any, list[str]] = cluster.run(scratch)
+    assert len(found) == 4
+    assert all(found.values())
+    assert not [each for folders in found.values() for each in folders if open_to_others(each)]
+    assert not [each for each in scratch() if open_to_others(each)]
