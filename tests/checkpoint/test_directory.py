@@ -208,8 +208,10 @@ def test_no_file_is_open_in_a_folder_that_is_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rename = Path.rename  # Windows' shares and their like refuse it
+    renamed = []
 
     def renaming(path: Path, new: Path) -> Path:
+        renamed.append(path)
         assert not [file for file in psutil.Process().open_files() if str(path) in file.path]
         return rename(path, new)
 
@@ -218,6 +220,7 @@ def test_no_file_is_open_in_a_folder_that_is_renamed(
     write(tmp_path)
     directory.prune(tmp_path, 1)
     assert names(tmp_path) == ["ckpt-000002"]
+    assert len(renamed) == 3
 
 
 def test_partial_folder_cannot_be_read(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from psnb.coordinator.closure import Closure
 from psnb.coordinator.queue import ClosureQueue
 from psnb.coordinator.staleness_gate import StalenessGate
+from psnb.errors import WorkerLostError
 from tests.coordinator.queues import numbers, put, put_one, succeed, up_to
 
 
@@ -72,7 +73,7 @@ def test_a_lost_closure_that_fails_holds_nobody_up() -> None:
     put(queue, 1)
     (lost,) = take(queue)
     queue.put_back([lost], 1, "killed")
-    with pytest.raises(Exception, match="retries"):
+    with pytest.raises(WorkerLostError, match="retries"):
         queue.join()
     put(queue, 1)
     assert len(take(queue)) == 1

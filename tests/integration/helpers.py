@@ -93,6 +93,16 @@ def wait_for_file(path: Path) -> None:
         pause.wait(0.01)
 
 
+def this_thread() -> str:
+    """Return what `wait_until_thread_ended` wants to know of the thread that calls."""
+    return f"/proc/{os.getpid()}/task/{threading.get_native_id()}"
+
+
+def wait_until_thread_ended(thread: str) -> None:
+    """Wait until a thread of a process of this host has ended, and not only what it was told."""
+    wait_until(lambda: not Path(thread).exists(), "the thread has ended")
+
+
 class Steps:
     """A closure that runs until it is told to end, and leaves a trace of each run."""
 

@@ -18,7 +18,7 @@ from distributed import Client
 import psnb
 from psnb import errors
 from tests.conftest import DEADLINE, wait_until
-from tests.integration.helpers import wait_for_file
+from tests.integration.helpers import this_thread, wait_for_file, wait_until_thread_ended
 
 
 def test_a_closure_that_fails_writes_nothing(
@@ -100,23 +100,21 @@ def test_a_worker_given_up_for_dead_that_wakes_up_does_not_count_twice(tmp_path:
         def slow() -> None:
             v.assign_add(np.int64(1))
             if not begun.exists():
-                begun.write_text(str(os.getpid()))
+                begun.write_text(this_thread())
                 wait_for_file(go_on)
 
         remote = coordinator.schedule(slow)
-        wait_until(begun.exists, "the closure runs")
+        wait_until(lambda: begun.exists() and bool(begun.read_text()), "the closure runs")
+        late = begun.read_text()
         # The worker is alive and its closure goes on, but the coordinator has lost its session.
         lane = next(lane for lane in coordinator._membership._lanes if len(lane._load))
         task = coordinator._membership._tasks[lane]
         coordinator._membership._loop.call_soon_threadsafe(task.cancel)
         remote.fetch(DEADLINE)
         assert int(v.read()) == 1
+        assert Path(late).exists()
         go_on.touch()
-
-        def threads(dask_worker: Any) -> int:
-            return sum(t.name == "psnb-closure-0" for t in threading.enumerate())
-
-        wait_until(lambda: max(client.run(threads).values()) == 1, "the late closure has ended")
+        wait_until_thread_ended(late)
         assert int(v.read()) == 1
 
 

@@ -169,7 +169,7 @@ def test_join_ends_when_the_client_is_closed_under_it() -> None:
         client.close()
         joining.join(DEADLINE)
         assert [type(error) for error in ended] == [errors.CoordinatorClosedError]
-        with pytest.raises(errors.PsnbError):
+        with pytest.raises(errors.CoordinatorClosedError):
             coordinator.schedule(print)
         strategy.close()
 

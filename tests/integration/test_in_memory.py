@@ -274,14 +274,14 @@ def test_what_is_dropped_while_it_is_read_is_not_read_to_the_end() -> None:
         return n
 
     made = InMemoryDataset.of(Dataset.range(COUNT).map(slowly), 10)
+    before = set(threading.enumerate())
     made.preload_into_memory()
+    loading = set(threading.enumerate()) - before
+    assert loading
     del made
     gc.collect()
     go_on.set()
-    wait_until(
-        lambda: not [t for t in threading.enumerate() if t.name.startswith("psnb-load")],
-        "the threads have ended",
-    )
+    wait_until(lambda: not any(each.is_alive() for each in loading), "the threads have ended")
     assert len(read) < COUNT
 
 

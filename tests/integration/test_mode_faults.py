@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,10 @@ from tests.integration.helpers import (
     kill_myself,
     pid_of,
     state_of,
+    this_thread,
     wait_for_file,
     wait_until_ended,
+    wait_until_thread_ended,
     worker_name,
 )
 from tests.integration.test_sync import (
@@ -192,11 +193,12 @@ def test_a_frozen_closure_of_a_round_that_is_over_comes_too_late(
         def slow() -> None:
             v.push([-1.0])
             if not begun.exists():
-                begun.touch()
+                begun.write_text(this_thread())
                 wait_for_file(go_on)
 
         remote = coordinator.schedule(slow)
-        wait_until(begun.exists, "the closure runs")
+        wait_until(lambda: begun.exists() and bool(begun.read_text()), "the closure runs")
+        late = begun.read_text()
         # The worker is alive and its closure goes on, but the coordinator has lost its session.
         lane = next(lane for lane in coordinator._membership._lanes if len(lane._load))
         task = coordinator._membership._tasks[lane]
@@ -204,17 +206,12 @@ def test_a_frozen_closure_of_a_round_that_is_over_comes_too_late(
         remote.fetch(DEADLINE)
         coordinator.join(DEADLINE)
         assert v.read().tolist() == [1]
+        assert Path(late).exists()
         go_on.touch()
-        wait_until(
-            lambda: max(whole.run(_closure_threads).values()) == 1, "the late closure has ended"
-        )
+        wait_until_thread_ended(late)
         coordinator.schedule(v.push, ([-1.0],))
         coordinator.join(DEADLINE)
         assert v.read().tolist() == [2]
-
-
-def _closure_threads() -> int:
-    return sum(thread.name == "psnb-closure-0" for thread in threading.enumerate())
 
 
 # The last one: nobody starts the worker again.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 
 import pytest
 
 from psnb.monitor import EventKind, EventLog
+from tests.conftest import wait_until
 
 
 def test_events_are_kept_in_their_order() -> None:
@@ -45,7 +47,7 @@ def test_losses_are_logged_as_warnings(kind: EventKind, caplog: pytest.LogCaptur
 
 
 def test_events_may_be_read_while_others_are_added() -> None:
-    log, end = EventLog(limit=50), threading.Event()
+    log, end, interval = EventLog(limit=1000), threading.Event(), sys.getswitchinterval()
 
     def add() -> None:
         while not end.is_set():
@@ -54,7 +56,11 @@ def test_events_may_be_read_while_others_are_added() -> None:
     adding = threading.Thread(target=add)
     adding.start()
     try:
-        assert all(len(log.all()) <= 50 for _ in range(500))
+        sys.setswitchinterval(1e-6)  # or they would hardly ever take turns
+        wait_until(lambda: len(log.all()) == 1000, "it is full, and goes on")
+        for _ in range(200):
+            assert len(log.all()) == 1000
     finally:
+        sys.setswitchinterval(interval)
         end.set()
         adding.join()

@@ -124,6 +124,7 @@ def test_a_reader_that_is_closed_early_closes_its_file(sample: Sample, tmp_path:
     path = write(tmp_path, sample.content)
     reader = sample.format.read(path)
     next(reader)
+    assert path in open_files()
     reader.close()
     assert path not in open_files()
 

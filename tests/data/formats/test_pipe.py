@@ -158,6 +158,7 @@ def test_threads_of_a_command_end_with_the_reading(tmp_path: Path) -> None:
     path = write(tmp_path, gzip.compress(b"1 7\n"), "part.gz")
     reader = piped("cat").read(path)
     next(reader)
+    assert [each for each in open_files() - opened if each.startswith("pipe:")]
     reader.close()
     assert set(threading.enumerate()) <= before
     # Not all that is open: other threads of the process open and close sockets meanwhile.
