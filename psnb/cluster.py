@@ -122,8 +122,8 @@ def local_cluster(
         loopback, and run code as you; a warning is logged if there are any. With True everything
         goes over TLS, only processes of this cluster and this client have its certificates, and
         without a ``dashboard_address`` nothing is served over HTTP. It needs ``psnb[security]``,
-        and costs: wide & deep made 18 % fewer examples/s at batch 512 and 8 % fewer at 4,096, small
-        reads take twice as long and more (`tests/benchmarks/security.py`, on two busy cores).
+        and costs: in three runs on two busy cores wide & deep made 10 to 18 % fewer examples/s at
+        batch 512, and up to 8 % fewer at 4,096 (`tests/benchmarks/security.py`).
 
     Returns
     -------

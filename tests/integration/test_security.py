@@ -90,7 +90,7 @@ def test_who_connects_without_certificates_is_told(private: Client, protocol: st
 
 
 @pytest.mark.slow
-def test_the_key_is_nowhere_that_others_can_read(private: Client) -> None:
+def test_the_key_is_on_no_command_line(private: Client) -> None:
     pids = [os.getpid(), *private.run(os.getpid).values()]
     assert len(pids) == 4
     for process in map(psutil.Process, pids):
