@@ -22,7 +22,8 @@ ID, POSITION = np.dtype(np.uint64), np.dtype(np.int64)
 
 def form(what: str, array: Any) -> Form:
     """Return the form of an array, or raise GradientError if it is none."""
-    if not isinstance(array, np.ndarray):
+    # Numpy makes a scalar of whatever it computes without axes.
+    if not isinstance(array, np.ndarray | np.generic):
         raise GradientError(f"{what}: expected an array, found {type(array).__name__}")
     return array.dtype, array.shape
 

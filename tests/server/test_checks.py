@@ -272,3 +272,13 @@ def test_a_copy_that_is_sent_a_bad_tail_keeps_what_it_had() -> None:
     with pytest.raises(ConfigurationError):
         shard.install([("finish", "", ({"v": good, "w": bad}, shard.log()))])
     assert shard.table("v").state()["step"] == 0
+
+
+def test_a_scalar_of_numpys_is_an_array_without_axes() -> None:
+    table = DenseTable("v", np.zeros(()), Adagrad(0.1))
+    table.add(np.float64(2))
+    table.assign(table.read() * 3)  # numpy makes a scalar of it
+    table.push(np.float64(1))
+    with pytest.raises(ConfigurationError, match="expected an array, found float"):
+        table.add(2.0)  # type: ignore[arg-type]
+    assert table.read() < 6
