@@ -12,6 +12,7 @@ import pytest
 
 from psnb.checkpoint import directory, store
 from psnb.checkpoint.lock import Lock
+from psnb.checkpoint.manifest import read_manifest
 from psnb.errors import CheckpointError
 from tests.checkpoint.saved import Parameter, names, parameter, read
 from tests.checkpoint.waiting import would_wait
@@ -80,9 +81,7 @@ def test_missing_folder_has_no_checkpoints(tmp_path: Path) -> None:
 def test_number_is_that_of_the_end_of_a_save(tmp_path: Path) -> None:
     first = write(tmp_path, lambda: write(tmp_path, writer=2), writer=1)
     assert first.name == "ckpt-000002"
-    written = [
-        store.read_manifest(path).metadata["writer"] for path in directory.checkpoints(tmp_path)
-    ]
+    written = [read_manifest(path).metadata["writer"] for path in directory.checkpoints(tmp_path)]
     assert written == [2, 1]
 
 
@@ -135,7 +134,7 @@ def test_number_that_was_taken_nonetheless_stays_its_owners(
     monkeypatch.setattr(directory, "_numbered", lambda folder: [])  # as if both had looked before
     path = store.write(tmp_path, [parameter("other")], {})
     assert path.name == "ckpt-000003"
-    assert list(store.read_manifest(path).entries) == ["other"]
+    assert list(read_manifest(path).entries) == ["other"]
     assert is_whole(checkpoint)
     assert (tmp_path / "ckpt-000002").read_text() == "a file"
 
