@@ -62,7 +62,7 @@ bench: $(VENV)/test.stamp
 	$(BIN)/python -m tests.benchmarks.formats
 	$(BIN)/python -m tests.benchmarks.in_memory
 
-# A minute for each parser of files; longer with SECONDS=3600.
+# A minute for each parser of files, and for checkpoints; longer with SECONDS=3600.
 fuzz: $(VENV)/test.stamp
 	$(BIN)/python -m pip install --quiet --editable ".[fuzz]"
 	nice $(BIN)/python -m tests.fuzz all $(or $(SECONDS),60)

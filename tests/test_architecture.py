@@ -87,6 +87,7 @@ PURE = [
     *("placement/balance.py", "strategy/tables.py", "server/shard.py", "server/reply.py"),
     *("parameters/partition.py", "parameters/arguments.py", "errors.py"),
     *("checkpoint/store.py", "checkpoint/directory.py", "checkpoint/lock.py"),
+    *("checkpoint/manifest.py", "checkpoint/stored.py", "server/checks.py", "server/expecting.py"),
     *("interrupts.py", "locks.py", "answer.py", "neighbours.py"),
 ]
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import threading
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial as bound
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
+from xxhash import xxh3_64
 
 from psnb.answer import Answer
 from psnb.checkpoint.directory import MANIFEST, partial, place
@@ -35,7 +35,7 @@ from psnb.interrupts import uninterrupted
 
 State = dict[str, np.ndarray]
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
 
 
 def write(
@@ -113,17 +113,17 @@ def damaged(path: Path, file: str, name: str, reason: object) -> CheckpointError
     )
 
 
-def checksum(file: Path) -> int:
-    """Return the CRC-32 of a file, which is read piece by piece."""
-    found, chunk = 0, bytearray(_CHUNK)
+def checksum(file: Path) -> str:
+    """Return the checksum of a file, which is read piece by piece."""
+    found, chunk = xxh3_64(), bytearray(_CHUNK)
     view = memoryview(chunk)
     with open(file, "rb", buffering=0) as opened:
         while size := opened.readinto(chunk):
-            found = zlib.crc32(view[:size], found)
-    return found
+            found.update(view[:size])
+    return found.hexdigest()
 
 
-def _synced(file: Path) -> int:
+def _synced(file: Path) -> str:
     """Bring a file to the disk, and return its checksum, taken while that is waited for."""
     synced: Answer[None] = Answer()
     sync = bound(synced.give, _sync, file)

@@ -63,7 +63,7 @@ def check_files(path: Path, entry: Entry, parameter: Loads) -> None:
                 raise OSError("it is no plain file, but a link or a device")
             found = checksum(path / file)
             if found != expected:
-                raise OSError(f"its checksum is {found:08x}, expected {expected:08x}")
+                raise OSError(f"its checksum is {found}, expected {expected:.16}")
             with safe_open(path / file, framework="numpy") as opened:
                 forms = {name: _form(opened, name) for name in opened.keys()}  # noqa: SIM118
                 parameter.check_state(shard, len(entry.files), forms, opened.get_tensor)

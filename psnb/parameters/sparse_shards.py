@@ -131,12 +131,14 @@ class SparseShards(Handle):
         """
         step = max(state["step"] for state in states)
         keys = states[0].keys() - {"step"}
-        whole = {key: np.concatenate([state[key] for state in states]) for key in keys}
+        whole = {key: _joined([state[key] for state in states]) for key in keys}
         waiting = {key: whole.pop(key) for key in keys if key.startswith("waiting.")}
         rows: list[dict[str, Any]] = [{} for _ in self._shards]
         tails: list[dict[str, Any]] = [{"step": step} for _ in self._shards]
         for ids, arrays, parts in (("ids", whole, rows), ("waiting.ids", waiting, tails)):
-            if arrays:
+            if len(parts) == 1:
+                parts[0] |= arrays
+            elif arrays:
                 owners = self._owners(arrays[ids])
                 for owner, part in enumerate(parts):
                     part |= {key: array[owners == owner] for key, array in arrays.items()}
@@ -185,6 +187,10 @@ class SparseShards(Handle):
                 part = gradients.take(at, axis=0, out=own, mode="clip")
             part.flags.writeable = False
             yield shard, share(ids, at), part
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def share(ids: np.ndarray, at: Any) -> np.ndarray:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from xxhash import xxh3_64_hexdigest
 
 from psnb.checkpoint import store
 from psnb.checkpoint.manifest import read_manifest
@@ -38,10 +38,10 @@ def read(path: Path, name: str = "v") -> list[store.State]:
 def forge(path: Path, change: Callable[[dict[str, Any]], object] = lambda content: None) -> None:
     """Change what a manifest says, and make all checksums fit: a sum stops nobody."""
     content = json.loads((path / MANIFEST).read_text())
-    del content["crc32"]
+    del content["xxh3"]
     for entry in content["parameters"]:
         for file in entry["files"]:
             entry["files"][file] = checksum(path / file)
     change(content)
-    sealed = {**content, "crc32": zlib.crc32(json.dumps(content).encode())}
+    sealed = {**content, "xxh3": xxh3_64_hexdigest(json.dumps(content).encode())}
     (path / MANIFEST).write_text(json.dumps(sealed))

@@ -81,9 +81,7 @@ def test_missing_folder_has_no_checkpoints(tmp_path: Path) -> None:
 def test_number_is_that_of_the_end_of_a_save(tmp_path: Path) -> None:
     first = write(tmp_path, lambda: write(tmp_path, writer=2), writer=1)
     assert first.name == "ckpt-000002"
-    written = [
-        read_manifest(path).metadata["writer"] for path in directory.checkpoints(tmp_path)
-    ]
+    written = [read_manifest(path).metadata["writer"] for path in directory.checkpoints(tmp_path)]
     assert written == [2, 1]
 
 
