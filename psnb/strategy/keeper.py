@@ -139,6 +139,8 @@ class Keeper:
         ServerLostError
             If a server that shards were to move to does not answer any more.
         """
+        # Not what is left in the end: one that dies meanwhile is to be replaced.
+        wanted = max(self._wanted, len(self._servers.running)) - len(drained)
         self._homes, self._drained = homes, frozenset(drained)
         self._news.set()
         try:
@@ -148,7 +150,7 @@ class Keeper:
             self._homes, self._drained = {}, frozenset()
         for server in drained:
             self._servers.give_up(server)
-        self._wanted = len(self._servers.running)
+        self._wanted = wanted
 
     def _arranged(self) -> bool:
         places = self._servers.layout.places
@@ -264,10 +266,7 @@ class Keeper:
             identity = await self._client.scheduler.identity(n_workers=-1)
             used = {server.address for server in self._servers.running}
             fresh = [each for each in roles(identity).servers if each not in used][:missing]
-            if fresh:
-                await self._servers.start(fresh)
-                for address in fresh:
-                    self._servers.events.add(EventKind.SERVER_JOINED, f"{address} joins as server")
+            await self._servers.start(fresh)
         except (ClusterError, OSError) as error:
             logger.warning("a parameter server cannot be used: %s", error)
 

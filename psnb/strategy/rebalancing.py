@@ -49,10 +49,7 @@ async def rebalance(
             "rebalance(drain=...) would leave too few servers: start others first, with "
             'dask worker ADDRESS --resources "ps=1"'
         )
-    if fresh:
-        await servers.start(fresh)
-        for address in fresh:
-            servers.events.add(EventKind.SERVER_JOINED, f"{address} joins as server")
+    await servers.start(fresh)
     layout = servers.layout
     usable = [server for server in servers.running if server.address not in drained]
     weights = [0.0] * len(layout.places)

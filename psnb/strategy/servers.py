@@ -18,7 +18,7 @@ from distributed import Client
 from psnb.aside import aside
 from psnb.errors import ClusterError, PsnbError, ServerLostError
 from psnb.guard import ServerGuard
-from psnb.monitor import EventLog
+from psnb.monitor import EventKind, EventLog
 from psnb.placement import Directory, Layout, LayoutBook, Place, ServerAddress, ShardId
 from psnb.runtime import Runtime
 from psnb.scaling import ClosureScaling
@@ -114,6 +114,9 @@ class Servers:
                 raise
             # Only now: whoever asked one that has not begun would hear that it is gone.
             self._running |= dict.fromkeys(started)
+            for server in started if there else ():  # a strategy begins with some
+                text = f"{server.address} joins as server"
+                self.events.add(EventKind.SERVER_JOINED, text)
             there |= {server.address: server for server in started}
             return [there[address] for address in addresses]
 

@@ -18,8 +18,10 @@ from distributed import Client
 import psnb
 from psnb import EventKind, errors
 from psnb.aside import on_loop
+from psnb.cluster import Roles, roles
 from psnb.placement import CopyState, Layout, Place, ServerAddress, mended
 from psnb.strategy import keeper as keeper_module
+from psnb.strategy import rebalancing as rebalancing_module
 from psnb.strategy import servers as servers_module
 from psnb.strategy.orders import Orders
 from tests.conftest import DEADLINE, wait_until
@@ -244,6 +246,25 @@ def test_there_is_always_a_copy_while_servers_are_drained_and_added(
         assert len(published) > 20
         assert all(place.copies for layout in published for place in layout.places)
         assert EventKind.SERVER_LOST not in kinds(strategy)
+
+
+def test_a_server_that_was_missing_in_a_rebalance_is_replaced_all_the_same(
+    whole: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_but_workers(cluster: dict[str, Any]) -> Roles:
+        return Roles({}, roles(cluster).workers)
+
+    with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
+        wait_until_copied(strategy)
+        with monkeypatch.context() as patch:
+            # The process that nannies start again comes too late for it.
+            for module in (keeper_module, rebalancing_module):
+                patch.setattr(module, "roles", none_but_workers)
+            os.kill(pid_of(whole, "server-0"), signal.SIGKILL)
+            wait_until(lambda: strategy.num_servers == SERVERS - 1, "it is given up")
+            strategy.rebalance()
+        wait_until(lambda: strategy.num_servers == SERVERS, "another one takes its place")
+        wait_until_copied(strategy)
 
 
 def test_after_any_number_of_drains_a_server_may_die(whole: Client) -> None:
