@@ -22,7 +22,7 @@ ID, POSITION = np.dtype(np.uint64), np.dtype(np.int64)
 
 def form(what: str, array: Any) -> Form:
     """Return the form of an array, or raise GradientError if it is none."""
-    if not isinstance(array, np.ndarray):
+    if not isinstance(array, np.ndarray | np.generic):  # numpy makes the latter of 0-d arrays
         raise GradientError(f"{what}: expected an array, found {type(array).__name__}")
     return array.dtype, array.shape
 
