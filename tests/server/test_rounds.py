@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from psnb.server.rounds import Rounds, Write, square_norm
@@ -48,6 +50,15 @@ def test_only_closures_that_have_completed_count() -> None:
     rounds.hold("a", 1, [dense(100.0)])
     ((_, _, arguments),) = rounds.averages("a", [0])
     assert arguments["gradient"].tolist() == [4.0]
+
+
+def test_the_sum_is_the_same_to_the_last_bit_in_whatever_order_closures_are_named() -> None:
+    rounds, gradients = Rounds(), (1e16, 1.0, -1e16)
+    for number, gradient in enumerate(gradients):
+        rounds.hold("w", number, [dense(gradient)])
+    for closures in itertools.permutations(range(3)):
+        ((_, _, push),) = rounds.averages("w", closures)
+        assert push["gradient"] == sum(gradients) / 3
 
 
 def test_what_a_closure_commits_first_counts() -> None:
