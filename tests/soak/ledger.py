@@ -97,7 +97,10 @@ class Ledger:
         if found.poison:
             wrong.append(f"{found.poison} closures that raised have written")
         pairs = found.rows.reshape(-1, 2)
-        if unequal := np.flatnonzero(pairs[:, 0] != -pairs[:, 1]).tolist():
+        # Geo adds thirds, in another order on each server: they differ in the last bit of float32.
+        # What is lost of a closure is a third at least.
+        rounding = 0.01 if self.pushes is Pushes.MAY_BE_LOST else 0.0
+        if unequal := np.flatnonzero(np.abs(pairs.sum(axis=1)) > rounding).tolist():
             wrong.append(f"pairs of rows {unequal} do not cancel out: {pairs[unequal].tolist()}")
         if self.pushes is Pushes.EXACT and (found.rows != self.rows).any():
             which = np.flatnonzero(found.rows != self.rows)

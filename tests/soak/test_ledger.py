@@ -72,3 +72,12 @@ def test_a_checkpoint_has_the_ledger_of_its_moment(ledger: Ledger) -> None:
     restored = ledger.restored(saved)
     assert restored.differences(found(restored)) == []
     assert restored.numbers == [77]
+
+
+def test_thirds_may_differ_in_their_last_bit_and_no_more() -> None:
+    ledger = Ledger(Pushes.MAY_BE_LOST)
+    rows = np.zeros(2 * PAIRS, np.float32)
+    rows[:2] = 280, np.nextafter(np.float32(-280), np.float32(-281))
+    assert ledger.differences(found(ledger)._replace(rows=rows)) == []
+    rows[1] = -280 - 1 / 3
+    assert "do not cancel out" in ledger.differences(found(ledger)._replace(rows=rows))[0]
