@@ -20,6 +20,7 @@ import errno
 import logging
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -143,6 +144,8 @@ def hold(path: Path) -> Lock:
     """
     try:
         with _steady(path.parent):
+            if not stat.S_ISREG((path / MANIFEST).lstat().st_mode):
+                raise OSError("its manifest is no plain file")  # a pipe would be waited for
             # At once: the writer of a partial folder may be waiting for the end of this moment.
             return Lock(path / MANIFEST, "rb", SHARED | AT_ONCE)
     except OSError as error:

@@ -7,7 +7,6 @@ must be known, ids for one. So a check holds no more than the ids of one shard.
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from psnb.checkpoint.manifest import Entry
 from psnb.checkpoint.store import checksum, damaged
 from psnb.errors import ConfigurationError
-from psnb.server import Form
+from psnb.server import Form, SavedShard
 
 _DTYPES = {
     f"{kind.upper()}{8 * size}": np.dtype(f"{kind}{size}")
@@ -30,14 +29,8 @@ _DTYPES = {
 class Loads(Protocol):
     """What a shard's state must fit."""
 
-    def check_state(
-        self,
-        shard: int,
-        shards: int,
-        found: Mapping[str, Form],
-        read: Callable[[str], np.ndarray],
-    ) -> None:
-        """Raise ConfigurationError unless what was saved of a shard, of so many, can be loaded."""
+    def check_state(self, saved: SavedShard) -> None:
+        """Raise ConfigurationError unless what was saved of a shard can be loaded."""
 
 
 def check_files(path: Path, entry: Entry, parameter: Loads) -> None:
@@ -66,7 +59,8 @@ def check_files(path: Path, entry: Entry, parameter: Loads) -> None:
                 raise OSError(f"its checksum is {found}, expected {expected:.16}")
             with safe_open(path / file, framework="numpy") as opened:
                 forms = {name: _form(opened, name) for name in opened.keys()}  # noqa: SIM118
-                parameter.check_state(shard, len(entry.files), forms, opened.get_tensor)
+                saved = SavedShard(shard, len(entry.files), forms, opened.get_tensor)
+                parameter.check_state(saved)
         except (OSError, SafetensorError, ConfigurationError) as error:
             raise damaged(path, file, entry.name, error) from error
 

@@ -5,7 +5,7 @@ What `Variable` is made of; it keeps no state, so any number of threads may use 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from psnb.parameters.partition import row_ranges
 from psnb.parameters.states import read_states, write_states
 from psnb.parameters.transport import Transport
 from psnb.placement import ShardId
-from psnb.server import Expected, Form, Optimizer
+from psnb.server import Expected, Optimizer, SavedShard
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,34 +64,18 @@ class DenseShards(Handle):
             "slots": list(self._made.slots if self._made else ()),
         }
 
-    def check_state(
-        self,
-        shard: int,
-        shards: int,
-        found: Mapping[str, Form],
-        read: Callable[[str], np.ndarray],
-    ) -> None:
-        """Raise ConfigurationError unless what was saved of a shard can be loaded.
-
-        Parameters
-        ----------
-        shard, shards : int
-            Which of the saved shards it is, and of how many.
-        found : mapping of str to Form
-            The arrays that it has.
-        read : callable
-            Returns one of them, by its name.
-        """
+    def check_state(self, saved: SavedShard) -> None:
+        """Raise ConfigurationError unless what was saved of a shard can be loaded."""
         expected = Expected(self.name, self.dtype, self._made.slots if self._made else ())
-        expected.check_names(found)
-        if shards > max((1, *self.shape[:1])):
-            raise GradientError(f"{self.name!r} cannot be in {shards} shards")
+        expected.check_names(saved.forms)
+        if saved.shards > max((1, *self.shape[:1])):
+            raise GradientError(f"{self.name!r} cannot be in {saved.shards} shards")
         shape = self.shape
-        if shards > 1:
-            start, stop = row_ranges(shape[0], shards)[shard]
+        if saved.shards > 1:
+            start, stop = row_ranges(shape[0], saved.shards)[saved.number]
             shape = (stop - start, *shape[1:])
-        expected.check_numbers(found, shape)
-        expected.check_tail(found, {"step": read("step")})
+        expected.check_numbers(saved.forms, shape)
+        expected.check_tail(saved.forms, {"step": saved.read("step")})
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         """Return values and optimizer state of every shard, for checkpoints."""

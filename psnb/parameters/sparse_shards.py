@@ -5,7 +5,7 @@ What `Embedding` is made of; it keeps no state, so any number of threads may use
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,15 @@ from psnb.parameters.partition import shard_of_ids
 from psnb.parameters.states import read_states, write_states
 from psnb.parameters.transport import Transport
 from psnb.placement import ShardId
-from psnb.server import Admission, Always, CtrAccessor, ExpectedRows, Form, Optimizer, add_up
+from psnb.server import (
+    Admission,
+    Always,
+    CtrAccessor,
+    ExpectedRows,
+    Optimizer,
+    SavedShard,
+    add_up,
+)
 
 _ALWAYS = Always()
 _NO_IDS = np.empty(0, np.uint64)
@@ -70,51 +78,36 @@ class SparseShards(Handle):
             "slots": list(self._made.slots if self._made else ()),
         }
 
-    def check_state(
-        self,
-        shard: int,
-        shards: int,
-        found: Mapping[str, Form],
-        read: Callable[[str], np.ndarray],
-    ) -> None:
+    def check_state(self, saved: SavedShard) -> None:
         """Raise ConfigurationError unless what was saved of a shard can be loaded.
 
         Each id must be in the shard where it was dealt to. So none is in two of them, and each can
         be looked at alone.
-
-        Parameters
-        ----------
-        shard, shards : int
-            Which of the saved shards it is, and of how many.
-        found : mapping of str to Form
-            The arrays that it has.
-        read : callable
-            Returns one of them, by its name.
         """
         expected = ExpectedRows(
             self.name,
             self.dtype,
             self._made.slots if self._made else (),
             self.dim,
-            None if self.rows is None else (self.rows, shard, shards),
+            None if self.rows is None else (self.rows, saved.number, saved.shards),
             uses=self.accessor is not None,
             waits=self.admission.sightings > 1,
         )
-        expected.check_names(found)
-        arrays = {name: read(name) for name in expected.read}
-        expected.check_state(found, arrays)
+        expected.check_names(saved.forms)
+        arrays = {name: saved.read(name) for name in expected.read}
+        expected.check_state(saved.forms, arrays)
         if self.rows is not None:
-            rows = len(range(shard, self.rows, shards))
+            rows = len(range(saved.number, self.rows, saved.shards))
             if arrays["ids"].size != rows:
                 raise GradientError(f"expected {rows} rows, found {arrays['ids'].size}")
             return
         for name in ("ids", "waiting.ids"):
             ids = arrays.get(name, _NO_IDS)
-            foreign = shard_of_ids(ids, shards, growing=True) != shard
+            foreign = shard_of_ids(ids, saved.shards, growing=True) != saved.number
             if foreign.any():
                 raise GradientError(
-                    f"{name} of {self.name!r}: {ids[foreign][0]} is none of shard {shard} of "
-                    f"{shards}"
+                    f"{name} of {self.name!r}: {ids[foreign][0]} is none of shard {saved.number} "
+                    f"of {saved.shards}"
                 )
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:

@@ -6,7 +6,7 @@ from psnb.server.commits import ENDED, PROCESS, Commit, Fact, Part
 from psnb.server.copy import ITSELF, Connect, Exchange, Opening
 from psnb.server.ctr import CtrAccessor, RowUse
 from psnb.server.duplicates import add_up, distinct, often_repeated, summed
-from psnb.server.expecting import Expected, ExpectedRows
+from psnb.server.expecting import Expected, ExpectedRows, SavedShard
 from psnb.server.host import APART, Operation
 from psnb.server.initializers import Constant, Initializer, Normal, Uniform
 from psnb.server.kernels import all_finite, copy_with_norm, hash_ids, norm, read_only
@@ -77,6 +77,7 @@ __all__ = [
     "Probability",
     "RMSProp",
     "RowUse",
+    "SavedShard",
     "Schedule",
     "SparseTable",
     "Uniform",

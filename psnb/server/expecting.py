@@ -5,7 +5,7 @@ Forms are enough for most of it, so large arrays of a file need not be read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,27 @@ from psnb.server.table import Piece
 
 _MOST_STEPS = 2**62
 """More than there will ever be; a table can go on counting from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedShard:
+    """A shard of a parameter, as it was saved.
+
+    Attributes
+    ----------
+    number, shards : int
+        Which it is, and of how many.
+    forms : mapping of str to Form
+        The arrays that it has.
+    read : callable
+        Returns one of them, by its name.
+    """
+
+    number: int
+    shards: int
+    forms: Mapping[str, Form]
+    read: Callable[[str], np.ndarray]
+
 
 _STEP, _SIGHTINGS, _USE = np.dtype(np.int64), np.dtype(np.uint32), np.dtype(np.float32)
 

@@ -31,6 +31,9 @@ logger = logging.getLogger("psnb")
 _BEAT = 0.2
 """Seconds between two beats of a server, at most."""
 
+_HASTY_BEAT = 0.02
+"""The same while shards move, or copies are filled: the next step waits for what servers tell."""
+
 _PUBLISH_AGAIN = 5.0
 """Seconds after which the scheduler is told once more where all is: it may have forgotten."""
 
@@ -183,7 +186,6 @@ class Keeper:
     async def next_round(self) -> None:
         """Return when one more round was made; on the client's event loop."""
         self._rounds.clear()
-        self._news.set()
         await self._rounds.wait()
 
     async def _run(self) -> None:
@@ -195,7 +197,7 @@ class Keeper:
                     logger.exception("Looking after the parameter servers failed; trying again")
                 self._rounds.set()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_BEAT):
+                    async with asyncio.timeout(_HASTY_BEAT if self._is_moving() else _BEAT):
                         await self._news.wait()
                 self._news.clear()
         finally:
@@ -203,6 +205,12 @@ class Keeper:
                 watched.close()
             if self._recruiting is not None:
                 self._recruiting.cancel()
+
+    def _is_moving(self) -> bool:
+        places = self._servers.layout.places
+        return bool(self._homes or self._drained) or any(
+            place.filling is not None or place.heir is not None for place in places
+        )
 
     async def _round(self) -> None:
         now = self._loop.time()

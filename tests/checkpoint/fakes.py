@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from psnb.errors import GradientError
-from psnb.server import Form
+from psnb.server import SavedShard
 
 
 class Parameter:
@@ -24,15 +24,9 @@ class Parameter:
     def describe(self) -> Mapping[str, Any]:
         return {"kind": "fake"}
 
-    def check_state(
-        self,
-        shard: int,
-        shards: int,
-        found: Mapping[str, Form],
-        read: Callable[[str], np.ndarray],
-    ) -> None:
-        if found != {"values": (np.dtype(np.int64), (50,))}:
-            raise GradientError(f"found {found}")
+    def check_state(self, saved: SavedShard) -> None:
+        if saved.forms != {"values": (np.dtype(np.int64), (50,))}:
+            raise GradientError(f"found {saved.forms}")
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         self.when_saved()

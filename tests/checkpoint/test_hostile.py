@@ -252,10 +252,12 @@ def test_damaged_shard_is_named(model: Model, saved: Path, damage: str, forged: 
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
-def test_shard_that_is_no_plain_file_is_not_opened(
-    model: Model, saved: Path, tmp_path: Path, kind: str
+@pytest.mark.parametrize("name", [ANY, store.MANIFEST])
+@pytest.mark.timeout(30)
+def test_what_is_no_plain_file_is_not_opened(
+    model: Model, saved: Path, tmp_path: Path, name: str, kind: str
 ) -> None:
-    file = saved / ANY
+    file = saved / name
     elsewhere = file.rename(tmp_path / "elsewhere")
     if kind == "link":
         file.symlink_to(elsewhere)

@@ -360,6 +360,23 @@ def test_servers_are_asked_a_few_times_a_second_while_nothing_changes_but_values
         assert asked[0] <= 10 * SERVERS
 
 
+def test_servers_are_asked_fifty_times_a_second_while_shards_move(
+    whole: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, beat = [0], Orders.beat
+
+    async def counted(orders: Orders, server: ServerAddress, layout: Layout) -> Any:
+        asked[0] += 1
+        return await beat(orders, server, layout)
+
+    with psnb.ParameterServerStrategy(whole, 2, shards=4) as strategy:
+        strategy.variable(np.zeros(10_000_000))
+        monkeypatch.setattr(Orders, "beat", counted)
+        begin = time.monotonic()
+        assert strategy.rebalance() == 1
+        assert asked[0] <= SERVERS * (50 * (time.monotonic() - begin) + 10)
+
+
 def test_servers_are_watched_without_replicas_as_well(whole: Client) -> None:
     with psnb.ParameterServerStrategy(whole, heartbeat_timeout=1) as strategy:
         with frozen(pid_of(whole, "server-0")):

@@ -11,7 +11,7 @@ import pytest
 import psnb
 from psnb.errors import ConfigurationError, GradientError
 from psnb.parameters import EmbeddingStatistics, Updates, buffered
-from psnb.server import SGD, Adagrad, CountFilter, CtrAccessor, Probability
+from psnb.server import SGD, Adagrad, CountFilter, CtrAccessor, Probability, SavedShard
 from psnb.server.checks import forms
 from tests.parameters.test_handles import DIM, SHARDS, InProcess, embedding
 from tests.parameters.test_updates import commit
@@ -144,7 +144,7 @@ def test_all_state_loads_onto_any_number_of_servers(before: int, after: int) -> 
     restored.push([77], ONES[:1])  # is forgotten
     states = saved.shard_states()
     for shard, state in enumerate(states):
-        restored.check_state(shard, before, forms("", state), state.__getitem__)
+        restored.check_state(SavedShard(shard, before, forms("", state), state.__getitem__))
     restored.load_states(states)
     for e in (saved, restored):
         e.push(IDS, ONES)  # the second id is admitted by it

@@ -165,6 +165,7 @@ class CheckedFile(io.RawIOBase):
                 widest = max(widest, width)
                 taken += 0 if column.width else page.unpacked
             self._allow(column, max(taken, widest), allowed)
+        self._allow(column, widest, allowed)  # also without pages
         if widest * self._rows > allowed:
             raise TooWide(allowed // widest)
 

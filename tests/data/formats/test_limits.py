@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from psnb.data.formats import (
     encode_example,
 )
 from psnb.data.formats.crc import masked_crc
+from psnb.data.formats.parquet_pages import CheckedFile
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.formats import samples
 from tests.data.formats.growth import MB, growth
@@ -357,3 +359,22 @@ def test_a_limit_that_cannot_be_is_refused(limit: Any) -> None:
     ):
         with pytest.raises(ConfigurationError, match="max_record_bytes"):
             kind(**options, max_record_bytes=limit)
+
+
+def test_a_wide_column_without_any_page_is_refused() -> None:
+    chunk = SimpleNamespace(
+        data_page_offset=0,
+        has_dictionary_page=False,
+        physical_type="FIXED_LEN_BYTE_ARRAY",
+        num_values=5,
+        compression="UNCOMPRESSED",
+    )
+    schema = SimpleNamespace(path="x", length=10**9, max_repetition_level=0)
+    group = SimpleNamespace(num_columns=1, column=lambda number: chunk)
+    metadata = SimpleNamespace(
+        row_group=lambda number: group, schema=SimpleNamespace(column=lambda number: schema)
+    )
+    checked = CheckedFile(io.BytesIO(), 67 * MB)
+    checked.expect(metadata, 0, 100, "x.parquet")
+    with pytest.raises(DatasetError, match="unpacks to 1000000000 bytes"):
+        checked.read(0)
