@@ -18,7 +18,7 @@ import psutil
 from psnb.data import nodes
 from psnb.data.arguments import as_seed, at_least
 from psnb.data.dataset import Dataset
-from psnb.data.formats import MultiSlot, Slot, list_files
+from psnb.data.formats import MAX_RECORD_BYTES, MultiSlot, Slot, list_files
 from psnb.data.iterator import DatasetIterator
 from psnb.data.memory import Layout, Loading, Memory, MemoryStatistics
 from psnb.data.node import Node
@@ -67,6 +67,8 @@ class InMemoryDataset:
         Bytes of memory for the examples, of each worker on a cluster; what is more goes to files
         in a temporary folder. A piece that is being read comes on top of that. By default half of
         what the machine has, or of what Dask grants a worker: with two datasets, give each less.
+    max_record_bytes : int
+        How long a line may be; longer ones are refused, and no memory is taken for them.
 
     Raises
     ------
@@ -84,8 +86,10 @@ class InMemoryDataset:
         threads: int = 1,
         pipe_command: str | None = None,
         memory_limit: int | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
-        source = Dataset.from_files(MultiSlot(slots, pipe_command), list_files(files))
+        form = MultiSlot(slots, pipe_command, max_record_bytes=max_record_bytes)
+        source = Dataset.from_files(form, list_files(files))
         self._begin(source, batch_size, threads, memory_limit)
 
     @classmethod

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from psnb.data.dataset import Dataset
-from psnb.data.formats import Slot
+from psnb.data.formats import MAX_RECORD_BYTES, Slot
 from psnb.data.iterator import DatasetIterator
 
 
@@ -29,6 +29,8 @@ class QueueDataset:
         Files that are read at the same time, each by a thread of its own.
     pipe_command : str, optional
         A command of the shell that each file goes through.
+    max_record_bytes : int
+        How long a line may be; longer ones are refused, and no memory is taken for them.
 
     Attributes
     ----------
@@ -50,8 +52,11 @@ class QueueDataset:
         batch_size: int,
         threads: int = 1,
         pipe_command: str | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
-        self.dataset = Dataset.multi_slot(files, slots, batch_size, threads, pipe_command)
+        self.dataset = Dataset.multi_slot(
+            files, slots, batch_size, threads, pipe_command, max_record_bytes
+        )
 
     def __iter__(self) -> DatasetIterator:
         return iter(self.dataset)

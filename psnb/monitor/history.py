@@ -6,18 +6,24 @@ guards the series, and nothing is called while it is held.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from time import monotonic
 
 import numpy as np
 
+from psnb.excerpt import NAME, excerpt
 from psnb.locks import Lock
 from psnb.monitor.rate import Rate
 from psnb.monitor.statistics import MetricStatistics
 
+logger = logging.getLogger("psnb")
+
 SMOOTHING = 0.02
 """Weight of a new value in the moving average: about the last hundred values count."""
 
+MOST_METRICS = 500
+"""Metrics that are kept, of 320 kB at most each; others are told of once and dropped."""
 
 EXAMPLES = "examples"
 """The metric that counts what was trained on: ``psnb.report(examples=len(batch))``."""
@@ -82,6 +88,7 @@ class History:
         self._series: dict[str, _Series] = {}
         self._examples = Rate()
         self._lock = Lock()  # guards _series and all in it
+        self._full = False  # whether it was told that there are too many; the loop's
 
     def add(self, time: float, values: dict[str, float]) -> None:
         """Record one report.
@@ -93,12 +100,16 @@ class History:
         values : dict of str to float
             The reported metrics.
         """
+        dropped = None
         with self._lock:
             if (examples := values.get(EXAMPLES)) is not None:
                 self._examples.add(examples, monotonic())
             for name, value in values.items():
                 series = self._series.get(name)
                 if series is None:
+                    if len(self._series) >= MOST_METRICS:
+                        dropped = name
+                        continue
                     series = _Series(points=np.empty(self._capacity, _POINT))
                     self._series[name] = series
                 series.count += 1
@@ -120,6 +131,14 @@ class History:
                         series.points[: series.length] = kept
                         series.stride *= 2
                         series.thinnings += 1
+        if dropped is not None and not self._full:
+            self._full = True
+            logger.warning(
+                "psnb.report(%s=...): %d metrics are kept, and there are more; new ones are "
+                "dropped. Report what varies as a value, not as a name",
+                excerpt(dropped, NAME),
+                MOST_METRICS,
+            )
 
     def examples_per_second(self) -> float | None:
         """Return how many `EXAMPLES` were reported a second lately; None if none ever were."""

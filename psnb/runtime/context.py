@@ -138,7 +138,8 @@ def report(**metrics: float) -> None:
     ----------
     **metrics : float
         Values by name; anything that `float` accepts. A loss may be NaN or infinite, and is shown
-        so; ``examples``, of which a sum is kept, must be finite.
+        so; ``examples``, of which a sum is kept, must be finite. A coordinator keeps the first 500
+        names; what is reported under others is dropped, with a warning in its log.
 
     Raises
     ------

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from psnb.monitor.history import SMOOTHING, History
+from psnb.monitor.history import MOST_METRICS, SMOOTHING, History
 
 
 def filled(count: int, capacity: int = 64) -> History:
@@ -36,6 +36,19 @@ def test_a_report_leaves_the_metrics_that_it_does_not_name_alone() -> None:
     history = filled(3)
     history.add(4.0, {"auc": 0.5})
     assert history.metrics()["loss"].count == 3
+
+
+def test_metrics_beyond_the_most_are_dropped_and_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    history = History(capacity=4)
+    for step in range(MOST_METRICS + 2):
+        history.add(0.0, {f"of_row_{step}": 1.0, "loss": 1.0})
+    assert len(history.metrics()) == MOST_METRICS
+    assert history.metrics()["loss"].count == MOST_METRICS + 2
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        f"psnb.report(of_row_{MOST_METRICS - 1}=...)"
+    ]
 
 
 def test_the_smoothed_value_is_the_mean_of_the_first_values() -> None:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from psnb.data import InMemoryDataset, QueueDataset
 from psnb.data.formats import (
     Criteo,
     Csv,
@@ -378,3 +379,22 @@ def test_a_wide_column_without_any_page_is_refused() -> None:
     checked.expect(metadata, 0, 100, "x.parquet")
     with pytest.raises(DatasetError, match="unpacks to 1000000000 bytes"):
         checked.read(0)
+
+
+def read(dataset: QueueDataset | InMemoryDataset) -> list[Any]:
+    if isinstance(dataset, InMemoryDataset):
+        dataset.load_into_memory()
+    return list(dataset)
+
+
+@pytest.mark.parametrize("batches", [QueueDataset, InMemoryDataset])
+def test_datasets_of_files_pass_the_limit_on(
+    batches: type[QueueDataset | InMemoryDataset], tmp_path: Path
+) -> None:
+    path = write(tmp_path, b"1 7\n3 7 8 9\n")
+    slots = [Slot("ids")]
+    made = [batches(path, slots, 1, max_record_bytes=size) for size in (7, 6)]
+    long, short = made
+    assert len(read(long)) == 2
+    with pytest.raises(DatasetError, match=f"{path}, .*, byte 4: .*max_record_bytes=6"):
+        read(short)
