@@ -116,4 +116,4 @@ browser:
 
 clean:
 	rm -rf $(VENV) psnb-demo .mypy_cache .pytest_cache .ruff_cache
-	rm -rf extension/node_modules extension/lib extension/build psnb/labextension psnb/monitor/static
+	rm -rf extension/node_modules extension/lib extension/build psnb/labextension psnb/_src/monitor/shown/static

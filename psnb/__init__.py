@@ -1,7 +1,7 @@
 """psnb: interactive parameter-server training in notebooks, on Dask.
 
-Names are imported at their first use: the Jupyter server, whose extension (`psnb.monitor.hub`) is
-in this package, has no need for Dask and numba, which take a second and 90 MB.
+Names are imported at their first use: the Jupyter server, whose extension is in this package, has
+no need for Dask and numba, which take a second and 90 MB.
 """
 
 from importlib import import_module
@@ -11,17 +11,17 @@ from psnb import errors
 
 if TYPE_CHECKING:
     from psnb import data
-    from psnb.checkpoint import CheckpointManager
-    from psnb.cluster import connect, local_cluster
-    from psnb.coordinator import (
+    from psnb._src.checkpoint import CheckpointManager
+    from psnb._src.cluster import connect, local_cluster
+    from psnb._src.coordinator import (
         ClosureStatus,
         ClusterCoordinator,
         PerWorkerValues,
         RemoteValue,
         as_completed,
     )
-    from psnb.modes import Async, BoundedStaleness, Geo, Sync
-    from psnb.monitor import (
+    from psnb._src.modes import Async, BoundedStaleness, Geo, Sync
+    from psnb._src.monitor import (
         CheckpointStatistics,
         Event,
         EventKind,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         Statistics,
         WorkerStatistics,
     )
-    from psnb.parameters import (
+    from psnb._src.parameters import (
         Embedding,
         EmbeddingStatistics,
         FixedShards,
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
         pull,
         push,
     )
-    from psnb.runtime import InputContext, WorkerContext, report, worker_context, worker_index
-    from psnb.server import (
+    from psnb._src.runtime import InputContext, WorkerContext, report, worker_context, worker_index
+    from psnb._src.server import (
         FTRL,
         SGD,
         Adagrad,
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
         Uniform,
         Warmup,
     )
-    from psnb.strategy import ParameterServerStrategy
+    from psnb._src.strategy import ParameterServerStrategy
 
 __version__ = "0.1.0"
 
@@ -156,11 +156,16 @@ def __getattr__(name: str) -> object:
         return import_module("psnb.data")
     if name in __all__:
         for room in _ROOMS:
-            module = import_module(f"psnb.{room}")
+            module = import_module(f"psnb._src.{room}")
             if name in getattr(module, "__all__", vars(module)):
                 globals()[name] = getattr(module, name)
                 return globals()[name]
     raise AttributeError(f"module 'psnb' has no attribute {name!r}")
+
+
+def _jupyter_server_extension_points() -> list[dict[str, str]]:
+    """Say where the extension of the Jupyter server is: ``jupyter server extension list``."""
+    return [{"module": "psnb._src.monitor.hub"}]
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Interrupts wherever they may strike: what tests of `psnb.interrupts` and its users share."""
+"""Interrupts wherever they may strike: what tests of `threads.interrupts` share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numba.extending import intrinsic
 
-from psnb.interrupts import Section, uninterrupted
+from psnb._src.threads.interrupts import Section, uninterrupted
 
 Scene = tuple[Callable[[], object], Callable[[BaseException | None], None]]
 """What is interrupted, and what checks how that left things: given what it raised, if it did."""

@@ -1,4 +1,4 @@
-"""The shape of the package: names, rooms and doors (README, "Contributing")."""
+"""The shape of the package: names, rooms and doors (CONTRIBUTING.md)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import psnb
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "psnb"
+PRIVATE = PACKAGE / "_src"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 PUBLIC = [
@@ -45,51 +46,29 @@ PUBLIC = [
     "worker_index",
 ]
 
-PURE = [
-    *("coordinator/queue.py", "coordinator/closure.py", "coordinator/remote_value.py"),
-    *("coordinator/waiting.py", "coordinator/dependents.py", "coordinator/call.py"),
-    *("coordinator/options.py", "coordinator/start_delay.py", "coordinator/as_completed.py"),
-    *("coordinator/structure.py", "coordinator/status.py", "server/tables.py", "server/rows.py"),
-    *("coordinator/lane_state.py", "coordinator/timeouts.py", "coordinator/backoff.py"),
-    *("coordinator/load.py", "coordinator/duration.py", "coordinator/generation.py"),
-    *("coordinator/settings.py", "coordinator/gate.py", "coordinator/round_gate.py"),
-    *("coordinator/staleness_gate.py", "coordinator/flush_gate.py"),
-    *("coordinator/leases.py", "coordinator/lease_desk.py", "coordinator/epoch.py"),
-    *("coordinator/pinned.py", "runtime/leasing.py"),
-    *("modes.py", "monitor/staleness.py", "server/duplicates.py", "server/rounds.py"),
-    *("monitor/backlog.py", "monitor/portions.py", "monitor/hub/messages.py"),
-    *("monitor/outline.py", "monitor/plain.py", "excerpt.py"),
-    *(
-        "monitor/summary.py",
-        "monitor/sparkline.py",
-        "monitor/hub/sources.py",
-        "monitor/hub/commands.py",
-        "monitor/hub/allowance.py",
-    ),
-    *("coordinator/workload.py", "demand.py", "monitor/events.py"),
-    *("monitor/protocol.py", "monitor/feed.py", "monitor/rate.py", "monitor/failures.py"),
-    *("monitor/timeline.py", "monitor/source.py", "monitor/commands.py", "server/traffic.py"),
-    *(
-        "server/kernels.py",
-        "server/table.py",
-        "server/dense.py",
-        "server/sparse.py",
-        "server/initializers.py",
-        "server/updater.py",
-    ),
-    *(str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("server/optimizers/*.py")),
-    *(str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("data/formats/*.py")),
-    *("parameters/gradients.py", "parameters/local_tables.py"),
-    *("server/admission.py", "server/ctr.py", "parameters/bags.py"),
-    *("parameters/table_statistics.py", "watermark.py", "placement/layout.py"),
-    *("placement/mending.py", "placement/holding.py", "parameters/commit.py"),
-    *("coordinator/fates.py", "server/commits.py", "server/transfer.py", "server/snapshot.py"),
-    *("placement/balance.py", "strategy/tables.py", "server/shard.py", "server/reply.py"),
-    *("parameters/partition.py", "parameters/arguments.py", "errors.py"),
-    *("checkpoint/store.py", "checkpoint/directory.py", "checkpoint/lock.py"),
-    *("checkpoint/manifest.py", "checkpoint/stored.py", "server/checks.py", "server/expecting.py"),
-    *("interrupts.py", "locks.py", "answer.py", "neighbours.py"),
+FOREIGN = {
+    *("dask", "distributed", "tornado", "asyncio"),
+    *("ipywidgets", "anywidget", "traitlets", "IPython", "jupyter_core", "jupyter_server"),
+}
+"""What pure modules do not import: clusters, event loops and notebooks."""
+
+NOT_PURE = [
+    *("cluster/cluster", "cluster/local", "cluster/protection", "cluster/resizing"),
+    *("cluster/scaling", "coordinator/closures/awaiting", "coordinator/steps"),
+    *("coordinator/workers/membership", "coordinator/workers/worker_connection", "demo/run"),
+    *("monitor/hub/__init__", "monitor/hub/handlers", "monitor/hub/hub"),
+    *("monitor/hub/jupyter_kernels", "monitor/hub/panel", "monitor/hub/schedulers"),
+    *("monitor/served/hub_client", "monitor/served/links", "monitor/served/scheduler_link"),
+    *("monitor/shown/display", "monitor/shown/widget"),
+    *("parameters/control_connection", "parameters/request_batch", "parameters/server_client"),
+    *("parameters/server_connection", "placement/layout_cache", "placement/layout_registry"),
+    *("runtime/interrupt", "runtime/mail", "runtime/plugin", "runtime/result_sender"),
+    *("runtime/session", "server/host", "server/serving"),
+    *("strategy/rebalancing", "strategy/reconciler", "strategy/recovery"),
+    *("strategy/server_control", "strategy/servers", "strategy/strategy"),
+    *("threads/aside", "transport/arena", "transport/connecting", "transport/stream"),
 ]
+"""The modules that may; all others are pure, and are tested without a cluster."""
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -109,23 +88,65 @@ def test_the_public_names_are_these() -> None:
         assert hasattr(psnb, name)
 
 
+def test_what_is_public_is_three_modules_and_all_else_is_private_by_its_path() -> None:
+    found = {path.relative_to(PACKAGE).parts[0] for path in FILES}
+    assert found == {"__init__.py", "_src", "data.py", "errors.py"}
+
+
+def _packages(name: str) -> list[str]:
+    """Return the packages of `psnb` around a module or in it, from the outermost."""
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_rooms_import_each_other_through_their_doors(path: Path) -> None:
-    own_room = ["psnb", *path.relative_to(PACKAGE).parts[:-1]]
+    own = ".".join(path.relative_to(ROOT).parts)
+    around = {"psnb._src", *_packages(own)}
     for module in imported(path):
-        parts = module.split(".")
-        # A room within a room may use what is around it.
-        around = parts[:-1] == own_room[: len(parts) - 1]
-        inside = parts[: len(own_room)] == own_room
-        if parts[0] == "psnb" and len(parts) > 2 and not inside and not around:
-            # The command line is the demo's front: it imports it when asked.
-            assert (path.name, parts[1]) == ("cli.py", "demo"), f"{path} imports {module}"
+        if module.split(".")[0] != "psnb" or module in ("psnb", "psnb.errors", "psnb.data"):
+            continue
+        # The command line is the demo's front: it imports it when asked.
+        demo = path.name == "cli.py" and module.startswith("psnb._src.demo.")
+        assert demo or _packages(module)[-1] in around, f"{path} imports {module}"
 
 
-@pytest.mark.parametrize("name", PURE)
-def test_pure_modules_import_neither_dask_nor_jupyter(name: str) -> None:
-    foreign = {"dask", "distributed", "tornado", "ipywidgets", "anywidget", "IPython", "asyncio"}
-    assert not {module.split(".")[0] for module in imported(PACKAGE / name)} & foreign
+def test_rooms_depend_on_each_other_without_circles() -> None:
+    uses: dict[str, set[str]] = {}
+    for path in FILES:
+        own = _packages(".".join(path.relative_to(ROOT).parts))
+        for module in imported(path):
+            found = (ROOT / Path(*module.split("."))).with_suffix(".py")
+            room = _packages(module)[-1] if found.exists() and "." in module else module
+            # A room within a room may use what is around it, and is what its own door opens to.
+            nested = f"{room}.".startswith(f"{own[-1]}.") or f"{own[-1]}.".startswith(f"{room}.")
+            if module.startswith("psnb._src.") and not nested:
+                uses.setdefault(own[-1], set()).add(room)
+    while ends := {room for each in uses.values() for room in each} - uses.keys() | {
+        room for room, each in uses.items() if not each
+    }:
+        uses = {room: each - ends for room, each in uses.items() if room not in ends}
+    assert not uses
+
+
+def test_a_name_means_one_thing() -> None:
+    names: dict[str, list[str]] = {}
+    for path in FILES:
+        if path.parent != PACKAGE and path.name != "__init__.py":
+            names.setdefault(path.stem, []).append(str(path))
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                names.setdefault(node.name.lstrip("_"), []).append(str(path))
+    assert {name: paths for name, paths in names.items() if len(paths) > 1} == {}
+
+
+def test_modules_that_import_dask_or_jupyter_are_these() -> None:
+    found = [
+        str(path.relative_to(PRIVATE).with_suffix(""))
+        for path in FILES
+        if {module.split(".")[0] for module in imported(path)} & FOREIGN
+    ]
+    assert found == sorted(NOT_PURE)
 
 
 def test_importing_psnb_imports_nothing_of_a_notebook_nor_jax() -> None:
@@ -134,7 +155,7 @@ def test_importing_psnb_imports_nothing_of_a_notebook_nor_jax() -> None:
 
 
 def test_the_extension_of_the_jupyter_server_imports_neither_dask_nor_numba() -> None:
-    code = "import psnb.monitor.hub.handlers, psnb.monitor.hub.kernels"
+    code = "import psnb._src.monitor.hub.handlers, psnb._src.monitor.hub.jupyter_kernels"
     assert _imported_by(code, ["dask", "distributed", "numba", "anywidget", "matplotlib"]) == "[]"
 
 

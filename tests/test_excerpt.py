@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb.coordinator.closure import FunctionRegistry
-from psnb.excerpt import LINE, NAME, PAGE, excerpt
-from psnb.monitor import EventKind, EventLog
-from psnb.monitor.commands import execute
-from psnb.monitor.failures import MOST_BYTES, FailureLog
-from psnb.monitor.protocol import Reply
-from psnb.runtime import pack_error, unpack_error
+from psnb._src.coordinator.closures.closure import FunctionRegistry
+from psnb._src.excerpt import LINE, NAME, PAGE, excerpt
+from psnb._src.monitor.recorded.events import EventKind, EventLog
+from psnb._src.monitor.recorded.failures import MOST_BYTES, FailureLog
+from psnb._src.monitor.told.commands import execute
+from psnb._src.monitor.told.protocol import CommandReply
+from psnb._src.runtime.packing import pack_error, unpack_error
 from tests.conftest import wait_until
 from tests.monitor.sources import FakeSource
 
@@ -91,7 +91,7 @@ def test_events_names_and_replies_are_cut() -> None:
 
     source = FakeSource()
     source.error = ValueError(LONG)
-    replies: list[Reply] = []
+    replies: list[CommandReply] = []
     command = {"type": "command", "version": 1, "id": LONG, "command": "pause", "arguments": {}}
     execute(source, command, "a test", replies.append)
     wait_until(lambda: bool(replies), "the command is answered")
@@ -101,7 +101,7 @@ def test_events_names_and_replies_are_cut() -> None:
 def test_a_checkpoint_that_failed_tells_why_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from psnb.checkpoint import manager
+    from psnb._src.checkpoint import manager
 
     def fails(*args: object) -> None:
         raise OSError(LONG)

@@ -55,14 +55,15 @@ def test_the_wheel_brings_the_panel(wheel: zipfile.ZipFile) -> None:
 @pytest.mark.slow
 def test_the_wheel_enables_the_hub(wheel: zipfile.ZipFile) -> None:
     config = wheel.read(shared(wheel, "etc/jupyter/jupyter_server_config.d/psnb.json"))
-    assert json.loads(config) == {"ServerApp": {"jpserver_extensions": {"psnb.monitor.hub": True}}}
+    assert json.loads(config) == {"ServerApp": {"jpserver_extensions": {"psnb": True}}}
 
 
 @pytest.mark.slow
 def test_the_wheel_brings_the_widget(wheel: zipfile.ZipFile) -> None:
-    assert {"psnb/monitor/static/widget.js", "psnb/monitor/static/widget.css"} <= set(
-        wheel.namelist()
-    )
+    assert {
+        "psnb/_src/monitor/shown/static/widget.js",
+        "psnb/_src/monitor/shown/static/widget.css",
+    } <= set(wheel.namelist())
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ async function why(settings: ServerConnection.ISettings): Promise<Obstacle> {
         reason:
           'The server extension of psnb is not enabled. Run this line in the environment of the ' +
           'Jupyter server, then restart the server.',
-        remedy: 'jupyter server extension enable psnb.monitor.hub',
+        remedy: 'jupyter server extension enable psnb',
       };
     default:
       return {

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 import psnb
-from psnb.parameters import Request
-from psnb.server import Commit, Part
+from psnb._src.parameters.request_batch import Request
+from psnb._src.server.commit_log import Commit, Part
 
 CLOSURES, TURNS = 200, 7
 SIZES = {"8 bytes": 1, "1 MB": 131_072}

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from psnb._src.server.expecting import SavedShard
 from psnb.errors import GradientError
-from psnb.server import SavedShard
 
 
 class Parameter:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from xxhash import xxh3_64_hexdigest
 
-from psnb.checkpoint import store
-from psnb.checkpoint.manifest import read_manifest
-from psnb.checkpoint.store import MANIFEST, checksum
+from psnb._src.checkpoint import shard_files
+from psnb._src.checkpoint.manifest import read_manifest
+from psnb._src.checkpoint.shard_files import MANIFEST, checksum
 
-Parameter = tuple[str, Mapping[str, Any], Mapping[str, Any] | None, list[store.State]]
+Parameter = tuple[str, Mapping[str, Any], Mapping[str, Any] | None, list[shard_files.State]]
 
 STATES = [
     {"values": np.ones((3, 2), np.float32), "slot.accumulator": np.full((3, 2), 0.5, np.float32)},
@@ -22,7 +22,7 @@ STATES = [
 ]
 
 
-def parameter(name: str = "v", states: list[store.State] | None = None) -> Parameter:
+def parameter(name: str = "v", states: list[shard_files.State] | None = None) -> Parameter:
     return name, {"kind": "variable"}, {"name": "SGD"}, STATES if states is None else states
 
 
@@ -31,8 +31,8 @@ def names(directory: Path) -> list[str]:
     return sorted({path.name for path in directory.iterdir()} - {".lock"})
 
 
-def read(path: Path, name: str = "v") -> list[store.State]:
-    return list(store.read_states(path, read_manifest(path).entries[name]))
+def read(path: Path, name: str = "v") -> list[shard_files.State]:
+    return list(shard_files.read_states(path, read_manifest(path).entries[name]))
 
 
 def forge(path: Path, change: Callable[[dict[str, Any]], object] = lambda content: None) -> None:

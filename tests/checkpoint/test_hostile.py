@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from psnb.checkpoint import store
-from psnb.checkpoint.checkpoint import Checkpoint
+from psnb._src.checkpoint import shard_files
+from psnb._src.checkpoint.checkpoint import Checkpoint
+from psnb._src.parameters.embedding import Embedding
+from psnb._src.parameters.variable import Variable
+from psnb._src.server.admission import CountFilter
+from psnb._src.server.ctr import CtrAccessor
+from psnb._src.server.kernels import hash_ids
+from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb.errors import CheckpointError
-from psnb.parameters import Embedding, Variable
-from psnb.server import Adagrad, CountFilter, CtrAccessor
-from psnb.server.kernels import hash_ids
 from tests.checkpoint.saved import forge
 from tests.parameters.test_handles import DIM, InProcess, embedding, variable
 
@@ -56,7 +59,7 @@ class Model:
 
     def save(self, directory: Path) -> Path:
         parameters = [(n, p.describe(), None, p.shard_states()) for n, p in self.parameters.items()]
-        return store.write(directory, parameters, {})
+        return shard_files.write(directory, parameters, {})
 
 
 @pytest.fixture
@@ -252,7 +255,7 @@ def test_damaged_shard_is_named(model: Model, saved: Path, damage: str, forged: 
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
-@pytest.mark.parametrize("name", [ANY, store.MANIFEST])
+@pytest.mark.parametrize("name", [ANY, shard_files.MANIFEST])
 @pytest.mark.timeout(30)
 def test_what_is_no_plain_file_is_not_opened(
     model: Model, saved: Path, tmp_path: Path, name: str, kind: str

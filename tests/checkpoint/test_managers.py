@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import psnb
-from psnb.checkpoint import manager as module
-from psnb.checkpoint.checkpoint import Checkpoint
+from psnb._src.checkpoint import manager as module
+from psnb._src.checkpoint.checkpoint import Checkpoint
 from psnb.errors import CheckpointError, InternalError
 from tests.checkpoint.fakes import Coordinator
 from tests.checkpoint.saved import names

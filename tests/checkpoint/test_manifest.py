@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from psnb.checkpoint import store
-from psnb.checkpoint.manifest import read_manifest
+from psnb._src.checkpoint import shard_files
+from psnb._src.checkpoint.manifest import read_manifest
 from psnb.errors import CheckpointError
 from tests.checkpoint.saved import forge, parameter
 
@@ -20,7 +20,9 @@ FIRST = "0000-00000.safetensors"
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    return store.write(tmp_path, [parameter("v"), parameter("w")], {"step": 3, "loss": 0.1, "é": 1})
+    return shard_files.write(
+        tmp_path, [parameter("v"), parameter("w")], {"step": 3, "loss": 0.1, "é": 1}
+    )
 
 
 @pytest.mark.parametrize(
@@ -32,7 +34,7 @@ def checkpoint(tmp_path: Path) -> Path:
     ],
 )
 def test_damaged_manifest_is_no_checkpoint(checkpoint: Path, text: str) -> None:
-    (checkpoint / store.MANIFEST).write_bytes(text.encode(errors="surrogateescape"))
+    (checkpoint / shard_files.MANIFEST).write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(CheckpointError, match=r"ckpt-000001' (is no checkpoint|has format None)"):
         read_manifest(checkpoint)
 
@@ -51,7 +53,7 @@ def test_unknown_format_is_refused_with_what_is_known(checkpoint: Path) -> None:
 
 
 def test_any_byte_that_changes_what_is_said_is_noticed(checkpoint: Path) -> None:
-    file = checkpoint / store.MANIFEST
+    file = checkpoint / shard_files.MANIFEST
     whole, said = file.read_bytes(), read_manifest(checkpoint)
     for at in range(0, len(whole), 3):
         file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
@@ -106,7 +108,7 @@ def test_forged_manifest_is_refused_though_its_sum_is_right(checkpoint: Path, ca
 
 def test_a_shard_that_is_listed_twice_is_refused(checkpoint: Path) -> None:
     forge(checkpoint)
-    file = checkpoint / store.MANIFEST
+    file = checkpoint / shard_files.MANIFEST
     text = file.read_text()
     file.write_text(text.replace(f'"{FIRST}"', f'"{FIRST}": "1", "{FIRST}"', 1))
     with pytest.raises(CheckpointError, match="a key is there twice"):
@@ -115,7 +117,7 @@ def test_a_shard_that_is_listed_twice_is_refused(checkpoint: Path) -> None:
 
 def test_numbers_beyond_floats_in_metadata_are_refused(checkpoint: Path) -> None:
     forge(checkpoint, lambda content: content["metadata"].update(loss=math.inf))
-    file = checkpoint / store.MANIFEST
+    file = checkpoint / shard_files.MANIFEST
     file.write_text(file.read_text().replace("Infinity", "1e999"))  # of the same sum
     with pytest.raises(CheckpointError, match="not JSON compliant"):
         read_manifest(checkpoint)
@@ -124,13 +126,13 @@ def test_numbers_beyond_floats_in_metadata_are_refused(checkpoint: Path) -> None
 def test_manifest_too_large_to_be_one_is_not_read(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psnb.checkpoint.manifest._MOST_BYTES", 100)
+    monkeypatch.setattr("psnb._src.checkpoint.manifest._MOST_BYTES", 100)
     with pytest.raises(CheckpointError, match="more than 100 bytes"):
         read_manifest(checkpoint)
 
 
 def test_whitespace_does_not_matter(checkpoint: Path) -> None:
     said = read_manifest(checkpoint)
-    file = checkpoint / store.MANIFEST
+    file = checkpoint / shard_files.MANIFEST
     file.write_text(json.dumps(json.loads(file.read_text())))
     assert read_manifest(checkpoint) == said

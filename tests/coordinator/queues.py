@@ -9,21 +9,23 @@ from typing import Any
 
 import pytest
 
-from psnb.coordinator import RemoteValue
-from psnb.coordinator.call import NO_ARGUMENTS, Call, pack_call
-from psnb.coordinator.closure import Closure, FunctionRegistry
-from psnb.coordinator.options import Options, Pin
-from psnb.coordinator.queue import ClosureQueue
-from psnb.locks import Condition
-from psnb.monitor import WorkerStatistics
-from psnb.runtime import dumps, pack_error
+from psnb._src.coordinator.closures.call import NO_ARGUMENTS, Call, pack_call
+from psnb._src.coordinator.closures.closure import Closure, FunctionRegistry
+from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.coordinator.closures.schedule_options import Pin, ScheduleOptions
+from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.monitor.recorded.statistics import WorkerStatistics
+from psnb._src.runtime.packing import dumps, pack_error
+from psnb._src.threads.locks import Condition
 
 FUNCTION = FunctionRegistry().register(len)
 TIMEOUT = 10.0
 
 
 def closure(queue: ClosureQueue, number: int = 0, retries: int = 0) -> Closure:
-    return Closure(number, FUNCTION, NO_ARGUMENTS, Options(retries), RemoteValue(queue.settled))
+    return Closure(
+        number, FUNCTION, NO_ARGUMENTS, ScheduleOptions(retries), RemoteValue(queue.settled)
+    )
 
 
 def put(queue: ClosureQueue, count: int, retries: int = 0) -> list[Closure]:
@@ -86,7 +88,7 @@ def put_one(
     call: Call = NO_ARGUMENTS,
     detached: bool = False,
 ) -> Closure:
-    made = Options(priority=priority, worker=pin, detached=detached)
+    made = ScheduleOptions(priority=priority, worker=pin, detached=detached)
     closure = Closure(number, FUNCTION, call, made, RemoteValue(queue.settled))
     queue.put(closure)
     return closure

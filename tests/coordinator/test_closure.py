@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from psnb import errors
-from psnb.coordinator import ClosureStatus, RemoteValue
-from psnb.coordinator.closure import FunctionRegistry
-from psnb.coordinator.per_worker import PerWorkerValues, ResourceRegistry
-from psnb.coordinator.status import check_transition
-from psnb.coordinator.structure import map_structure
-from psnb.locks import Condition
+from psnb._src.coordinator.closures.closure import FunctionRegistry
+from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.coordinator.closures.status import ClosureStatus, check_transition
+from psnb._src.coordinator.datasets.per_worker import PerWorkerValues, ResourceRegistry
+from psnb._src.coordinator.structure import map_structure
+from psnb._src.threads.locks import Condition
 
 ENDED = (ClosureStatus.COMPLETED, ClosureStatus.FAILED, ClosureStatus.CANCELLED)
 

@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from psnb import errors
-from psnb.coordinator import ClosureStatus
-from psnb.coordinator.queue import ClosureQueue
-from psnb.runtime import loads
+from psnb._src.coordinator.closures.status import ClosureStatus
+from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.runtime.packing import loads
 from tests.coordinator.queues import call_with, fail, put_one, succeed, up_to
 
 

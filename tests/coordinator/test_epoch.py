@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from psnb.coordinator import ClosureStatus, RemoteValue
-from psnb.coordinator.epoch import run_epoch
-from psnb.locks import Condition
+from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.coordinator.closures.status import ClosureStatus
+from psnb._src.coordinator.datasets.epoch import run_epoch
+from psnb._src.threads.locks import Condition
 from tests.conftest import wait_until
 from tests.coordinator.queues import TIMEOUT, in_thread
 

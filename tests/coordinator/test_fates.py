@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from psnb.coordinator.fates import ask_all, finding_out
+from psnb._src.coordinator.queue.fates import ask_all, finding_out
+from psnb._src.parameters.request_batch import Request
+from psnb._src.placement.layout import ShardId
+from psnb._src.server.commit_log import Commit, Fact
 from psnb.errors import CancelledError, InternalError, ServerLostError, ServerSilentError
-from psnb.parameters import Request
-from psnb.placement import ShardId
-from psnb.server import Commit, Fact
 
 A, B, C, FOREIGN = (*(ShardId("s", number) for number in range(3)), ShardId("t", 0))
 LOST, SILENT = ServerLostError("gone"), ServerSilentError("silent")

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb.coordinator.leases import LeaseBook, Piece, Progress
+from psnb._src.coordinator.datasets.leases import EpochLeases, LeasedPart, Progress
 from psnb.errors import ConfigurationError
 
 
 def test_splits_are_leased_in_order_and_done_when_their_closures_have_ended() -> None:
-    book = LeaseBook(2)
-    assert book.lease("a") == (0, Piece(0))
+    book = EpochLeases(2)
+    assert book.lease("a") == (0, LeasedPart(0))
     assert book.take("a", 0, closure=7, count=3, before=None, after={"at": 3}, ended=True)
     assert (book.progress().done, book.progress().leased, book.progress().left) == (0, 1, 1)
     book.end(7, succeeded=True)
@@ -24,48 +24,48 @@ def test_splits_are_leased_in_order_and_done_when_their_closures_have_ended() ->
 
 
 def test_the_rest_of_a_dead_workers_lease_goes_to_the_next() -> None:
-    book = LeaseBook(1)
+    book = EpochLeases(1)
     book.lease("a")
     book.take("a", 0, closure=7, count=3, before=None, after={"at": 3}, ended=False)
     book.lose("a")
-    assert book.lease("b") == (1, Piece(0, {"at": 3}))
+    assert book.lease("b") == (1, LeasedPart(0, {"at": 3}))
 
 
 def test_a_closure_that_runs_again_uses_what_it_had_taken() -> None:
-    book = LeaseBook(1)
+    book = EpochLeases(1)
     book.lease("a")
     book.take("a", 0, closure=6, count=1, before={"at": 0}, after={"at": 1}, ended=False)
     book.take("a", 0, closure=7, count=3, before={"at": 1}, after={"at": 4}, ended=False)
     book.lose("a")
-    assert book.portions(7) == (Piece(0, {"at": 1}, 3),)
+    assert book.portions(7) == (LeasedPart(0, {"at": 1}, 3),)
 
 
 def test_what_a_failed_closure_had_taken_is_leased_anew() -> None:
-    book = LeaseBook(1)
+    book = EpochLeases(1)
     book.lease("a")
     book.take("a", 0, closure=7, count=3, before=None, after={"at": 3}, ended=True)
     assert book.lease("a") is None
     book.end(7, succeeded=False)
-    assert book.lease("b") == (1, Piece(0, None, 3))
+    assert book.lease("b") == (1, LeasedPart(0, None, 3))
     assert not book.progress().over
 
 
 def test_who_was_given_up_cannot_take_any_more() -> None:
-    book = LeaseBook(1)
+    book = EpochLeases(1)
     book.lease("a")
     book.lose("a")
     assert not book.take("a", 0, closure=7, count=1, before=None, after=None, ended=False)
 
 
 def test_an_empty_split_is_done_when_its_end_is_found() -> None:
-    book = LeaseBook(1)
+    book = EpochLeases(1)
     book.lease("a")
     assert book.take("a", 0, closure=7, count=0, before=None, after=None, ended=True)
     assert book.progress().over
 
 
 def test_a_returned_portion_ends_after_its_count() -> None:
-    book = LeaseBook(1)
+    book = EpochLeases(1)
     book.lease("a")
     book.take("a", 0, closure=7, count=2, before=None, after=2, ended=True)
     book.end(7, succeeded=False)
@@ -77,26 +77,26 @@ def test_a_returned_portion_ends_after_its_count() -> None:
 
 
 def test_owners_alone_lease_their_splits_while_they_are_there() -> None:
-    book = LeaseBook(3, owners={0: "b", 1: "a", 2: "b"})
+    book = EpochLeases(3, owners={0: "b", 1: "a", 2: "b"})
     everyone = {"a", "b"}
-    assert book.lease("A", "a", everyone) == (0, Piece(1))
+    assert book.lease("A", "a", everyone) == (0, LeasedPart(1))
     assert book.lease("A", "a", everyone) is None
-    assert book.lease("B", "b", everyone) == (1, Piece(0))
+    assert book.lease("B", "b", everyone) == (1, LeasedPart(0))
     assert (book.owned("a"), book.owned("b")) == ([1], [0, 2])
 
 
 def test_who_leases_a_split_of_a_lost_owner_owns_all_that_it_had() -> None:
-    book = LeaseBook(4, owners={0: "b", 1: "a", 2: "b", 3: "c"})
+    book = EpochLeases(4, owners={0: "b", 1: "a", 2: "b", 3: "c"})
     book.lease("A", "a", {"a", "b", "c"})
     book.lose("B")
-    assert book.lease("A", "a", {"a", "c"}) == (1, Piece(0))
+    assert book.lease("A", "a", {"a", "c"}) == (1, LeasedPart(0))
     assert book.owned("a") == [0, 1, 2]
-    assert book.lease("C", "c", {"a", "c"}) == (2, Piece(3))
+    assert book.lease("C", "c", {"a", "c"}) == (2, LeasedPart(3))
     assert book.lease("C", "c", {"a", "c"}) is None
 
 
 def test_closures_suit_workers_that_have_something_to_read() -> None:
-    book = LeaseBook(2, owners={0: "a", 1: "b"})
+    book = EpochLeases(2, owners={0: "a", 1: "b"})
     everyone = {"a", "b"}
     number, _ = book.lease("A", "a", everyone) or pytest.fail("it is its own")
     assert book.suits("a", everyone)  # it reads that
@@ -109,7 +109,7 @@ def test_closures_suit_workers_that_have_something_to_read() -> None:
 
 
 def test_where_nothing_is_left_to_read_closures_may_go_anywhere_to_run_again() -> None:
-    book = LeaseBook(1, owners={0: "a"})
+    book = EpochLeases(1, owners={0: "a"})
     number, _ = book.lease("A", "a", {"a"}) or pytest.fail("it is its own")
     book.take("A", number, closure=1, count=1, before=None, after=1, ended=True)
     assert not book.unread()
@@ -118,56 +118,57 @@ def test_where_nothing_is_left_to_read_closures_may_go_anywhere_to_run_again() -
 
 
 def test_an_epoch_goes_on_where_its_state_was_taken() -> None:
-    book = LeaseBook(3)
+    book = EpochLeases(3)
     book.lease("a")
     book.take("a", 0, closure=7, count=2, before={"at": 0}, after={"at": 2}, ended=False)
     book.end(7, succeeded=True)
     state = json.loads(json.dumps(book.state()))
-    again = LeaseBook(3, state)
+    again = EpochLeases(3, state)
     assert again.progress() == Progress(done=0, leased=1, left=2, visits=2)
     assert [again.lease("b") for _ in range(4)] == [
-        (0, Piece(0, {"at": 2})),
-        (1, Piece(1)),
-        (2, Piece(2)),
+        (0, LeasedPart(0, {"at": 2})),
+        (1, LeasedPart(1)),
+        (2, LeasedPart(2)),
         None,
     ]
 
 
 def test_a_state_of_an_epoch_that_was_over_has_nothing_left() -> None:
-    book = LeaseBook(1)
+    book = EpochLeases(1)
     book.lease("a")
     book.take("a", 0, closure=7, count=2, before=None, after=None, ended=True)
     book.end(7, succeeded=True)
-    again = LeaseBook(1, book.state())
+    again = EpochLeases(1, book.state())
     assert again.progress() == Progress(done=1, leased=0, left=0, visits=2)
 
 
 def test_what_runs_when_a_state_is_taken_is_done_again() -> None:
-    book = LeaseBook(1)
+    book = EpochLeases(1)
     book.lease("a")
     book.take("a", 0, closure=7, count=2, before=0, after=2, ended=True)
-    again = LeaseBook(1, book.state())
-    assert again.lease("b") == (0, Piece(0, 0, 2))
+    again = EpochLeases(1, book.state())
+    assert again.lease("b") == (0, LeasedPart(0, 0, 2))
 
 
 @pytest.mark.parametrize(
-    "state", [{}, {"version": 1}, {**LeaseBook(2).state()}, {**LeaseBook(1).state(), "version": 9}]
+    "state",
+    [{}, {"version": 1}, {**EpochLeases(2).state()}, {**EpochLeases(1).state(), "version": 9}],
 )
 def test_a_state_that_does_not_fit_is_refused(state: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="state"):
-        LeaseBook(1, state)
+        EpochLeases(1, state)
 
 
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 20), min_size=1, max_size=6))
 def test_every_element_is_used_once_whatever_happens(seed: int, sizes: list[int]) -> None:
     random_ = random.Random(seed)
-    book = LeaseBook(len(sizes))
+    book = EpochLeases(len(sizes))
     used = [[0] * size for size in sizes]  # by closures that have ended well
     holders = {f"w{i}": None for i in range(3)}  # type: dict[str, tuple[int, Piece, int] | None]
     running: dict[int, str] = {}
     closures = 0
 
-    def use(portions: tuple[Piece, ...]) -> None:
+    def use(portions: tuple[LeasedPart, ...]) -> None:
         for portion in portions:
             start = portion.state or 0
             for position in range(start, start + (portion.count or 0)):

@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 
-from psnb.coordinator.closure import Closure, FunctionRegistry
-from psnb.coordinator.load import AHEAD_SECONDS, MOST_AHEAD, SPREAD_SECONDS, Load
-from psnb.coordinator.options import Options
-from psnb.coordinator.queue import ClosureQueue
-from psnb.coordinator.remote_value import RemoteValue
+from psnb._src.coordinator.closures.closure import Closure, FunctionRegistry
+from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.coordinator.closures.schedule_options import ScheduleOptions
+from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.coordinator.workers.load import AHEAD_SECONDS, MOST_AHEAD, SPREAD_SECONDS, Load
 from tests.coordinator.queues import NO_ARGUMENTS
 
 SHORT, LONG = AHEAD_SECONDS / 8, AHEAD_SECONDS * 10
@@ -24,7 +24,9 @@ def closures(count: int, *seconds: float) -> list[Closure]:
         function.duration.add(each)
     queue = ClosureQueue(1)
     return [
-        Closure(next(_numbers), function, NO_ARGUMENTS, Options(0), RemoteValue(queue.settled))
+        Closure(
+            next(_numbers), function, NO_ARGUMENTS, ScheduleOptions(0), RemoteValue(queue.settled)
+        )
         for _ in range(count)
     ]
 

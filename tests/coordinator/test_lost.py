@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb import errors
-from psnb.coordinator import ClosureStatus
-from psnb.coordinator.awaiting import join
-from psnb.coordinator.closure import Closure
-from psnb.coordinator.flush_gate import FlushGate
-from psnb.coordinator.gate import ApplyRound, Gate, Step
-from psnb.coordinator.lease_desk import LeaseDesk
-from psnb.coordinator.queue import ClosureQueue
-from psnb.coordinator.round_gate import RoundGate
-from psnb.coordinator.staleness_gate import StalenessGate
-from psnb.server import ENDED
+from psnb._src.coordinator.closures.awaiting import join
+from psnb._src.coordinator.closures.closure import Closure
+from psnb._src.coordinator.closures.status import ClosureStatus
+from psnb._src.coordinator.datasets.lease_registry import LeaseRegistry
+from psnb._src.coordinator.queue.flush_gate import FlushGate
+from psnb._src.coordinator.queue.gate import ApplyRound, Gate, Step
+from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.coordinator.queue.round_gate import RoundGate
+from psnb._src.coordinator.queue.staleness_gate import StalenessGate
+from psnb._src.server.commit_log import ENDED
 from tests.coordinator.queues import (
     TIMEOUT,
     call_with,
@@ -435,7 +435,7 @@ class _World:
         self.chance = random.Random(seed)
         self.sizes, self.visits = sizes, [[0] * size for size in sizes]
         self.committed: set[int] = set()
-        self.desk = LeaseDesk()
+        self.desk = LeaseRegistry()
         self.queue = ClosureQueue(100, on_end=self.desk.end)
         self.epoch = self.desk.open(len(sizes))
         self.lives = 0

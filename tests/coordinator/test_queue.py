@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from psnb import errors
-from psnb.coordinator import ClosureStatus
-from psnb.coordinator.closure import Closure
-from psnb.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.closures.closure import Closure
+from psnb._src.coordinator.closures.status import ClosureStatus
+from psnb._src.coordinator.queue.queue import ClosureQueue
 from tests.coordinator.queues import (
     TIMEOUT,
     closure,

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from psnb.coordinator import ClosureStatus
-from psnb.coordinator.closure import Closure
-from psnb.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.closures.closure import Closure
+from psnb._src.coordinator.closures.status import ClosureStatus
+from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.monitor.recorded.events import EventKind, EventLog
 from psnb.errors import CancelledError
-from psnb.monitor import EventKind, EventLog
 from tests.coordinator.queues import (
     call_with,
     closure,

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from psnb.coordinator import ClosureStatus
-from psnb.coordinator.closure import Closure
-from psnb.coordinator.queue import ClosureQueue
-from psnb.coordinator.resolver import Resolver
+from psnb._src.coordinator.closures.closure import Closure
+from psnb._src.coordinator.closures.status import ClosureStatus
+from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.coordinator.queue.resolver import Resolver
+from psnb._src.parameters.request_batch import Request
+from psnb._src.placement.layout import ShardId
+from psnb._src.runtime.packing import dumps
+from psnb._src.runtime.session import exchange_writer
+from psnb._src.server.commit_log import Commit, Fact
 from psnb.errors import ServerLostError
-from psnb.parameters import Request
-from psnb.placement import ShardId
-from psnb.runtime import dumps, exchange_writer
-from psnb.server import Commit, Fact
 from tests.conftest import wait_until
 from tests.coordinator.queues import put
 

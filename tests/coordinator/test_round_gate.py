@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from psnb.coordinator.closure import Closure
-from psnb.coordinator.gate import ApplyRound, Step
-from psnb.coordinator.queue import ClosureQueue
-from psnb.coordinator.round_gate import RoundGate
+from psnb._src.coordinator.closures.closure import Closure
+from psnb._src.coordinator.queue.gate import ApplyRound, Step
+from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.coordinator.queue.round_gate import RoundGate
 from psnb.errors import ServerLostError
 from tests.coordinator.queues import (
     TIMEOUT,

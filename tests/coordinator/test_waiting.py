@@ -7,13 +7,14 @@ import tracemalloc
 import pytest
 
 from psnb import errors
-from psnb.coordinator import ClosureStatus, RemoteValue
-from psnb.coordinator.call import NO_ARGUMENTS
-from psnb.coordinator.closure import Closure
-from psnb.coordinator.options import Options, Pin, options
-from psnb.coordinator.queue import ClosureQueue
-from psnb.coordinator.start_delay import StartDelay
-from psnb.monitor import WorkerStatistics
+from psnb._src.coordinator.closures.call import NO_ARGUMENTS
+from psnb._src.coordinator.closures.closure import Closure
+from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.coordinator.closures.schedule_options import Pin, ScheduleOptions, options
+from psnb._src.coordinator.closures.status import ClosureStatus
+from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.coordinator.workers.start_delay import StartDelay
+from psnb._src.monitor.recorded.statistics import WorkerStatistics
 from tests.coordinator.queues import FUNCTION, fail, numbers, put_one, succeed, up_to, worker
 
 # Priorities
@@ -140,7 +141,7 @@ def test_the_failure_of_a_detached_closure_is_nobodys_but_its_own() -> None:
 )
 def test_options_of_the_wrong_kind_are_refused(given: dict[str, object], named: str) -> None:
     with pytest.raises(errors.ConfigurationError, match=named):
-        Options(**given)  # type: ignore[arg-type]
+        ScheduleOptions(**given)  # type: ignore[arg-type]
 
 
 # Cancelling what runs, and the rest

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from psnb.coordinator.queue import QueueStatistics
-from psnb.coordinator.workload import Workload
-from psnb.demand import Demand
-from psnb.monitor import WorkerStatistics
+from psnb._src.cluster.demand import Demand
+from psnb._src.coordinator.queue.queue import QueueStatistics
+from psnb._src.coordinator.workers.workload import Workload
+from psnb._src.monitor.recorded.statistics import WorkerStatistics
 
 UNKNOWN = 0.5
 

@@ -20,7 +20,12 @@ PUBLIC = [
     *("FixedLen", "MultiSlotDataGenerator", "Slot", "TFRecordWriter", "VarLen", "encode_example"),
 ]
 
-BELOW = ("psnb.answer", "psnb.errors", "psnb.interrupts", "psnb.locks")
+BELOW = (
+    "psnb._src.threads.answer",
+    "psnb.errors",
+    "psnb._src.threads.interrupts",
+    "psnb._src.threads.locks",
+)
 """What is pure and below every room."""
 
 METHODS = [

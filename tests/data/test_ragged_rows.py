@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from psnb._src.data.nodes.ragged_rows import RaggedRows
 from psnb.data import Dataset, Ragged
-from psnb.data.nodes.ragged_rows import RaggedRows
 
 rows = st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=8, max_size=8)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from psnb._src.data.nodes.prefetch import Autotuner
 from psnb.data import AUTOTUNE, Dataset, Options
-from psnb.data.nodes.prefetch import Autotuner
 from tests.conftest import DEADLINE, wait_until
 
 D = Dataset

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from distributed import Client
 
-import psnb.cluster
-from psnb import cli
-from psnb.demo.plot import Point, write_learning_curve
+import psnb._src.cluster.cluster
+from psnb._src import cli
+from psnb._src.demo.learning_curve import Point, write_learning_curve
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def demo(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "psnb.cli", "demo", "--checkpoint-dir", str(folder), *options],
+        [sys.executable, "-m", "psnb._src.cli", "demo", "--checkpoint-dir", str(folder), *options],
         capture_output=True,
         text=True,
         timeout=280,
@@ -107,7 +107,7 @@ def test_options_that_make_no_sense_are_refused(
 def test_a_scheduler_that_is_not_there_is_an_error_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(psnb.cluster, "CONNECT_TIMEOUT", 0.5)
+    monkeypatch.setattr(psnb._src.cluster.cluster, "CONNECT_TIMEOUT", 0.5)
     assert cli.main(["demo", "--scheduler", "tcp://127.0.0.1:1"]) == 1
     assert "no Dask scheduler answers at 'tcp://127.0.0.1:1'" in capsys.readouterr().err
 

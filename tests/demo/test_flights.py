@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from psnb.demo import flights
-from psnb.demo.flights import DENSE_COLUMNS, FIELD_SHIFT, FIELDS, Flights
+from psnb._src.demo import flights
+from psnb._src.demo.flights import DENSE_COLUMNS, FIELD_SHIFT, FIELDS, Flights
 
 OUTCOMES = {"dep_time", "dep_delay", "arr_time", "arr_delay", "air_time"}
 """Columns of flights.csv that are known only after scheduled departure."""

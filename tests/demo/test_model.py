@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from psnb.demo import model
+from psnb._src.demo import model
 
 FIELDS, DENSE_COLUMNS, BATCH = 3, 2, 4
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from psnb.neighbours import private_folder
+from psnb._src.cluster.neighbours import private_folder
 
 PARSERS = [
     *("tfrecords", "example", "multi_slot", "csv", "criteo", "text_lines"),
@@ -52,11 +52,11 @@ def _fuzz(parser: str, limit: str, mode: str, corpus: str) -> None:
     import atheris
 
     if mode == "interpreted":
-        rooms = ["psnb.data", "psnb.checkpoint", "psnb.parameters", "psnb.server"]
+        rooms = ["psnb.data", "psnb._src.checkpoint", "psnb._src.parameters", "psnb._src.server"]
         with atheris.instrument_imports(include=rooms):
             # First: the seeds of a target are made with what is compiled.
-            import psnb.data.formats
-            import psnb.server  # noqa: F401
+            import psnb._src.data.formats
+            import psnb._src.server  # noqa: F401
 
             _interpret_intrinsics()
             from tests.fuzz.targets import TARGETS

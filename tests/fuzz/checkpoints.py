@@ -15,12 +15,18 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
-from psnb.checkpoint.checkpoint import Checkpoint
-from psnb.checkpoint.store import MANIFEST, write
+from psnb._src.checkpoint.checkpoint import Checkpoint
+from psnb._src.checkpoint.shard_files import MANIFEST, write
+from psnb._src.parameters.embedding import Embedding
+from psnb._src.parameters.variable import Variable
+from psnb._src.server.admission import CountFilter
+from psnb._src.server.ctr import CtrAccessor
+from psnb._src.server.initializers import Uniform
+from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.server.optimizers.adam import Adam
+from psnb._src.server.table import Piece
+from psnb._src.server.tables import SparseTable
 from psnb.errors import CheckpointError, ConfigurationError
-from psnb.parameters import Embedding, Variable
-from psnb.server import Adagrad, Adam, CountFilter, CtrAccessor, SparseTable, Uniform
-from psnb.server.table import Piece
 from tests.checkpoint.saved import forge
 from tests.parameters.test_handles import DIM, embedding, variable
 

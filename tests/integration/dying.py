@@ -8,27 +8,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from psnb.parameters import CommTransport, Request
+from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.server_client import CommServerClient
 from tests.integration.helpers import kill_myself
 
-Attempt = Callable[[CommTransport, Sequence[Request]], list[Any]]
-Die = Callable[[Attempt, CommTransport, Sequence[Request]], list[Any]]
+Attempt = Callable[[CommServerClient, Sequence[Request]], list[Any]]
+Die = Callable[[Attempt, CommServerClient, Sequence[Request]], list[Any]]
 
 
-def before(real: Attempt, transport: CommTransport, requests: Sequence[Request]) -> list[Any]:
+def before(real: Attempt, transport: CommServerClient, requests: Sequence[Request]) -> list[Any]:
     """End before anything is sent."""
     kill_myself()
     raise AssertionError
 
 
-def after_one(real: Attempt, transport: CommTransport, requests: Sequence[Request]) -> list[Any]:
+def after_one(real: Attempt, transport: CommServerClient, requests: Sequence[Request]) -> list[Any]:
     """End when one server has got it, and the others have not."""
     real(transport, requests[:1])
     kill_myself()
     raise AssertionError
 
 
-def after_all(real: Attempt, transport: CommTransport, requests: Sequence[Request]) -> list[Any]:
+def after_all(real: Attempt, transport: CommServerClient, requests: Sequence[Request]) -> list[Any]:
     """End when all servers have got it, and have said so."""
     real(transport, requests)
     kill_myself()
@@ -36,22 +37,22 @@ def after_all(real: Attempt, transport: CommTransport, requests: Sequence[Reques
 
 
 def before_the_answer(
-    real: Attempt, transport: CommTransport, requests: Sequence[Request]
+    real: Attempt, transport: CommServerClient, requests: Sequence[Request]
 ) -> list[Any]:
     """End when an answer comes, which nobody hears."""
-    from psnb.parameters.transport import _Exchange
+    from psnb._src.parameters.server_client import _RequestRound
 
-    _Exchange.answered = lambda exchange, answer: kill_myself()  # type: ignore[method-assign]
+    _RequestRound.answered = lambda exchange, answer: kill_myself()  # type: ignore[method-assign]
     return real(transport, requests)
 
 
 def arrange(operation: str, die: Die) -> None:
     """Let this process end so with the next requests for an operation."""
-    real: Attempt = CommTransport.attempt
+    real: Attempt = CommServerClient.attempt
 
-    def attempt(transport: CommTransport, requests: Sequence[Request]) -> list[Any]:
+    def attempt(transport: CommServerClient, requests: Sequence[Request]) -> list[Any]:
         if requests[0].operation == operation:
             return die(real, transport, requests)
         return real(transport, requests)
 
-    CommTransport.attempt = attempt  # type: ignore[method-assign]
+    CommServerClient.attempt = attempt  # type: ignore[method-assign]

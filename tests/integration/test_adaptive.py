@@ -11,7 +11,7 @@ from distributed import Adaptive, Client, LocalCluster
 
 import psnb
 from psnb import EventKind
-from psnb.cluster import identity
+from psnb._src.cluster.cluster import identity
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.test_elasticity import Steps
 

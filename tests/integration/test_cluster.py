@@ -153,7 +153,7 @@ def test_the_demo_runs_on_a_cluster_from_the_command_line(
 ) -> None:
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "psnb.cli", "demo", "--scheduler", command_line_cluster),
+            *(sys.executable, "-m", "psnb._src.cli", "demo", "--scheduler", command_line_cluster),
             *("--batch-size", "8192", "--checkpoint-dir", str(tmp_path)),
         ],
         capture_output=True,

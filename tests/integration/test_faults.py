@@ -15,7 +15,7 @@ from distributed import Client
 
 import psnb
 from psnb import errors
-from psnb.cluster import identity
+from psnb._src.cluster.cluster import identity
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import wait_until_gone, wait_until_ready
 

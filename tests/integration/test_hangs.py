@@ -14,10 +14,10 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
-from psnb.coordinator.lane import Lane
+from psnb._src.coordinator.workers.worker_connection import WorkerConnection
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import frozen, wait_for_file
-from tests.test_stream import Unreadable
+from tests.transport.test_stream import Unreadable
 
 pytestmark = pytest.mark.slow
 
@@ -158,13 +158,13 @@ def test_other_timeouts_for_the_same_strategy_are_refused(
 def test_a_message_that_a_worker_cannot_unpickle_costs_its_session_and_says_so(
     coordinator: psnb.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_message = Lane._run_message
+    run_message = WorkerConnection._run_message
     bad = iter([Unreadable()])
 
-    def once(lane: Lane, closures: list[Any]) -> dict[str, Any]:
+    def once(lane: WorkerConnection, closures: list[Any]) -> dict[str, Any]:
         return {**run_message(lane, closures), "more": next(bad, None)}
 
-    monkeypatch.setattr(Lane, "_run_message", once)
+    monkeypatch.setattr(WorkerConnection, "_run_message", once)
     assert coordinator.schedule(abs, args=(-1,)).fetch(DEADLINE) == 1
     (lost,) = [e for e in coordinator.events() if e.kind is EventKind.WORKER_LOST]
     assert "cannot be unpickled" in lost.message

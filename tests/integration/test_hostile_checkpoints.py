@@ -10,8 +10,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import psnb
+from psnb._src.parameters.request_batch import Request
 from psnb.errors import CheckpointError, ConfigurationError
-from psnb.parameters import Request
 from tests.checkpoint.saved import forge
 
 pytestmark = pytest.mark.slow

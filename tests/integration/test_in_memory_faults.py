@@ -13,9 +13,9 @@ import pytest
 from distributed import Client
 
 import psnb
+from psnb._src.runtime.worker_memory import WorkerMemory
 from psnb.data import Dataset, InMemoryDataset
 from psnb.errors import DatasetError
-from psnb.runtime.memory import WorkerMemory
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import Ending, Killer
 from tests.integration.test_leases import numbers, visits_of
@@ -125,7 +125,7 @@ def test_a_worker_that_is_killed_while_it_takes_up_examples_costs_nothing(
         made.load_into_memory()
 
         def die_of_the_next_message() -> int:
-            from psnb.data.memory import memory
+            from psnb._src.data.memory import memory
 
             memory.unpacked = lambda data: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
             return os.getpid()

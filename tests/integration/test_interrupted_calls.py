@@ -12,7 +12,7 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb.parameters import direct
+from psnb._src.parameters import direct
 from tests.conftest import DEADLINE, wait_until
 from tests.interrupting import (
     Scene,

@@ -17,13 +17,15 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
-from psnb.aside import on_loop
-from psnb.cluster import Roles, roles
-from psnb.placement import CopyState, Layout, Place, ServerAddress, mended
-from psnb.strategy import keeper as keeper_module
-from psnb.strategy import rebalancing as rebalancing_module
-from psnb.strategy import servers as servers_module
-from psnb.strategy.orders import Orders
+from psnb._src.cluster.cluster import Roles, roles
+from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
+from psnb._src.placement.mending import mended
+from psnb._src.placement.shard_status import CopyState
+from psnb._src.strategy import rebalancing as rebalancing_module
+from psnb._src.strategy import reconciler
+from psnb._src.strategy import servers as servers_module
+from psnb._src.strategy.server_control import ServerControl
+from psnb._src.threads.aside import on_loop
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter
 from tests.integration.helpers import address_of, frozen, pid_of, wait_until_whole
@@ -81,7 +83,7 @@ def when(
             done.set()
         return mended(layout, sights, wish)
 
-    monkeypatch.setattr(keeper_module, "mended", mend)
+    monkeypatch.setattr(reconciler, "mended", mend)
     return done
 
 
@@ -91,7 +93,7 @@ def test_a_server_may_die_as_soon_as_a_copy_is_complete(
 ) -> None:
     pids = processes(whole)
 
-    def filled(index: int, place: Place, sights: Any) -> bool:
+    def filled(index: int, place: ShardPlace, sights: Any) -> bool:
         held = sights[place.primary].holdings.get(index) if place.primary in sights else None
         key = place.filling.key if place.filling else ""
         return held is not None and held.copies.get(key) is CopyState.FILLED
@@ -147,9 +149,9 @@ def test_a_server_may_die_in_the_moment_in_which_a_shard_is_handed_over(
 def test_a_server_that_dies_as_soon_as_it_was_recruited_is_replaced_once_more(
     whole: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, killed = Orders.start, threading.Event()
+    start, killed = ServerControl.start, threading.Event()
 
-    async def start_and_die(orders: Orders, server: Any) -> None:
+    async def start_and_die(orders: ServerControl, server: Any) -> None:
         await start(orders, server)
         if not killed.is_set():
             killed.set()
@@ -159,7 +161,7 @@ def test_a_server_that_dies_as_soon_as_it_was_recruited_is_replaced_once_more(
         wait_until_copied(strategy)
         counter = Counter(strategy)
         counter.wait_for(50)
-        monkeypatch.setattr(Orders, "start", start_and_die)
+        monkeypatch.setattr(ServerControl, "start", start_and_die)
         os.kill(pid_of(whole, "server-1"), signal.SIGKILL)
         assert killed.wait(DEADLINE)
         counter.wait_for(50)
@@ -213,7 +215,7 @@ def test_a_bug_in_one_round_of_the_keepers_does_not_end_it(
         wait_until_copied(strategy)
         counter = Counter(strategy)
         counter.wait_for(50)
-        monkeypatch.setattr(keeper_module, "mended", mend)
+        monkeypatch.setattr(reconciler, "mended", mend)
         wait_until(lambda: not bugs, "the bugs have struck")
         os.kill(pid_of(whole, "server-1"), signal.SIGKILL)
         counter.wait_for(50)
@@ -258,7 +260,7 @@ def test_a_server_that_was_missing_in_a_rebalance_is_replaced_all_the_same(
         wait_until_copied(strategy)
         with monkeypatch.context() as patch:
             # The process that nannies start again comes too late for it.
-            for module in (keeper_module, rebalancing_module):
+            for module in (reconciler, rebalancing_module):
                 patch.setattr(module, "roles", none_but_workers)
             os.kill(pid_of(whole, "server-0"), signal.SIGKILL)
             wait_until(lambda: strategy.num_servers == SERVERS - 1, "it is given up")
@@ -316,9 +318,9 @@ def test_a_rebalance_to_a_server_that_freezes_ends_in_time_and_can_be_called_aga
         counter = Counter(strategy)
         counter.wait_for(30)
         started = threading.Event()
-        start = Orders.start
+        start = ServerControl.start
 
-        async def start_and_freeze(orders: Orders, server: Any) -> None:
+        async def start_and_freeze(orders: ServerControl, server: Any) -> None:
             await start(orders, server)
             os.kill(pid, signal.SIGSTOP)
             started.set()
@@ -327,7 +329,7 @@ def test_a_rebalance_to_a_server_that_freezes_ends_in_time_and_can_be_called_aga
         fresh = next(address for address in processes(whole) if address not in used)
         pid = process_at(whole, fresh)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Orders, "start", start_and_freeze)
+            patch.setattr(ServerControl, "start", start_and_freeze)
             try:
                 with pytest.raises(errors.ServerLostError, match="call rebalance again"):
                     strategy.rebalance()
@@ -345,14 +347,14 @@ def test_servers_are_asked_a_few_times_a_second_while_nothing_changes_but_values
     with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
         wait_until_copied(strategy)
         coordinator = psnb.ClusterCoordinator(strategy)
-        variable, asked, beat = strategy.variable(np.zeros(2)), [0], Orders.beat
+        variable, asked, beat = strategy.variable(np.zeros(2)), [0], ServerControl.beat
 
-        async def counted(orders: Orders, server: ServerAddress, layout: Layout) -> Any:
+        async def counted(orders: ServerControl, server: ServerAddress, layout: Layout) -> Any:
             asked[0] += 1
             return await beat(orders, server, layout)
 
         coordinator.schedule(variable.assign_add, (np.ones(2),)).fetch(DEADLINE)
-        monkeypatch.setattr(Orders, "beat", counted)
+        monkeypatch.setattr(ServerControl, "beat", counted)
         begin = time.monotonic()
         while time.monotonic() < begin + 1:
             coordinator.schedule(variable.assign_add, (np.ones(2),)).fetch(DEADLINE)
@@ -363,15 +365,15 @@ def test_servers_are_asked_a_few_times_a_second_while_nothing_changes_but_values
 def test_servers_are_asked_fifty_times_a_second_while_shards_move(
     whole: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, beat = [0], Orders.beat
+    asked, beat = [0], ServerControl.beat
 
-    async def counted(orders: Orders, server: ServerAddress, layout: Layout) -> Any:
+    async def counted(orders: ServerControl, server: ServerAddress, layout: Layout) -> Any:
         asked[0] += 1
         return await beat(orders, server, layout)
 
     with psnb.ParameterServerStrategy(whole, 2, shards=4) as strategy:
         strategy.variable(np.zeros(10_000_000))
-        monkeypatch.setattr(Orders, "beat", counted)
+        monkeypatch.setattr(ServerControl, "beat", counted)
         begin = time.monotonic()
         assert strategy.rebalance() == 1
         assert asked[0] <= SERVERS * (50 * (time.monotonic() - begin) + 10)

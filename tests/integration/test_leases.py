@@ -12,9 +12,9 @@ import pytest
 
 import psnb
 from psnb import data, errors
-from psnb.parameters import CommTransport
-from psnb.placement import ShardId
-from psnb.server import Commit, Part
+from psnb._src.parameters.server_client import CommServerClient
+from psnb._src.placement.layout import ShardId
+from psnb._src.server.commit_log import Commit, Part
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import Ending, Killer, kill_myself, wait_for_file
 
@@ -255,13 +255,13 @@ def test_a_lost_closure_that_had_its_effect_keeps_its_examples_when_another_fail
 
 def die_after_commit() -> None:
     """Let this worker end as soon as what the closure has written is on the servers."""
-    real = CommTransport.commit
+    real = CommServerClient.commit
 
-    def commit(transport: CommTransport, commit: Commit, parts: Mapping[ShardId, Part]) -> None:
+    def commit(transport: CommServerClient, commit: Commit, parts: Mapping[ShardId, Part]) -> None:
         real(transport, commit, parts)
         kill_myself()
 
-    CommTransport.commit = commit  # type: ignore[assignment, method-assign]
+    CommServerClient.commit = commit  # type: ignore[assignment, method-assign]
 
 
 @pytest.mark.slow

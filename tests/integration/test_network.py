@@ -15,7 +15,7 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb.parameters import CommTransport
+from psnb._src.parameters.server_client import CommServerClient
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.black_hole import BlackHole
 from tests.integration.helpers import CommandLine, Steps, wait_until_ready
@@ -53,7 +53,7 @@ def test_closures_behind_a_black_hole_run_elsewhere_and_count_once(tmp_path: Pat
             counter.assign_add(np.int64(1))
             name = steps()
             if name == "far":  # the hole is for the notebook: it still reaches the server
-                CommTransport.commit = noted(CommTransport.commit)  # type: ignore[method-assign]
+                CommServerClient.commit = noted(CommServerClient.commit)  # type: ignore[method-assign]
             return name
 
         def noted(commit: Callable[..., int | None]) -> Callable[..., int | None]:

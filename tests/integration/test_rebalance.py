@@ -12,7 +12,7 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
-from psnb.parameters.transport import process_transport
+from psnb._src.parameters.server_client import process_transport
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter
 from tests.integration.helpers import CommandLine, address_of

@@ -13,8 +13,8 @@ from distributed import Client
 
 import psnb
 from psnb import errors
-from psnb.checkpoint import store
-from psnb.strategy import recovery
+from psnb._src.checkpoint import shard_files
+from psnb._src.strategy import recovery
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import kill, terminate
 from tests.integration.helpers import CommandLine
@@ -191,7 +191,7 @@ def test_a_recovery_that_failed_can_be_tried_again(
     kill(strategy.client, model.server_of(0))
     wait_until(lambda: is_lost(model.values), "the server is lost")
     with monkeypatch.context() as damaged:
-        damaged.setattr(store, "load_file", lambda file: fail(OSError("the disk is gone")))
+        damaged.setattr(shard_files, "load_file", lambda file: fail(OSError("the disk is gone")))
         with pytest.raises(errors.CheckpointError, match="the disk is gone"):
             strategy.recover()
     assert not coordinator.paused

@@ -13,10 +13,10 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb.cluster import identity
-from psnb.monitor.post import HubLink
-from psnb.monitor.route import SchedulerLink
-from psnb.monitor.server import Found
+from psnb._src.cluster.cluster import identity
+from psnb._src.monitor.served.hub_client import JupyterServer
+from psnb._src.monitor.served.hub_link import HubLink
+from psnb._src.monitor.served.scheduler_link import SchedulerLink
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import CommandLine
 from tests.monitor.hub.jupyter import TOKEN, Jupyter, jupyter
@@ -56,7 +56,7 @@ def test_the_scheduler_never_hears_what_a_closure_that_failed_was_called_with(
     monkeypatch.delenv("JPY_PARENT_PID", raising=False)
     strategy = psnb.ParameterServerStrategy(client)
     coordinator = psnb.ClusterCoordinator(strategy)  # outside of Jupyter: the scheduler is told
-    hub = HubLink(coordinator, Found(server.url, "", TOKEN))
+    hub = HubLink(coordinator, JupyterServer(server.url, "", TOKEN))
     assert isinstance(coordinator._link, SchedulerLink)
     try:
         coordinator.schedule(login, ("bob", SECRET))

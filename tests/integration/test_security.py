@@ -18,9 +18,9 @@ from distributed import Client, Security
 from distributed.comm import connect as reach
 
 import psnb
-from psnb import cluster as clusters
 from psnb import errors
-from psnb.cluster import identity
+from psnb._src.cluster import cluster as clusters
+from psnb._src.cluster.cluster import identity
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter, kill
 from tests.integration.helpers import wait_until_whole

@@ -17,7 +17,7 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
-from psnb.server.serving import LIFETIME
+from psnb._src.server.serving import LIFETIME
 from tests.conftest import DEADLINE, wait_until
 from tests.integration import dying
 from tests.integration.counting import Counter

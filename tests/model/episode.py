@@ -7,10 +7,10 @@ from collections import Counter
 
 import numpy as np
 
-from psnb.coordinator import ClosureStatus
-from psnb.coordinator.closure import Closure
+from psnb._src.coordinator.closures.closure import Closure
+from psnb._src.coordinator.closures.status import ClosureStatus
+from psnb._src.server.host import Host
 from psnb.errors import PsnbError, ServerSilentError
-from psnb.server.host import Host
 from tests.model.keeper import ROOM, TABLE
 from tests.model.notebook import Notebook
 from tests.model.workers import code

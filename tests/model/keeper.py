@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from psnb._src.parameters.request_batch import Request
+from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlace
+from psnb._src.placement.mending import Health, Sight, Wish, mended
+from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.strategy.recovery import hosted_anew, missing, still_lost
 from psnb.errors import PsnbError, ServerLostError, ServerSilentError
-from psnb.parameters import Request
-from psnb.placement import Health, Layout, Place, ServerAddress, ShardId, Sight, Wish, mended
-from psnb.server import SGD
-from psnb.strategy.recovery import hosted_anew, missing, still_lost
 from tests.model.world import Process, Server, World, manage, once
 
 TABLE = "t"
@@ -28,7 +29,7 @@ def creation() -> dict[str, Any]:
 
 
 class Keeper(Process):
-    """Keeps a layout, as `psnb.strategy.keeper` and `psnb.strategy.recovery` do.
+    """Keeps a layout, as `psnb._src.strategy.reconciler` and `psnb._src.strategy.recovery` do.
 
     Parameters
     ----------
@@ -40,7 +41,7 @@ class Keeper(Process):
 
     def __init__(self, world: World, servers: int, shards: int, replicas: int) -> None:
         made = [world.server() for _ in range(servers)]
-        places = [Place(made[i % servers].address) for i in range(shards)]
+        places = [ShardPlace(made[i % servers].address) for i in range(shards)]
         world.published = self.layout = Layout("s", 1, replicas, 1.0, tuple(places))
         super().__init__(world, "notebook")
         self._silence: dict[str, int] = {}

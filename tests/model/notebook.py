@@ -8,18 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from psnb.coordinator.closure import Closure
-from psnb.coordinator.fates import finding_out
-from psnb.coordinator.flush_gate import FlushGate
-from psnb.coordinator.gate import ApplyRound, Gate, Step
-from psnb.coordinator.options import Options
-from psnb.coordinator.queue import ClosureQueue
-from psnb.coordinator.remote_value import RemoteValue
-from psnb.coordinator.resolver import Resolver
-from psnb.coordinator.round_gate import RoundGate
+from psnb._src.coordinator.closures.closure import Closure
+from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.coordinator.closures.schedule_options import ScheduleOptions
+from psnb._src.coordinator.queue.fates import finding_out
+from psnb._src.coordinator.queue.flush_gate import FlushGate
+from psnb._src.coordinator.queue.gate import ApplyRound, Gate, Step
+from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.coordinator.queue.resolver import Resolver
+from psnb._src.coordinator.queue.round_gate import RoundGate
+from psnb._src.parameters.commit import UndecidedError
+from psnb._src.parameters.ending_rounds import ending_round
+from psnb._src.placement.layout import ShardId
 from psnb.errors import ServerLostError, ServerSilentError
-from psnb.parameters import UndecidedError, ending_round
-from psnb.placement import ShardId
 from tests.coordinator.queues import FUNCTION, NO_ARGUMENTS
 from tests.model.keeper import Fences, Keeper
 from tests.model.workers import Exchanging, Worker, code
@@ -96,7 +97,7 @@ class Notebook(Keeper):
 
     def put(self) -> None:
         remote = RemoteValue(self.queue.settled)
-        closure = Closure(len(self.closures), FUNCTION, NO_ARGUMENTS, Options(1000), remote)
+        closure = Closure(len(self.closures), FUNCTION, NO_ARGUMENTS, ScheduleOptions(1000), remote)
         self.queue.put(closure)
         self.closures.append(closure)
 

@@ -1,4 +1,4 @@
-"""Workers: run closures in the simulated world; see `psnb.runtime.session` for what they do."""
+"""Workers: run closures in the simulated world; see `runtime.session` for what they do."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from psnb.coordinator.closure import Closure
+from psnb._src.coordinator.closures.closure import Closure
+from psnb._src.parameters.commit import UndecidedError, committing
+from psnb._src.parameters.request_batch import Request
+from psnb._src.placement.layout import ShardId
+from psnb._src.runtime.packing import pack_error
+from psnb._src.runtime.session import exchange_writer
+from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.rounds import Write
+from psnb._src.watermark import Watermark
 from psnb.errors import ServerLostError
-from psnb.parameters import Request, UndecidedError, committing
-from psnb.placement import ShardId
-from psnb.runtime import exchange_writer, pack_error
-from psnb.server import Commit, Part
-from psnb.server.rounds import Write
-from psnb.watermark import Watermark
 from tests.model.keeper import ROOM, TABLE
 from tests.model.world import Process, World
 
@@ -132,7 +134,7 @@ class Worker(Process):
 class Exchanging(Worker):
     """A worker in mode `Geo`: what several closures write is one commit.
 
-    What it numbers and names is as in `psnb.parameters.LocalCopies`, which needs threads.
+    What it numbers and names is as in `psnb._src.parameters.LocalCopies`, which needs threads.
     """
 
     def __init__(self, world: World, session: int, notebook: Notebook) -> None:

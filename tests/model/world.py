@@ -14,12 +14,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
+from psnb._src.parameters.request_batch import Request
+from psnb._src.placement.layout import Layout, ServerAddress, ShardId
+from psnb._src.server.host import Host
+from psnb._src.server.reply import PendingReply
+from psnb._src.server.shard_copy import ITSELF, ForwardedRequest, Opening
 from psnb.errors import PsnbError, ServerLostError, ServerSilentError
-from psnb.parameters import Request
-from psnb.placement import Layout, ServerAddress, ShardId
-from psnb.server import ITSELF, Exchange, Opening
-from psnb.server.host import Host
-from psnb.server.reply import Reply
 
 Then = Callable[[list[Any]], None]
 
@@ -70,7 +70,7 @@ class Server(Process):
         self.host = Host(name, name)
 
     def run(self, operations: Sequence[Any], answer: Callable[[list[Any]], None]) -> None:
-        self.host.run(operations, Reply(answer), self._connect)
+        self.host.run(operations, PendingReply(answer), self._connect)
 
     def _connect(self, address: str, opening: Opening) -> None:
         other = self.world.servers[address]
@@ -92,12 +92,12 @@ class Link:
 
     def __init__(self, source: Server, target: Server, opening: Opening) -> None:
         self.source, self._target, self._opening = source, target, opening
-        self._there: deque[tuple[Exchange, bytes]] = deque()
-        self._back: deque[tuple[Exchange, bytes]] = deque()
+        self._there: deque[tuple[ForwardedRequest, bytes]] = deque()
+        self._back: deque[tuple[ForwardedRequest, bytes]] = deque()
         self.closed = False
         source.world.links.append(self)
 
-    def send(self, exchange: Exchange) -> None:
+    def send(self, exchange: ForwardedRequest) -> None:
         if not self.closed:
             self._there.append((exchange, pickle.dumps(exchange.message())))
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from psnb.monitor.events import Event
-from psnb.monitor.protocol import CommandName, Identity
-from psnb.monitor.records import Records
-from psnb.monitor.staleness import Staleness
-from psnb.monitor.statistics import ServerStatistics, Statistics, WorkerStatistics
+from psnb._src.monitor.recorded.events import Event
+from psnb._src.monitor.recorded.records import Records
+from psnb._src.monitor.recorded.staleness import Staleness
+from psnb._src.monitor.recorded.statistics import ServerStatistics, Statistics, WorkerStatistics
+from psnb._src.monitor.told.protocol import CommandName, Identity
 
 DEADLINE = 10.0
 

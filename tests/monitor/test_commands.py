@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from psnb._src.monitor.told.commands import execute
+from psnb._src.monitor.told.protocol import VERSION, CommandReply
 from psnb.errors import CheckpointError
-from psnb.monitor.commands import execute
-from psnb.monitor.protocol import VERSION, Reply
 from tests.monitor.sources import DEADLINE, FakeSource
 
 
@@ -24,11 +24,11 @@ def command(name: str, **arguments: Any) -> dict[str, Any]:
     }
 
 
-def answer(source: FakeSource, message: object) -> Reply:
-    replies: list[Reply] = []
+def answer(source: FakeSource, message: object) -> CommandReply:
+    replies: list[CommandReply] = []
     came = threading.Event()
 
-    def reply(each: Reply) -> None:
+    def reply(each: CommandReply) -> None:
         replies.append(each)
         came.set()
 

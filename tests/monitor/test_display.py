@@ -12,8 +12,8 @@ import pytest
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 
-from psnb.monitor import display as display_module
-from psnb.monitor.display import AS_IT_WAS, NOT_BUILT, LiveView
+from psnb._src.monitor.shown import display as display_module
+from psnb._src.monitor.shown.display import AS_IT_WAS, NOT_BUILT, LiveView
 from tests.monitor.sources import FakeSource
 
 WIDGET = "application/vnd.jupyter.widget-view+json"

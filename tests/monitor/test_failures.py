@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 
-from psnb.monitor.failures import MOST_FAILURES, FailureLog
-from psnb.runtime import pack_error, unpack_error
+from psnb._src.monitor.recorded.failures import MOST_FAILURES, FailureLog
+from psnb._src.runtime.packing import pack_error, unpack_error
 
 
 def failed(message: str) -> bytes:

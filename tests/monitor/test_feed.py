@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from psnb.monitor.events import EventKind
-from psnb.monitor.feed import Feed
-from psnb.monitor.hub import messages
-from psnb.monitor.protocol import VERSION, Metric, Update
-from psnb.monitor.statistics import CheckpointStatistics
+from psnb._src.monitor.hub import messages
+from psnb._src.monitor.recorded.events import EventKind
+from psnb._src.monitor.recorded.statistics import CheckpointStatistics
+from psnb._src.monitor.told.feed import Feed
+from psnb._src.monitor.told.protocol import VERSION, Metric, Update
 from tests.monitor.hub.updates import batch
 from tests.monitor.sources import SERVER, WORKER, FakeSource, reporting
 

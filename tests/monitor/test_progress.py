@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from psnb.monitor.progress import ProgressLine, describe, wanted
+from psnb._src.monitor.shown.progress import ProgressLine, describe, wanted
 from tests.monitor.sources import FakeSource, reporting
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_t
 import numpy as np
 import pytest
 
-from psnb.monitor import protocol
+from psnb._src.monitor.told import protocol
 
 EXAMPLES = json.loads((Path(__file__).parent / "fixtures" / "protocol.json").read_text())
 TYPES: dict[str, Any] = {
@@ -19,13 +19,13 @@ TYPES: dict[str, Any] = {
     "update_small": protocol.Update,
     "hello": protocol.Hello,
     "command": protocol.Command,
-    "reply_ok": protocol.Reply,
-    "reply_error": protocol.Reply,
+    "reply_ok": protocol.CommandReply,
+    "reply_error": protocol.CommandReply,
     "sources": protocol.Sources,
     "attach": protocol.Attach,
     "detach": protocol.Attach,
-    "batch": protocol.Batch,
-    "orders": protocol.Orders,
+    "batch": protocol.HubPost,
+    "orders": protocol.PendingCommands,
 }
 
 
@@ -79,8 +79,8 @@ def test_every_example_has_a_type() -> None:
 
 
 def test_every_message_has_an_example() -> None:
-    messages = {protocol.Update, protocol.Hello, protocol.Command, protocol.Reply}
-    messages |= {protocol.Sources, protocol.Attach, protocol.Batch, protocol.Orders}
+    messages = {protocol.Update, protocol.Hello, protocol.Command, protocol.CommandReply}
+    messages |= {protocol.Sources, protocol.Attach, protocol.HubPost, protocol.PendingCommands}
     assert messages == set(TYPES.values())
 
 

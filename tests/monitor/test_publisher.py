@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from psnb.monitor.protocol import Update
-from psnb.monitor.publisher import Publisher
+from psnb._src.monitor.told.protocol import Update
+from psnb._src.monitor.told.publisher import Publisher
 from tests.monitor.sources import DEADLINE, FakeSource
 
 Start = Callable[..., tuple[Publisher, "queue.Queue[Update]"]]
@@ -81,7 +81,7 @@ def test_stop_sends_a_last_update_and_ends_the_thread(start: Start) -> None:
 def test_stop_does_not_wait_for_a_view_that_hangs(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psnb.monitor.publisher.STOP_TIMEOUT", 0.05)
+    monkeypatch.setattr("psnb._src.monitor.told.publisher.STOP_TIMEOUT", 0.05)
     free, entered = threading.Event(), threading.Event()
 
     def send(update: Update) -> None:

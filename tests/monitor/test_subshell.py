@@ -8,7 +8,7 @@ from typing import Any
 from ipykernel.comm.comm import BaseComm
 from IPython.core.interactiveshell import InteractiveShell
 
-from psnb.monitor.subshell import handle_beside_cells, must_wait
+from psnb._src.monitor.shown.subshell import handle_beside_cells, must_wait
 
 MESSAGE = {"content": {"comm_id": "1", "data": {}}}
 
@@ -28,7 +28,7 @@ def test_messages_go_where_the_page_sends_them() -> None:
 
 def test_the_hook_of_this_ipykernel_is_the_one_that_is_replaced() -> None:
     assert hasattr(BaseComm, "_reply_subshell_for"), (
-        "ipykernel routes comm messages in another way: see psnb.monitor.subshell"
+        "ipykernel routes comm messages in another way: see psnb._src.monitor.shown.subshell"
     )
 
 

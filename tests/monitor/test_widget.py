@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from psnb.monitor.protocol import VERSION
-from psnb.monitor.widget import WAITS, CoordinatorWidget
+from psnb._src.monitor.shown.widget import WAITS, CoordinatorWidget
+from psnb._src.monitor.told.protocol import VERSION
 from tests.monitor.sources import DEADLINE, FakeSource, reporting
 from tests.monitor.updates import full_update
 

@@ -7,10 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from psnb._src.parameters.parameter_arguments import (
+    as_initializer,
+    check_optimizer,
+    check_rows,
+    checked_array,
+    checked_ids,
+    initial_array,
+)
+from psnb._src.server.initializers import Constant, Normal, Uniform
+from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
-from psnb.parameters import as_initializer, check_optimizer, check_rows, initial_array
-from psnb.parameters.arguments import checked_array, checked_ids
-from psnb.server import SGD, Constant, Normal, Uniform
 
 FLOAT, BYTE, WORD = (np.dtype(name) for name in ("float32", "int8", "uint64"))
 

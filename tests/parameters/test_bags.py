@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from psnb._src.parameters.embedding import Embedding
+from psnb._src.parameters.updates import Updates, buffered
+from psnb._src.server.optimizers.optimizer import Optimizer
+from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
-from psnb.parameters import Embedding, Updates, buffered
-from psnb.server import SGD, Optimizer
 from tests.parameters.test_handles import DIM, KINDS, ROWS, InProcess, embedding
 
 COMBINERS = ["sum", "mean", "sqrtn", "max"]

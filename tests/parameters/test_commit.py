@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 
+from psnb._src.parameters.commit import UndecidedError, committing, drive
+from psnb._src.parameters.request_batch import Request
+from psnb._src.placement.layout import ShardId
+from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.host import APART
 from psnb.errors import (
     CancelledError,
     ConfigurationError,
@@ -15,10 +20,6 @@ from psnb.errors import (
     ServerLostError,
     ServerSilentError,
 )
-from psnb.parameters import Request, UndecidedError
-from psnb.parameters.commit import committing, drive
-from psnb.placement import ShardId
-from psnb.server import APART, Commit, Part
 
 A, B = ShardId("s", 0), ShardId("s", 1)
 PARTS = {A: Part([("v", "add", {})]), B: Part([("w", "add", {})])}

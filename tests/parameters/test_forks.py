@@ -7,7 +7,7 @@ import sys
 
 CODE = """
 import os
-from psnb.parameters import direct
+from psnb._src.parameters import direct
 
 def name():
     return direct._writer.begin().writer

@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psnb._src.parameters.gradients import as_nonfinite, split_finite
+from psnb._src.parameters.updates import Updates, buffered
+from psnb._src.parameters.variable import Variable
+from psnb._src.server.admission import CountFilter
+from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import ConfigurationError, GradientError
-from psnb.parameters import Updates, Variable, as_nonfinite, buffered
-from psnb.parameters.gradients import split_finite
-from psnb.server import SGD, Adagrad, CountFilter
 from tests.parameters.test_handles import DIM, ROWS, InProcess, embedding, variable
 
 NAN, INF = np.nan, np.inf

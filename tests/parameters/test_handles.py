@@ -7,34 +7,27 @@ import cloudpickle
 import numpy as np
 import pytest
 
+from psnb._src.parameters import server_client
+from psnb._src.parameters.commit import committing, drive
+from psnb._src.parameters.dense_shards import DenseShard
+from psnb._src.parameters.embedding import Embedding
+from psnb._src.parameters.gradients import NonFinite
+from psnb._src.parameters.partition import FixedShards, row_ranges
+from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.server_client import set_process_transport
+from psnb._src.parameters.variable import Variable
+from psnb._src.placement.layout import ShardId, ShardPlace
+from psnb._src.server.admission import Admission, Always
+from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.ctr import CtrAccessor
+from psnb._src.server.host import Host
+from psnb._src.server.initializers import Uniform
+from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.server.optimizers.optimizer import Optimizer
+from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.server.reply import PendingReply
+from psnb._src.server.shard_copy import ITSELF
 from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
-from psnb.parameters import (
-    DenseShard,
-    Embedding,
-    FixedShards,
-    NonFinite,
-    Request,
-    Variable,
-    row_ranges,
-    set_process_transport,
-)
-from psnb.parameters import transport as transport_module
-from psnb.parameters.commit import committing, drive
-from psnb.placement import Place, ShardId
-from psnb.server import (
-    ITSELF,
-    SGD,
-    Adagrad,
-    Admission,
-    Always,
-    Commit,
-    CtrAccessor,
-    Optimizer,
-    Part,
-    Uniform,
-)
-from psnb.server.host import Host
-from psnb.server.reply import Reply
 
 ROWS, DIM = 10, 2
 SHARDS = pytest.mark.parametrize("shards", [1, 3])
@@ -52,8 +45,8 @@ class InProcess:
         self.shards = [ShardId("s", number) for number in range(shards)]
         self._hosts = [Host(f"server-{number}", f"server {number}") for number in range(shards)]
         for number, host in enumerate(self._hosts):
-            hosting = {"places": {number: Place(None)}, "fences": []}
-            host.run([(ITSELF, "", "host", hosting)], Reply(lambda answers: None), nowhere)
+            hosting = {"places": {number: ShardPlace(None)}, "fences": []}
+            host.run([(ITSELF, "", "host", hosting)], PendingReply(lambda answers: None), nowhere)
         self.carried: list[Request] = []
         self.calls = 0
 
@@ -80,7 +73,7 @@ class InProcess:
             number = request.to.number
             operation = (number, request.table, request.operation, request.arguments)
             answers: list[Any] = []
-            self._hosts[number].run([operation], Reply(answers.extend), nowhere)
+            self._hosts[number].run([operation], PendingReply(answers.extend), nowhere)
             ((_, result, *version),) = answers
             results.append(result)
             if seen is not None and version:
@@ -155,7 +148,7 @@ def embedding(
 @pytest.fixture
 def process_transport() -> Iterator[InProcess]:
     """Make a transport that of this process, and put back the one before."""
-    before = transport_module._process_transport
+    before = server_client._process_transport
     made = InProcess(3)
     set_process_transport(made)
     yield made

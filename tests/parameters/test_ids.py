@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from psnb._src.parameters.ids import Ids, SeenIds
 from psnb.errors import IdOutOfRangeError
-from psnb.parameters.ids import Ids, SeenIds
 
 DIM = 3
 

@@ -8,9 +8,16 @@ import cloudpickle
 import numpy as np
 import pytest
 
+from psnb._src.parameters.embedding import Embedding
+from psnb._src.parameters.live_optimizer import LiveOptimizer
+from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.variable import Variable
+from psnb._src.server.optimizers.adam import Adam
+from psnb._src.server.optimizers.optimizer import Optimizer
+from psnb._src.server.optimizers.rmsprop import RMSProp
+from psnb._src.server.optimizers.schedules import CosineDecay
+from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import ConfigurationError, ServerLostError
-from psnb.parameters import Embedding, LiveOptimizer, Request, Variable
-from psnb.server import SGD, Adam, CosineDecay, Optimizer, RMSProp
 from tests.parameters.test_handles import DIM, InProcess, embedding, process_transport, variable
 
 __all__ = ["process_transport"]

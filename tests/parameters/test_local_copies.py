@@ -9,30 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psnb._src.parameters.commit import UndecidedError
+from psnb._src.parameters.embedding import Embedding
+from psnb._src.parameters.local_copies import LocalCopies
+from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.updates import Updates, buffered, read_request
+from psnb._src.parameters.variable import Variable
+from psnb._src.placement.layout import ShardId
+from psnb._src.server.admission import CountFilter
+from psnb._src.server.commit_log import Commit
+from psnb._src.server.ctr import CtrAccessor
+from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.server.optimizers.adam import Adam
+from psnb._src.server.optimizers.ftrl import FTRL
+from psnb._src.server.optimizers.momentum import Momentum
+from psnb._src.server.optimizers.optimizer import Optimizer
+from psnb._src.server.optimizers.rmsprop import RMSProp
+from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import ServerSilentError
-from psnb.parameters import (
-    Embedding,
-    LocalCopies,
-    Request,
-    UndecidedError,
-    Updates,
-    Variable,
-    buffered,
-)
-from psnb.parameters.updates import read_request
-from psnb.placement import ShardId
-from psnb.server import (
-    FTRL,
-    SGD,
-    Adagrad,
-    Adam,
-    Commit,
-    CountFilter,
-    CtrAccessor,
-    Momentum,
-    Optimizer,
-    RMSProp,
-)
 from tests.parameters.test_handles import InProcess, embedding, variable
 
 OPTIMIZERS = [

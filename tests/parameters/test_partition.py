@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from psnb._src.parameters.partition import FixedShards, MaxSize, MinSize, row_ranges, shard_of_ids
 from psnb.errors import ConfigurationError
-from psnb.parameters import FixedShards, MaxSize, MinSize, row_ranges
-from psnb.parameters.partition import shard_of_ids
 
 FLOAT = np.dtype(np.float32)
 

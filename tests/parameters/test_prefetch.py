@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 import psnb
+from psnb._src.parameters.embedding import Embedding
+from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.updates import Updates, buffered
+from psnb._src.placement.layout import ShardId
+from psnb._src.server.commit_log import Commit
+from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import ConfigurationError, GradientError, ServerLostError
-from psnb.parameters import Embedding, Request, Updates, buffered
-from psnb.placement import ShardId
-from psnb.server import SGD, Commit
 from tests.parameters.test_handles import DIM, KINDS, InProcess, embedding, variable
 
 DEPTHS = pytest.mark.parametrize("depth", [0, 1, 3])

@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psnb._src.parameters.ending_rounds import apply_round
+from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.updates import Round, Updates, buffered
+from psnb._src.parameters.variable import Variable
+from psnb._src.placement.layout import ShardId
+from psnb._src.server.commit_log import Commit
+from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import ServerLostError, ServerSilentError
-from psnb.parameters import Request, Round, Updates, Variable, apply_round, buffered
-from psnb.placement import ShardId
-from psnb.server import SGD, Commit
 from tests.parameters.test_handles import InProcess, embedding, variable
 
 

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psnb._src.parameters import states
+from psnb._src.parameters.request_batch import Request
+from psnb._src.placement.layout import ShardId
+from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.server.optimizers.adam import Adam
 from psnb.errors import ServerLostError
-from psnb.parameters import Request, states
-from psnb.placement import ShardId
-from psnb.server import Adagrad, Adam
 from tests.parameters.test_handles import InProcess, embedding, variable
 
 SHARDS = pytest.mark.parametrize("shards", [1, 3])

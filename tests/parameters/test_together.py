@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import psnb
+from psnb._src.parameters.embedding import Embedding
+from psnb._src.parameters.updates import Updates, buffered
+from psnb._src.parameters.variable import Variable
+from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
-from psnb.parameters import Embedding, Updates, Variable, buffered
-from psnb.server import SGD
 from tests.parameters.test_handles import DIM, InProcess, embedding, variable
 from tests.parameters.test_updates import commit
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import psnb
+from psnb._src.parameters.request_batch import Request
 from psnb.errors import SerializationError
-from psnb.parameters import Request
-from tests.test_stream import Unreadable
+from tests.transport.test_stream import Unreadable
 
 MISSING = "'no_such_module'"
 

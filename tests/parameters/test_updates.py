@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from psnb import errors
+from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.updates import Updates, buffered
+from psnb._src.placement.layout import ShardId
+from psnb._src.server.commit_log import Commit
+from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import GradientError, ServerSilentError
-from psnb.parameters import Request, Updates, buffered
-from psnb.placement import ShardId
-from psnb.server import SGD, Adagrad, Commit
 from tests.conftest import wait_until
 from tests.parameters.test_handles import InProcess, embedding, variable
 

@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 
 import psnb
+from psnb._src.parameters.table_statistics import EmbeddingStatistics
+from psnb._src.parameters.updates import Updates, buffered
+from psnb._src.server.admission import CountFilter, Probability
+from psnb._src.server.array_checks import forms
+from psnb._src.server.ctr import CtrAccessor
+from psnb._src.server.expecting import SavedShard
+from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import ConfigurationError, GradientError
-from psnb.parameters import EmbeddingStatistics, Updates, buffered
-from psnb.server import SGD, Adagrad, CountFilter, CtrAccessor, Probability, SavedShard
-from psnb.server.checks import forms
 from tests.parameters.test_handles import DIM, SHARDS, InProcess, embedding
 from tests.parameters.test_updates import commit
 

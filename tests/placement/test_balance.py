@@ -5,14 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb.placement import Layout, Place, ServerAddress, moves
+from psnb._src.placement.balance import moves
+from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
 
 A, B, C, D = (ServerAddress(f"tcp://{name}", name) for name in "abcd")
 SERVERS = [A, B, C, D]
 
 
 def layout(*primaries: ServerAddress) -> Layout:
-    return Layout("s", 1, 0, 10.0, tuple(map(Place, primaries)))
+    return Layout("s", 1, 0, 10.0, tuple(map(ShardPlace, primaries)))
 
 
 def test_shards_spread_over_new_servers() -> None:

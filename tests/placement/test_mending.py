@@ -7,18 +7,9 @@ from typing import Any
 
 import pytest
 
-from psnb.placement import (
-    CopyState,
-    Health,
-    Holding,
-    Layout,
-    Place,
-    Role,
-    ServerAddress,
-    Sight,
-    Wish,
-    mended,
-)
+from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
+from psnb._src.placement.mending import Health, Sight, Wish, mended
+from psnb._src.placement.shard_status import CopyState, Role, ShardStatus
 
 A, B, C, D = (ServerAddress(f"tcp://{name}", name) for name in "abcd")
 FILLING, FILLED, BROKEN = CopyState.FILLING, CopyState.FILLED, CopyState.BROKEN
@@ -29,20 +20,20 @@ def primary(
     version: int = 1, *, role: Role = Role.PRIMARY, idle: bool = False, **copies: CopyState
 ) -> Sight:
     """A server that answers, and holds the shard."""
-    return Sight(Health.ALIVE, 9, {0: Holding(role, version, idle, copies)})
+    return Sight(Health.ALIVE, 9, {0: ShardStatus(role, version, idle, copies)})
 
 
-COPY = Sight(Health.ALIVE, 9, {0: Holding(Role.COPY, 1)})
+COPY = Sight(Health.ALIVE, 9, {0: ShardStatus(Role.COPY, 1)})
 EMPTY = Sight(Health.ALIVE, 9)
 
 
 def step(
-    place: Place,
+    place: ShardPlace,
     sights: Mapping[ServerAddress, Sight],
     replicas: int = 1,
     usable: Any = (A, B, C, D),
     home: ServerAddress | None = None,
-) -> Place:
+) -> ShardPlace:
     """Return the place that follows."""
     layout = Layout("s", 9, replicas, 10.0, (place,))
     homes = {} if home is None else {0: home}
@@ -50,135 +41,135 @@ def step(
     return after
 
 
-def unchanged(place: Place, sights: Mapping[ServerAddress, Sight], **more: Any) -> bool:
+def unchanged(place: ShardPlace, sights: Mapping[ServerAddress, Sight], **more: Any) -> bool:
     return step(place, sights, **more) is place
 
 
 def test_a_shard_that_has_its_copy_stays_as_it_is() -> None:
-    assert unchanged(Place(A, (B,)), {A: primary(b=FILLED), B: COPY})
+    assert unchanged(ShardPlace(A, (B,)), {A: primary(b=FILLED), B: COPY})
 
 
 def test_a_change_has_a_new_version_and_a_new_primary_a_new_term() -> None:
-    place = Place(A, (B,), version=5, term=3)
+    place = ShardPlace(A, (B,), version=5, term=3)
     after = step(place, {A: GONE, B: COPY})
     assert (after.primary, after.term, after.version) == (B, 4, 6)
-    after = step(Place(A, version=5, term=3), {A: primary(5), B: EMPTY})
+    after = step(ShardPlace(A, version=5, term=3), {A: primary(5), B: EMPTY})
     assert (after.filling, after.term, after.version) == (B, 3, 6)
 
 
 def test_a_shard_without_a_copy_gets_one_on_the_least_loaded_server() -> None:
-    layout = Layout("s", 9, 1, 10.0, (Place(A), Place(B, (C,))))
-    other = {1: Holding(Role.PRIMARY, 1, True, {"c": FILLED})}
+    layout = Layout("s", 9, 1, 10.0, (ShardPlace(A), ShardPlace(B, (C,))))
+    other = {1: ShardStatus(Role.PRIMARY, 1, True, {"c": FILLED})}
     sights = {
         A: primary(),
         B: Sight(Health.ALIVE, 9, other),
-        C: Sight(Health.ALIVE, 9, {1: Holding(Role.COPY, 1)}),
+        C: Sight(Health.ALIVE, 9, {1: ShardStatus(Role.COPY, 1)}),
         D: EMPTY,
     }
     assert mended(layout, sights, Wish((A, B, C, D))).places[0].filling == D
 
 
 def test_none_is_made_where_none_is_wanted_or_nobody_is_there() -> None:
-    assert unchanged(Place(A), {A: primary(), B: EMPTY}, replicas=0)
-    assert unchanged(Place(A), {A: primary(), B: SILENT, C: GONE})
-    assert unchanged(Place(A), {A: primary(), B: EMPTY}, usable=(A,))
+    assert unchanged(ShardPlace(A), {A: primary(), B: EMPTY}, replicas=0)
+    assert unchanged(ShardPlace(A), {A: primary(), B: SILENT, C: GONE})
+    assert unchanged(ShardPlace(A), {A: primary(), B: EMPTY}, usable=(A,))
 
 
 def test_a_copy_that_is_full_is_named_as_such() -> None:
-    after = step(Place(A, filling=B), {A: primary(b=FILLED), B: COPY})
+    after = step(ShardPlace(A, filling=B), {A: primary(b=FILLED), B: COPY})
     assert (after.copies, after.filling) == ((B,), None)
 
 
 def test_one_that_is_being_filled_is_waited_for() -> None:
-    assert unchanged(Place(A, filling=B), {A: primary(b=FILLING), B: COPY})
+    assert unchanged(ShardPlace(A, filling=B), {A: primary(b=FILLING), B: COPY})
 
 
 @pytest.mark.parametrize("there", [COPY, SILENT, GONE])
 def test_one_that_broke_while_it_was_filled_is_given_up_before_another_is_chosen(
     there: Sight,
 ) -> None:
-    after = step(Place(A, filling=B), {A: primary(b=BROKEN), B: there, C: EMPTY})
+    after = step(ShardPlace(A, filling=B), {A: primary(b=BROKEN), B: there, C: EMPTY})
     assert (after.copies, after.filling, after.version) == ((), None, 2)
 
 
 def test_nothing_follows_before_the_primary_has_heard_of_the_last_step() -> None:
-    place = Place(A, filling=B, version=4)
+    place = ShardPlace(A, filling=B, version=4)
     assert unchanged(place, {A: primary(3), B: EMPTY})
 
 
 @pytest.mark.parametrize("copy", [SILENT, GONE])
 def test_the_primary_does_without_a_copy_that_does_not_answer(copy: Sight) -> None:
-    after = step(Place(A, (B,)), {A: primary(b=FILLED), B: copy, C: EMPTY})
+    after = step(ShardPlace(A, (B,)), {A: primary(b=FILLED), B: copy, C: EMPTY})
     assert (after.primary, after.copies) == (A, ())
     assert after.leaving == ((B,) if copy is SILENT else ())
 
 
 def test_and_without_one_that_does_not_follow() -> None:
-    after = step(Place(A, (B,)), {A: primary(b=BROKEN), B: COPY})
+    after = step(ShardPlace(A, (B,)), {A: primary(b=BROKEN), B: COPY})
     # It is leaving: a new copy there would overwrite it.
     assert (after.copies, after.leaving, after.filling) == ((), (B,), None)
 
 
 def test_when_the_primary_has_heard_it_the_copy_is_gone_for_good_and_may_be_filled_anew() -> None:
-    after = step(Place(A, leaving=(B,)), {A: primary(), B: COPY})
+    after = step(ShardPlace(A, leaving=(B,)), {A: primary(), B: COPY})
     assert (after.leaving, after.filling) == ((), B)
 
 
 @pytest.mark.parametrize("gone", [SILENT, GONE])
 def test_a_copy_takes_over_from_a_primary_that_does_not_answer(gone: Sight) -> None:
-    after = step(Place(A, (B,), filling=C), {A: gone, B: COPY, C: COPY})
+    after = step(ShardPlace(A, (B,), filling=C), {A: gone, B: COPY, C: COPY})
     assert (after.primary, after.copies, after.filling) == (B, (), None)
     # It may come back before the other one has said that it has taken over.
     assert after.leaving == ((A,) if gone is SILENT else ())
 
 
 def test_a_primary_that_answers_and_has_lost_the_shard_is_as_good_as_gone() -> None:
-    assert step(Place(A, (B,)), {A: EMPTY, B: COPY}).primary == B
-    assert step(Place(A), {A: EMPTY}, replicas=0).primary is None
+    assert step(ShardPlace(A, (B,)), {A: EMPTY, B: COPY}).primary == B
+    assert step(ShardPlace(A), {A: EMPTY}, replicas=0).primary is None
 
 
 def test_but_not_if_it_has_not_heard_of_the_layout_yet() -> None:
     early = Sight(Health.ALIVE, 8)
-    assert unchanged(Place(A, (B,)), {A: early, B: COPY})
+    assert unchanged(ShardPlace(A, (B,)), {A: early, B: COPY})
 
 
 def test_a_silent_shard_without_a_living_copy_stays_where_it_is() -> None:
-    assert unchanged(Place(A), {A: SILENT})
-    assert unchanged(Place(A, (B,)), {A: SILENT, B: SILENT})
-    assert unchanged(Place(A, (B,)), {A: SILENT, B: GONE})
+    assert unchanged(ShardPlace(A), {A: SILENT})
+    assert unchanged(ShardPlace(A, (B,)), {A: SILENT, B: SILENT})
+    assert unchanged(ShardPlace(A, (B,)), {A: SILENT, B: GONE})
 
 
 def test_a_shard_whose_copy_is_only_silent_is_not_lost() -> None:
-    assert unchanged(Place(A, (B,)), {A: GONE, B: SILENT})
+    assert unchanged(ShardPlace(A, (B,)), {A: GONE, B: SILENT})
 
 
 def test_a_shard_is_lost_when_all_that_had_it_are_gone() -> None:
-    after = step(Place(A, (B,), filling=C), {A: GONE, B: GONE, C: COPY})
+    after = step(ShardPlace(A, (B,), filling=C), {A: GONE, B: GONE, C: COPY})
     assert (after.primary, after.servers) == (None, ())
-    assert step(Place(A, (B,)), {}).primary is None  # nothing is known of servers given up
+    assert step(ShardPlace(A, (B,)), {}).primary is None  # nothing is known of servers given up
     assert unchanged(after, {A: EMPTY, B: EMPTY})
 
 
 def test_a_copy_that_was_leaving_takes_over_if_the_primary_is_gone() -> None:
-    assert step(Place(A, leaving=(B,)), {A: GONE, B: COPY}).primary == B
-    assert unchanged(Place(A, leaving=(B,)), {A: GONE, B: SILENT})
-    assert step(Place(A, leaving=(B,)), {A: GONE, B: GONE}).primary is None
+    assert step(ShardPlace(A, leaving=(B,)), {A: GONE, B: COPY}).primary == B
+    assert unchanged(ShardPlace(A, leaving=(B,)), {A: GONE, B: SILENT})
+    assert step(ShardPlace(A, leaving=(B,)), {A: GONE, B: GONE}).primary is None
 
 
 def test_but_not_from_one_that_may_come_back_having_gone_on_alone() -> None:
-    assert unchanged(Place(A, leaving=(B,)), {A: SILENT, B: COPY})
+    assert unchanged(ShardPlace(A, leaving=(B,)), {A: SILENT, B: COPY})
 
 
 def test_a_shard_moves_by_a_copy() -> None:
     sights = {A: primary(), B: EMPTY}
-    assert step(Place(A), sights, replicas=0, home=B).filling == B
+    assert step(ShardPlace(A), sights, replicas=0, home=B).filling == B
     sights = {A: primary(b=FILLED), B: COPY}
-    after = step(Place(A, filling=B), sights, replicas=0, home=B)
+    after = step(ShardPlace(A, filling=B), sights, replicas=0, home=B)
     assert (after.primary, after.copies, after.heir) == (A, (B,), B)
 
 
 def test_the_heir_takes_over_when_the_primary_has_stopped_and_all_have_everything() -> None:
-    place = Place(A, (B,), heir=B)
+    place = ShardPlace(A, (B,), heir=B)
     for stopped in (primary(b=FILLED), primary(role=Role.RETIRED, b=FILLED)):
         assert unchanged(place, {A: stopped, B: COPY}, home=B)
     stopped = primary(role=Role.RETIRED, idle=True, b=FILLED)
@@ -190,76 +181,78 @@ def test_the_heir_takes_over_when_the_primary_has_stopped_and_all_have_everythin
 def test_with_copies_there_are_as_many_after_a_move_as_before() -> None:
     stopped = primary(role=Role.RETIRED, idle=True, b=FILLED, c=FILLED)
     sights = {A: stopped, B: COPY, C: COPY}
-    after = step(Place(A, (B, C), heir=C), sights, home=C, usable=(B, C))
+    after = step(ShardPlace(A, (B, C), heir=C), sights, home=C, usable=(B, C))
     assert (after.primary, after.copies, after.leaving) == (C, (B,), (A,))
 
 
 def test_what_is_too_much_goes_once_the_new_primary_answers() -> None:
-    after = step(Place(B, (A,)), {B: primary(a=FILLED), A: COPY}, replicas=0)
+    after = step(ShardPlace(B, (A,)), {B: primary(a=FILLED), A: COPY}, replicas=0)
     assert (after.copies, after.leaving) == ((), (A,))
 
 
 @pytest.mark.parametrize("home", [SILENT, GONE])
 def test_a_move_to_a_server_that_does_not_answer_is_undone(home: Sight) -> None:
     stopped = primary(role=Role.RETIRED, idle=True, b=FILLED)
-    after = step(Place(A, (B,), heir=B), {A: stopped, B: home}, replicas=0, home=B)
+    after = step(ShardPlace(A, (B,), heir=B), {A: stopped, B: home}, replicas=0, home=B)
     assert (after.primary, after.heir) == (A, None)
 
 
 def test_a_move_that_nobody_wants_any_more_is_undone() -> None:
     stopped = primary(role=Role.RETIRED, b=FILLED)
-    after = step(Place(A, (B,), heir=B), {A: stopped, B: COPY})
+    after = step(ShardPlace(A, (B,), heir=B), {A: stopped, B: COPY})
     assert (after.primary, after.copies, after.heir) == (A, (B,), None)
 
 
 def test_a_server_that_is_drained_keeps_its_copy_until_there_is_another() -> None:
     sights = {A: primary(b=FILLED), B: COPY, C: EMPTY}
-    after = step(Place(A, (B,)), sights, usable=(A, C))
+    after = step(ShardPlace(A, (B,)), sights, usable=(A, C))
     assert (after.copies, after.filling) == ((B,), C)
     sights = {A: primary(b=FILLED, c=FILLED), B: COPY, C: COPY}
-    after = step(Place(A, (B,), filling=C), sights, usable=(A, C))
+    after = step(ShardPlace(A, (B,), filling=C), sights, usable=(A, C))
     assert (after.copies, after.leaving) == ((C,), (B,))
 
 
 def test_of_several_copies_one_takes_over_that_may_stay_and_the_others_are_leaving() -> None:
     sights = {A: GONE, B: COPY, C: COPY, D: COPY}
-    after = step(Place(A, (B, C, D)), sights, usable=(C, D))
+    after = step(ShardPlace(A, (B, C, D)), sights, usable=(C, D))
     assert (after.primary, after.leaving) == (C, (D, B))
 
 
 def test_after_a_move_those_copies_stay_that_may() -> None:
     stopped = primary(role=Role.RETIRED, idle=True, b=FILLED, c=FILLED)
     sights = {A: stopped, B: COPY, C: COPY}
-    after = step(Place(A, (B, C), heir=C), sights, home=C, usable=(A, C))
+    after = step(ShardPlace(A, (B, C), heir=C), sights, home=C, usable=(A, C))
     assert (after.primary, after.copies, after.leaving) == (C, (A,), (B,))
 
 
 def test_a_copy_that_holds_nothing_does_not_take_over() -> None:
-    assert step(Place(A, (B,)), {A: GONE, B: EMPTY}).primary is None
+    assert step(ShardPlace(A, (B,)), {A: GONE, B: EMPTY}).primary is None
 
 
 def test_a_copy_that_has_told_nothing_since_may_hold_the_shard() -> None:
     early = Sight(Health.ALIVE, 8)
-    assert unchanged(Place(A, (B,)), {A: GONE, B: early})
+    assert unchanged(ShardPlace(A, (B,)), {A: GONE, B: early})
 
 
 def test_a_copy_on_a_server_that_ended_while_it_was_filled_is_given_up() -> None:
-    after = step(Place(A, filling=B), {A: primary(b=FILLING), B: GONE}, usable=(A,))
+    after = step(ShardPlace(A, filling=B), {A: primary(b=FILLING), B: GONE}, usable=(A,))
     assert after.servers == (A,)
 
 
 @pytest.mark.parametrize("home", [SILENT, GONE])
 def test_a_move_to_a_server_that_does_not_answer_does_not_begin(home: Sight) -> None:
-    assert unchanged(Place(A), {A: primary(), B: home}, replicas=0, home=B)
+    assert unchanged(ShardPlace(A), {A: primary(), B: home}, replicas=0, home=B)
 
 
 def test_a_server_that_has_a_copy_gets_no_second_one() -> None:
-    assert unchanged(Place(A, (B,)), {A: primary(b=FILLED), B: COPY}, replicas=2, usable=(A, B))
+    assert unchanged(
+        ShardPlace(A, (B,)), {A: primary(b=FILLED), B: COPY}, replicas=2, usable=(A, B)
+    )
 
 
 def test_new_copies_of_several_shards_are_spread() -> None:
-    held = {index: Holding(Role.PRIMARY, 1) for index in range(4)}
-    layout = Layout("s", 9, 1, 10.0, (Place(A),) * 4)
+    held = {index: ShardStatus(Role.PRIMARY, 1) for index in range(4)}
+    layout = Layout("s", 9, 1, 10.0, (ShardPlace(A),) * 4)
     sights = {A: Sight(Health.ALIVE, 9, held), B: EMPTY, C: EMPTY}
     after = mended(layout, sights, Wish((A, B, C)))
     assert [place.filling for place in after.places] == [B, C, B, C]

@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-from psnb.coordinator.lease_desk import LeaseDesk
+from psnb._src.coordinator.datasets.lease_registry import LeaseRegistry
+from psnb._src.runtime.leasing import LeasedSplitReader, LeaseRequests
 from psnb.data import Dataset, splits
 from psnb.errors import CancelledError, DatasetError
-from psnb.runtime.leasing import LeasedIterator, Taking
 
 
 class Worker:
     """A worker that asks a desk, and takes for one closure at a time."""
 
-    def __init__(self, desk: LeaseDesk, parts: list[Dataset], epoch: int) -> None:
+    def __init__(self, desk: LeaseRegistry, parts: list[Dataset], epoch: int) -> None:
         self.desk = desk
         self.taking = self.begin(0)
-        self.iterator = LeasedIterator(parts, epoch, lambda: self.taking)
+        self.iterator = LeasedSplitReader(parts, epoch, lambda: self.taking)
 
-    def begin(self, closure: int) -> Taking:
+    def begin(self, closure: int) -> LeaseRequests:
         """Begin an attempt at a closure."""
-        self.taking = Taking(closure, self.ask, self.desk.portions(closure))
+        self.taking = LeaseRequests(closure, self.ask, self.desk.portions(closure))
         return self.taking
 
     def ask(self, question: tuple[Any, ...]) -> Future[Any]:
@@ -34,24 +34,24 @@ class Worker:
 
 
 @pytest.fixture
-def desk() -> LeaseDesk:
-    return LeaseDesk()
+def desk() -> LeaseRegistry:
+    return LeaseRegistry()
 
 
-def workers(desk: LeaseDesk, dataset: Dataset, count: int, parts: int = 3) -> list[Worker]:
+def workers(desk: LeaseRegistry, dataset: Dataset, count: int, parts: int = 3) -> list[Worker]:
     cut = splits(dataset, parts)
     epoch = desk.open(len(cut))
     return [Worker(desk, cut, epoch) for _ in range(count)]
 
 
-def test_a_worker_alone_reads_everything(desk: LeaseDesk) -> None:
+def test_a_worker_alone_reads_everything(desk: LeaseRegistry) -> None:
     (worker,) = workers(desk, Dataset.range(10), 1)
     assert [int(each) for each in worker.iterator] == list(range(10))
     assert worker.taking.ended
     worker.taking.settle()
 
 
-def test_a_closure_that_runs_again_gets_the_very_same(desk: LeaseDesk) -> None:
+def test_a_closure_that_runs_again_gets_the_very_same(desk: LeaseRegistry) -> None:
     first, second = workers(desk, Dataset.range(30).shuffle(30), 2)
     first.begin(7)
     taken = [next(first.iterator) for _ in range(12)]
@@ -63,7 +63,7 @@ def test_a_closure_that_runs_again_gets_the_very_same(desk: LeaseDesk) -> None:
     assert sorted(int(each) for each in again + rest) == list(range(30))
 
 
-def test_what_is_taken_after_a_worker_was_given_up_does_not_count(desk: LeaseDesk) -> None:
+def test_what_is_taken_after_a_worker_was_given_up_does_not_count(desk: LeaseRegistry) -> None:
     (worker,) = workers(desk, Dataset.range(10), 1)
     next(worker.iterator)
     worker.taking.settle()
@@ -74,14 +74,14 @@ def test_what_is_taken_after_a_worker_was_given_up_does_not_count(desk: LeaseDes
         taking.settle()
 
 
-def test_threads_share_what_is_leased(desk: LeaseDesk) -> None:
+def test_threads_share_what_is_leased(desk: LeaseRegistry) -> None:
     (worker,) = workers(desk, Dataset.range(200), 1, parts=7)
     found: list[int] = []
     own = threading.local()
     worker.iterator._taking = lambda: own.taking
 
     def run(closure: int) -> None:
-        own.taking = Taking(closure, worker.ask, ())
+        own.taking = LeaseRequests(closure, worker.ask, ())
         found.extend(int(each) for each in worker.iterator)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
@@ -92,7 +92,9 @@ def test_threads_share_what_is_leased(desk: LeaseDesk) -> None:
     assert sorted(found) == list(range(200))
 
 
-def test_an_element_that_cannot_be_had_is_left_out_like_any_other_error(desk: LeaseDesk) -> None:
+def test_an_element_that_cannot_be_had_is_left_out_like_any_other_error(
+    desk: LeaseRegistry,
+) -> None:
     def fails(number: int) -> int:
         if number == 3:
             raise ValueError("three")
@@ -105,7 +107,7 @@ def test_an_element_that_cannot_be_had_is_left_out_like_any_other_error(desk: Le
     assert [int(each) for each in [*found, *worker.iterator]] == [0, 1, 2, 4, 5]
 
 
-def test_a_lease_that_could_not_be_begun_is_for_the_next_who_asks(desk: LeaseDesk) -> None:
+def test_a_lease_that_could_not_be_begun_is_for_the_next_who_asks(desk: LeaseRegistry) -> None:
     cut = splits(Dataset.range(6), 2)
     epoch = desk.open(len(cut))
     worker = Worker(desk, cut, epoch)
@@ -115,7 +117,7 @@ def test_a_lease_that_could_not_be_begun_is_for_the_next_who_asks(desk: LeaseDes
         if errors:
             raise errors.pop()
 
-    worker.iterator = LeasedIterator(cut, epoch, lambda: worker.taking, prepare)
+    worker.iterator = LeasedSplitReader(cut, epoch, lambda: worker.taking, prepare)
     for what in ("still", "for now"):
         with pytest.raises(OSError, match=what):
             next(worker.iterator)
@@ -125,7 +127,7 @@ def test_a_lease_that_could_not_be_begun_is_for_the_next_who_asks(desk: LeaseDes
     assert desk.progress(epoch).over
 
 
-def test_threads_wait_for_what_another_prepares(desk: LeaseDesk) -> None:
+def test_threads_wait_for_what_another_prepares(desk: LeaseRegistry) -> None:
     cut = splits(Dataset.range(4), 1)
     epoch = desk.open(len(cut))
     worker = Worker(desk, cut, epoch)
@@ -141,12 +143,12 @@ def test_threads_wait_for_what_another_prepares(desk: LeaseDesk) -> None:
 
     own = threading.local()
 
-    def taking() -> Taking:
+    def taking() -> LeaseRequests:
         if not hasattr(own, "taking"):
-            own.taking = Taking(threading.get_ident(), ask, [])
+            own.taking = LeaseRequests(threading.get_ident(), ask, [])
         return own.taking  # type: ignore[no-any-return]
 
-    iterator = LeasedIterator(cut, epoch, taking, prepare)
+    iterator = LeasedSplitReader(cut, epoch, taking, prepare)
     found: list[int] = []
     threads = [threading.Thread(target=lambda: found.append(int(next(iterator)))) for _ in range(3)]
     for thread in threads:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from psnb import errors
-from psnb.runtime.packing import (
+from psnb._src.runtime.packing import (
     PerWorkerReference,
     dumps,
     loads,

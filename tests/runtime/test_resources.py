@@ -11,8 +11,8 @@ import pytest
 
 import psnb
 from psnb import errors
-from psnb.runtime.context import WorkerContext, entered
-from psnb.runtime.resources import Resources, SharedIterator, make_dataset
+from psnb._src.runtime.resources import Resources, SharedIterator, make_dataset
+from psnb._src.runtime.worker_context import WorkerContext, entered
 
 REPORTS: list[dict[str, float]] = []
 CONTEXT = WorkerContext(1, 3, "worker-b", 2, lambda when, values: REPORTS.append(values))

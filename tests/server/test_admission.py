@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psnb._src.server.admission import Always, CountFilter, Probability
 from psnb.errors import ConfigurationError
-from psnb.server import Always, CountFilter, Probability
 
 IDS = np.arange(20_000, dtype=np.uint64)
 

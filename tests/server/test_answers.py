@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from psnb.server import Constant, answers
-from psnb.server.tables import DenseTable, SparseTable
+from psnb._src.server import answers
+from psnb._src.server.initializers import Constant
+from psnb._src.server.tables import DenseTable, SparseTable
 
 F4 = np.dtype("f4")
 

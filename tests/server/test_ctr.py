@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psnb._src.server.ctr import CtrAccessor, RowUse
 from psnb.errors import ConfigurationError
-from psnb.server import CtrAccessor, RowUse
 
 
 def recorded(shows: list[float], clicks: list[float]) -> RowUse:

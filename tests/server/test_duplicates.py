@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from psnb.server import distinct, kernels, summed
+from psnb._src.server import kernels
+from psnb._src.server.duplicates import distinct, summed
 
 IDS = st.integers(0, 9) | st.integers(0, 2**64 - 1)
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from psnb.server import growing
-from psnb.server.growing import GrowingArray
+from psnb._src.server import growing
+from psnb._src.server.growing import GrowingArray
 
 COLUMNS = 16
 

@@ -13,24 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from psnb._src.placement.layout import ServerAddress, ShardPlace
+from psnb._src.placement.shard_status import CopyState, Role, ShardStatus
+from psnb._src.server import transfer
+from psnb._src.server.admission import CountFilter
+from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.ctr import CtrAccessor
+from psnb._src.server.host import APART, Host, Operation
+from psnb._src.server.initializers import Constant
+from psnb._src.server.optimizers.adam import Adam
+from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.server.parameter_shard import ParameterShard
+from psnb._src.server.reply import Answer, PendingReply
+from psnb._src.server.shard_copy import ITSELF, ForwardedRequest, Opening
 from psnb.errors import ConfigurationError, InternalError
-from psnb.placement import CopyState, Holding, Place, Role, ServerAddress
-from psnb.server import (
-    APART,
-    SGD,
-    Adam,
-    Commit,
-    Constant,
-    CountFilter,
-    CtrAccessor,
-    Opening,
-    Part,
-    transfer,
-)
-from psnb.server.copy import ITSELF, Exchange
-from psnb.server.host import Host, Operation
-from psnb.server.reply import Answer, Reply
-from psnb.server.shard import Shard
 
 FILLING, FILLED = CopyState.FILLING, CopyState.FILLED
 ONES = np.ones(2, np.float32)
@@ -57,10 +53,10 @@ class Wire:
 
     def __init__(self, to: Host, opening: Opening) -> None:
         self._to, self.opening = to, opening
-        self.waiting: deque[tuple[Exchange, bytes]] = deque()
+        self.waiting: deque[tuple[ForwardedRequest, bytes]] = deque()
         self.closed = False
 
-    def send(self, exchange: Exchange) -> None:
+    def send(self, exchange: ForwardedRequest) -> None:
         self.waiting.append((exchange, pickle.dumps(exchange.message())))
 
     def close(self) -> None:
@@ -74,7 +70,7 @@ class Wire:
         def send(answers: list[Answer]) -> None:
             exchange.answered(("OK", pickle.loads(pickle.dumps(answers))))
 
-        self._to.run(operations, Reply(send), nowhere)
+        self._to.run(operations, PendingReply(send), nowhere)
 
 
 def nowhere(address: str, opening: Opening) -> None:
@@ -87,7 +83,7 @@ class Pair:
     def __init__(self) -> None:
         self.hosts = {name: Host(name, name) for name in "ab"}
         self.wires: list[Wire] = []
-        self.place = Place(A)
+        self.place = ShardPlace(A)
         self.manage("a", "host", places={0: self.place}, fences=[])
         for name in "vw":
             more = {"values": np.zeros(2, np.float32), "optimizer": SGD(1.0)}
@@ -107,7 +103,7 @@ class Pair:
             # Without the shard's version, which answers of shards come with.
             answers.extend(answer[:2] for answer in found)
 
-        self.hosts[host].run(operations, Reply(sent), self.connect)
+        self.hosts[host].run(operations, PendingReply(sent), self.connect)
         return answers
 
     def manage(self, host: str, operation: str, **arguments: Any) -> Any:
@@ -120,9 +116,11 @@ class Pair:
         for host in hosts:
             self.beat(host, self.place)
 
-    def beat(self, host: str, place: Place) -> dict[int, Holding]:
+    def beat(self, host: str, place: ShardPlace) -> dict[int, ShardStatus]:
         mine = {0: place} if host in {server.key for server in place.servers} else {}
-        found: dict[int, Holding] = self.manage(host, "beat", places=mine, versions=[place.version])
+        found: dict[int, ShardStatus] = self.manage(
+            host, "beat", places=mine, versions=[place.version]
+        )
         return found
 
     def do(self, operation: str, host: str = "a", **arguments: Any) -> Any:
@@ -136,10 +134,10 @@ class Pair:
         arguments = {"commit": Commit("w", number), "parts": {0: Part(writes)}}
         return self.send(host, (0, "", "commit", arguments))
 
-    def shard(self, host: str) -> Shard:
+    def shard(self, host: str) -> ParameterShard:
         return self.hosts[host]._held[0].shard
 
-    def holding(self, host: str) -> Holding:
+    def holding(self, host: str) -> ShardStatus:
         return self.hosts[host]._held[0].holding()
 
     def copied(self) -> CopyState:
@@ -176,12 +174,12 @@ def result(answers: list[Answer]) -> Any:
     return rest[0] if rest else status
 
 
-def same(one: Shard, other: Shard) -> bool:
+def same(one: ParameterShard, other: ParameterShard) -> bool:
     """Return whether two shards hold the same."""
     return held(one) == held(other)
 
 
-def held(shard: Shard) -> Any:
+def held(shard: ParameterShard) -> Any:
     """Return what a shard holds, rows in the order of their ids, as plain objects."""
     tables = []
     for name in sorted(shard.tables()):
@@ -457,10 +455,10 @@ def test_a_shard_that_is_not_here_is_elsewhere() -> None:
 
 def test_a_shard_that_a_newer_place_has_brought_is_not_dropped_for_an_older_one() -> None:
     pair = Pair()
-    place = Place(B, version=7)
+    place = ShardPlace(B, version=7)
     pair.manage("b", "host", places={0: place}, fences=[])
-    assert set(pair.beat("b", Place(A, version=6))) == {0}
-    assert set(pair.beat("b", Place(A, version=7))) == set()
+    assert set(pair.beat("b", ShardPlace(A, version=6))) == {0}
+    assert set(pair.beat("b", ShardPlace(A, version=7))) == set()
 
 
 def test_a_change_that_failed_half_way_through_a_bug_breaks_the_copies() -> None:
@@ -491,7 +489,7 @@ class Two:
 
     def __init__(self) -> None:
         self.pair = Pair()
-        self.pair.manage("a", "host", places={1: Place(A)}, fences=[])
+        self.pair.manage("a", "host", places={1: ShardPlace(A)}, fences=[])
         values = {"values": np.zeros(2, np.float32), "optimizer": SGD(1.0)}
         self.pair.send("a", (1, "", "create_dense", {"name": "v", **values}))
 
@@ -522,10 +520,10 @@ def test_it_is_made_nowhere_if_it_cannot_be_made_everywhere() -> None:
 
 def test_it_must_be_made_in_two_steps_if_a_shard_is_elsewhere_or_has_copies() -> None:
     two = Two()
-    two.pair.manage("a", "beat", places={0: Place(A, filling=B, version=2)}, versions=[2, 0])
+    two.pair.manage("a", "beat", places={0: ShardPlace(A, filling=B, version=2)}, versions=[2, 0])
     assert two.commit() == APART
     two = Two()
-    two.pair.manage("a", "beat", places={1: Place(A)}, versions=[9, 1])
+    two.pair.manage("a", "beat", places={1: ShardPlace(A)}, versions=[9, 1])
     assert two.pair.send("a", (0, "v", "read", {})) == [("moved",)]
     parts = {1: Part([push()]), 0: Part([push()])}
     answers = two.pair.send("a", (1, "", "commit", {"commit": Commit("w", 0), "parts": parts}))

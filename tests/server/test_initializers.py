@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from psnb._src.server.initializers import Constant, Initializer, Normal, Uniform
 from psnb.errors import ConfigurationError
-from psnb.server import Constant, Initializer, Normal, Uniform
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15

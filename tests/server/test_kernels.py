@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from psnb.server import kernels
+from psnb._src.server import kernels
 
 SLOTS = 1 << 14
 IDS = SLOTS * 2 // 3

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from psnb.server.rounds import Rounds, Write, square_norm
+from psnb._src.server.rounds import Rounds, Write, square_norm
 
 
 def dense(*gradient: float) -> Write:

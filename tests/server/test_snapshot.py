@@ -9,10 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from psnb._src.server.admission import CountFilter
+from psnb._src.server.ctr import CtrAccessor
+from psnb._src.server.initializers import Constant
+from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.server.optimizers.adam import Adam
+from psnb._src.server.snapshot import Snapshot, snapshot
+from psnb._src.server.tables import DenseTable, SparseTable, Table
 from psnb.errors import InternalError
-from psnb.server import Adagrad, Adam, Constant, CountFilter, CtrAccessor
-from psnb.server.snapshot import Snapshot, snapshot
-from psnb.server.tables import DenseTable, SparseTable, Table
 
 
 def sparse(rows: int | None = None, **more: Any) -> SparseTable:

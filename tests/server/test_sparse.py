@@ -10,17 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psnb.parameters.partition import shard_of_ids
-from psnb.server import (
-    Adagrad,
-    Admission,
-    Always,
-    CountFilter,
-    CtrAccessor,
-    Probability,
-    Uniform,
-)
-from psnb.server.tables import SparseTable
+from psnb._src.parameters.partition import shard_of_ids
+from psnb._src.server.admission import Admission, Always, CountFilter, Probability
+from psnb._src.server.ctr import CtrAccessor
+from psnb._src.server.initializers import Uniform
+from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.server.tables import SparseTable
 
 DIM, SEED = 2, 7
 ACCESSOR = CtrAccessor(nonclk_coeff=0.5, show_click_decay_rate=0.5)

@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from psnb._src.parameters.partition import shard_of_ids
+from psnb._src.server.initializers import Constant, Initializer, Uniform
+from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.server.optimizers.optimizer import Optimizer
+from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.server.tables import DenseTable, SparseTable
 from psnb.errors import ConfigurationError
-from psnb.parameters.partition import shard_of_ids
-from psnb.server import SGD, Adagrad, Constant, Initializer, Optimizer, Uniform
-from psnb.server.tables import DenseTable, SparseTable
 
 ROWS, DIM, SEED = 50, 3, 7
 KINDS = pytest.mark.parametrize("rows", [ROWS, None], ids=["fixed", "growing"])

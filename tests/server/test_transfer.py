@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb.server import SGD, Constant, transfer
-from psnb.server.shard import Install, Shard
-from psnb.server.transfer import Transfer
+from psnb._src.server import transfer
+from psnb._src.server.initializers import Constant
+from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.server.parameter_shard import Install, ParameterShard
+from psnb._src.server.transfer import Transfer
 
 ROWS = 1000
 
 
 @pytest.fixture
-def shard(monkeypatch: pytest.MonkeyPatch) -> Shard:
+def shard(monkeypatch: pytest.MonkeyPatch) -> ParameterShard:
     """A shard with an embedding of a thousand rows, of which a hundred fit into a piece."""
-    made = Shard("test")
+    made = ParameterShard("test")
     arguments: dict[str, Any] = {
         "name": "e",
         "dim": 2,
@@ -37,7 +39,7 @@ def shard(monkeypatch: pytest.MonkeyPatch) -> Shard:
     return made
 
 
-def push(shard: Shard, ids: np.ndarray) -> None:
+def push(shard: ParameterShard, ids: np.ndarray) -> None:
     gradients = np.ones((ids.size, 2), np.float32)
     shard.call("e", "push", {"ids": ids.astype(np.uint64), "gradients": gradients})
 
@@ -47,7 +49,7 @@ def rows(steps: list[Install]) -> np.ndarray:
     return np.concatenate([what["ids"] for kind, _, what in steps if kind == "put"])
 
 
-def finish(under_way: Transfer, copy: Shard) -> list[int]:
+def finish(under_way: Transfer, copy: ParameterShard) -> list[int]:
     """Install all that is left; return how many rows came with each of the last steps."""
     while steps := under_way.next():
         copy.install(pickle.loads(pickle.dumps(steps)))
@@ -57,13 +59,13 @@ def finish(under_way: Transfer, copy: Shard) -> list[int]:
     return [rows(steps).size for steps in last[:-1]]
 
 
-def same(one: Shard, other: Shard) -> bool:
+def same(one: ParameterShard, other: ParameterShard) -> bool:
     ids = {"ids": np.arange(2 * ROWS, dtype=np.uint64), "training": False}
     return np.array_equal(one.call("e", "lookup", ids), other.call("e", "lookup", ids))
 
 
-def test_rows_go_a_piece_at_a_time_and_few_at_last(shard: Shard) -> None:
-    under_way, copy = Transfer(shard), Shard("copy")
+def test_rows_go_a_piece_at_a_time_and_few_at_last(shard: ParameterShard) -> None:
+    under_way, copy = Transfer(shard), ParameterShard("copy")
     kinds = []
     while steps := under_way.next():
         kinds += [kind for kind, _, _ in steps]
@@ -72,8 +74,8 @@ def test_rows_go_a_piece_at_a_time_and_few_at_last(shard: Shard) -> None:
     assert [kind for steps in under_way.last() for kind, _, _ in steps] == ["finish"]
 
 
-def test_rows_that_change_after_they_were_sent_are_sent_again(shard: Shard) -> None:
-    under_way, copy = Transfer(shard), Shard("copy")
+def test_rows_that_change_after_they_were_sent_are_sent_again(shard: ParameterShard) -> None:
+    under_way, copy = Transfer(shard), ParameterShard("copy")
     for _ in range(5):
         copy.install(under_way.next())
     push(shard, np.arange(ROWS))
@@ -83,8 +85,8 @@ def test_rows_that_change_after_they_were_sent_are_sent_again(shard: Shard) -> N
     assert same(shard, copy)
 
 
-def test_what_changes_all_the_time_is_sent_at_last(shard: Shard) -> None:
-    under_way, copy = Transfer(shard), Shard("copy")
+def test_what_changes_all_the_time_is_sent_at_last(shard: ParameterShard) -> None:
+    under_way, copy = Transfer(shard), ParameterShard("copy")
     sent = 0
     while steps := under_way.next():
         copy.install(steps)
@@ -97,8 +99,8 @@ def test_what_changes_all_the_time_is_sent_at_last(shard: Shard) -> None:
     assert same(shard, copy)
 
 
-def test_a_row_that_changes_all_the_time_holds_no_others_up(shard: Shard) -> None:
-    under_way, copy = Transfer(shard), Shard("copy")
+def test_a_row_that_changes_all_the_time_holds_no_others_up(shard: ParameterShard) -> None:
+    under_way, copy = Transfer(shard), ParameterShard("copy")
     while under_way._moving.get("e") is None or under_way._moving["e"]._sent < ROWS:
         copy.install(under_way.next())
     push(shard, np.arange(0, ROWS, 2))
@@ -111,9 +113,9 @@ def test_a_row_that_changes_all_the_time_holds_no_others_up(shard: Shard) -> Non
     assert seen == set(range(0, ROWS, 2))
 
 
-def test_nobody_follows_the_tables_when_it_is_over(shard: Shard) -> None:
+def test_nobody_follows_the_tables_when_it_is_over(shard: ParameterShard) -> None:
     under_way = Transfer(shard)
-    finish(under_way, Shard("copy"))
+    finish(under_way, ParameterShard("copy"))
     for _ in range(2):
         under_way.close()
     assert not shard.table("e").watchers

@@ -7,9 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psnb._src.server.initializers import Constant
+from psnb._src.server.optimizers.adam import Adam
+from psnb._src.server.optimizers.optimizer import Optimizer
+from psnb._src.server.optimizers.rmsprop import RMSProp
+from psnb._src.server.optimizers.schedules import PiecewiseConstant
+from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.server.tables import DenseTable, SparseTable, Table, warm_up
 from psnb.errors import ConfigurationError
-from psnb.server import SGD, Adam, Constant, Optimizer, PiecewiseConstant, RMSProp
-from psnb.server.tables import DenseTable, SparseTable, Table, warm_up
 
 ONE = np.ones(1, np.float32)
 IDS = np.zeros(1, np.uint64)

@@ -123,5 +123,7 @@ class Chaos:
 def _pace() -> float:
     """Return how much slower processes start than on an idle machine: harm leaves them the time."""
     begin = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import psnb.runtime.plugin, psnb.server"], check=True)
+    subprocess.run(
+        [sys.executable, "-c", "import psnb._src.runtime.plugin, psnb._src.server"], check=True
+    )
     return min(_SLOWEST, max(1.0, (time.monotonic() - begin) / _START))

@@ -78,7 +78,7 @@ def _main(phase: str, seconds: str, seed: str, *more: Any) -> None:
     rng, row = np.random.default_rng(int(seed)), Row(phase)
     # Processes begin in a moment: forked from one that has imported all they need.
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
-        get_mp_context().set_forkserver_preload(["distributed.nanny", "psnb.runtime.plugin"])
+        get_mp_context().set_forkserver_preload(["distributed.nanny", "psnb._src.runtime.plugin"])
         run = functools.partial(other_notebook, *more) if more else PHASES[phase][1]
         try:
             run(row, rng, float(seconds))

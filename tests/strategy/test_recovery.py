@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-from psnb.placement import Layout, Place, ServerAddress
-from psnb.strategy.recovery import hosted_anew, missing, still_lost
+from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
+from psnb._src.strategy.recovery import hosted_anew, missing, still_lost
 
 A, B, C = (ServerAddress(f"tcp://{name}", name) for name in "abc")
 
 
-def layout(*places: Place) -> Layout:
+def layout(*places: ShardPlace) -> Layout:
     return Layout("s", 9, 1, 10.0, places)
 
 
 def test_a_shard_is_lost_that_neither_its_primary_nor_a_copy_holds() -> None:
-    places = layout(Place(A), Place(B), Place(None), Place(C, (A,)), Place(C, filling=A))
+    places = layout(
+        ShardPlace(A),
+        ShardPlace(B),
+        ShardPlace(None),
+        ShardPlace(C, (A,)),
+        ShardPlace(C, filling=A),
+    )
     assert missing(places, {A: {0, 3, 4}, B: set()}) == ([1, 2, 4], [3])
 
 
 def test_one_that_went_elsewhere_since_servers_were_asked_is_not_lost() -> None:
-    before = layout(Place(A), Place(A), Place(None), Place(None))
-    now = layout(Place(A), Place(B), Place(None), Place(C))
+    before = layout(ShardPlace(A), ShardPlace(A), ShardPlace(None), ShardPlace(None))
+    now = layout(ShardPlace(A), ShardPlace(B), ShardPlace(None), ShardPlace(C))
     assert still_lost([0, 1, 2, 3], before, now) == [0, 2]
-    assert still_lost([0], before, layout(Place(None))) == [0]
+    assert still_lost([0], before, layout(ShardPlace(None))) == [0]
 
 
 def test_lost_ones_are_spread_over_those_that_have_least() -> None:
-    before = layout(Place(A), Place(None), Place(B, (C,), filling=A, leaving=(A,)), Place(None))
+    before = layout(
+        ShardPlace(A),
+        ShardPlace(None),
+        ShardPlace(B, (C,), filling=A, leaving=(A,)),
+        ShardPlace(None),
+    )
     after = hosted_anew(before, [1, 2, 3], [A, B])
     assert [place.servers for place in after.places] == [(A,), (B,), (A,), (B,)]
     old, new = before.places[2], after.places[2]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from psnb.placement import ServerAddress
-from psnb.strategy import watch
+from psnb._src.placement.layout import ServerAddress
+from psnb._src.strategy import watch
 
 DEADLINE = 10.0
 LOAD = {"shards": 1, "bytes": 8, "pulls": 0, "pushes": 0, "staleness": 0, "updates": 0}

@@ -12,22 +12,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from psnb.data.formats import (
-    Chunk,
-    Criteo,
-    Csv,
-    FixedLen,
-    FixedLengthRecords,
-    MultiSlot,
-    Parquet,
-    Slot,
-    TextLines,
-    TFRecords,
-    TFRecordWriter,
-    VarLen,
-    encode_example,
-)
-from psnb.data.ragged import Ragged
+from psnb._src.data.formats.chunk import Chunk
+from psnb._src.data.formats.criteo import Criteo
+from psnb._src.data.formats.csv import Csv
+from psnb._src.data.formats.example import encode_example
+from psnb._src.data.formats.features import FixedLen, VarLen
+from psnb._src.data.formats.fixed_length_records import FixedLengthRecords
+from psnb._src.data.formats.multi_slot import MultiSlot, Slot
+from psnb._src.data.formats.parquet import Parquet
+from psnb._src.data.formats.text_lines import TextLines
+from psnb._src.data.formats.tfrecord_writer import TFRecordWriter
+from psnb._src.data.formats.tfrecords import TFRecords
+from psnb._src.data.ragged import Ragged
 
 ROWS = 9000
 """More than two chunks."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psnb.data.formats import Csv
+from psnb._src.data.formats.csv import Csv
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.formats.samples import records, write
 

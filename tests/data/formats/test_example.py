@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psnb.data.formats import FixedLen, VarLen, encode_example, parse_examples
-from psnb.data.ragged import Ragged
+from psnb._src.data.formats.example import encode_example, parse_examples
+from psnb._src.data.formats.features import FixedLen, VarLen
+from psnb._src.data.ragged import Ragged
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.formats import protobuf
 from tests.data.formats.protobuf import bytes_list, example, float_list, int64_list, part

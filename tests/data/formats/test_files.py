@@ -10,7 +10,11 @@ from typing import Any
 import fsspec
 import pytest
 
-from psnb.data.formats import Parquet, TextLines, TFRecords, TFRecordWriter, list_files
+from psnb._src.data.formats.open_files import list_files
+from psnb._src.data.formats.parquet import Parquet
+from psnb._src.data.formats.text_lines import TextLines
+from psnb._src.data.formats.tfrecord_writer import TFRecordWriter
+from psnb._src.data.formats.tfrecords import TFRecords
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.formats import samples
 from tests.data.formats.samples import records, write

@@ -15,8 +15,10 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from psnb.data.formats import Csv, TextLines, TFRecords
-from psnb.data.formats.chunk import CHUNK_BYTES
+from psnb._src.data.formats.chunk import CHUNK_BYTES
+from psnb._src.data.formats.csv import Csv
+from psnb._src.data.formats.text_lines import TextLines
+from psnb._src.data.formats.tfrecords import TFRecords
 from psnb.errors import DatasetError
 from tests.data.formats import samples
 from tests.data.formats.samples import Sample, open_files, records, write

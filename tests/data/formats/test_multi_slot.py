@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psnb.data.formats import MultiSlot, Slot
+from psnb._src.data.formats.multi_slot import MultiSlot, Slot
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.formats.samples import records, write
 

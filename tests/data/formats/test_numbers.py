@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from psnb.data.formats.numbers import (
+from psnb._src.data.formats.parse_numbers import (
     JUNK,
     NEGATIVE,
     OK,

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psnb.data.formats import Csv, Parquet
-from psnb.data.ragged import Ragged
+from psnb._src.data.formats.csv import Csv
+from psnb._src.data.formats.parquet import Parquet
+from psnb._src.data.ragged import Ragged
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.formats.samples import plain, records, write
 

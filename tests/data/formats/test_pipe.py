@@ -11,7 +11,8 @@ import fsspec
 import psutil
 import pytest
 
-from psnb.data.formats import MultiSlot, MultiSlotDataGenerator, Slot
+from psnb._src.data.formats.multi_slot import MultiSlot, Slot
+from psnb._src.data.formats.multi_slot_generator import MultiSlotDataGenerator
 from psnb.errors import DatasetError
 from tests.conftest import wait_until
 from tests.data.formats.samples import open_files, records, write
@@ -96,7 +97,7 @@ def test_a_reader_that_is_closed_early_ends_the_command_and_its_children(
 
 
 SCRIPT = """
-from psnb.data.formats import MultiSlotDataGenerator
+from psnb._src.data.formats import MultiSlotDataGenerator
 
 class Numbers(MultiSlotDataGenerator):
     def generate_sample(self, line):

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from psnb.data.formats.numbers import OK, nearest_float32, read_unsigned
-from psnb.data.formats.short_numbers import short_float, short_unsigned
-from psnb.data.formats.words import WORD, word_at
+from psnb._src.data.formats.parse_numbers import OK, nearest_float32, read_unsigned
+from psnb._src.data.formats.short_numbers import short_float, short_unsigned
+from psnb._src.data.formats.words import WORD, word_at
 
 
 def read(kernel: Any, text: bytes) -> tuple[Any, int]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psnb.data.formats import TextLines
+from psnb._src.data.formats.text_lines import TextLines
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.formats.samples import records, write
 

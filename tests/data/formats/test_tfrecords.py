@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psnb.data.formats import FixedLen, TFRecords, TFRecordWriter, encode_example
-from psnb.data.formats.crc import masked_crc
+from psnb._src.data.formats.crc import masked_crc
+from psnb._src.data.formats.example import encode_example
+from psnb._src.data.formats.features import FixedLen
+from psnb._src.data.formats.tfrecord_writer import TFRecordWriter
+from psnb._src.data.formats.tfrecords import TFRecords
 from psnb.errors import DatasetError
 from tests.data.formats.samples import records, tfrecord_bytes, write
 

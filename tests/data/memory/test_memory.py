@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from psnb.data import Dataset, Layout, Memory, Ragged, splits
-from psnb.data.block import Block
+from psnb._src.data.block import Block
+from psnb._src.data.memory.memory import Memory
+from psnb._src.data.memory.shuffle_plan import ShufflePlan
+from psnb.data import Dataset, Ragged, splits
 from psnb.errors import ConfigurationError, DatasetError
 
 COUNT, PIECES = 400, 4
-LAYOUT = Layout(PIECES)
+LAYOUT = ShufflePlan(PIECES)
 
 
 def memory(folder: Path, dataset: Dataset | None = None, limit: int = 1 << 30) -> Memory:
@@ -22,12 +24,12 @@ def memory(folder: Path, dataset: Dataset | None = None, limit: int = 1 << 30) -
     return Memory(sources, 1, 10, limit, str(folder))
 
 
-def held(mine: Memory, generation: int, layout: Layout, number: int) -> list[int]:
+def held(mine: Memory, generation: int, layout: ShufflePlan, number: int) -> list[int]:
     chunk = mine.read(generation, layout, number)
     return [] if chunk is None else chunk.block.whole().tolist()
 
 
-def everything(mine: Memory, generation: int, layout: Layout) -> list[list[int]]:
+def everything(mine: Memory, generation: int, layout: ShufflePlan) -> list[list[int]]:
     return [held(mine, generation, layout, number) for number in range(PIECES)]
 
 

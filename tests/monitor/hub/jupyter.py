@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 import websocket
 
-from psnb.monitor.protocol import VERSION
+from psnb._src.monitor.told.protocol import VERSION
 from tests.conftest import wait_until
 
 TOKEN = "let-me-in"
@@ -124,7 +124,7 @@ def jupyter(folder: Path, *options: str, wait: bool = True) -> Iterator[Jupyter]
     command += ["--port=0"] if wait else []
     command += [f"--ServerApp.root_dir={folder}", "--ServerApp.base_url=/a/b/"]
     # Others' extensions take seconds to load.
-    enabled = {"psnb.monitor.hub": True, "jupyterlab": False, "jupyter_lsp": False}
+    enabled = {"psnb": True, "jupyterlab": False, "jupyter_lsp": False}
     command += [f"--ServerApp.jpserver_extensions={enabled}", *options]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)

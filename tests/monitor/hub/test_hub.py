@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from psnb.monitor.hub.hub import MOST_PANELS, SILENCE, Busy, Hub
-from psnb.monitor.hub.panel import Panel
-from psnb.monitor.hub.sources import MOST_GONE, MOST_SOURCES, Known, TooManyError
-from psnb.monitor.protocol import VERSION, Command, Reply
+from psnb._src.monitor.hub.hub import MOST_PANELS, SILENCE, Busy, Hub
+from psnb._src.monitor.hub.known_coordinators import MOST_GONE, MOST_SOURCES, Known, TooManyError
+from psnb._src.monitor.hub.panel import Panel
+from psnb._src.monitor.told.protocol import VERSION, Command, CommandReply
 from tests.monitor.hub.updates import batch, identity, update
 
 
@@ -37,7 +37,7 @@ class Bench:
         self.now = 100.0
         self.kernels = Kernels()
         self.hub = Hub(self.kernels, lambda: self.now)
-        self.replies: list[Reply] = []
+        self.replies: list[CommandReply] = []
 
     def sweep(self) -> None:
         asyncio.run(self.hub.sweep())
@@ -101,7 +101,7 @@ def test_the_notebook_is_found_by_its_kernel(bench: Bench) -> None:
 def test_a_reply_finds_the_page_that_asked_though_pages_number_alike(bench: Bench) -> None:
     bench.hub.post("abc", batch(update(0, True)))
     bench.command()
-    others: list[Reply] = []
+    others: list[CommandReply] = []
     bench.hub.command({**_fetched(bench), "id": "1"}, others.append)
     (second,) = bench.hub.post("abc", batch())["commands"]
     bench.hub.post("abc", batch(replies=(_reply(second["id"]),)))
@@ -114,8 +114,8 @@ def _fetched(bench: Bench) -> Command:
     return command
 
 
-def _reply(identity: str, coordinator: str = "abc") -> Reply:
-    return Reply(
+def _reply(identity: str, coordinator: str = "abc") -> CommandReply:
+    return CommandReply(
         type="reply", version=VERSION, id=identity, coordinator=coordinator, error="", result=""
     )
 
@@ -275,7 +275,7 @@ def test_a_page_that_lags_far_behind_goes_on_with_the_newest_full_update(bench: 
 def test_a_page_that_never_reads_is_hung_up_on(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psnb.monitor.hub.panel.WRITE_TIMEOUT", 0.01)
+    monkeypatch.setattr("psnb._src.monitor.hub.panel.WRITE_TIMEOUT", 0.01)
 
     async def test() -> None:
         page = Page(bench)

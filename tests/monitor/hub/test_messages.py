@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from psnb.monitor.hub import messages
-from psnb.monitor.hub.messages import MalformedError, VersionError
+from psnb._src.monitor.hub import messages
+from psnb._src.monitor.hub.messages import MalformedError, VersionError
 from tests.monitor.hub.updates import batch, identity, update
 
 EXAMPLES = json.loads((Path(__file__).parents[1] / "fixtures" / "protocol.json").read_text())

@@ -13,10 +13,10 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
-from psnb.monitor.hub import schedulers as module
-from psnb.monitor.hub.schedulers import MOST_SCHEDULERS, Schedulers
-from psnb.monitor.hub.sources import Sources
-from psnb.monitor.protocol import VERSION
+from psnb._src.monitor.hub import schedulers as module
+from psnb._src.monitor.hub.known_coordinators import CoordinatorRegistry
+from psnb._src.monitor.hub.schedulers import MOST_SCHEDULERS, Schedulers
+from psnb._src.monitor.told.protocol import VERSION
 from tests.monitor.hub.updates import update
 
 
@@ -25,7 +25,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.sources = Sources(lambda: self.now)
+        self.sources = CoordinatorRegistry(lambda: self.now)
         self.schedulers = Schedulers(self.sources, lambda: None, lambda: None, lambda: self.now)
 
     async def poll(self, watched: bool = True) -> None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from psnb.monitor.protocol import VERSION, Batch, Identity, Reply, Summary, Update
+from psnb._src.monitor.told.protocol import (
+    VERSION,
+    CommandReply,
+    HubPost,
+    Identity,
+    Summary,
+    Update,
+)
 
 
 def update(sequence: int, full: bool = False, coordinator: str = "abc", **more: Any) -> Update:
@@ -49,5 +56,5 @@ def identity(kernel: str = "") -> Identity:
     )
 
 
-def batch(*updates: Update, replies: tuple[Reply, ...] = ()) -> Batch:
-    return Batch(version=VERSION, updates=list(updates), replies=list(replies))
+def batch(*updates: Update, replies: tuple[CommandReply, ...] = ()) -> HubPost:
+    return HubPost(version=VERSION, updates=list(updates), replies=list(replies))

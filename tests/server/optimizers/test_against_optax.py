@@ -16,21 +16,21 @@ import numpy as np
 import optax
 import pytest
 
-from psnb.server import (
-    SGD,
-    Adagrad,
-    Adam,
-    Constant,
+from psnb._src.server.initializers import Constant
+from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.server.optimizers.adam import Adam
+from psnb._src.server.optimizers.momentum import Momentum
+from psnb._src.server.optimizers.optimizer import Optimizer
+from psnb._src.server.optimizers.rmsprop import RMSProp
+from psnb._src.server.optimizers.schedules import (
     CosineDecay,
     ExponentialDecay,
-    Momentum,
-    Optimizer,
     PiecewiseConstant,
     PolynomialDecay,
-    RMSProp,
     Warmup,
 )
-from psnb.server.tables import DenseTable, SparseTable
+from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.server.tables import DenseTable, SparseTable
 
 STEPS, ROWS, DIM = 25, 6, 3
 DTYPES = pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])

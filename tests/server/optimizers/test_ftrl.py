@@ -12,8 +12,11 @@ import numpy as np
 import optax
 import pytest
 
-from psnb.server import FTRL, Constant, Optimizer, PiecewiseConstant
-from psnb.server.tables import DenseTable, SparseTable
+from psnb._src.server.initializers import Constant
+from psnb._src.server.optimizers.ftrl import FTRL
+from psnb._src.server.optimizers.optimizer import Optimizer
+from psnb._src.server.optimizers.schedules import PiecewiseConstant
+from psnb._src.server.tables import DenseTable, SparseTable
 
 STEPS, ROWS, DIM = 25, 5, 3
 DTYPES = pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])

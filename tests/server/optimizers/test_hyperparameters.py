@@ -12,19 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from psnb._src.server.initializers import Constant
+from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.server.optimizers.adam import Adam
+from psnb._src.server.optimizers.ftrl import FTRL
+from psnb._src.server.optimizers.momentum import Momentum
+from psnb._src.server.optimizers.optimizer import Optimizer
+from psnb._src.server.optimizers.rmsprop import RMSProp
+from psnb._src.server.optimizers.schedules import CosineDecay
+from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.server.tables import DenseTable, SparseTable
 from psnb.errors import ConfigurationError
-from psnb.server import (
-    FTRL,
-    SGD,
-    Adagrad,
-    Adam,
-    Constant,
-    CosineDecay,
-    Momentum,
-    Optimizer,
-    RMSProp,
-)
-from psnb.server.tables import DenseTable, SparseTable
 
 KINDS: list[type[Optimizer]] = [SGD, Momentum, Adagrad, Adam, RMSProp, FTRL]
 ALL = [*(kind(0.1) for kind in KINDS), RMSProp(0.1, momentum=0.5, centered=True)]

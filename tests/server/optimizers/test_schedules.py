@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb.errors import ConfigurationError
-from psnb.server import (
+from psnb._src.server.optimizers.schedules import (
     CosineDecay,
     ExponentialDecay,
     PiecewiseConstant,
@@ -19,6 +18,7 @@ from psnb.server import (
     Schedule,
     Warmup,
 )
+from psnb.errors import ConfigurationError
 
 ALL: list[Schedule] = [
     ExponentialDecay(0.5, 10, 0.9),

@@ -1,0 +1,1 @@
+"""Everything that is not public: `psnb`, `psnb.data` and `psnb.errors` name what is."""

@@ -1,0 +1,108 @@
+"""Checkpoint: one that was saved, and what can be loaded from it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from psnb._src.checkpoint.check_files import Loads, check_files
+from psnb._src.checkpoint.checkpoint_folder import hold
+from psnb._src.checkpoint.manifest import read_manifest
+from psnb._src.checkpoint.shard_files import read_states
+from psnb.errors import CheckpointError
+
+
+class Parameter(Loads, Protocol):
+    """What is saved and loaded."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return what must be the same to load it."""
+
+    def load_states(
+        self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
+    ) -> None:
+        """Take over shards' states, on all shards or some."""
+
+
+class Checkpoint:
+    """A checkpoint that fits some parameters, as was checked.
+
+    No manager removes it while this object is there.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Where it is.
+    parameters : mapping of str to Parameter
+        What will be loaded from it. What only the checkpoint has is left out.
+
+    Attributes
+    ----------
+    path : pathlib.Path
+        Where it is.
+    metadata : mapping
+        What it was saved with.
+
+    Raises
+    ------
+    CheckpointError
+        If it is not there or damaged, or lacks a parameter or has another shape, dtype or optimizer
+        state of it.
+    """
+
+    def __init__(self, path: Path, parameters: Mapping[str, Parameter]) -> None:
+        self.path, self._parameters = path, parameters
+        weakref.finalize(self, hold(path).release)
+        self._manifest = read_manifest(path)
+        self.metadata = self._manifest.metadata
+        for name, parameter in parameters.items():
+            entry = self._manifest.entries.get(name)
+            if entry is None:
+                raise CheckpointError(
+                    f"checkpoint {str(path)!r} lacks {name!r}; "
+                    f"it has {', '.join(map(repr, self._manifest.entries)) or 'nothing'}"
+                )
+            for key, value in parameter.describe().items():
+                if entry.description.get(key) != value:
+                    raise CheckpointError(
+                        f"checkpoint {str(path)!r}, parameter {name!r}: expected {key} {value!r}, "
+                        f"found {entry.description.get(key)!r}"
+                    )
+            check_files(path, entry, parameter)
+
+    def load(self, only: frozenset[int] | None = None) -> None:
+        """Give all parameters what was saved.
+
+        Parameters
+        ----------
+        only : frozenset of int, optional
+            The shards that are to be loaded, if not all.
+
+        Raises
+        ------
+        CheckpointError
+            If a file cannot be read any more.
+        ServerLostError
+            If a server is gone.
+
+        Whatever ends it has a note that says which parameters were loaded.
+        """
+        names = list(self._parameters)
+        for done, (name, parameter) in enumerate(self._parameters.items()):
+            try:
+                states = list(read_states(self.path, self._manifest.entries[name]))
+                parameter.load_states(states, only)
+            except BaseException as error:
+                error.add_note(
+                    f"of {str(self.path)!r}, loaded: {_listed(names[:done])}; {name!r} may be in "
+                    f"part; not loaded: {_listed(names[done + 1 :])}"
+                )
+                raise
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"

@@ -1,0 +1,203 @@
+"""CheckpointManager: saves and restores all parameters of a coordinator's strategy.
+
+The notebook's process fetches the shards from the servers and writes them, so the directory is a
+path of the notebook's machine; closures go on meanwhile. Where managers share a directory,
+`psnb._src.checkpoint.checkpoint_folder` keeps them apart.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from psnb._src.checkpoint import shard_files
+from psnb._src.checkpoint.checkpoint import Checkpoint, Parameter
+from psnb._src.checkpoint.checkpoint_folder import checkpoints, prepare, prune
+from psnb._src.excerpt import excerpt
+from psnb._src.monitor import CheckpointStatistics
+from psnb._src.threads import aside
+from psnb.errors import CheckpointError, ConfigurationError
+
+
+class SavedParameter(Parameter, Protocol):
+    """What a variable or embedding is to a checkpoint."""
+
+    @property
+    def optimizer(self) -> Any:
+        """What describes its optimizer, or None."""
+
+    def shard_states(self) -> list[dict[str, np.ndarray]]:
+        """Return the state of each shard."""
+
+
+class Strategy(Protocol):
+    """What has parameters to be saved."""
+
+    @property
+    def parameters(self) -> Mapping[str, SavedParameter]:
+        """All of them, by name."""
+
+    def note_checkpoint(self, path: Path) -> None:
+        """Remember what can be recovered from."""
+
+
+@runtime_checkable
+class CheckpointedCoordinator(Protocol):
+    """What has a strategy."""
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy."""
+
+    def note_manager(self, manager: CheckpointManager) -> None:
+        """Let its ``checkpoint`` save with this one."""
+
+
+class CheckpointManager:
+    """Numbered checkpoints in one directory.
+
+    Thread-safe; and several managers, of one notebook or of many, may share a directory. Saves get
+    their numbers in the order in which they end.
+
+    Parameters
+    ----------
+    coordinator : ClusterCoordinator
+        Whose strategy's variables and embeddings are saved, optimizer state included.
+    directory : str or os.PathLike
+        Made if it is not there.
+    max_to_keep : int
+        Older checkpoints than these many are removed after each save, whoever saved them; one that
+        is being restored, after a later save.
+
+    Raises
+    ------
+    CheckpointError
+        If the directory cannot be written.
+    ConfigurationError
+        If an argument is of the wrong kind.
+    """
+
+    def __init__(
+        self,
+        coordinator: CheckpointedCoordinator,
+        directory: str | os.PathLike[str],
+        max_to_keep: int = 3,
+    ) -> None:
+        if not isinstance(coordinator, CheckpointedCoordinator):
+            raise ConfigurationError(
+                f"coordinator must be a psnb.ClusterCoordinator, found {coordinator!r}"
+            )
+        if not isinstance(max_to_keep, int) or max_to_keep < 1:
+            raise ConfigurationError(f"max_to_keep must be 1 or more, found {max_to_keep!r}")
+        self.directory = Path(directory).absolute()
+        self._strategy = coordinator.strategy
+        self._max_to_keep = max_to_keep
+        self._status = CheckpointStatistics()
+        prepare(self.directory)
+        coordinator.note_manager(self)
+
+    @property
+    def status(self) -> CheckpointStatistics:
+        """How the save that was begun last fares; cheap, any thread."""
+        return self._status
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """The checkpoints in the directory, oldest first."""
+        return checkpoints(self.directory)
+
+    @property
+    def latest_checkpoint(self) -> Path | None:
+        """The newest checkpoint, or None."""
+        found = self.checkpoints
+        return found[-1] if found else None
+
+    def save(self, metadata: Mapping[str, Any] | None = None) -> Path:
+        """Write the next checkpoint and remove those too many.
+
+        May be called while closures run. What a shard has of a parameter is of one moment (no
+        update of it is half there), but different shards and parameters are of slightly different
+        ones; call it after `join`, or `drain`, for one moment of everything.
+
+        Parameters
+        ----------
+        metadata : mapping, optional
+            Kept with it, for example the step; whatever JSON can hold.
+
+        Returns
+        -------
+        pathlib.Path
+            The new checkpoint: complete, or not there at all.
+
+        Raises
+        ------
+        CheckpointError
+            If it cannot be written; earlier ones are untouched.
+        ServerLostError
+            If a server is gone.
+        """
+        self._status = CheckpointStatistics("saving")
+        try:
+            path = shard_files.write(self.directory, self._states(), metadata or {})
+            self._strategy.note_checkpoint(path)
+            # What is half removed would stay: an interrupt ends the waiting only.
+            aside(prune, self.directory, self._max_to_keep)
+        except BaseException as error:
+            told = excerpt(str(error)) or type(error).__name__
+            self._status = CheckpointStatistics("failed", error=told)
+            raise
+        self._status = CheckpointStatistics("saved", str(path), 1.0)
+        return path
+
+    def restore(self, path: str | os.PathLike[str] | None = None) -> Mapping[str, Any]:
+        """Bring all parameters and their optimizer state back, onto however many servers there are.
+
+        Everything is checked before anything is changed. Parameters that only the checkpoint has
+        are left out. Meant for a moment when no closure runs. One that was interrupted has brought
+        back a part: call it again.
+
+        Parameters
+        ----------
+        path : str or os.PathLike, optional
+            A checkpoint; None for the latest in the directory.
+
+        Returns
+        -------
+        mapping
+            The metadata that it was saved with.
+
+        Raises
+        ------
+        CheckpointError
+            If there is none, if it is damaged, or if it lacks a parameter or has another shape,
+            dtype or optimizer state of it; nothing was changed.
+        ServerLostError
+            If a server is gone; a part was brought back: a note of the error says which parameters
+            were, and which were not.
+        """
+        parameters = self._strategy.parameters
+        saved = self._newest() if path is None else Checkpoint(Path(path), parameters)
+        saved.load()
+        self._strategy.note_checkpoint(saved.path)
+        return saved.metadata
+
+    def _newest(self) -> Checkpoint:
+        while path := self.latest_checkpoint:
+            try:
+                return Checkpoint(path, self._strategy.parameters)
+            except CheckpointError:
+                if path.exists():
+                    raise
+                # Others have saved newer ones meanwhile and removed this one.
+        raise CheckpointError(f"there is no checkpoint in {str(self.directory)!r}")
+
+    def _states(self) -> Iterator[tuple[str, Any, Any, list[dict[str, np.ndarray]]]]:
+        parameters = self._strategy.parameters
+        for done, (name, parameter) in enumerate(parameters.items()):
+            self._status = CheckpointStatistics("saving", share=done / len(parameters))
+            optimizer = parameter.optimizer.describe() if parameter.optimizer else None
+            yield name, parameter.describe(), optimizer, parameter.shard_states()

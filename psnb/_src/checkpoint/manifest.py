@@ -1,0 +1,184 @@
+"""Manifest: what a checkpoint says that it holds, as it is written and as it is read. Pure.
+
+It is JSON, with a checksum of each shard's file and one of its own: XXH3 with 64 bits, which costs
+little more than reading does, and misses what disks and copies damage once in 2**64 times. It is
+nothing against malice: whoever means harm sums up anew. So nothing is trusted for its sum;
+`psnb._src.checkpoint.check_files` and `psnb._src.server.expecting` check all the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from xxhash import xxh3_64_hexdigest
+
+from psnb._src.checkpoint.checkpoint_folder import MANIFEST
+from psnb.errors import CheckpointError
+
+FORMAT = 3
+
+_FILE = re.compile(r"\d{4,9}-\d{5,9}\.safetensors", re.ASCII)
+"""What files of shards are called: they are in the checkpoint's folder, and nowhere else."""
+
+_MOST_BYTES = 1 << 28
+"""A manifest has some hundred bytes a parameter; what is larger is not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEntry:
+    """One parameter in a checkpoint.
+
+    Attributes
+    ----------
+    name : str
+        The parameter's name.
+    description : mapping
+        What must be the same to load it: kind, dtype, shape or dim and rows, optimizer slots.
+    optimizer : mapping or None
+        Name and hyperparameters at the time of saving, for information.
+    files : mapping of str to str
+        Its shards, in their order, each with its checksum.
+    """
+
+    name: str
+    description: Mapping[str, Any]
+    optimizer: Mapping[str, Any] | None
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a checkpoint holds: parameters by name, and what the caller wants kept."""
+
+    entries: Mapping[str, ManifestEntry]
+    metadata: Mapping[str, Any]
+
+    def text(self) -> str:
+        """Return it as it is written.
+
+        Raises
+        ------
+        CheckpointError
+            If JSON cannot hold it.
+        """
+        content = {
+            "format": FORMAT,
+            "metadata": dict(self.metadata),
+            "parameters": [asdict(entry) for entry in self.entries.values()],
+        }
+        # As it will be read: keys that are numbers become texts, for one.
+        content = _parsed(_json(content))
+        return json.dumps({**content, "xxh3": _sum(content)}, indent=1)
+
+
+def checked_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a caller wants kept, if it will come back.
+
+    Raises
+    ------
+    CheckpointError
+        If it is no mapping, or JSON cannot hold it: NaN, for one.
+    """
+    try:
+        _require(isinstance(metadata, Mapping), f"expected a mapping, found {metadata!r:.80}")
+        _parsed(_json(dict(metadata)))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"the metadata of a checkpoint must be a mapping that JSON can hold: {error}"
+        ) from error
+    return metadata
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read what a checkpoint holds.
+
+    Raises
+    ------
+    CheckpointError
+        If it is no checkpoint, is damaged, or is one that this version cannot read.
+    """
+    try:
+        with open(path / MANIFEST, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        _require(len(data) <= _MOST_BYTES, f"its manifest has more than {_MOST_BYTES} bytes")
+        content = _parsed(data.decode())
+        _require(isinstance(content, dict), "its manifest is no JSON object")
+        found = content.pop("format", None)
+        if found != FORMAT:
+            raise CheckpointError(
+                f"checkpoint {str(path)!r} has format {found!r:.80}, this psnb reads {FORMAT}"
+            )
+        content = {"format": FORMAT, **content}
+        sum_ = content.pop("xxh3", None)
+        _require(sum_ == _sum(content), "its manifest does not have the checksum that it says")
+        return _manifest(content)
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{str(path)!r} is no checkpoint, or a damaged one: {str(error)[:500]}; restore "
+            "another one, or copy it again from where it is whole"
+        ) from error
+
+
+def _manifest(content: dict[str, Any]) -> Manifest:
+    _keys("its manifest", content, {"format", "metadata", "parameters"})
+    metadata, parameters = content["metadata"], content["parameters"]
+    _require(isinstance(metadata, dict), "its metadata are no JSON object")
+    _require(isinstance(parameters, list), "its parameters are no list")
+    entries: dict[str, ManifestEntry] = {}
+    files: set[str] = set()
+    for each in parameters:
+        _require(isinstance(each, dict), "one of its parameters is no JSON object")
+        _keys("one of its parameters", each, {"name", "description", "optimizer", "files"})
+        entry = ManifestEntry(**each)
+        name = entry.name
+        _require(isinstance(name, str), f"the name of a parameter is {name!r:.80}")
+        _require(name not in entries, f"parameter {name!r:.80} is there twice")
+        _require(isinstance(entry.description, dict), f"{name!r:.80} is not described")
+        optimizer = entry.optimizer
+        _require(optimizer is None or isinstance(optimizer, dict), f"optimizer of {name!r:.80}")
+        _require(isinstance(entry.files, dict) and bool(entry.files), f"{name!r:.80} has no files")
+        for file, sum_ in entry.files.items():
+            _require(_FILE.fullmatch(file) is not None, f"{file!r:.80} is no name of a shard")
+            _require(file not in files, f"shard {file} is there twice")
+            _require(isinstance(sum_, str), f"the checksum of {file} is {sum_!r:.80}")
+            files.add(file)
+        entries[name] = entry
+    return Manifest(entries, metadata)
+
+
+def _keys(what: str, found: Mapping[str, Any], expected: set[str]) -> None:
+    _require(
+        found.keys() == expected, f"{what}: expected {sorted(expected)}, found {sorted(found)}"
+    )
+
+
+def _require(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise ValueError(otherwise)
+
+
+def _sum(content: Mapping[str, Any]) -> str:
+    return xxh3_64_hexdigest(_json(content).encode())
+
+
+def _json(content: Any) -> str:
+    return json.dumps(content, allow_nan=False)
+
+
+def _parsed(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    _require(len(made) == len(pairs), f"a key is there twice among {[key for key, _ in pairs]}")
+    return made
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON's")

@@ -1,0 +1,141 @@
+"""How a checkpoint lies on disk: pure, without Dask.
+
+A checkpoint is a folder::
+
+    ckpt-000003/
+      manifest.json              what is in it: one entry a parameter, and the caller's metadata
+      0000-00000.safetensors     one file a shard: values, optimizer state, ids of embedding rows
+      …
+
+It is written into a partial folder beside it, synced, and renamed last, so a folder of that name is
+whole (`psnb._src.checkpoint.checkpoint_folder` has how writers and readers meet). Nothing in it is
+pickled. A shard is a unit of writing only: a parameter is put together from all of its shards when
+it is read, whatever servers there are then.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial as bound
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+from xxhash import xxh3_64
+
+from psnb._src.checkpoint.checkpoint_folder import MANIFEST, partial, place
+from psnb._src.checkpoint.manifest import Manifest, ManifestEntry, checked_metadata
+from psnb._src.threads import Answer, uninterrupted
+from psnb.errors import CheckpointError
+
+State = dict[str, np.ndarray]
+
+_CHUNK = 1 << 18
+
+
+def write(
+    directory: Path,
+    parameters: Iterable[tuple[str, Mapping[str, Any], Mapping[str, Any] | None, list[State]]],
+    metadata: Mapping[str, Any],
+) -> Path:
+    """Write the next checkpoint: all of it or nothing.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Where checkpoints are.
+    parameters : iterable of tuple
+        Name, description, optimizer and the shards' states of each parameter; taken one by one.
+    metadata : mapping
+        Whatever JSON can hold.
+
+    Returns
+    -------
+    pathlib.Path
+        The new checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be written; earlier ones are untouched.
+    """
+    kept = checked_metadata(metadata)
+    try:
+        with partial(directory) as (folder, manifest):
+            entries = {}
+            for position, (name, description, optimizer, states) in enumerate(parameters):
+                files = {}
+                for shard, state in enumerate(states):
+                    file = f"{position:04d}-{shard:05d}.safetensors"
+                    # safetensors writes the memory as it lies: order C, and no 0-d surprise.
+                    arrays = {k: np.asarray(v, order="C") for k, v in state.items()}
+                    save_file(arrays, folder / file)
+                    files[file] = _synced(folder / file)
+                entries[name] = ManifestEntry(name, description, optimizer, files)
+            manifest.file.write(Manifest(entries, kept).text())
+            manifest.file.flush()
+            _sync(folder / MANIFEST)
+            _sync(folder)
+            path = place(folder, manifest)
+        _sync(directory)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"a checkpoint cannot be written to {str(directory)!r}: {error}"
+        ) from error
+    return path
+
+
+def read_states(path: Path, entry: ManifestEntry) -> Iterator[State]:
+    """Read the shards of a parameter, which were checked.
+
+    Raises
+    ------
+    CheckpointError
+        If one cannot be read.
+    """
+    for file in entry.files:
+        try:
+            yield load_file(path / file)
+        except (OSError, SafetensorError) as error:
+            raise damaged(path, file, entry.name, error) from error
+
+
+def damaged(path: Path, file: str, name: str, reason: object) -> CheckpointError:
+    """Return what to raise of a shard that cannot be loaded."""
+    return CheckpointError(
+        f"checkpoint {str(path)!r}: shard {file} of {name!r} is damaged: {reason}; restore another "
+        "one, or copy it again from where it is whole"
+    )
+
+
+def checksum(file: Path) -> str:
+    """Return the checksum of a file, which is read piece by piece."""
+    found, chunk = xxh3_64(), bytearray(_CHUNK)
+    view = memoryview(chunk)
+    with open(file, "rb", buffering=0) as opened:
+        while size := opened.readinto(chunk):
+            found.update(view[:size])
+    return found.hexdigest()
+
+
+def _synced(file: Path) -> str:
+    """Bring a file to the disk, and return its checksum, taken while that is waited for."""
+    synced: Answer[None] = Answer()
+    sync = bound(synced.give, _sync, file)
+    with uninterrupted:
+        threading.Thread(target=sync, name="psnb-sync", daemon=True).start()
+    found = checksum(file)
+    synced.result()
+    return found
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,112 @@
+"""The ``psnb`` command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import psnb
+
+
+def _positive(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number, 1 or more, found {text!r}")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="psnb", description=psnb.__doc__)
+    parser.add_argument("--version", action="version", version=f"psnb {psnb.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    demo = commands.add_parser(
+        "demo",
+        help="train a wide & deep model on 327,346 flights",
+        description="Train a wide & deep model on 327,346 flights, with its parameters on servers. "
+        "Run it again with the same --checkpoint-dir to resume.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    demo.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="a running Dask cluster, for example tcp://host:8786, instead of a local one; its "
+        'servers are the workers started with --resources "ps=1"',
+    )
+    demo.add_argument(
+        "--workers", type=_positive, help="worker processes of the local cluster (default: 2)"
+    )
+    demo.add_argument(
+        "--servers",
+        type=_positive,
+        help="parameter servers (default: 1, or all that the running cluster has)",
+    )
+    demo.add_argument(
+        "--security",
+        action="store_true",
+        help="keep other users of this host out of the local cluster; needs psnb[security]",
+    )
+    demo.add_argument(
+        "--epochs",
+        type=_positive,
+        default=1,
+        help="passes over the training flights; with more than one the model learns rare flights "
+        "by heart, and the held-out AUC falls",
+    )
+    demo.add_argument("--batch-size", type=_positive, default=512, help="flights a step")
+    demo.add_argument(
+        "--checkpoint-dir", type=Path, default=Path("psnb-demo"), help="where to save and resume"
+    )
+    demo.add_argument(
+        "--checkpoint-seconds",
+        type=_positive,
+        default=10,
+        help="how often to save between evaluations",
+    )
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status: 0, 1 for an error, 130 when interrupted."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.scheduler is not None and given.workers is not None:
+        parser.error("--workers is for the local cluster: a running one has the workers it has")
+    if given.scheduler is not None and given.security:
+        parser.error("--security is for the local cluster: a running one is as it was started")
+    try:
+        from psnb._src.demo import flights
+        from psnb._src.demo.run import DemoOptions, run
+
+        if given.batch_size > flights.TRAINING:
+            parser.error(f"--batch-size must be {flights.TRAINING:,} at most: the training flights")
+        run(
+            DemoOptions(
+                scheduler=given.scheduler,
+                workers=given.workers or 2,
+                servers=given.servers,
+                security=given.security,
+                epochs=given.epochs,
+                batch_size=given.batch_size,
+                checkpoint_dir=given.checkpoint_dir,
+                checkpoint_seconds=given.checkpoint_seconds,
+            )
+        )
+    except (psnb.errors.PsnbError, ImportError) as error:
+        print(f"psnb: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(
+            "psnb: interrupted; run the same command again to resume from the last checkpoint",
+            file=sys.stderr,
+        )
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

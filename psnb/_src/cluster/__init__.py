@@ -1,0 +1,30 @@
+"""Clusters: a local one with roles, a running one, who plays which role, and scaling."""
+
+from psnb._src.cluster.cluster import (
+    choose_servers,
+    closure_workers,
+    connect,
+    identity,
+    local_cluster,
+    roles,
+)
+from psnb._src.cluster.demand import Demand
+from psnb._src.cluster.protection import ServerProtection
+from psnb._src.cluster.resizing import add_worker, cannot_add, retire_worker
+from psnb._src.cluster.scaling import DEMAND, ClosureScaling
+
+__all__ = [
+    "DEMAND",
+    "ClosureScaling",
+    "Demand",
+    "ServerProtection",
+    "add_worker",
+    "cannot_add",
+    "choose_servers",
+    "closure_workers",
+    "connect",
+    "identity",
+    "local_cluster",
+    "retire_worker",
+    "roles",
+]

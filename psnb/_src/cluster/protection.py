@@ -1,0 +1,79 @@
+"""The Dask scheduler plugin that keeps Dask from taking parameter servers away.
+
+They are idle in its eyes, so they would be the first to go, and parameters with them. All of it
+runs on the scheduler's event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from distributed import Scheduler, SchedulerPlugin
+from distributed.scheduler import WorkerState
+
+from psnb._src.placement import LayoutRegistry
+
+ROLE = "ps"
+"""The Dask resource that marks a parameter server."""
+
+
+logger = logging.getLogger("psnb")
+
+
+def serves(scheduler: Scheduler, worker: WorkerState) -> bool:
+    """Return whether a worker is a parameter server, or has become one; on the scheduler."""
+    book = scheduler.plugins.get(LayoutRegistry.name)
+    return bool(worker.resources.get(ROLE)) or (
+        book is not None and worker.address in book.addresses()
+    )
+
+
+class ServerProtection(SchedulerPlugin):
+    """Takes parameter servers out of the workers that Dask may scale away, or retires."""
+
+    name = "psnb-servers"
+    idempotent = True
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Take the place of the scheduler's `retire_workers`; Dask calls this once."""
+        self._scheduler = scheduler
+        self._retire = scheduler.retire_workers
+        scheduler.retire_workers = self.retire_workers
+        scheduler.handlers["retire_workers"] = self.retire_workers
+
+    async def retire_workers(
+        self,
+        workers: Sequence[str] | None = None,
+        *,
+        names: Sequence[object] | None = None,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """Retire workers as Dask does, but none that holds parameters.
+
+        Dask treats workers alike that have the only copy of a result, when there is no room for it
+        elsewhere: they stay, and are left out of what is returned.
+        """
+        book = self._scheduler.plugins.get(LayoutRegistry.name)
+        held = set() if book is None else book.addresses()
+        known = self._scheduler.workers
+        # LocalCluster mixes names, of whichever type, and addresses.
+        held |= {str(known[address].name) for address in held if address in known}
+        asked = [*(workers or ()), *(names or ())]
+        if kept := [str(each) for each in asked if str(each) in held]:
+            logger.info(
+                "%s would take parameters along and stays; strategy.rebalance(drain=[...]) empties "
+                "a server",
+                ", ".join(kept),
+            )
+            workers = workers and [each for each in workers if str(each) not in held]
+            names = names and [each for each in names if str(each) not in held]
+        retired: dict[str, Any] = await self._retire(workers=workers, names=names, **more)
+        return retired
+
+    def valid_workers_downscaling(
+        self, scheduler: Scheduler, workers: list[WorkerState]
+    ) -> list[WorkerState]:
+        """Return the workers that may go: those that neither are servers nor became one."""
+        return [worker for worker in workers if not serves(scheduler, worker)]

@@ -1,0 +1,70 @@
+"""Crew: starts and retires workers of a cluster, where whoever runs the cluster can do that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distributed import Client
+
+from psnb._src.threads import on_loop, uninterrupted
+from psnb.errors import ClusterError
+
+_RETIRE_TIMEOUT = 60.0
+
+
+def cannot_add(client: Client) -> str:
+    """Return why a worker cannot be started from here; empty if it can."""
+    cluster = client.cluster
+    if cluster is None or not hasattr(cluster, "scale") or not hasattr(cluster, "plan"):
+        return (
+            "this notebook has not started the cluster, so it cannot add workers: start one with "
+            "`dask worker ADDRESS --nthreads 1`"
+        )
+    if getattr(cluster, "_adaptive", None) is not None:
+        return "the cluster scales itself by its work (adapt): it starts workers when it needs them"
+    return ""
+
+
+@uninterrupted
+def add_worker(client: Client) -> None:
+    """Have the cluster start one process more; returns at once.
+
+    Raises
+    ------
+    ClusterError
+        If it cannot.
+    """
+    if reason := cannot_add(client):
+        raise ClusterError(reason)
+    client.cluster.scale(len(client.cluster.plan) + 1)
+
+
+def retire_worker(client: Client, address: str) -> None:
+    """Have a worker finish its closures and leave; it does though an interrupt ends the waiting.
+
+    Raises
+    ------
+    ClusterError
+        If it did not leave in a minute.
+    """
+
+    async def retire() -> None:
+        cluster: Any = client.cluster
+        names = {
+            each["name"]
+            for key, each in (await client.scheduler.identity(n_workers=-1))["workers"].items()
+            if key == address
+        }
+        if names and cluster is not None and hasattr(cluster, "worker_spec"):
+            # Else the cluster would start another one in its place.
+            spec = cluster.worker_spec
+            await cluster.scale_down([name for name in spec if str(name) in map(str, names)])
+        else:
+            await client.scheduler.retire_workers(
+                workers=[address], remove=True, close_workers=True, stimulus_id="psnb-retire-worker"
+            )
+
+    try:
+        on_loop(client.loop.asyncio_loop, retire, _RETIRE_TIMEOUT, goes_on=True)
+    except (OSError, TimeoutError) as error:
+        raise ClusterError(f"the worker at {address} did not leave: {error}") from error

@@ -1,0 +1,13 @@
+"""The notebook's side of scheduling: coordinator, queue, lanes, membership, remote values."""
+
+from psnb._src.coordinator.closures import ClosureStatus, RemoteValue, as_completed
+from psnb._src.coordinator.coordinator import ClusterCoordinator
+from psnb._src.coordinator.datasets import PerWorkerValues
+
+__all__ = [
+    "ClosureStatus",
+    "ClusterCoordinator",
+    "PerWorkerValues",
+    "RemoteValue",
+    "as_completed",
+]

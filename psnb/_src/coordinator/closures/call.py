@@ -1,0 +1,79 @@
+"""Call: the pickled arguments of a closure, and what they need. Pure, without Dask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.runtime import InputReference, PerWorkerReference, dumps
+from psnb._src.threads import Condition
+from psnb.errors import ConfigurationError
+
+
+class Call:
+    """The arguments of one closure.
+
+    Attributes
+    ----------
+    payload : bytes
+        Pickled ``(args, kwargs)``; empty for no arguments.
+    references : tuple of PerWorkerReference
+        Per-worker values among the arguments, kept alive until the closure has ended.
+    inputs : list
+        Remote values among the arguments, each replaced by its pickled value as soon as there is
+        one; guarded by the queue's lock once the closure was put.
+    """
+
+    __slots__ = ("inputs", "payload", "references")
+
+    def __init__(
+        self,
+        payload: bytes,
+        references: tuple[PerWorkerReference, ...] = (),
+        inputs: list[RemoteValue | bytes] | None = None,
+    ) -> None:
+        self.payload = payload
+        self.references = references
+        self.inputs = [] if inputs is None else inputs
+
+    def missing(self) -> list[tuple[int, RemoteValue]]:
+        """Return the inputs whose values are not here yet, each with its place."""
+        if not self.inputs:
+            return []  # nearly always
+        return [(i, each) for i, each in enumerate(self.inputs) if isinstance(each, RemoteValue)]
+
+
+NO_ARGUMENTS = Call(b"")
+"""Shared by all closures without arguments."""
+
+
+def pack_call(
+    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], condition: Condition
+) -> Call:
+    """Pickle the arguments of a call.
+
+    Raises
+    ------
+    SerializationError
+        If they cannot be, naming the part that cannot.
+    ConfigurationError
+        If a remote value among them is another coordinator's: its remote values share not
+        ``condition``.
+    """
+    if not args and not kwargs:
+        return NO_ARGUMENTS
+    references: list[PerWorkerReference] = []
+    inputs: list[InputReference] = []
+    payload = dumps(
+        (args, dict(kwargs)), f"a call of {name}", references, ("args", "kwargs"), inputs
+    )
+    remotes: list[RemoteValue | bytes] = []
+    for remote in inputs:
+        if not isinstance(remote, RemoteValue) or not remote.shares(condition):
+            raise ConfigurationError(
+                f"a remote value among the arguments of {name} belongs to another coordinator: "
+                "fetch() it and pass the value"
+            )
+        remotes.append(remote)
+    return Call(payload, tuple(references), remotes)

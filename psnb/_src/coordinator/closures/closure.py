@@ -1,0 +1,155 @@
+"""Closure: one scheduled call, from the queue to a worker and back. Pure, without Dask."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from psnb._src.coordinator.closures.call import Call
+from psnb._src.coordinator.closures.duration import Duration
+from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.coordinator.closures.schedule_options import ScheduleOptions
+from psnb._src.excerpt import NAME, excerpt
+from psnb._src.runtime import PerWorkerReference, dumps
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Function:
+    """A callable, pickled once for all its closures.
+
+    Attributes
+    ----------
+    id : str
+        Digest of the payload: the same function scheduled again, even if made anew, has the same.
+    name : str
+        For messages.
+    payload : bytes
+        What is shipped.
+    references : tuple of PerWorkerReference
+        Per-worker values that it captured.
+    duration : Duration
+        How long its closures take.
+    """
+
+    id: str
+    name: str
+    payload: bytes
+    references: tuple[PerWorkerReference, ...]
+    duration: Duration = field(default_factory=Duration)
+
+
+class FunctionRegistry:
+    """Pickles each function once, when it is first scheduled.
+
+    Thread-safe. Functions that neither the caller nor a closure holds any more are forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the two weak maps, which no thread may see half-set
+        self._by_callable: weakref.WeakKeyDictionary[Any, Function] = weakref.WeakKeyDictionary()
+        self._by_id: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
+
+    def register(self, function: Callable[..., Any]) -> Function:
+        """Return the shipped form of a callable.
+
+        Raises
+        ------
+        SerializationError
+            If it cannot be pickled, naming what it holds.
+        """
+        try:
+            with self._lock:
+                known = self._by_callable.get(function)
+        except TypeError:  # cannot be hashed or weakly referenced
+            known = None
+        if known is not None:
+            return known
+        references: list[PerWorkerReference] = []
+        name = excerpt(getattr(function, "__qualname__", type(function).__qualname__), NAME)
+        payload = dumps(function, f"closure {name}", references)
+        made = Function(
+            hashlib.blake2b(payload, digest_size=16).hexdigest(), name, payload, tuple(references)
+        )
+        with self._lock:
+            made = self._by_id.setdefault(made.id, made)
+            with contextlib.suppress(TypeError):
+                self._by_callable[function] = made
+        return made
+
+
+@dataclass(slots=True)
+class Execution:
+    """What a closure gets when it is first taken: there are many more that wait.
+
+    Attributes
+    ----------
+    commit : int
+        Under what number its writes are applied, once, whatever the attempt. Not the closure's id:
+        one that waits for long would make servers remember all that ended meanwhile.
+    attempt : int
+        1 for the first one, one more after each worker that was lost with the closure.
+    deaths : int
+        With how many of those it was probably running: against its retries.
+    round : int or None
+        The round that it takes part in, if there are rounds.
+    kept : tuple of int and bytes, or None
+        An attempt, and its pickled result, which a worker has handed over before the commit.
+    """
+
+    commit: int
+    attempt: int = 1
+    deaths: int = 0
+    round: int | None = None
+    kept: tuple[int, bytes] | None = None
+
+
+NOT_TAKEN = Execution(-1)
+"""Shared by all closures that wait for the first time."""
+
+
+class Closure:
+    """One call that waits or runs.
+
+    Owned by the queue, whose lock guards what changes: `run`, the inputs of `call`, and the
+    outcome in `remote`. There may be very many: what several share is one object.
+
+    Attributes
+    ----------
+    id : int
+        Unique within the coordinator.
+    function : Function
+        What to call.
+    call : Call
+        Its arguments.
+    options : ScheduleOptions
+        How to schedule it.
+    run : Execution
+        How often it was taken; `NOT_TAKEN` until then.
+    remote : RemoteValue
+        The caller's side.
+    """
+
+    __slots__ = ("call", "function", "id", "options", "remote", "run")
+
+    def __init__(
+        self,
+        closure_id: int,
+        function: Function,
+        call: Call,
+        options: ScheduleOptions,
+        remote: RemoteValue,
+    ) -> None:
+        self.id = closure_id
+        self.function = function
+        self.call = call
+        self.options = options
+        self.run = NOT_TAKEN
+        self.remote = remote
+
+    def __str__(self) -> str:
+        return f"{self.function.name} #{self.id}"

@@ -1,0 +1,197 @@
+"""RemoteValue: what `schedule` returns, the promise of a closure's result. Pure, without Dask.
+
+All remote values of a coordinator share one condition, the queue's, which guards status, outcome
+and callbacks: an event each would cost more than the closure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+from psnb._src.coordinator.closures.awaiting import until_ended
+from psnb._src.coordinator.closures.status import ClosureStatus, check_transition
+from psnb._src.excerpt import excerpt
+from psnb._src.runtime import InputReference, dumps, loads, unpack_error
+from psnb._src.threads import Condition
+from psnb.errors import CancelledError, ClosureInputError, ServerSilentError
+
+_ENDED = (ClosureStatus.COMPLETED, ClosureStatus.FAILED, ClosureStatus.CANCELLED)
+_UNFETCHED = object()
+
+
+class RemoteValue(InputReference):
+    """The result of a scheduled closure, once there is one; made by `ClusterCoordinator.schedule`.
+
+    As an argument of another closure of the same coordinator, at any depth, it becomes the result:
+    that closure waits for it. ``await remote`` does what `fetch` does, in a notebook's cell or any
+    other coroutine, and without blocking its event loop. Thread-safe.
+    """
+
+    __slots__ = ("_callbacks", "_condition", "_outcome", "_status", "_value")
+
+    def __init__(self, condition: Condition) -> None:
+        self._condition = condition
+        self._status = ClosureStatus.QUEUED
+        # Pickled value or error; why it was cancelled, or what holds up one that has not ended; or
+        # the input that has no value.
+        self._outcome: bytes | str | RemoteValue = b""
+        self._value: Any = _UNFETCHED
+        self._callbacks: list[Callable[[RemoteValue], None]] | None = None  # most have none
+
+    def __repr__(self) -> str:
+        return f"<psnb.RemoteValue {self._status.value}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a RemoteValue is resolved among the arguments of schedule(...) only, where a closure "
+            "waits for it: pass it as an argument, or fetch() it and use the value"
+        )
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        yield from until_ended(self).__await__()
+        return self.fetch()
+
+    @property
+    def status(self) -> ClosureStatus:
+        """Where the closure is on its way."""
+        return self._status
+
+    def done(self) -> bool:
+        """Return whether `fetch` would return or raise at once."""
+        return self._status in _ENDED
+
+    def ended_or_held_up(self) -> bool:
+        """Return whether `fetch` would return or raise at once, now; for psnb alone."""
+        return self.done() or isinstance(self._outcome, str)
+
+    def hold_up(self, trouble: str) -> None:
+        """Note what holds the closure up, under the condition's lock; for the queue alone."""
+        self._outcome = trouble or b""
+
+    def fetch(self, timeout: float | None = None) -> Any:
+        """Wait for the closure's end and return what it returned.
+
+        May be called any number of times, before and after the coordinator's `join` raised.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; None waits for as long as it takes.
+
+        Returns
+        -------
+        object
+            The closure's return value: the same object at each call.
+
+        Raises
+        ------
+        Exception
+            What the closure raised: its own exception type, with the remote traceback, the worker
+            and the arguments as notes.
+        CancelledError
+            If the closure was cancelled: schedule it again.
+        ClosureInputError
+            If a remote value among the closure's arguments failed, or had been cancelled before the
+            closure was scheduled: the input's error is its cause. (Inputs that are cancelled
+            *together* with the closure, because of another one's failure, are no news: that is a
+            `CancelledError`.)
+        TimeoutError
+            If it has not ended in time; nothing has changed.
+        ServerSilentError
+            If its worker was lost, and a server that says nothing must tell what became of it;
+            nothing has changed.
+        """
+        with self._condition:
+            if not self._condition.wait_for(self.ended_or_held_up, timeout):
+                raise TimeoutError(
+                    f"the closure has not ended within {timeout} s; it is {self._status.value}"
+                )
+            if not self.done():
+                raise ServerSilentError(self._outcome)
+        if self._status is ClosureStatus.COMPLETED:
+            if self._value is _UNFETCHED:
+                # Outside the lock: unpickling runs foreign code. Two threads may both do it; the
+                # first to store wins, so that every caller gets the same object.
+                value = loads(self._outcome) if self._outcome else None  # type: ignore[arg-type]
+                with self._condition:
+                    if self._value is _UNFETCHED:
+                        self._value, self._outcome = value, b""
+            return self._value
+        raise self.error()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the closure's end, however it ends; return whether it has."""
+        with self._condition:
+            return self._condition.wait_for(self.done, timeout)
+
+    def error(self) -> BaseException:
+        """Return what `fetch` raises, made anew; for closures that failed or were cancelled."""
+        chain = [self]  # a loop, not a recursion: there may be thousands of dependents in a row
+        while isinstance(outcome := chain[-1]._outcome, RemoteValue):
+            chain.append(outcome)
+        error: BaseException
+        if chain[-1]._status is ClosureStatus.CANCELLED:
+            error = CancelledError(outcome)
+        else:
+            error = unpack_error(outcome)  # type: ignore[arg-type]
+        root = excerpt(f"{type(error).__name__}: {error}")
+        text = f"a remote value among the closure's arguments has no value: {root}"
+        for _ in chain[1:]:
+            dependent = ClosureInputError(text)
+            dependent.__cause__ = error
+            error = dependent
+        return error
+
+    def add_callback(self, callback: Callable[[RemoteValue], None]) -> bool:
+        """Call back when the closure ends; return False, and do not, if it has.
+
+        For psnb alone: it is called under the condition's lock and must neither block nor raise.
+        """
+        with self._condition:
+            if self.done():
+                return False
+            self._callbacks = [*(self._callbacks or ()), callback]
+            return True
+
+    def remove_callback(self, callback: Callable[[RemoteValue], None]) -> None:
+        """Undo `add_callback`; nothing happens if the closure has ended."""
+        with self._condition:
+            if self._callbacks is not None:
+                self._callbacks = [each for each in self._callbacks if each != callback] or None
+
+    def shares(self, condition: Condition) -> bool:
+        """Return whether this is a value of the queue that has this condition."""
+        return self._condition is condition
+
+    def packed(self) -> bytes | None:
+        """Return the pickled value of a completed closure; None if only the value is left."""
+        return self._outcome if self._value is _UNFETCHED else None  # type: ignore[return-value]
+
+    def pack_again(self) -> bytes:
+        """Return the pickled value of a closure whose value was fetched; without any lock.
+
+        Raises
+        ------
+        SerializationError
+            If somebody put something into the value that cannot be pickled.
+        """
+        return dumps(self._value, "a fetched value among the arguments")
+
+    def set_status(self, status: ClosureStatus, outcome: bytes | str | RemoteValue = b"") -> None:
+        """Move on, under the condition's lock; for the queue alone.
+
+        Parameters
+        ----------
+        status : ClosureStatus
+            The next one.
+        outcome : bytes, str or RemoteValue
+            Pickled value or exception of an ended closure; the reason of a cancelled one; the input
+            for want of which it failed.
+        """
+        check_transition(self._status, status)
+        self._status, self._outcome = status, outcome
+        if self._callbacks is not None and self.done():
+            callbacks, self._callbacks = self._callbacks, None
+            for callback in callbacks:
+                callback(self)

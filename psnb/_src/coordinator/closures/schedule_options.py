@@ -1,0 +1,76 @@
+"""ScheduleOptions: how a closure is to be scheduled. Pure; closures may share one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from psnb._src.monitor import WorkerStatistics
+from psnb.errors import ConfigurationError
+
+DEFAULT_RETRIES = 5
+
+Chooser = Callable[[WorkerStatistics], bool]
+"""Tells whether a worker may run a closure."""
+
+Pin = str | int | Chooser
+"""Which worker must run a closure: its name, its index, or a function that chooses."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleOptions:
+    """What `ClusterCoordinator.schedule` was told besides the call.
+
+    Attributes
+    ----------
+    retries : int
+        How often the closure may be lost with its worker and run again.
+    priority : int
+        Higher goes first.
+    worker : str, int, callable or None
+        Which worker must run it.
+    detached : bool
+        Its failure is told to those who fetch it alone, and starts no generation of errors; it
+        changes no parameters, so it may begin whatever the update mode.
+
+    Raises
+    ------
+    ConfigurationError
+        If one of them is of the wrong kind.
+    """
+
+    retries: int = DEFAULT_RETRIES
+    priority: int = 0
+    worker: Pin | None = None
+    detached: bool = False
+
+    def __post_init__(self) -> None:
+        if not _is_int(self.retries) or self.retries < 0:
+            raise ConfigurationError(f"retries must be 0 or more, found {self.retries!r}")
+        if not _is_int(self.priority):
+            raise ConfigurationError(f"priority must be an int, found {self.priority!r}")
+        index = _is_int(self.worker) and self.worker >= 0  # type: ignore[operator]
+        if not (index or self.worker is None or isinstance(self.worker, str)) and not callable(
+            self.worker
+        ):
+            raise ConfigurationError(
+                "worker must be a worker's name, its index from 0, or a function that takes a "
+                f"psnb.WorkerStatistics and returns a bool, found {self.worker!r}"
+            )
+
+
+def options(retries: int, priority: int, worker: Pin | None) -> ScheduleOptions:
+    """Return options; the same object for the same ones, as far as no worker is named."""
+    if worker is None:
+        return _unpinned(retries, priority)
+    return ScheduleOptions(retries, priority, worker)
+
+
+@lru_cache(maxsize=256, typed=True)
+def _unpinned(retries: int, priority: int) -> ScheduleOptions:
+    return ScheduleOptions(retries, priority)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

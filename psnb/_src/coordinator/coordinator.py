@@ -1,0 +1,576 @@
+"""ClusterCoordinator: the notebook's side of scheduling.
+
+A facade over four parts: the queue (what waits and runs), the membership (a lane for each worker,
+on the Dask client's event loop), the registries of functions and per-worker values, and the records
+that people read (`Watched`). It starts no thread of its own; its methods may be called from any
+thread but the event loop's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+from psnb._src.coordinator.closures import (
+    DEFAULT_RETRIES,
+    Closure,
+    FunctionRegistry,
+    Pin,
+    RemoteValue,
+    ScheduleOptions,
+    join,
+    options,
+    pack_call,
+)
+from psnb._src.coordinator.datasets import (
+    DatasetServices,
+    LeasedDataset,
+    LeasedIterator,
+    LeaseRegistry,
+    PartitionedDataset,
+    PerWorkerDataset,
+    PerWorkerValues,
+    Progress,
+    ResourceRegistry,
+    fetch_per_worker,
+    make_dataset_of,
+    run_epoch,
+)
+from psnb._src.coordinator.queue import ClosureQueue, PinnedCalls, Resolver
+from psnb._src.coordinator.settings import DEFAULT_QUEUE_SIZE, Settings
+from psnb._src.coordinator.steps import Steps, gate_for
+from psnb._src.coordinator.structure import map_structure
+from psnb._src.coordinator.watched import Watched
+from psnb._src.coordinator.workers import DRAIN, HEARTBEAT, Membership, StartDelay, Timeouts
+from psnb._src.modes import Geo
+from psnb._src.monitor import ProgressLine, Records, wanted
+from psnb._src.runtime import unpack_error
+from psnb._src.strategy import ParameterServerStrategy
+from psnb._src.threads import uninterrupted
+from psnb.errors import ConfigurationError, CoordinatorClosedError
+
+
+class ClusterCoordinator(Watched):
+    """Schedules closures on the workers of a strategy, asynchronously.
+
+    There is one for each strategy: asking again returns it. As the last line of a notebook's cell
+    it is a live display. Thread-safe. Also a context manager that closes it.
+
+    Parameters
+    ----------
+    strategy : ParameterServerStrategy
+        Where parameters live and which workers there are.
+    max_queue_size : int
+        Closures that may wait; `schedule` blocks beyond that.
+    worker_timeout : float, optional
+        Seconds that queued work waits while there is no worker at all; then it fails with
+        `WorkerLostError`, and the coordinator goes on when a worker joins. None waits for ever.
+    heartbeat_timeout : float
+        Seconds without a sign of life after which a worker counts as lost, and what it had runs
+        elsewhere. Workers give one from their event loop, so long closures do not matter; one that
+        holds the interpreter's lock for longer than this does, and so does a single result that
+        takes longer to arrive.
+    drain_timeout : float
+        Seconds that a worker which Dask retires gets to finish the closures that it has.
+    start_delay, start_delay_max : float
+        Workers begin one after the other, as TensorFlow's do with the environment variables
+        ``TF_COORDINATOR_SCHEDULE_START_DELAY`` and ``..._MAX``: worker ``i`` takes its first
+        closure ``min(i * start_delay, start_delay_max)`` seconds after it is ready.
+
+    Attributes
+    ----------
+    strategy : ParameterServerStrategy
+        As given.
+    settings : Settings
+        The other arguments.
+    records : Records
+        What its lanes write down; for views.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is of the wrong kind, or the strategy's coordinator has another queue
+        size, other timeouts or another start delay.
+    CoordinatorClosedError
+        If the strategy is closed.
+
+    Notes
+    -----
+    After TensorFlow's ``tf.distribute.coordinator.ClusterCoordinator``. If the worker of a closure
+    dies, the servers are asked whether the closure has had its effect; if not, it runs again on
+    another worker. So its effect on the parameters happens exactly once, wholly and from one
+    attempt, or not at all if it raises: see `Variable`, and `Sync` and `Geo` for the modes in which
+    it may be lost.
+    """
+
+    # Not __init__, which would run once more on the one that is there.
+    def __new__(
+        cls,
+        strategy: ParameterServerStrategy,
+        max_queue_size: int = DEFAULT_QUEUE_SIZE,
+        *,
+        worker_timeout: float | None = None,
+        heartbeat_timeout: float = HEARTBEAT,
+        drain_timeout: float = DRAIN,
+        start_delay: float = 0.0,
+        start_delay_max: float = math.inf,
+    ) -> ClusterCoordinator:
+        if not isinstance(strategy, ParameterServerStrategy):
+            raise ConfigurationError(
+                f"strategy must be a psnb.ParameterServerStrategy, found {strategy!r}"
+            )
+        settings = Settings(
+            max_queue_size,
+            Timeouts(worker_timeout, heartbeat_timeout, drain_timeout),
+            StartDelay(start_delay, start_delay_max),
+        )
+
+        def make() -> ClusterCoordinator:
+            made = object.__new__(cls)
+            made._begin(strategy, settings)
+            return made
+
+        one = strategy.one_coordinator(make)
+        one.settings.require(settings)
+        return one
+
+    def _begin(self, strategy: ParameterServerStrategy, settings: Settings) -> None:
+        self.strategy = strategy
+        self.settings = settings
+        self.records = Records.empty(unpack_error)
+        self._desk = LeaseRegistry()
+        self._functions = FunctionRegistry()
+        self._resources = ResourceRegistry(
+            self._fetch_per_worker, lambda: membership.wake_all_lanes()
+        )
+        # The queue wakes the lanes and the lanes take from the queue: one must know the other late.
+        self._queue = ClosureQueue(
+            settings.max_queue_size,
+            lambda: membership.wake_lanes(),
+            self.records.events,
+            gate_for(strategy.mode),
+            lambda step: steps.begin(step),
+            self.records.failures.add,
+            self._desk.end,
+        )
+        self._resolver = Resolver(self._queue, strategy, isinstance(strategy.mode, Geo))
+        weak = weakref.ref(strategy)
+
+        def workers(cluster: dict[str, Any]) -> dict[str, str]:
+            # Servers come and go; and nothing here must keep the strategy alive.
+            known = weak()
+            return known.closure_workers(cluster) if known is not None else {}
+
+        self._membership = membership = Membership(
+            strategy.client,
+            workers,
+            self._queue,
+            self._resources,
+            self.records,
+            self._desk,
+            self._resolver,
+            settings.timeouts,
+            settings.start_delay,
+            strategy.mode,
+            strategy.name,
+        )
+        steps = Steps(self._queue, membership, strategy)
+        self._ids = itertools.count()
+        self._watch_from_now_on()
+        # Queue and lanes know neither coordinator nor strategy, so it can be collected while they
+        # live.
+        self._finalizer = weakref.finalize(self, _end, self._queue, membership)
+        try:
+            self._tell_panels()
+        except BaseException:  # an interrupt: nobody gets to know this one
+            self._finalizer()
+            raise
+
+    def __enter__(self) -> ClusterCoordinator:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def schedule(
+        self,
+        fn: Callable[..., Any],
+        args: Iterable[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        worker: Pin | None = None,
+        retries: int = DEFAULT_RETRIES,
+        priority: int = 0,
+    ) -> RemoteValue:
+        """Queue a call for whichever worker is free, and return at once.
+
+        It blocks only while ``max_queue_size`` closures are queued already. An interrupt may come
+        when the closure was queued already, so that nobody has its remote value.
+
+        The arguments are captured now: what you change afterwards does not reach the closure. So is
+        the function with everything that it refers to, when it is *first* scheduled: define it anew
+        (run its cell again) to change it.
+
+        Parameters
+        ----------
+        fn : callable
+            Any, lambdas and local functions too.
+        args : iterable
+            Positional arguments. Per-worker values among them, at any depth, become the value of
+            the worker that runs the closure, and remote values of this coordinator their results:
+            the closure stays queued until they are there. If one fails, so does the closure, with
+            `ClosureInputError`; see `RemoteValue.fetch`.
+        kwargs : mapping of str to Any, optional
+            Keyword arguments, likewise.
+        worker : str, int or callable, optional
+            Which worker must run it: its name, its index, or a function that tells for a worker's
+            `WorkerStatistics` whether it may; it is asked often and must be quick. Such a closure
+            waits until the worker is there, and never blocks others.
+        retries : int
+            How often the closure may be lost with a dying worker and run again; beyond that it
+            fails with `WorkerLostError`.
+        priority : int
+            Higher ones go first; within one, closures that were lost with a worker do, then those
+            that could run first.
+
+        Returns
+        -------
+        RemoteValue
+            The promise of its result.
+
+        Raises
+        ------
+        Exception
+            What an *earlier* closure raised, once, when nothing runs any more; this closure was not
+            queued then. See `join`.
+        SerializationError
+            If function or arguments cannot be pickled, naming the part that cannot.
+        CoordinatorClosedError
+            If the coordinator is closed.
+        ConfigurationError
+            If an argument is of the wrong kind.
+        """
+        if not callable(fn):
+            raise ConfigurationError(f"fn must be callable, found {fn!r}")
+        return self._schedule(fn, tuple(args), kwargs or {}, options(retries, priority, worker))
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *iterables: Iterable[Any],
+        worker: Pin | None = None,
+        retries: int = DEFAULT_RETRIES,
+        priority: int = 0,
+    ) -> list[RemoteValue]:
+        """Schedule a call for each item, or for each tuple of items of several iterables.
+
+        It ends with the shortest, like Python's `map`.
+
+        Parameters
+        ----------
+        fn : callable
+            Called with one item of each iterable.
+        *iterables : iterable
+            The arguments.
+        worker, retries, priority
+            As for `schedule`.
+
+        Returns
+        -------
+        list of RemoteValue
+            In the order of the items.
+
+        Raises
+        ------
+        Exception
+            As for `schedule`; what was scheduled before it goes on or was cancelled, as the error
+            tells.
+        """
+        if not iterables:
+            raise ConfigurationError("map takes a function and one iterable at least")
+        return [
+            self.schedule(fn, args, worker=worker, retries=retries, priority=priority)
+            for args in zip(*iterables, strict=False)
+        ]
+
+    @uninterrupted  # but while it waits: the line's thread ends with it
+    def join(self, timeout: float | None = None, *, progress: bool | None = None) -> None:
+        """Wait until every scheduled closure has ended, and has had its effect on the parameters.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; None waits for as long as it takes.
+        progress : bool, optional
+            Whether to tell in a line on stderr how the work goes, when it takes more than a second;
+            if left out, where that is a terminal. (In a notebook, show the coordinator.)
+
+        Raises
+        ------
+        Exception
+            What the first failed closure raised: its own type, with the remote traceback, the
+            worker and the arguments as notes, and further failures in the attribute
+            ``other_errors``. It is raised once, by whichever of `schedule`, `join` and `done` comes
+            first; before, all queued closures are cancelled and the running ones have ended.
+            Afterwards the coordinator works as before. If an interrupt comes in that very moment,
+            KeyboardInterrupt is raised with the error as its context.
+        ServerSilentError
+            If nothing else is left to wait for, but a server that says nothing must tell what
+            became of closures, or apply them. Nothing has changed: they go on when it answers, or
+            when ``strategy.recover()`` replaces it, and `join` may be called again.
+        TimeoutError
+            If it takes longer; everything goes on as it was.
+        CoordinatorClosedError
+            If the coordinator is, or gets, closed.
+        """
+        if not wanted(progress):
+            self._queue.join(timeout)
+            return
+        with ProgressLine(self):
+            self._queue.join(timeout)
+
+    async def join_async(self, timeout: float | None = None) -> None:
+        """Do what `join` does without blocking the event loop: ``await coordinator.join_async()``.
+
+        For notebook cells and other coroutines. Cancelling it changes nothing.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; None waits for as long as it takes.
+
+        Raises
+        ------
+        Exception
+            As for `join`: the first failed closure's error, `ServerSilentError`, TimeoutError,
+            `CoordinatorClosedError`.
+        """
+        await join(self._queue, timeout)
+
+    def done(self) -> bool:
+        """Return whether every scheduled closure has ended and has had its effect.
+
+        Cheap, never blocks.
+
+        Raises
+        ------
+        Exception
+            What a closure raised, once, as soon as nothing runs any more; see `join`.
+        ServerSilentError
+            Once, if a server that says nothing holds up what is left; see `join`.
+        CoordinatorClosedError
+            If the coordinator is closed.
+        """
+        return self._queue.done()
+
+    def fetch(self, structure: Any) -> Any:
+        """Replace every `RemoteValue` in a structure by its result, waiting for it.
+
+        And every `PerWorkerValues` by the list of the workers' values: see `PerWorkerValues.fetch`.
+
+        Parameters
+        ----------
+        structure : object
+            Any nesting of tuples, named tuples, lists, dicts and dataclasses. Other things stay as
+            they are.
+
+        Returns
+        -------
+        object
+            The same nesting.
+
+        Raises
+        ------
+        Exception
+            What the first failed closure among them raised; see `RemoteValue.fetch`.
+        """
+        return map_structure(
+            lambda leaf: leaf.fetch() if isinstance(leaf, RemoteValue | PerWorkerValues) else leaf,
+            structure,
+        )
+
+    def create_per_worker_dataset(
+        self,
+        dataset_or_fn: Any,
+        *,
+        sharding: Literal["none", "static", "dynamic"] = "none",
+        splits: int | None = None,
+    ) -> PerWorkerDataset | LeasedDataset | PartitionedDataset:
+        """Make a dataset on every worker, also on those that join later.
+
+        Parameters
+        ----------
+        dataset_or_fn : iterable or callable
+            An iterable, which is sent to the workers, or a function that makes one there; it may
+            take an `InputContext`, which tells the worker's index. A `psnb.data.InMemoryDataset` is
+            spread over the workers' memories.
+        sharding : str
+            ``"none"``: every worker sees all of it, as in TensorFlow. ``"static"``, for a
+            `psnb.data.Dataset`: each worker sees its share of the source, by its index and the
+            number of workers when it was connected. ``"dynamic"``, for one too: workers lease parts
+            of it, and every example is used exactly once an epoch, whatever dies; see
+            `LeasedDataset` and `run_epoch`.
+        splits : int, optional
+            Into how many parts it is cut for ``"dynamic"`` and in memory: eight for each worker if
+            left out.
+
+        Returns
+        -------
+        PerWorkerDataset, LeasedDataset or PartitionedDataset
+            ``iter`` of it makes an iterator on each worker, to be passed to closures. If the
+            function raises, closures that use it fail with `ClosureInputError`.
+
+        Raises
+        ------
+        SerializationError
+            If it cannot be pickled.
+        ConfigurationError
+            If it is neither iterable nor callable, or a chain that cannot be cut.
+        """
+        self._require_open()
+        return make_dataset_of(
+            dataset_or_fn, sharding, splits, self.strategy.num_workers, self._place()
+        )
+
+    def create_per_worker_resource(
+        self,
+        fn: Callable[..., Any],
+        args: Iterable[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> PerWorkerValues:
+        """Call a function once on every worker and keep what it returns there.
+
+        Parameters
+        ----------
+        fn : callable
+            Makes the value; `psnb.worker_index` works in it.
+        args, kwargs
+            Its arguments; other per-worker values among them become the worker's own.
+
+        Returns
+        -------
+        PerWorkerValues
+            To be passed to closures. If the function raises on a worker, closures that use the
+            value there fail with `ClosureInputError`.
+
+        Raises
+        ------
+        SerializationError
+            If function or arguments cannot be pickled.
+        ConfigurationError
+            If ``fn`` is not callable.
+        """
+        if not callable(fn):
+            raise ConfigurationError(f"fn must be callable, found {fn!r}")
+        self._require_open()
+        return PerWorkerValues(self._resources, fn, tuple(args), kwargs)
+
+    def run_epoch(
+        self,
+        fn: Callable[..., Any],
+        iterator: LeasedIterator,
+        args: Iterable[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Progress:
+        """Call a function on the workers until every example of an epoch was used exactly once.
+
+        It schedules ``fn(iterator, *args, **kwargs)``, a few for each worker at a time, until all
+        splits are done, and waits for the last. A call that comes too late for there to be data is
+        over without an error. What a worker that died had taken is used by the closures that had
+        taken it when they run again; if they had their effect before, it counts as used.
+
+        Parameters
+        ----------
+        fn : callable
+            Takes elements with ``next(iterator)``, as many as it likes. It must take as many when
+            it runs again after its worker was lost.
+        iterator : LeasedIterator
+            From ``iter`` of a dataset with ``sharding="dynamic"``.
+        args, kwargs
+            As for `schedule`.
+
+        Returns
+        -------
+        Progress
+            The epoch's end.
+
+        Raises
+        ------
+        Exception
+            As for `join`. What failed closures had taken is there again: ``run_epoch`` with the
+            same iterator goes on.
+        """
+        if not isinstance(iterator, LeasedIterator):
+            raise ConfigurationError(
+                "run_epoch takes iter(coordinator.create_per_worker_dataset(..., "
+                f"sharding='dynamic')), or of one in memory, found {iterator!r}"
+            )
+        every = (iterator, *args)
+        run_epoch(
+            iterator,
+            lambda chooser: self.schedule(fn, every, kwargs, worker=chooser),
+            self._queue.withdraw,
+            lambda: len(self._membership.statistics()),
+            self._membership.wake_lanes,
+            self._queue.settled,
+        )
+        self.join()
+        return iterator.progress()
+
+    @uninterrupted  # but while it waits, and it is closed then
+    def close(self) -> None:
+        """Cancel what is queued or in flight, end all lanes, free the workers; idempotent.
+
+        What runs on a worker at this moment runs to its end there, and its result is dropped. The
+        strategy and its parameters stay; `ClusterCoordinator` makes a new coordinator for them.
+        """
+        if self._finalizer.alive:
+            try:
+                self._note_end()
+                self._finalizer()
+                self._resolver.end()
+            finally:
+                self.strategy.forget_coordinator(self)
+                self._stop_views()
+
+    def fences(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return what new shards must know of commits that were given up; for the strategy."""
+        return self._resolver.fences()
+
+    def _schedule(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: ScheduleOptions,
+    ) -> RemoteValue:
+        function = self._functions.register(fn)
+        call = pack_call(function.name, args, kwargs, self._queue.settled)
+        remote = RemoteValue(self._queue.settled)
+        self._queue.put(Closure(next(self._ids), function, call, options, remote))
+        return remote
+
+    def _fetch_per_worker(self, value: PerWorkerValues, timeout: float | None) -> list[Any]:
+        return fetch_per_worker(value, timeout, self._place().pinned)
+
+    def _place(self) -> DatasetServices:
+        def schedule(
+            fn: Callable[..., Any], args: tuple[Any, ...], how: ScheduleOptions
+        ) -> RemoteValue:
+            return self._schedule(fn, args, {}, how)
+
+        pinned = PinnedCalls(schedule, self.strategy.worker_names, self._queue)
+        return DatasetServices(self._resources, self._desk, schedule, pinned)
+
+    def _require_open(self) -> None:
+        if not self._finalizer.alive:
+            raise CoordinatorClosedError("the coordinator is closed: make a new one")
+
+
+@uninterrupted  # but while it waits: also where it is collected
+def _end(queue: ClosureQueue, membership: Membership) -> None:
+    queue.close()
+    membership.close()

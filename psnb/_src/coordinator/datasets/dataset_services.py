@@ -1,0 +1,32 @@
+"""DatasetServices: what datasets on the workers need of their coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from psnb._src.coordinator.closures import RemoteValue, ScheduleOptions
+from psnb._src.coordinator.datasets.lease_registry import LeaseRegistry
+from psnb._src.coordinator.datasets.per_worker import ResourceRegistry
+from psnb._src.coordinator.queue import PinnedCalls
+
+
+class DatasetServices(NamedTuple):
+    """Where datasets are made.
+
+    Attributes
+    ----------
+    registry : ResourceRegistry
+        Of per-worker values.
+    desk : LeaseRegistry
+        Where epochs are opened.
+    schedule : callable
+        Schedules a function with arguments and options.
+    pinned : PinnedCalls
+        Calls each worker.
+    """
+
+    registry: ResourceRegistry
+    desk: LeaseRegistry
+    schedule: Callable[[Callable[..., Any], tuple[Any, ...], ScheduleOptions], RemoteValue]
+    pinned: PinnedCalls

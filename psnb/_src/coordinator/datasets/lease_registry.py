@@ -1,0 +1,129 @@
+"""LeaseRegistry: the leases of all epochs of a coordinator's datasets. Pure, thread-safe.
+
+Lanes bring workers' questions here, the queue says how closures have ended, and the notebook reads
+how far an epoch is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from psnb._src.coordinator.datasets.leases import EpochLeases, Progress
+from psnb._src.threads import Lock
+
+
+class LeaseRegistry:
+    """Finds the book of each question."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()  # guards the dicts; held while a book is written
+        self._books: dict[int, EpochLeases] = {}
+        self._users: dict[int, set[int]] = {}  # the epochs that a closure has taken from
+        self._numbers = itertools.count(1)
+        self._present: dict[Hashable, str] = {}  # workers' names by their sessions
+
+    def enter(self, holder: Hashable, worker: str) -> None:
+        """Note that a worker's session has begun."""
+        with self._lock:
+            self._present[holder] = worker
+
+    def open(
+        self,
+        splits: int,
+        state: Mapping[str, Any] | None = None,
+        owners: Mapping[int, str] | None = None,
+    ) -> int:
+        """Begin an epoch over so many splits, or go on with one; return its number.
+
+        Raises
+        ------
+        ConfigurationError
+            If the state does not fit.
+        """
+        book = EpochLeases(splits, state, owners)
+        with self._lock:
+            number = next(self._numbers)
+            self._books[number] = book
+            return number
+
+    def close(self, epoch: int) -> None:
+        """Forget an epoch; also in the middle of a garbage collection."""
+        self._books.pop(epoch, None)  # atomic: the lock may be this very thread's
+
+    def state(self, epoch: int) -> dict[str, Any]:
+        """Return what of an epoch is not used yet."""
+        return self._books[epoch].state()
+
+    def progress(self, epoch: int) -> Progress:
+        """Return how far an epoch is."""
+        return self._books[epoch].progress()
+
+    def unread(self, epoch: int) -> bool:
+        """Return whether anything of an epoch is left that no closure has taken."""
+        return self._books[epoch].unread()
+
+    def suits(self, epoch: int, worker: str) -> bool:
+        """Return whether a worker can read of an epoch, or anybody may look; cheap."""
+        with self._lock:
+            present = set(self._present.values())
+            return self._books[epoch].suits(worker, present)
+
+    def answer(self, holder: Hashable, question: Sequence[Any]) -> Any:
+        """Answer a worker.
+
+        Parameters
+        ----------
+        holder : hashable
+            The worker's session.
+        question : sequence
+            ``("lease", epoch)``: answered with the lease's number, split, state and count, and the
+            splits that the worker owns; or None. ``("take", epoch, lease, closure, count, before,
+            after, ended)``: see `EpochLeases.take`.
+        """
+        verb, epoch, *rest = question
+        with self._lock:
+            book = self._books.get(epoch)
+            if book is None:
+                return None if verb == "lease" else False
+            if verb == "lease":
+                worker = self._present.get(holder, "")
+                found = book.lease(holder, worker, set(self._present.values()))
+                if found is None:
+                    return None
+                number, piece = found
+                return number, piece.split, piece.state, piece.count, book.owned(worker)
+            number, closure, count, before, after, ended = rest
+            taken = book.take(holder, number, closure, count, before, after, ended)
+            if taken:
+                self._users.setdefault(closure, set()).add(epoch)
+            return taken
+
+    def portions(self, closure: int) -> list[tuple[int, int, Any, int | None]]:
+        """Return what a closure has taken before: epoch, split, state and count of each portion."""
+        if closure not in self._users:
+            return []
+        with self._lock:
+            return [
+                (epoch, piece.split, piece.state, piece.count)
+                for epoch in sorted(self._users.get(closure, ()))
+                if epoch in self._books
+                for piece in self._books[epoch].portions(closure)
+            ]
+
+    def end(self, closure: int, succeeded: bool) -> None:
+        """Note that a closure has ended for good; cheap for those that took nothing."""
+        if closure not in self._users:
+            return
+        with self._lock:
+            for epoch in self._users.pop(closure, ()):
+                if epoch in self._books:
+                    self._books[epoch].end(closure, succeeded=succeeded)
+
+    def lose(self, holder: Hashable) -> None:
+        """Note that a worker's session is over."""
+        with self._lock:
+            self._present.pop(holder, None)
+            for book in list(self._books.values()):
+                book.lose(holder)

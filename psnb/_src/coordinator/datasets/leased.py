@@ -1,0 +1,127 @@
+"""Datasets that are read by leases: every example is used exactly once an epoch."""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from psnb._src.coordinator.datasets.lease_registry import LeaseRegistry
+from psnb._src.coordinator.datasets.leases import Progress
+from psnb._src.coordinator.datasets.per_worker import PerWorkerIterator, ResourceRegistry
+from psnb._src.data import Dataset
+from psnb._src.monitor import WorkerStatistics
+from psnb._src.runtime import make_leased_iterator
+from psnb.errors import ConfigurationError
+
+
+class LeasedIterator(PerWorkerIterator):
+    """One epoch; closures take from it with ``next``, and the workers share its splits.
+
+    A closure that finds nothing left, or nothing at the moment, gets a StopIteration; if it lets
+    that out before it has written anything, it is over without an error.
+    """
+
+    def __init__(
+        self,
+        registry: ResourceRegistry,
+        desk: LeaseRegistry,
+        epoch: int,
+        make: Callable[..., Any],
+        args: tuple[Any, ...],
+    ) -> None:
+        self._desk, self._epoch = desk, epoch
+        weakref.finalize(self, desk.close, epoch)
+        super().__init__(registry, make, (*args, epoch))
+
+    def progress(self) -> Progress:
+        """Return how far the epoch is; cheap, any thread."""
+        return self._desk.progress(self._epoch)
+
+    def state(self) -> dict[str, Any]:
+        """Return what of the epoch is not used yet, to go on with `LeasedDataset.iterator`.
+
+        Of JSON's types, for a checkpoint's metadata. Take both while nothing runs, so that they fit
+        each other: ``coordinator.drain()``, ``manager.save({"epoch": iterator.state()})``. What a
+        closure has taken that was lost with its worker and is to run again counts as not used.
+        """
+        return self._desk.state(self._epoch)
+
+    def unread(self) -> bool:
+        """Return whether there are examples that no closure has taken; cheap, any thread."""
+        return self._desk.unread(self._epoch)
+
+    def suits(self, worker: WorkerStatistics) -> bool:
+        """Return whether a closure that takes from this should go to a worker; cheap."""
+        return self._desk.suits(self._epoch, worker.name)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every example was used."""
+        return self.progress().over
+
+
+Epoch = TypeVar("Epoch", bound=LeasedIterator)
+
+
+class Epochs(ABC, Generic[Epoch]):
+    """Base of datasets that are gone through by leases; ``iter`` of one begins an epoch."""
+
+    _latest: Epoch | None = None
+
+    def __iter__(self) -> Epoch:
+        return self.iterator()
+
+    def iterator(self, state: Mapping[str, Any] | None = None) -> Epoch:
+        """Begin an epoch, or go on with one, also of another notebook over the same dataset.
+
+        Parameters
+        ----------
+        state : mapping, optional
+            From the `LeasedIterator.state` of that epoch.
+
+        Raises
+        ------
+        ConfigurationError
+            If it belongs to a dataset that was cut, or shuffled, otherwise; if the dataset is to be
+            in memory and is not.
+        """
+        self._latest = self._begin(state)
+        return self._latest
+
+    def progress(self) -> Progress:
+        """Return how far the epoch that was begun last is: splits done, leased, left, and visits.
+
+        Raises
+        ------
+        ConfigurationError
+            If none was begun.
+        """
+        if self._latest is None:
+            raise ConfigurationError("no epoch was begun: iterator = iter(dataset)")
+        return self._latest.progress()
+
+    @abstractmethod
+    def _begin(self, state: Mapping[str, Any] | None) -> Epoch:
+        """Return the iterator of an epoch."""
+
+
+class LeasedDataset(Epochs[LeasedIterator]):
+    """A dataset whose parts workers lease; ``iter`` of it begins an epoch.
+
+    Thread-safe.
+    """
+
+    def __init__(
+        self, registry: ResourceRegistry, desk: LeaseRegistry, splits: Sequence[Dataset]
+    ) -> None:
+        self._registry, self._desk, self._splits = registry, desk, splits
+
+    def _begin(self, state: Mapping[str, Any] | None) -> LeasedIterator:
+        epoch = self._desk.open(len(self._splits), state)
+        arguments = make_leased_iterator, (list(self._splits),)
+        return LeasedIterator(self._registry, self._desk, epoch, *arguments)
+
+    def __repr__(self) -> str:
+        return f"<psnb.LeasedDataset of {len(self._splits)} splits>"

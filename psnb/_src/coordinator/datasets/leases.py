@@ -1,0 +1,310 @@
+"""Leases: who reads which part of a dataset, so that each example counts once an epoch. Pure.
+
+A dataset is cut into splits. A worker leases one, and tells of each closure what it takes from it
+*before* the closure's effect can reach a server. So when a worker dies, the book knows of every
+closure in flight what it may have used, and the rest of the split is leased to somebody else. If
+the closure has had its effect (`psnb._src.coordinator.queue.resolver` finds that out), its portions
+were used; if not, it runs again on them. A closure that raised, was cancelled or was lost too often
+has had no effect, and its portions are leased anew. A split is done when all of it was used by
+closures that have ended well, and the epoch is over when all splits are.
+
+After the data service of TensorFlow (``tf.data.service``, dynamic sharding), which hands out splits
+too, but at most once: what a dead worker had begun is not visited again.
+
+Thread-safe: the coordinator's event loop writes, anybody reads `progress`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from psnb._src.threads import Lock
+from psnb.errors import ConfigurationError, InternalError
+
+VERSION = 1
+"""Of states."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedPart:
+    """A part of a split that is to be read.
+
+    Attributes
+    ----------
+    split : int
+        Which split.
+    state : object
+        Where to begin: what the split's iterator returned as its state; None for the beginning.
+    count : int or None
+        How many elements; None for all up to the split's end.
+    """
+
+    split: int
+    state: Any = None
+    count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """An epoch at one moment.
+
+    Attributes
+    ----------
+    done, leased, left : int
+        Splits that were used to the end, those of which a part is read or in use, and the rest.
+    visits : int
+        Elements that were used by closures that have ended well: batches, if it is batched.
+    """
+
+    done: int
+    leased: int
+    left: int
+    visits: int
+
+    @property
+    def over(self) -> bool:
+        """Whether all is done."""
+        return not self.leased and not self.left
+
+
+@dataclass
+class _Lease:
+    holder: Hashable
+    worker: str
+    piece: LeasedPart
+    state: Any
+    left: int | None
+
+
+@dataclass
+class _SplitLeases:
+    open: int = 1  # pieces, leases and portions that are not done
+    begun: bool = False
+
+
+class EpochLeases:
+    """The leases of one epoch.
+
+    Parameters
+    ----------
+    splits : int
+        How many there are.
+    state : dict, optional
+        From `state`: the epoch goes on where that was taken.
+    owners : mapping of int to str, optional
+        The workers that have the data of splits: they alone lease them, as long as they are there.
+
+    Raises
+    ------
+    ConfigurationError
+        If the state is none, or of an epoch over another number of splits.
+    """
+
+    def __init__(
+        self,
+        splits: int,
+        state: Mapping[str, Any] | None = None,
+        owners: Mapping[int, str] | None = None,
+    ) -> None:
+        self._lock = Lock()  # guards everything here, for a moment each
+        pieces = [LeasedPart(index) for index in range(splits)]
+        visits = 0
+        if state is not None:
+            pieces, visits = _checked(splits, state)
+        self._free = deque(pieces)
+        self._owners = dict(owners or {})
+        self._splits = [_SplitLeases(open=0, begun=state is not None) for _ in range(splits)]
+        for piece in pieces:
+            self._splits[piece.split].open += 1
+            self._splits[piece.split].begun = piece != LeasedPart(piece.split)
+        self._leases: dict[int, _Lease] = {}
+        self._closures: dict[int, list[LeasedPart]] = {}
+        self._number = 0
+        self._visits = visits
+
+    def lease(
+        self, holder: Hashable, worker: str = "", present: Collection[str] = ()
+    ) -> tuple[int, LeasedPart] | None:
+        """Give a piece to a holder, with the number of the lease; None if it can have none now.
+
+        Some may become free again, when a worker dies or a closure raises: see `progress`. Who
+        leases a piece whose owner is lost becomes the owner of all that were that one's.
+
+        Parameters
+        ----------
+        holder : hashable
+            Who asks.
+        worker : str
+            The owner that it is.
+        present : collection of str
+            The owners that are there.
+        """
+        with self._lock:
+            piece = self._first_for(worker, present)
+            if piece is None:
+                return None
+            self._free.remove(piece)
+            lost = self._owners.get(piece.split, worker)
+            if lost != worker:
+                self._owners = {
+                    split: worker if owner == lost else owner
+                    for split, owner in self._owners.items()
+                }
+            self._splits[piece.split].begun = True
+            number, self._number = self._number, self._number + 1
+            self._leases[number] = _Lease(holder, worker, piece, piece.state, piece.count)
+            return number, piece
+
+    def owned(self, worker: str) -> list[int]:
+        """Return the splits that a worker owns."""
+        with self._lock:
+            return [split for split, owner in self._owners.items() if owner == worker]
+
+    def unread(self) -> bool:
+        """Return whether there is anything that no closure has taken."""
+        with self._lock:
+            return bool(self._free or self._leases)
+
+    def suits(self, worker: str, present: Collection[str]) -> bool:
+        """Return whether an owner has something to read, or nobody has.
+
+        In that case closures may be there still that run again with what they took before.
+        """
+        with self._lock:
+            if any(lease.worker == worker for lease in self._leases.values()):
+                return True
+            return not (self._free or self._leases) or self._first_for(worker, present) is not None
+
+    def _first_for(self, worker: str, present: Collection[str]) -> LeasedPart | None:
+        lost = None
+        for piece in self._free:
+            owner = self._owners.get(piece.split, worker)
+            if owner == worker:
+                return piece
+            if lost is None and owner not in present:
+                lost = piece
+        return lost
+
+    def take(
+        self,
+        holder: Hashable,
+        number: int,
+        closure: int,
+        count: int,
+        before: Any,
+        after: Any,
+        ended: bool,
+    ) -> bool:
+        """Note that a closure is going to use the next elements of a lease.
+
+        Parameters
+        ----------
+        holder : hashable
+            Whose lease it is.
+        number : int
+            Of the lease.
+        closure : int
+            Which closure, the same for all its attempts.
+        count : int
+            How many elements; 0 where there was only the end left to be found.
+        before, after : object
+            The iterator's state before and after them.
+        ended : bool
+            Whether the piece has none after them.
+
+        Returns
+        -------
+        bool
+            False if the holder does not have the lease (any more): the closure must not go on.
+        """
+        with self._lock:
+            lease = self._leases.get(number)
+            if lease is None or lease.holder != holder:
+                return False
+            split = self._splits[lease.piece.split]
+            if count:
+                portion = LeasedPart(lease.piece.split, before, count)
+                self._closures.setdefault(closure, []).append(portion)
+                split.open += 1
+            lease.state = after
+            if lease.left is not None:
+                lease.left -= count
+            if ended or lease.left == 0:
+                del self._leases[number]
+                split.open -= 1
+            return True
+
+    def portions(self, closure: int) -> tuple[LeasedPart, ...]:
+        """Return what a closure has taken before, in order: it is to use that if it runs again."""
+        with self._lock:
+            return tuple(self._closures.get(closure, ()))
+
+    def end(self, closure: int, *, succeeded: bool) -> None:
+        """Note that a closure has ended for good: its portions are done, or free again."""
+        with self._lock:
+            for portion in self._closures.pop(closure, ()):
+                if succeeded:
+                    self._splits[portion.split].open -= 1
+                    self._visits += portion.count or 0
+                else:
+                    self._free.append(portion)
+
+    def lose(self, holder: Hashable) -> None:
+        """Note that a holder is gone: what is left of its leases is free again.
+
+        Its closures keep their portions: they run again elsewhere, or end.
+        """
+        with self._lock:
+            for number, lease in list(self._leases.items()):
+                if lease.holder == holder:
+                    del self._leases[number]
+                    self._free.appendleft(LeasedPart(lease.piece.split, lease.state, lease.left))
+
+    def state(self) -> dict[str, Any]:
+        """Return what is not used yet, of JSON's types.
+
+        What closures hold that have not ended counts as not used: take it when nothing runs.
+        """
+        with self._lock:
+            pieces = [
+                *(
+                    LeasedPart(each.piece.split, each.state, each.left)
+                    for each in self._leases.values()
+                ),
+                *(portion for portions in self._closures.values() for portion in portions),
+                *self._free,
+            ]
+            return {
+                "version": VERSION,
+                "splits": len(self._splits),
+                "visits": self._visits,
+                "pieces": [[each.split, each.state, each.count] for each in pieces],
+            }
+
+    def progress(self) -> Progress:
+        """Return how far the epoch is."""
+        with self._lock:
+            done = sum(not split.open for split in self._splits)
+            left = sum(not split.begun for split in self._splits)
+            if any(split.open < 0 for split in self._splits):
+                raise InternalError("a split was done more often than it was begun")
+            return Progress(done, len(self._splits) - done - left, left, self._visits)
+
+
+def _checked(splits: int, state: Mapping[str, Any]) -> tuple[list[LeasedPart], int]:
+    try:
+        version, count, visits = state["version"], state["splits"], state["visits"]
+        pieces = [LeasedPart(int(split), at, number) for split, at, number in state["pieces"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            "this is no state of an epoch; take one with iterator.state()"
+        ) from error
+    if version != VERSION or count != splits or any(not 0 <= p.split < splits for p in pieces):
+        raise ConfigurationError(
+            f"the state is of an epoch over {count} splits (version {version}), this dataset has "
+            f"{splits} (version {VERSION}): make it as it was, with the same splits="
+        )
+    return pieces, int(visits)

@@ -1,0 +1,258 @@
+"""A dataset that lies in the memory of the workers, each of which has some of its pieces.
+
+The notebook alone knows generation and layout (see `psnb._src.data.memory`); it tells workers with
+every call. A shuffle fills the next generation and becomes the dataset when everything has arrived,
+so a shuffle that fails has changed nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from psnb._src.coordinator.closures import DEFAULT_RETRIES, RemoteValue, ScheduleOptions
+from psnb._src.coordinator.datasets.dataset_services import DatasetServices
+from psnb._src.coordinator.datasets.leased import Epochs, LeasedIterator
+from psnb._src.coordinator.datasets.partition_statistics import PartitionStatistics
+from psnb._src.coordinator.datasets.per_worker import PerWorkerValues
+from psnb._src.coordinator.datasets.piece_owners import PieceOwners, by_owner
+from psnb._src.data import InMemoryDataset, ShufflePlan, as_seed, splits
+from psnb._src.monitor import WorkerStatistics
+from psnb._src.runtime import worker_memory
+from psnb.errors import ConfigurationError, WorkerLostError
+
+_LAST = -(1 << 62)
+_ATTEMPTS = 3
+"""How often a shuffle is tried while workers are lost in the middle of it."""
+
+
+class PartitionedIterator(LeasedIterator):
+    """One epoch over what workers have in memory."""
+
+    def __init__(self, layout: ShufflePlan, *arguments: Any) -> None:
+        self._layout = layout
+        super().__init__(*arguments)
+
+    def state(self) -> dict[str, Any]:
+        """Return what of the epoch is not used yet; see `LeasedIterator.state`.
+
+        To go on with it, the dataset must have been loaded and shuffled with the same seeds.
+        """
+        return super().state() | {"layout": self._layout.fingerprint}
+
+
+@dataclass(frozen=True)
+class _LoadInProgress:
+    """A generation that is being read, piece by piece."""
+
+    generation: int
+    remotes: list[RemoteValue]
+    withdraw: Callable[[], None]
+
+    def end(self) -> None:
+        """Have no more read, and wait for those that are."""
+        self.withdraw()
+        for remote in self.remotes:
+            remote.wait()
+
+
+class PartitionedDataset(Epochs[PartitionedIterator]):
+    """An `InMemoryDataset` on the workers; ``iter`` of it begins an epoch.
+
+    What `ClusterCoordinator.create_per_worker_dataset` returns for one. In an epoch every worker
+    leases the pieces that it has, so every example is used exactly once, whatever dies: pieces of a
+    worker that is lost are made again from the files, on others.
+
+    Workers that join have none of it until a `global_shuffle`, and what a lost one had goes to one
+    other: shuffle globally after either.
+
+    Workers send each other what a shuffle moves, directly. While it runs, the examples take twice
+    the memory; what is beyond ``memory_limit`` goes to files in the worker's folder.
+
+    All methods wait, for free threads on the workers too; `statistics` and `progress` do not. They
+    are for one thread at a time.
+    """
+
+    def __init__(self, dataset: InMemoryDataset, pieces: int, place: DatasetServices) -> None:
+        sources = splits(dataset.source, pieces)
+        self._place = place
+        arguments = dataset.seed, dataset.batch_size, dataset.memory_limit, uuid.uuid4().hex
+        make = worker_memory.make_worker_memory
+        self._memory = PerWorkerValues(place.registry, make, (sources, *arguments))
+        self._holders = PieceOwners(self._memory, place.pinned)
+        self._pieces = len(sources)
+        self._generations = itertools.count(1)
+        self._generation, self._loaded = 0, False
+        self._layout = ShufflePlan(self._pieces)
+        self._loading: _LoadInProgress | None = None
+
+    def load_into_memory(self) -> None:
+        """Have the workers read everything, in place of what was read before.
+
+        Whichever is free reads the next piece.
+
+        Raises
+        ------
+        DatasetError
+            If something cannot be read, naming file and record; what was in memory is there still.
+        WorkerLostError
+            If there are no workers, or too many were lost.
+        CancelledError
+            If a closure of yours fails meanwhile, whose error `ClusterCoordinator.join` raises.
+        """
+        self.preload_into_memory()
+        self.wait_preload_done()
+
+    def preload_into_memory(self) -> None:
+        """Have the workers begin to read, and return at once; nothing if they do already.
+
+        They read when nothing else is queued: the next dataset while one trains.
+        """
+        if self._loading is None:
+            generation = next(self._generations)
+
+            def anyone(worker: WorkerStatistics) -> bool:
+                return True
+
+            # After all that is queued: it may be read while something else trains.
+            options = ScheduleOptions(DEFAULT_RETRIES, _LAST, anyone, detached=True)
+            arguments = self._memory, generation
+            self._loading = _LoadInProgress(
+                generation,
+                [
+                    self._place.schedule(worker_memory.load, (*arguments, number), options)
+                    for number in range(self._pieces)
+                ],
+                lambda: self._place.pinned.withdraw(anyone, "the dataset is not loaded any more"),
+            )
+
+    def wait_preload_done(self) -> None:
+        """Wait until everything is read.
+
+        Raises
+        ------
+        DatasetError, WorkerLostError, CancelledError
+            As for `load_into_memory`.
+        ConfigurationError
+            If `preload_into_memory` was not called.
+        """
+        if self._loading is None:
+            raise ConfigurationError("nothing is being read: preload_into_memory() begins it")
+        loading, self._loading = self._loading, None
+        try:
+            for remote in loading.remotes:
+                remote.fetch()
+        except BaseException:
+            loading.end()
+            self._holders.tell(worker_memory.forget, loading.generation, self._generation)
+            raise
+        self._become(loading.generation, ShufflePlan(self._pieces))
+        self._loaded = True
+
+    def local_shuffle(self, seed: int | None = None) -> None:
+        """Shuffle what each worker has; nothing is sent between them.
+
+        Parameters
+        ----------
+        seed : int, optional
+            Makes the order the same for the same pieces on the same workers.
+
+        Raises
+        ------
+        ConfigurationError, DatasetError, WorkerLostError
+            As for `global_shuffle`.
+        """
+        self._shuffle(seed, spread=False)
+
+    def global_shuffle(self, seed: int | None = None) -> None:
+        """Shuffle all examples among each other, across the workers.
+
+        The pieces are spread evenly over the workers that are there.
+
+        Parameters
+        ----------
+        seed : int, optional
+            Makes the order the same each time, whatever worker has what.
+
+        Raises
+        ------
+        ConfigurationError
+            If nothing is in memory.
+        DatasetError
+            If a worker has no room; everything is as it was then.
+        WorkerLostError
+            If workers are lost time and again; everything is as it was, and what they had is made
+            again from the files.
+        """
+        self._shuffle(seed, spread=True)
+
+    def release_memory(self) -> None:
+        """Have the workers forget all examples; `load_into_memory` reads them again. Idempotent."""
+        if self._loading is not None:
+            self._loading.end()
+            self._loading = None
+        self._loaded = False
+        self._become(next(self._generations), ShufflePlan(self._pieces))
+
+    def statistics(self) -> PartitionStatistics:
+        """Return how many examples are in memory, and how much of it they take.
+
+        As of the last call of another method; cheap, any thread. What Paddle has as
+        ``get_memory_data_size`` and ``get_shuffle_data_size`` is ``examples``.
+        """
+        return self._holders.statistics(self._pieces)
+
+    def _begin(self, state: Mapping[str, Any] | None) -> PartitionedIterator:
+        owners = self._restored()
+        if state is not None and state.get("layout") != self._layout.fingerprint:
+            raise ConfigurationError(
+                "the state is of an epoch over a dataset that was shuffled otherwise, or is none: "
+                "load it, and shuffle it with the same seed"
+            )
+        epoch = self._place.desk.open(self._pieces, state, owners)
+        place, make = self._place, worker_memory.make_memory_iterator
+        arguments = self._memory, self._generation, self._layout
+        return PartitionedIterator(self._layout, place.registry, place.desk, epoch, make, arguments)
+
+    def __repr__(self) -> str:
+        now = self.statistics()
+        return (
+            f"<psnb.PartitionedDataset of {now.examples:,} examples in {now.pieces} pieces on "
+            f"{len(now.workers)} workers>"
+        )
+
+    def _shuffle(self, seed: int | None, *, spread: bool) -> None:
+        seed = as_seed("global_shuffle" if spread else "local_shuffle", seed)
+        for attempt in range(1, _ATTEMPTS + 1):
+            owners = self._restored()
+            generation = next(self._generations)
+            try:
+                if spread:
+                    layout = self._layout.shuffled(seed)
+                    targets = self._holders.spread(self._pieces)
+                else:
+                    layout = self._layout.shuffled(seed, by_owner(owners).values())
+                    targets = owners
+                self._holders.move(self._generation, owners, generation, layout, targets)
+            except BaseException as error:
+                self._holders.tell(worker_memory.forget, generation, self._generation)
+                if not isinstance(error, WorkerLostError) or attempt == _ATTEMPTS:
+                    raise
+            else:
+                self._become(generation, layout)
+                return
+
+    def _restored(self) -> dict[int, str]:
+        """Ask who has which piece, have those made again that are lost; return the owners."""
+        if self._loading is not None:
+            self.wait_preload_done()
+        if not self._loaded:
+            raise ConfigurationError("nothing is in memory: call load_into_memory() first")
+        return self._holders.restore(self._generation, self._layout)
+
+    def _become(self, generation: int, layout: ShufflePlan) -> None:
+        self._generation, self._layout = generation, layout
+        self._holders.tell(worker_memory.keep_only, generation)

@@ -1,0 +1,192 @@
+"""Values that are another one on each worker: datasets, iterators and whatever else is made there.
+
+The notebook holds their names only. `ResourceRegistry` knows which values each worker must have: it
+is written by the notebook's threads and read by the lanes, in the order of the values' numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from psnb._src.runtime import PerWorkerReference, dumps, make_iterator
+from psnb._src.threads import uninterrupted
+from psnb.errors import ConfigurationError, CoordinatorClosedError
+
+_STAYS = (
+    "datasets and iterators stay on the workers: take from them in closures, "
+    "coordinator.schedule(next, (iterator,))"
+)
+
+
+class ResourceRegistry:
+    """The per-worker values of a coordinator, each as the pickled call that makes it.
+
+    Thread-safe.
+
+    Parameters
+    ----------
+    fetch : callable, optional
+        The coordinator's method that reads a value back, given the value and a timeout. It is held
+        weakly: values do not keep their coordinator alive.
+    on_change : callable
+        Called when workers are to make or forget a value; by any thread, also in the middle of a
+        garbage collection.
+    """
+
+    def __init__(
+        self,
+        fetch: Callable[[PerWorkerValues, float | None], list[Any]] | None = None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._on_change = on_change
+        self._fetch = None if fetch is None else weakref.WeakMethod(fetch)
+        # Re-entrant: a garbage collection inside a locked region may release a value. Taken by the
+        # main thread in sections only.
+        self._lock = threading.RLock()  # guards _live, read by lanes while callers add
+        self._live: dict[int, tuple[bytes, tuple[PerWorkerReference, ...]]] = {}
+        self._numbers = itertools.count(1)
+
+    @uninterrupted
+    def add(self, payload: bytes, references: Sequence[PerWorkerReference]) -> int:
+        """Add the pickled call that makes a value and return the value's number.
+
+        The values that it refers to live as long: a worker that joins makes it again.
+        """
+        with self._lock:
+            number = next(self._numbers)
+            self._live[number] = (payload, tuple(references))
+        self._on_change()
+        return number
+
+    @uninterrupted
+    def release(self, number: int) -> None:
+        """Forget a value, and let the workers forget it."""
+        with self._lock:
+            self._live.pop(number, None)
+        self._on_change()
+
+    def fetch(self, value: PerWorkerValues, timeout: float | None) -> list[Any]:
+        """Read a value back from all workers; see `PerWorkerValues.fetch`."""
+        method = None if self._fetch is None else self._fetch()
+        if method is None:
+            raise CoordinatorClosedError("the coordinator of these per-worker values is gone")
+        return method(value, timeout)
+
+    def changes(self, known: set[int]) -> tuple[list[tuple[int, bytes]], list[int]]:
+        """Return what a worker that has ``known`` must make, in order, and what it may forget."""
+        with self._lock:
+            new = [(n, payload) for n, (payload, _) in self._live.items() if n not in known]
+            gone = [n for n in known if n not in self._live]
+        return new, gone
+
+
+class PerWorkerValues(PerWorkerReference):
+    """A value made once on each worker, also on those that join later.
+
+    As an argument of a closure, at any depth, or captured by it, it becomes the value of the worker
+    that runs the closure. The workers forget it when nothing in the notebook holds it any more.
+
+    Parameters
+    ----------
+    registry : ResourceRegistry
+        The coordinator's.
+    function : callable
+        Makes the value.
+    args, kwargs
+        Its arguments.
+
+    Raises
+    ------
+    SerializationError
+        If that call cannot be pickled.
+    """
+
+    def __init__(
+        self,
+        registry: ResourceRegistry,
+        function: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._registry = registry
+        references: list[PerWorkerReference] = []
+        call = (function, args, dict(kwargs or {}))
+        payload = dumps(call, "a per-worker value", references, ("fn", "args", "kwargs"))
+        with uninterrupted:  # or nobody might ever release it
+            self.resource_id = registry.add(payload, references)
+            weakref.finalize(self, registry.release, self.resource_id)
+
+    def fetch(self, timeout: float | None = None) -> list[Any]:
+        """Return the values of all workers that are there, by the workers' index.
+
+        They are read before all that is queued, as soon as each worker has a free thread. A worker
+        that leaves, or dies, before its value is read is left out.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; None waits for as long as it takes.
+
+        Raises
+        ------
+        ClosureInputError
+            If the value could not be made on a worker.
+        SerializationError
+            If it cannot be pickled, naming the part that cannot.
+        WorkerLostError
+            If a worker is lost while its value is read.
+        TimeoutError
+            If it takes longer; nothing is left behind.
+        CancelledError
+            If another closure fails meanwhile: fetch again.
+        Exception
+            What an *earlier* closure raised, once, as from `ClusterCoordinator.schedule`.
+        CoordinatorClosedError
+            If the coordinator is closed.
+        """
+        return self._registry.fetch(self, timeout)
+
+    def __repr__(self) -> str:
+        return f"<psnb.{type(self).__name__} {self.resource_id}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise ConfigurationError(
+            "per-worker values exist on the workers of their coordinator only: pass them to its "
+            "schedule(...), not elsewhere"
+        )
+
+
+class PerWorkerIterator(PerWorkerValues):
+    """An iterator on each worker; closures take from it with ``next``.
+
+    A closure that finds it at its end, and lets the StopIteration out before it has written
+    anything, is over without an error and returns None. (In TensorFlow it fails: OutOfRangeError.)
+    """
+
+    def fetch(self, timeout: float | None = None) -> NoReturn:
+        """Refuse: an iterator stays where it is."""
+        raise ConfigurationError(_STAYS)
+
+    def __iter__(self) -> PerWorkerIterator:
+        return self
+
+    def __next__(self) -> NoReturn:
+        raise ConfigurationError(
+            "next() works inside a closure only, where this is the worker's own iterator: "
+            "coordinator.schedule(step, args=(iterator,))"
+        )
+
+
+class PerWorkerDataset(PerWorkerValues):
+    """A dataset on each worker; ``iter`` of it makes an iterator on each worker."""
+
+    def fetch(self, timeout: float | None = None) -> NoReturn:
+        """Refuse: a dataset stays where it is."""
+        raise ConfigurationError(_STAYS)
+
+    def __iter__(self) -> PerWorkerIterator:
+        return PerWorkerIterator(self._registry, make_iterator, (self,))

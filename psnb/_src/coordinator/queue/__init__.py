@@ -1,0 +1,23 @@
+"""The coordinated queue, its gates, and what became of closures whose worker was lost."""
+
+from psnb._src.coordinator.queue.flush_gate import FlushGate
+from psnb._src.coordinator.queue.gate import ApplyRound, Gate, Step
+from psnb._src.coordinator.queue.pinned import PinnedCalls
+from psnb._src.coordinator.queue.queue import ClosureQueue, QueueStatistics
+from psnb._src.coordinator.queue.resolver import Resolver, lost_exchange
+from psnb._src.coordinator.queue.round_gate import RoundGate
+from psnb._src.coordinator.queue.staleness_gate import StalenessGate
+
+__all__ = [
+    "ApplyRound",
+    "ClosureQueue",
+    "FlushGate",
+    "Gate",
+    "PinnedCalls",
+    "QueueStatistics",
+    "Resolver",
+    "RoundGate",
+    "StalenessGate",
+    "Step",
+    "lost_exchange",
+]

@@ -1,0 +1,114 @@
+"""Calls that each go to one worker, before all that is queued, and once at most."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from psnb._src.coordinator.closures import Chooser, ClosureStatus, RemoteValue, ScheduleOptions
+from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.monitor import WorkerStatistics
+
+_PATIENCE = 1.0
+"""Seconds between two looks at whether the workers that are waited for are still there."""
+
+_FIRST = 1 << 62
+
+Call = tuple[str, Callable[..., Any], tuple[Any, ...]]
+"""A worker's name, a function and its arguments."""
+
+
+class PinnedCalls:
+    """Makes such calls and waits for them. Thread-safe.
+
+    None of them starts a generation of errors, and nothing is left behind: calls that nobody waits
+    for any more are cancelled.
+
+    Parameters
+    ----------
+    schedule : callable
+        Schedules a function with arguments and options.
+    worker_names : callable
+        Tells which workers there are at the moment.
+    queue : ClosureQueue
+        Where they wait.
+    """
+
+    def __init__(
+        self,
+        schedule: Callable[[Callable[..., Any], tuple[Any, ...], ScheduleOptions], RemoteValue],
+        worker_names: Callable[[], set[str]],
+        queue: ClosureQueue,
+    ) -> None:
+        self._schedule, self.worker_names, self._queue = schedule, worker_names, queue
+
+    def withdraw(self, chooser: Chooser, reason: str) -> None:
+        """Cancel what waits for a worker that this very function chooses."""
+        self._queue.withdraw(chooser, reason)
+
+    def run(
+        self, calls: Sequence[Call], timeout: float | None = None, *, all_or_none: bool = False
+    ) -> list[RemoteValue | None]:
+        """Make calls and wait until all have ended.
+
+        Parameters
+        ----------
+        calls : sequence of Call
+            What to call.
+        timeout : float, optional
+            Seconds to wait at most.
+        all_or_none : bool
+            When one has failed, cancel those that have not begun.
+
+        Returns
+        -------
+        list of RemoteValue or None
+            In the order of the calls; None for those whose worker has left before they ended.
+
+        Raises
+        ------
+        TimeoutError
+            If it takes longer than ``timeout`` seconds.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        choosers = {worker: _chooser(worker) for worker, _, _ in calls}
+        gone: set[str] = set()
+        remotes: list[RemoteValue] = []
+        try:
+            for worker, function, args in calls:
+                # Not again: a new worker has got new values.
+                options = ScheduleOptions(0, _FIRST, choosers[worker], detached=True)
+                remotes.append(self._schedule(function, args, options))
+            while not self._all_ended(remotes, end):
+                if all_or_none and any(each.status is ClosureStatus.FAILED for each in remotes):
+                    for chooser in choosers.values():
+                        self._queue.withdraw(chooser, "another call has failed")
+                pairs = zip(calls, remotes, strict=True)
+                missing = {call[0] for call, remote in pairs if not remote.done()}
+                if end is not None and time.monotonic() >= end:
+                    names = ", ".join(sorted(missing))
+                    raise TimeoutError(f"not within {timeout} s: the values of workers {names}")
+                for worker in missing - gone - self.worker_names():
+                    gone.add(worker)
+                    self._queue.withdraw(choosers[worker], f"worker {worker!r} has left")
+        finally:
+            for chooser in choosers.values():
+                self._queue.withdraw(chooser, "nobody waits for it any more")
+        return [
+            None if call[0] in gone and remote.status is not ClosureStatus.COMPLETED else remote
+            for call, remote in zip(calls, remotes, strict=True)
+        ]
+
+    def _all_ended(self, remotes: list[RemoteValue], end: float | None) -> bool:
+        left = _PATIENCE if end is None else min(_PATIENCE, max(0.0, end - time.monotonic()))
+        settled = self._queue.settled
+        with settled:
+            return settled.wait_for(lambda: all(remote.done() for remote in remotes), left)
+
+
+def _chooser(name: str) -> Chooser:
+    def has_name(worker: WorkerStatistics) -> bool:
+        return worker.name == name
+
+    return has_name

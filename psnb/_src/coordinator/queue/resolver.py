@@ -1,0 +1,193 @@
+"""Resolver: settles what became of closures that were lost, or whose worker could not tell.
+
+The lanes bring them. Threads: one for each worker that was lost and each closure that is undecided,
+named ``psnb-fates``, which asks the servers (`psnb._src.coordinator.queue.fates`) and hands the
+answer to the queue. It waits for servers that say nothing, and ends when the queue is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.queue.fates import CommitKey, ask_all, finding_out
+from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.parameters import Request
+from psnb._src.placement import Layout, ShardId
+from psnb._src.runtime import exchange_writer, pack_error
+from psnb._src.server import Commit
+from psnb._src.strategy import ParameterServerStrategy
+from psnb.errors import CoordinatorClosedError, PsnbError, ServerLostError, ServerSilentError
+
+Applied = Mapping[CommitKey, Commit]
+
+
+class Resolver:
+    """Asks the servers what became of commits.
+
+    Parameters
+    ----------
+    queue : ClosureQueue
+        Whose closures they are.
+    strategy : ParameterServerStrategy
+        The way to the servers; held weakly.
+    exchanging : bool
+        Whether workers commit what several closures have learned together.
+    """
+
+    def __init__(
+        self, queue: ClosureQueue, strategy: ParameterServerStrategy, exchanging: bool
+    ) -> None:
+        self._queue, self._exchanging = queue, exchanging
+        self._strategy = weakref.ref(strategy)
+        # Both are added to by the event loop and copied by threads, which is atomic.
+        self._others: dict[str, None] = {}
+        self._ended_sessions: list[str] = []
+
+    def lose(
+        self, closures: Sequence[Closure], executing: int, lost: str, worker: str, session: int
+    ) -> None:
+        """Take closures over whose worker was lost; see `ClosureQueue.put_back`."""
+        name = self._queue.name
+        closed = [exchange_writer(name, session)] if self._exchanging else []
+        self._ended_sessions += closed
+        open_ = self._queue.lose(closures)
+        if not open_ and not closed:
+            return
+        running = [each for each in closures[:executing] if each in open_]
+
+        def settle(applied: Applied) -> None:
+            results = {
+                number: (result, commit.pushed)
+                for commit in applied.values()
+                if commit.coordinator == name
+                for number, result in commit.closures
+            }
+            absent = []
+            for each in open_:
+                result, pushed = results.get(each.run.commit, (None, False))
+                kept = each.run.kept
+                if result is None and each.run.commit in results:
+                    result = kept[1] if kept is not None else b""
+                if result is None:
+                    absent.append(each)
+                else:
+                    self._queue.settle([(each, True, result, pushed)], worker)
+            executed = sum(each in absent for each in running)
+            self._queue.put_back(absent, executed, lost, worker)
+
+        attempts = {name: {each.run.commit: each.run.attempt for each in open_}}
+        self._find_out(attempts, closed, settle, open_)
+
+    def ask(
+        self, closure: Closure, key: CommitKey, result: bytes, pushed: bool, worker: str
+    ) -> None:
+        """Take a closure over whose commit may be applied or not."""
+        open_ = self._queue.lose([closure])
+
+        def settle(applied: Applied) -> None:
+            if key in applied:
+                self._queue.settle([(closure, True, result, pushed)], worker)
+            elif key[0] != self._queue.name:
+                # What several have learned: the others have returned, and do not run again.
+                self._queue.settle([(closure, False, lost_exchange(), False)], worker)
+            else:
+                lost = f"worker {worker!r} could not reach the parameter servers to the end"
+                self._queue.put_back([closure], 0, lost, worker)
+
+        attempt = closure.run.attempt if key[0] == self._queue.name else 1
+        self._find_out({key[0]: {key[1]: attempt}}, (), settle, open_)
+
+    def ask_about(self, key: CommitKey, then: Callable[[bool], None]) -> None:
+        """Find out whether a commit of no closure is applied; calls in a thread."""
+        self._find_out({key[0]: {key[1]: 1}}, (), lambda applied: then(key in applied), ())
+
+    def layout(self) -> Layout | None:
+        """Return where the strategy's shards are, if there is one still."""
+        strategy = self._strategy()
+        return None if strategy is None else strategy.layout
+
+    def writes_to(self, strategies: Sequence[str]) -> None:
+        """Hear that closures write to parameters of other strategies."""
+        self._others |= dict.fromkeys(strategies)
+
+    def fences(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return what new shards must know of commits that were given up."""
+        name = self._queue.name
+        below, attempts = self._queue.closed_attempts()
+        arguments = {
+            "attempts": {name: attempts},
+            "closed": list(self._ended_sessions),
+            "settled": {name: below},
+        }
+        return [("fence", arguments)]
+
+    def end(self) -> None:
+        """Let servers forget the coordinator, which has closed; returns at once."""
+        strategy = self._strategy()
+        if strategy is not None:
+            _start(partial(self._tell_that_it_ended, strategy))
+
+    def _tell_that_it_ended(self, strategy: ParameterServerStrategy) -> None:
+        writers = [self._queue.name, *self._ended_sessions]
+        requests = [
+            Request(shard, "", "end_writer", {"writer": writer})
+            for shard in self._shards(strategy)
+            for writer in writers
+        ]
+        with contextlib.suppress(PsnbError):  # the strategy is closed too, its servers have ended
+            strategy.attempt(requests)
+
+    def _find_out(
+        self,
+        attempts: Mapping[str, Mapping[int, int]],
+        closed: Sequence[str],
+        settle: Callable[[Applied], None],
+        closures: Sequence[Closure],
+    ) -> None:
+        def run() -> None:
+            try:
+                strategy = self._require_strategy()
+                steps = finding_out(self._shards(strategy), attempts, closed)
+                settle(ask_all(steps, partial(_attempt, strategy), self._hold_up))
+            except Exception as error:  # whoever waits for the closures must not for ever
+                packed = pack_error(error, ["raised while it was found out what became of it"])
+                self._queue.settle([(each, False, packed, False) for each in closures])
+
+        _start(run)
+
+    def _hold_up(self, error: ServerSilentError) -> None:
+        self._require_strategy()
+        self._queue.hold_up(error)
+
+    def _require_strategy(self) -> ParameterServerStrategy:
+        strategy = self._strategy()
+        if strategy is None or self._queue.statistics().closed:
+            raise CoordinatorClosedError("the coordinator is closed")
+        return strategy
+
+    def _shards(self, strategy: ParameterServerStrategy) -> list[ShardId]:
+        others = [shard for name in list(self._others) for shard in strategy.shards_of(name)]
+        return [*strategy.shards, *others]
+
+
+def lost_exchange() -> bytes:
+    """Return the packed error for what a worker has learned and could not send."""
+    lost = "what closures of a worker had learned together was lost with a parameter server"
+    return pack_error(ServerLostError(lost), [])
+
+
+def _attempt(strategy: ParameterServerStrategy, requests: Sequence[Request]) -> Sequence[Any]:
+    try:
+        return strategy.attempt(requests) if requests else []
+    except ServerSilentError as error:
+        return [error] * len(requests)
+
+
+def _start(run: Callable[[], None]) -> None:
+    threading.Thread(target=run, name="psnb-fates", daemon=True).start()

@@ -1,0 +1,82 @@
+"""RoundGate: closures in rounds, for synchronous updates. Pure; guarded by the queue's lock."""
+
+from __future__ import annotations
+
+from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.queue.gate import ApplyRound, Gate
+
+
+class RoundGate(Gate):
+    """Lets a round begin when the one before it has been applied.
+
+    A round has a number of seats. A closure takes one when it begins. It keeps it when it ends; one
+    that was lost with its worker, and has had no effect, gives it up, and as the first in line
+    takes it again. (Unless a closure of a higher priority does: then it runs in a later round.)
+
+    Parameters
+    ----------
+    closures : int
+        The number of seats.
+
+    Attributes
+    ----------
+    round : int
+        The round under way, from 0.
+    """
+
+    limits = True
+    round: int
+
+    def __init__(self, closures: int) -> None:
+        self.round = 0
+        self._size = closures
+        self._taken = 0
+        self._running: set[int] = set()
+        self._pushed: list[int] = []
+        self._over = False  # to be applied; nothing begins
+        self._applying = False
+
+    def open(self) -> bool:
+        return not self._over and self._taken < self._size
+
+    def begin(self, closure: Closure) -> None:
+        self._taken += 1
+        self._running.add(closure.id)
+
+    def put_back(self, closure: Closure) -> None:
+        self._running.discard(closure.id)
+        self._taken -= 1
+
+    def end(self, closure: Closure, *, pushed: bool) -> None:
+        if closure.id not in self._running:
+            return  # cancelled while it waited to run again
+        self._running.discard(closure.id)
+        if pushed:
+            self._pushed.append(closure.run.commit)
+        if self._taken == self._size and not self._running:
+            self._end_round()
+
+    def finish(self) -> None:
+        if self._taken and not self._running:
+            self._end_round()
+
+    def complete(self) -> bool:
+        return not self._taken
+
+    def due(self) -> ApplyRound | None:
+        if not self._over or self._applying:
+            return None
+        self._applying = True
+        return ApplyRound(self.round, tuple(sorted(self._pushed)))
+
+    def stepped(self) -> None:
+        self.round += 1
+        self._taken = 0
+        self._pushed = []
+        self._over = self._applying = False
+
+    def _end_round(self) -> None:
+        if self._pushed:
+            self._over = True
+        else:
+            self.stepped()  # there is nothing to apply

@@ -1,0 +1,42 @@
+"""Settings: what a coordinator is made with, checked. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from psnb._src.coordinator.workers import StartDelay, Timeouts
+from psnb.errors import ConfigurationError
+
+DEFAULT_QUEUE_SIZE = 262_144
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a coordinator schedules; see `ClusterCoordinator`.
+
+    Raises
+    ------
+    ConfigurationError
+        If the size is of the wrong kind; the others are checked already.
+    """
+
+    max_queue_size: int = DEFAULT_QUEUE_SIZE
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    start_delay: StartDelay = field(default_factory=StartDelay)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_queue_size, int) or self.max_queue_size < 1:
+            raise ConfigurationError(
+                f"max_queue_size must be 1 or more, found {self.max_queue_size!r}"
+            )
+
+    def require(self, asked: Settings) -> None:
+        """Raise ConfigurationError if others are asked for; defaults ask for nothing."""
+        default = Settings()
+        for name in (each.name for each in fields(self)):
+            mine, other = getattr(self, name), getattr(asked, name)
+            if other not in (getattr(default, name), mine):
+                raise ConfigurationError(
+                    f"the strategy has a coordinator with {name}={mine!r}: close it first to make "
+                    f"one with {other!r}"
+                )

@@ -1,0 +1,34 @@
+"""The states of a lane and the ways between them. Pure."""
+
+from __future__ import annotations
+
+import enum
+
+from psnb.errors import InternalError
+
+
+class ConnectionState(enum.Enum):
+    """Where a lane is in its life."""
+
+    CONNECTING = "connecting"
+    """The worker has not answered yet."""
+    READY = "ready"
+    """The worker gets closures."""
+    DRAINING = "draining"
+    """The worker leaves: it gets no new closures and finishes those that it has."""
+    LOST = "lost"
+    """The worker has left, whichever way; the lane has ended."""
+
+
+_TRANSITIONS = {
+    ConnectionState.CONNECTING: {ConnectionState.READY, ConnectionState.LOST},
+    ConnectionState.READY: {ConnectionState.DRAINING, ConnectionState.LOST},
+    ConnectionState.DRAINING: {ConnectionState.LOST},
+    ConnectionState.LOST: set(),
+}
+
+
+def check_lane_transition(old: ConnectionState, new: ConnectionState) -> None:
+    """Raise InternalError unless a lane may go from ``old`` to ``new``."""
+    if new not in _TRANSITIONS[old]:
+        raise InternalError(f"a lane cannot go from {old.value} to {new.value}")

@@ -1,0 +1,47 @@
+"""Datasets that feed workers: chained, lazy, vectorised, and resumed at the very next element."""
+
+from psnb._src.data.checked_numbers import as_seed
+from psnb._src.data.dataset import Dataset
+from psnb._src.data.formats import (
+    FixedLen,
+    MultiSlotDataGenerator,
+    Slot,
+    TFRecordWriter,
+    VarLen,
+    encode_example,
+)
+from psnb._src.data.in_memory import InMemoryDataset
+from psnb._src.data.iteration_context import AUTOTUNE, Options
+from psnb._src.data.iterator import DatasetIterator
+from psnb._src.data.memory import Memory, MemoryStatistics, ShufflePlan
+from psnb._src.data.nodes import FileRange, Format
+from psnb._src.data.queue_dataset import QueueDataset
+from psnb._src.data.ragged import Ragged
+from psnb._src.data.spec import ArraySpec, DatasetSpec
+from psnb._src.data.splits import sharded, splits
+
+__all__ = [
+    "AUTOTUNE",
+    "ArraySpec",
+    "Dataset",
+    "DatasetIterator",
+    "DatasetSpec",
+    "FileRange",
+    "FixedLen",
+    "Format",
+    "InMemoryDataset",
+    "Memory",
+    "MemoryStatistics",
+    "MultiSlotDataGenerator",
+    "Options",
+    "QueueDataset",
+    "Ragged",
+    "ShufflePlan",
+    "Slot",
+    "TFRecordWriter",
+    "VarLen",
+    "as_seed",
+    "encode_example",
+    "sharded",
+    "splits",
+]

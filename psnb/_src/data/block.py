@@ -1,0 +1,245 @@
+"""Several elements at once, as data flow inside a pipeline: one column for each leaf. Pure.
+
+A column is one of three: an array with a leading axis of elements; a `Ragged`, whose rows are
+arrays that differ in their first axis; or an array of objects along one axis, for leaves that are
+neither (text, a `Ragged` each, arrays that differ in other axes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from psnb._src.data.kind import kind_of
+from psnb._src.data.nesting import (
+    Nesting,
+    as_array,
+    as_leaf,
+    flatten,
+    flatten_like,
+    paths,
+    unflatten,
+)
+from psnb._src.data.ragged import Ragged
+from psnb._src.data.spec import ArraySpec, Spec
+from psnb.errors import DatasetError
+
+BLOCK = 1024
+"""How many elements flow at once where nobody asks for fewer."""
+
+Column = np.ndarray | Ragged
+
+
+class Origin(NamedTuple):
+    """Where elements come from, for messages.
+
+    Attributes
+    ----------
+    files : numpy.ndarray
+        The path of each element's file, objects ``(n,)``.
+    records : numpy.ndarray
+        The number of its record in there, from 0, int64 ``(n,)``.
+    """
+
+    files: np.ndarray
+    records: np.ndarray
+
+
+class Block(NamedTuple):
+    """Some consecutive elements.
+
+    Attributes
+    ----------
+    nesting : Nest or None
+        How the leaves of an element are nested.
+    columns : tuple of Column
+        One a leaf.
+    count : int
+        How many elements, at least one except in a source that has none.
+    origin : Origin or None
+        Where they come from, if from files.
+    loose : bool
+        Whether arrays that are of one shape here may be of another in other blocks: of elements
+        that came one by one. A source knows its columns: where shapes may differ it has a `Ragged`.
+    """
+
+    nesting: Nesting
+    columns: tuple[Column, ...]
+    count: int  # type: ignore[assignment]  # what tuples call so is not needed
+    origin: Origin | None = None
+    loose: bool = False
+
+    def element(self, index: int) -> Any:
+        """Return one element; its arrays may be views."""
+        if self.nesting is None:
+            return self.columns[0][index]
+        return unflatten(self.nesting, iter([column[index] for column in self.columns]))
+
+    def whole(self) -> Any:
+        """Return the columns, nested as an element's leaves are."""
+        return unflatten(self.nesting, iter(self.columns))
+
+    def take(self, indices: np.ndarray) -> Block:
+        """Copy some elements together."""
+        origin = self.origin and Origin(*(take(part, indices) for part in self.origin))
+        columns = tuple(take(column, indices) for column in self.columns)
+        return Block(self.nesting, columns, len(indices), origin, self.loose)
+
+    def part(self, start: int, stop: int) -> Block:
+        """Return a run of elements, as views."""
+        if start == 0 and stop >= self.count:
+            return self
+        stop = max(start, min(stop, self.count))
+        origin = self.origin and Origin(*(part[start:stop] for part in self.origin))
+        columns = tuple(column[start:stop] for column in self.columns)
+        return Block(self.nesting, columns, stop - start, origin, self.loose)
+
+    def place(self, index: int) -> str:
+        """Return where an element comes from, for a message; empty if that is not known."""
+        if self.origin is None:
+            return ""
+        return f" ({self.origin.files[index]}, record {self.origin.records[index] + 1})"
+
+
+def read_only(block: Block) -> Block:
+    """Return a block whose arrays cannot be written to, though others may share them."""
+    return block._replace(columns=tuple(_read_only(column) for column in block.columns))
+
+
+def _read_only(column: Column) -> Column:
+    if isinstance(column, Ragged):
+        return Ragged(_read_only(column.values), column.offsets)  # type: ignore[arg-type]
+    view = column.view()
+    view.flags.writeable = False
+    return view
+
+
+def take(column: Any, indices: np.ndarray) -> Any:
+    """Copy some rows of a column together."""
+    # Not `numpy.take`, whose way to this takes as long as a small batch.
+    return column.take(indices) if isinstance(column, Ragged) else column.take(indices, 0)
+
+
+def concatenate(blocks: Sequence[Block]) -> Block:
+    """Return the elements of all blocks, at least one, in order.
+
+    Raises
+    ------
+    DatasetError
+        If elements differ in structure, dtype or number of axes.
+    """
+    first = blocks[0]
+    if len(blocks) == 1:
+        return first
+    names = paths(first.nesting)
+    parts = [first.columns, *(_columns_like(first.nesting, block) for block in blocks[1:])]
+    columns = tuple(
+        _concatenated(several, name)
+        for several, name in zip(zip(*parts, strict=True), names, strict=True)
+    )
+    origins = [block.origin for block in blocks]
+    origin = None
+    if all(each is not None for each in origins):
+        origin = Origin(*(np.concatenate(several) for several in zip(*origins, strict=True)))
+    loose = any(block.loose for block in blocks)
+    return Block(first.nesting, columns, sum(block.count for block in blocks), origin, loose)
+
+
+def _columns_like(nesting: Nesting, block: Block) -> tuple[Column, ...]:
+    if block.nesting == nesting:
+        return block.columns
+    return tuple(flatten_like(nesting, block.whole()))
+
+
+def _concatenated(columns: tuple[Column, ...], name: str) -> Column:
+    types = {_dtype(column) for column in columns if len(column)}
+    if len(types) > 1:
+        dtypes = ", ".join(sorted(str(dtype) for dtype in types))
+        raise DatasetError(f"{leaf_name(name)} has elements of different dtypes: {dtypes}")
+    if all(isinstance(column, np.ndarray) for column in columns):
+        if len({column.shape[1:] for column in columns}) == 1:
+            return np.concatenate(columns)  # type: ignore[arg-type]
+    elif (
+        all(isinstance(column, Ragged) for column in columns)
+        and len({column.shape[2:] for column in columns}) == 1
+    ):
+        return Ragged.concatenate(columns)  # type: ignore[arg-type]
+    return stack([row for column in columns for row in column])
+
+
+def _dtype(column: Column) -> Any:
+    if isinstance(column, np.ndarray) and column.dtype == object and column.ndim == 1:
+        return kind_of(column[0]).dtype
+    return np.dtype(object) if column.dtype.kind in "SU" else column.dtype
+
+
+def stack(leaves: list[Any]) -> Column:
+    """Make a column of leaves as elements hold them."""
+    first = leaves[0]
+    if not isinstance(first, (np.ndarray, np.generic)) or isinstance(first, (str, bytes)):
+        return _objects(leaves)
+    if first.ndim == 0:
+        return np.array(leaves, first.dtype)
+    shapes = {leaf.shape for leaf in leaves}
+    if len(shapes) == 1:
+        return np.concatenate(leaves).reshape(len(leaves), *first.shape)
+    if len({shape[1:] for shape in shapes}) == 1:
+        return Ragged.from_rows(leaves)
+    return _objects(leaves)
+
+
+def _objects(leaves: list[Any]) -> np.ndarray:
+    column = np.empty(len(leaves), object)
+    for index, leaf in enumerate(leaves):  # at once, NumPy would look into them
+        column[index] = leaf
+    return column
+
+
+def leaf_name(name: str) -> str:
+    """Return what a leaf is called in messages."""
+    return name or "the element"
+
+
+def block_of(structure: Any) -> Block:
+    """Return a block of whole columns, nested in a structure.
+
+    Raises
+    ------
+    DatasetError
+        If there is none, or they differ in their leading axis, naming which.
+    """
+    leaves, nesting = flatten(structure)
+    names = paths(nesting)
+    columns: list[Column] = []
+    for leaf, name in zip(leaves, names, strict=True):
+        column = leaf if isinstance(leaf, Ragged) else as_array(as_leaf(leaf, name))
+        if isinstance(column, np.ndarray) and column.ndim == 0:
+            raise DatasetError(f"{leaf_name(name)} is a scalar, which has no rows to be elements")
+        columns.append(column)
+    if not columns:
+        raise DatasetError("there is no array in this structure, so it has no elements")
+    count = len(columns[0])
+    for column, name in zip(columns, names, strict=True):
+        if len(column) != count:
+            raise DatasetError(
+                f"{leaf_name(name)} has {len(column)} rows, but {leaf_name(names[0])} has {count}"
+            )
+    return Block(nesting, tuple(columns), count)
+
+
+def column_spec(column: Column) -> ArraySpec | None:
+    """Return the spec of the leaves in a column; None if they have none in common."""
+    if isinstance(column, Ragged):
+        return ArraySpec(column.shape[1:], column.dtype)
+    if column.dtype == object and column.ndim == 1:
+        text = len(column) == 0 or isinstance(column[0], (str, bytes))
+        return ArraySpec((), column.dtype) if text else None
+    return ArraySpec(column.shape[1:], column.dtype)
+
+
+def block_spec(block: Block) -> Spec:
+    """Return the spec of a block's elements; None if they have none in common."""
+    specs = [column_spec(column) for column in block.columns]
+    return None if None in specs else unflatten(block.nesting, iter(specs))

@@ -1,0 +1,193 @@
+"""Where datasets come from: the methods of `Dataset` that make one of something else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from psnb._src.data import nodes
+from psnb._src.data.block import Block, block_of, read_only
+from psnb._src.data.file_sources import FileSources
+from psnb._src.data.formats import list_files
+from psnb._src.data.nesting import as_leaf, flatten
+from psnb._src.data.node import Node
+from psnb._src.data.spec import Spec
+from psnb.errors import ConfigurationError
+
+
+class DatasetSources(FileSources):
+    """Base of `Dataset`; makes them."""
+
+    @classmethod
+    def range(cls, *args: int) -> Self:
+        """Return the numbers of Python's ``range``, as int64: ``range([start,] stop[, step])``."""
+        try:
+            numbers = range(*args)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"Dataset.range{args}: {error}") from error
+        return cls(nodes.Range(numbers.start, numbers.stop, numbers.step))
+
+    @classmethod
+    def from_tensors(cls, tensors: Any) -> Self:
+        """Return a dataset of one element.
+
+        Parameters
+        ----------
+        tensors : structure of array_like
+            The element.
+        """
+        leaves, nesting = flatten(tensors)
+        columns = []
+        for leaf in leaves:
+            found = as_leaf(leaf)
+            plain = isinstance(found, (np.ndarray, np.generic)) and not isinstance(found, str)
+            columns.append(np.asarray(found)[None] if plain else _alone(found))
+        block = read_only(Block(nesting, tuple(columns), 1))
+        return cls(nodes.Tensors(block))
+
+    @classmethod
+    def from_tensor_slices(cls, tensors: Any) -> Self:
+        """Return a dataset of the rows of arrays.
+
+        The arrays are not copied; do not change them. Elements are views of them that cannot be
+        written to.
+
+        Parameters
+        ----------
+        tensors : structure of array_like or Ragged
+            All with the same number of rows.
+
+        Raises
+        ------
+        DatasetError
+            If they have not, or there is none.
+        """
+        return cls(nodes.Slices(read_only(block_of(tensors))))
+
+    @classmethod
+    def from_generator(
+        cls,
+        generator: Callable[..., Iterable[Any]],
+        *,
+        output_signature: Spec = None,
+        args: Sequence[Any] = (),
+    ) -> Self:
+        """Return what a function yields, which is called anew for each iteration.
+
+        A state is how many elements were taken: to go on, the function is called again and as many
+        are left out. So it should yield the same each time.
+
+        Parameters
+        ----------
+        generator : callable
+            Returns an iterable.
+        output_signature : structure of ArraySpec, optional
+            What the elements must be; else the first one decides.
+        args : sequence
+            What it is called with.
+        """
+        if not callable(generator):
+            raise ConfigurationError(
+                "from_generator needs a function that returns an iterable, found a "
+                f"{type(generator).__name__}: pass the function, not what it returns"
+            )
+        return cls(nodes.Generator(generator, output_signature, tuple(args)))
+
+    @classmethod
+    def npy(cls, paths: Any) -> Self:
+        """Return the rows of ``.npy`` files, mapped into memory rather than read.
+
+        Parameters
+        ----------
+        paths : structure of paths, or of lists of paths
+            For each leaf its file or files, whose rows follow each other. Patterns are expanded. To
+            shorten a mapped file ends the processes that map it.
+        """
+        leaves, nesting = flatten(paths)
+        files = tuple(tuple(list_files(leaf)) for leaf in leaves)
+        return cls(nodes.Npy(files, nesting))
+
+    @classmethod
+    def list_files(
+        cls,
+        file_pattern: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        shuffle: bool = False,
+        seed: int | None = None,
+    ) -> Self:
+        """Return the paths of the files that patterns name, as str, sorted for each pattern.
+
+        Unlike TensorFlow's, they are not shuffled unless told.
+
+        Raises
+        ------
+        DatasetError
+            If no file matches a pattern.
+        """
+        found = list_files(file_pattern)
+        names = np.empty(len(found), object)
+        names[:] = found
+        dataset = cls(nodes.FileNames(Block(None, (names,), len(names))))
+        return cls(nodes.Shuffle(dataset.node, len(found), seed)) if shuffle else dataset
+
+    @classmethod
+    def zip(cls, *datasets: Any) -> Self:
+        """Return elements of several datasets together; ends with the shortest.
+
+        Parameters
+        ----------
+        *datasets : Dataset, or one structure of them
+            ``zip(a, b)`` and ``zip((a, b))`` give pairs, ``zip({"x": a})`` dicts.
+        """
+        leaves, nesting = flatten(datasets[0] if len(datasets) == 1 else datasets)
+        if not leaves:
+            raise ConfigurationError("Dataset.zip needs at least one dataset")
+        return cls(nodes.Zip(tuple(_node(each) for each in leaves), nesting))
+
+    @classmethod
+    def sample_from_datasets(
+        cls,
+        datasets: Sequence[Any],
+        weights: Sequence[float] | None = None,
+        seed: int | None = None,
+        stop_on_empty_dataset: bool = False,
+    ) -> Self:
+        """Return elements of datasets that are drawn at random.
+
+        Parameters
+        ----------
+        datasets : sequence of Dataset
+            With elements of one kind.
+        weights : sequence of float, optional
+            How often to draw each, compared with the others; all the same by default.
+        seed : int, optional
+            Makes it the same each time.
+        stop_on_empty_dataset : bool
+            End when the first has ended; else the others go on.
+        """
+        chosen = [1.0] * len(datasets) if weights is None else [float(each) for each in weights]
+        if not datasets or len(chosen) != len(datasets):
+            raise ConfigurationError(
+                f"sample_from_datasets: {len(datasets)} datasets and {len(chosen)} weights"
+            )
+        if min(chosen) < 0 or not 0 < sum(chosen) < float("inf"):
+            raise ConfigurationError(
+                f"sample_from_datasets: weights must not be negative, nor all 0; found {chosen}"
+            )
+        several = tuple(_node(each) for each in datasets)
+        return cls(nodes.Sample(several, tuple(chosen), seed, stop_on_empty_dataset))
+
+
+def _alone(leaf: Any) -> np.ndarray:
+    column = np.empty(1, object)
+    column[0] = leaf
+    return column
+
+
+def _node(dataset: Any) -> Node:
+    if not isinstance(dataset, DatasetSources):
+        raise ConfigurationError(f"expected a Dataset, found a {type(dataset).__name__}")
+    return dataset.node

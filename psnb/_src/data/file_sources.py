@@ -1,0 +1,228 @@
+"""Datasets from files: the methods of `Dataset` that read a format."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Self
+
+from psnb._src.data import nodes
+from psnb._src.data.formats import (
+    MAX_COLUMNS,
+    MAX_RECORD_BYTES,
+    Criteo,
+    Csv,
+    FixedLen,
+    FixedLengthRecords,
+    MultiSlot,
+    Parquet,
+    Slot,
+    TextLines,
+    TFRecords,
+    VarLen,
+    list_files,
+)
+from psnb._src.data.node import Node
+from psnb.errors import ConfigurationError
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""Paths or addresses, with patterns; what fsspec opens: local, ``s3://``, ``http://``, …"""
+
+
+class FileSources:
+    """Base of `Dataset`; reads files, one after another.
+
+    Files may be compressed, which their suffix tells. Every method raises `DatasetError` if no file
+    matches a pattern; what is wrong in a file is raised when it is read, naming file, record and
+    byte.
+    """
+
+    node: Node
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    @classmethod
+    def from_files(cls, format: nodes.Format, files: Any) -> Self:  # noqa: A002
+        """Return the records of files, one file after another.
+
+        Parameters
+        ----------
+        format : Format
+            Reads them.
+        files : path, FileRange or sequence of them
+            What to read. For several at a time: ``list_files(…).interleave(…)``.
+        """
+        return cls(nodes.Files(format, nodes.file_ranges(files)))
+
+    @classmethod
+    def text_lines(
+        cls, files: Paths, encoding: str | None = "utf-8", max_record_bytes: int = MAX_RECORD_BYTES
+    ) -> Self:
+        """Return the lines of texts, without their ends.
+
+        Parameters
+        ----------
+        files : path or sequence of paths
+            What to read.
+        encoding : str or None
+            None gives bytes.
+        max_record_bytes : int
+            How long a line may be; longer ones are refused, and no memory is taken for them.
+        """
+        return cls.from_files(
+            TextLines(encoding, max_record_bytes=max_record_bytes), list_files(files)
+        )
+
+    @classmethod
+    def fixed_length_records(
+        cls, files: Paths, record_bytes: int, header_bytes: int = 0, footer_bytes: int = 0
+    ) -> Self:
+        """Return records of so many bytes each, as bytes.
+
+        Parameters
+        ----------
+        files : path or sequence of paths
+            What to read.
+        record_bytes, header_bytes, footer_bytes : int
+            The length of a record, and what to leave out at a file's beginning and end.
+        """
+        form = FixedLengthRecords(record_bytes, header_bytes, footer_bytes)
+        return cls.from_files(form, list_files(files))
+
+    @classmethod
+    def tfrecords(
+        cls,
+        files: Paths,
+        features: Mapping[str, FixedLen | VarLen] | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> Self:
+        """Return the records of TFRecord files, whose checksums are checked.
+
+        Parameters
+        ----------
+        files : path or sequence of paths
+            What to read.
+        features : mapping of str to FixedLen or VarLen, optional
+            What to parse of ``tf.train.Example`` messages, into dicts; else records are bytes.
+        max_record_bytes : int
+            How long a record may be; longer ones are refused, and no memory is taken for them.
+        """
+        return cls.from_files(
+            TFRecords(features, max_record_bytes=max_record_bytes), list_files(files)
+        )
+
+    @classmethod
+    def csv(
+        cls,
+        files: Paths,
+        columns: Sequence[str] | None = None,
+        dtypes: Mapping[str, Any] | None = None,
+        header: bool = True,
+        names: Sequence[str] | None = None,
+        delimiter: str = ",",
+        max_columns: int = MAX_COLUMNS,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> Self:
+        """Return the rows of CSV files, as dicts by column; takes pyarrow.
+
+        Parameters
+        ----------
+        files : path or sequence of paths
+            What to read.
+        columns : sequence of str, optional
+            Which; all by default.
+        dtypes : mapping, optional
+            Of columns for which it shall not be guessed.
+        header : bool
+            Whether the first line has the names.
+        names : sequence of str, optional
+            The names, if it has not.
+        delimiter : str
+            What separates fields.
+        max_columns : int
+            How many there may be; each takes memory, however short its fields are.
+        max_record_bytes : int
+            How long a row may be; longer ones are refused, and no memory is taken for them.
+        """
+        form = Csv(
+            *(columns, dtypes, header, names, delimiter),
+            max_columns=max_columns,
+            max_record_bytes=max_record_bytes,
+        )
+        return cls.from_files(form, list_files(files))
+
+    @classmethod
+    def parquet(
+        cls,
+        files: Paths,
+        columns: Sequence[str] | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> Self:
+        """Return the rows of Parquet files, as dicts by column; takes pyarrow.
+
+        Parameters
+        ----------
+        files : path or sequence of paths
+            What to read.
+        columns : sequence of str, optional
+            Which; all by default.
+        max_record_bytes : int
+            What rows may take; see `psnb._src.data.formats.Parquet`.
+        """
+        return cls.from_files(Parquet(columns, max_record_bytes), list_files(files))
+
+    @classmethod
+    def criteo(cls, files: Paths, max_record_bytes: int = MAX_RECORD_BYTES) -> Self:
+        """Return the rows of Criteo's Kaggle and Terabyte files; see `Criteo`.
+
+        Parameters
+        ----------
+        files : path or sequence of paths
+            What to read.
+        max_record_bytes : int
+            How long a line may be; longer ones are refused, and no memory is taken for them.
+        """
+        return cls.from_files(Criteo(max_record_bytes=max_record_bytes), list_files(files))
+
+    @classmethod
+    def multi_slot(
+        cls,
+        files: Paths,
+        slots: Sequence[Slot],
+        batch_size: int,
+        threads: int = 1,
+        pipe_command: str | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> Self:
+        """Return batches from files in Paddle's MultiSlot text, as dicts by slot.
+
+        Parameters
+        ----------
+        files : path or sequence of paths
+            What to read.
+        slots : sequence of Slot
+            What a line has, in this order. Dense ones become arrays, sparse ones `Ragged`.
+        batch_size : int
+            Lines a batch; the last one of each file may have fewer.
+        threads : int
+            Files that are read at the same time, each by a thread of its own.
+        pipe_command : str, optional
+            A command of the shell that each file goes through.
+        max_record_bytes : int
+            How long a line may be; longer ones are refused, and no memory is taken for them.
+        """
+        if not isinstance(threads, int) or threads < 1:
+            raise ConfigurationError(f"threads must be 1 or more, found {threads!r}")
+        form = MultiSlot(slots, pipe_command, max_record_bytes=max_record_bytes)
+        paths = list_files(files)
+        if threads == 1:
+            return cls.from_files(form, paths).ragged_batch(batch_size)  # type: ignore[attr-defined]
+        one = partial(_batches, cls, form, batch_size)
+        names: Any = cls.list_files(paths)  # type: ignore[attr-defined]
+        return names.interleave(one, cycle_length=threads)
+
+
+def _batches(cls: Any, form: MultiSlot, batch_size: int, path: str) -> Any:
+    return cls.from_files(form, path).ragged_batch(batch_size).prefetch(2)

@@ -1,0 +1,99 @@
+"""From Arrow's columns to arrays. pyarrow is imported when it is needed."""
+
+from __future__ import annotations
+
+import importlib
+import reprlib
+from typing import Any
+
+import numpy as np
+
+from psnb._src.data.ragged import Ragged
+from psnb.errors import ConfigurationError, DatasetError
+
+
+def pyarrow(module: str = "pyarrow") -> Any:
+    """Return pyarrow, or a module of it.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigurationError(
+            "reading CSV and Parquet needs pyarrow: pip install 'psnb[data]'"
+        ) from error
+
+
+def listed(names: list[str]) -> str:
+    """Return names for people, the first ones of many."""
+    shown = reprlib.Repr()
+    shown.maxlist, shown.maxstring = 20, 60
+    return shown.repr(names)
+
+
+def to_columns(table: Any) -> dict[str, np.ndarray | Ragged]:
+    """Return the columns of a table or record batch.
+
+    Numbers become arrays of their dtype, missing floats NaN, strings and bytes arrays of objects
+    with None where missing, lists of one length arrays, other lists `Ragged`.
+
+    Raises
+    ------
+    DatasetError
+        If a column is of a type that no array holds. (What is missing that must not,
+        `first_missing` tells.)
+    """
+    return {
+        name: _column(name, column)
+        for name, column in zip(table.schema.names, table.columns, strict=True)
+    }
+
+
+def first_missing(table: Any) -> tuple[str, int] | None:
+    """Return the first missing integer or boolean of a table: its column and row."""
+    found = [
+        (int(column.is_null().to_numpy(zero_copy_only=False).argmax()), name)
+        for name, column in zip(table.schema.names, table.columns, strict=True)
+        if column.null_count and _cannot_miss(column.type)
+    ]
+    return None if not found else (min(found)[1], min(found)[0])
+
+
+def _cannot_miss(kind: Any) -> bool:
+    types = pyarrow().types
+    return bool(types.is_integer(kind) or types.is_boolean(kind) or types.is_fixed_size_list(kind))
+
+
+def _column(name: str, column: Any) -> np.ndarray | Ragged:
+    pa = pyarrow()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+        if isinstance(column, pa.ChunkedArray):
+            column = pa.concat_arrays(column.chunks)
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _column(name, column.dictionary_decode())
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        offsets = np.zeros(len(column) + 1, np.int64)
+        np.cumsum(column.value_lengths().fill_null(0).to_numpy(), out=offsets[1:])
+        values = _column(name, column.flatten())
+        if isinstance(values, Ragged):
+            raise DatasetError(f"column {name!r} holds lists of lists: flatten one of them")
+        return Ragged(values, offsets)
+    if pa.types.is_fixed_size_list(kind):
+        values = _column(name, column.flatten())
+        if isinstance(values, Ragged):
+            raise DatasetError(f"column {name!r} holds lists of lists: flatten one of them")
+        return values.reshape(len(column), kind.list_size, *values.shape[1:])
+    if pa.types.is_decimal(kind):
+        column = column.cast(pa.float64())
+    elif pa.types.is_nested(kind) or pa.types.is_null(kind):
+        raise DatasetError(f"column {name!r} is of Arrow's type {kind}: choose other columns")
+    if column.null_count and _cannot_miss(kind):
+        raise DatasetError(f"column {name!r} holds lists with missing values: fill them")
+    array: np.ndarray = column.to_numpy(zero_copy_only=False)
+    return array

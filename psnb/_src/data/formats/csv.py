@@ -1,0 +1,240 @@
+"""Comma-separated values, parsed by pyarrow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from psnb._src.data.formats import csv_kernels as kernels
+from psnb._src.data.formats.arrow import first_missing, listed, pyarrow, to_columns
+from psnb._src.data.formats.byte_window import ByteWindow, window_on
+from psnb._src.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS, Chunk
+from psnb._src.data.formats.file_position import FilePosition
+from psnb._src.data.formats.limit import (
+    MAX_COLUMNS,
+    MAX_RECORD_BYTES,
+    check_limit,
+    too_long,
+    within,
+)
+from psnb._src.data.formats.open_files import INFER, check_compression, reading
+from psnb.errors import ConfigurationError, DatasetError
+
+_ROW = re.compile(r"Row #(\d+): *")
+
+
+@dataclass(frozen=True)
+class Csv:
+    """Files of comma-separated values (RFC 4180); their columns are a dict of arrays.
+
+    Fields may be quoted, and then hold newlines; empty lines are skipped. An empty field is NaN in
+    a column of floats, an empty string in one of strings, and an error in one of integers.
+
+    Parameters
+    ----------
+    columns : sequence of str, optional
+        The columns wanted, in this order; all by default.
+    dtypes : dict of str to dtype, optional
+        The dtypes of columns; str for strings. Those not given are as the file's first records
+        look: give them where later ones look otherwise.
+    header : bool
+        Whether the first record names the columns.
+    names : sequence of str, optional
+        The names of all columns, instead of those in the header; without either they are f0, f1…
+    delimiter : str
+        What stands between fields, one ASCII character.
+    compression : str or None
+        "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
+    max_columns : int
+        How many columns a file may have; each takes some 10 kB, however short its fields are.
+    max_record_bytes : int
+        How long a record may be, at most 2**30 bytes. For a longer one, memory is not taken.
+
+    Raises
+    ------
+    ConfigurationError
+        If the delimiter or the compression is not possible, or without pyarrow.
+    """
+
+    columns: Sequence[str] | None = None
+    dtypes: Mapping[str, Any] | None = None
+    header: bool = True
+    names: Sequence[str] | None = None
+    delimiter: str = ","
+    compression: str | None = INFER
+    max_columns: int = MAX_COLUMNS
+    max_record_bytes: int = MAX_RECORD_BYTES
+
+    def __post_init__(self) -> None:
+        check_compression(self.compression)
+        check_limit(self.max_record_bytes)
+        if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '\r\n"':
+            raise ConfigurationError(f"delimiter is {self.delimiter!r}: not one ASCII character")
+        for name, dtype in (self.dtypes or {}).items():
+            _arrow_type(name, dtype)
+
+    def read(
+        self, path: str, offset: int = 0, first: int = 0, end: int | None = None
+    ) -> Iterator[Chunk]:
+        """Yield the records that begin in ``[offset, end)``.
+
+        Raises
+        ------
+        DatasetError
+            If the file cannot be read or is empty, lacks a column, or at a record that has not as
+            many fields as there are columns or one that is not of its column's dtype; those before
+            it are yielded.
+        """
+        place = FilePosition(path, offset, first)
+        limit = self.max_record_bytes
+        with window_on(path, self.compression, 0, limit) as window:
+            schema = _Schema(self, window, place)
+            if offset <= window.offset:
+                yield from self._read(window, schema, place, end)
+                return
+        with window_on(path, self.compression, offset, limit) as window:
+            yield from self._read(window, schema, place, end)
+
+    def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
+        """Return one range, the whole file: what is quoted is known from its start only."""
+        return [(0, None)]
+
+    def _read(
+        self, window: ByteWindow, schema: _Schema, place: FilePosition, end: int | None
+    ) -> Iterator[Chunk]:
+        first = place.first
+        while end is None or window.offset < end:
+            starts, count = _records(window, self.delimiter, place, first)
+            if count == 0:
+                return
+            if end is not None:
+                count = min(count, int(np.searchsorted(starts[:count], end - window.offset)))
+            table, good, problem = schema.parse(window.data[: starts[count]], starts[:count])
+            begin = window.offset
+            window.skip(int(starts[good if problem else count]))
+            if good:
+                yield Chunk(to_columns(table), good, first, window.offset)
+            first += good
+            if problem is not None:
+                byte = begin + int(starts[good])
+                raise place.error("record", first, byte, str(problem)) from problem
+
+
+def _records(
+    window: ByteWindow, delimiter: str, place: FilePosition, first: int, most: int = CHUNK_RECORDS
+) -> tuple[np.ndarray, int]:
+    """Return where the next records begin, the end of the last one included, and their number.
+
+    The first of them has the number ``first``; they end before one that is too long.
+    """
+    starts = np.empty(most + 1, np.int64)
+    last = not window.fill() and window.data.size <= CHUNK_BYTES
+    count = kernels.find_records(window.data[:CHUNK_BYTES], ord(delimiter), last, starts)
+    while not count and not last:
+        # A single record that is longer than that, or empty lines.
+        if window.data.size > window.limit:
+            raise too_long(place, "record", first, window.offset, window.limit)
+        last = not window.more()
+        count = kernels.find_records(window.data, ord(delimiter), last, starts[:2])
+    if count and starts[count] > window.limit:
+        count = within(np.diff(starts[: count + 1]), window.limit)
+        if not count:
+            raise too_long(place, "record", first, window.offset, window.limit)
+    return starts, count
+
+
+class _Schema:
+    """The names and types of a file's columns; makes tables of its records.
+
+    Leaves the window, which is at the file's start, behind the header.
+    """
+
+    def __init__(self, form: Csv, window: ByteWindow, place: FilePosition):
+        self._delimiter = form.delimiter
+        starts, count = _records(window, form.delimiter, place, place.first, 1)
+        fields = kernels.count_fields(window.data[: starts[count]], ord(form.delimiter))
+        if fields > form.max_columns:
+            problem = f"there are {fields} columns, more than max_columns={form.max_columns}"
+            raise place.error("record", place.first, window.offset, problem)
+        with reading(place.path):
+            plain = self._read(window.data[: starts[count]], header=form.header).schema.names
+        if form.header:
+            window.skip(int(starts[count]))
+        self._names = list(plain if form.names is None else form.names)
+        wanted = self._names if form.columns is None else list(form.columns)
+        absent = {*wanted, *(form.dtypes or {})} - set(self._names)
+        if absent or not wanted or len(set(self._names)) < len(self._names):
+            lacks = f"; no {absent}" if absent else ""
+            raise DatasetError(f"{place.path}: the columns are {listed(self._names)}{lacks}")
+        self._wanted = wanted
+        self._types = {name: _arrow_type(name, kind) for name, kind in (form.dtypes or {}).items()}
+        starts, count = _records(window, form.delimiter, place, place.first)
+        sample = self.parse(window.data[: starts[count]], starts[:count])[0]
+        pa = pyarrow()
+        for name, found in zip(sample.schema.names, sample.schema.types, strict=True):
+            unknown = sample.num_rows == 0 or pa.types.is_null(found)
+            self._types.setdefault(name, pa.string() if unknown else found)
+
+    def parse(self, data: np.ndarray, starts: np.ndarray) -> tuple[Any, int, DatasetError | None]:
+        """Return the table of the records before the first bad one, their number, what is wrong."""
+        problem = None
+        good = len(starts)
+        ends = [*starts[1:].tolist(), data.size]
+        while True:
+            try:
+                table = self._table(data[: ends[good - 1] if good else 0])
+                break
+            except pyarrow().ArrowInvalid as error:
+                # Arrow looks at one column after the other: there may be an earlier one.
+                text = str(error)
+                row = _ROW.search(text)
+                good = min(int(row[1]), good) - 1 if row else 0
+                problem = DatasetError(_ROW.sub("", text))
+        if table.num_rows != good:
+            return table.slice(0, 0), 0, DatasetError("a quote within a field is not doubled")
+        if (missing := first_missing(table)) is not None:
+            name, good = missing
+            problem = DatasetError(
+                f"column {name!r} of {table.schema.field(name).type} is empty: "
+                "give it a float dtype, or str"
+            )
+        return table.slice(0, good), good, problem
+
+    def _table(self, data: np.ndarray) -> Any:
+        pa = pyarrow()
+        if not data.size:
+            types = [(name, self._types.get(name, pa.string())) for name in self._wanted]
+            return pa.schema(types).empty_table()
+        convert = {"column_types": self._types, "include_columns": self._wanted}
+        return self._read(data, self._names, False, **convert)
+
+    def _read(
+        self, data: np.ndarray, names: list[str] | None = None, header: bool = True, **convert: Any
+    ) -> Any:
+        """Return the table of some records; without header or names these are f0 and so on."""
+        arrow = pyarrow("pyarrow.csv")
+        return arrow.read_csv(
+            pyarrow().py_buffer(data),
+            arrow.ReadOptions(
+                use_threads=False,
+                block_size=max(data.size, 1),
+                column_names=names,
+                autogenerate_column_names=names is None and not header,
+            ),
+            arrow.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
+            arrow.ConvertOptions(**convert),
+        )
+
+
+def _arrow_type(name: str, dtype: Any) -> Any:
+    pa = pyarrow()
+    if dtype in (str, "str"):
+        return pa.string()
+    try:
+        return pa.from_numpy_dtype(np.dtype(dtype))
+    except (TypeError, pa.ArrowException) as error:
+        raise ConfigurationError(f"column {name!r} has the dtype {dtype!r}: not one") from error

@@ -1,0 +1,40 @@
+"""How much of a file may become one record: memory is not taken for one that is longer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from psnb._src.data.formats.file_position import FilePosition
+from psnb.errors import ConfigurationError, DatasetError
+
+MAX_RECORD_BYTES = 1 << 26
+"""How many bytes a record may have, unless a reader is told otherwise."""
+
+MAX_COLUMNS = 1 << 14
+"""How many columns a CSV file may have, unless its reader is told otherwise."""
+
+LONGEST = 1 << 30
+"""The most that a reader can be told."""
+
+
+def check_limit(limit: int) -> None:
+    """Raise `ConfigurationError` if records cannot be limited to so many bytes."""
+    if not isinstance(limit, int) or not 1 <= limit <= LONGEST:
+        raise ConfigurationError(f"max_record_bytes is {limit!r}: not an integer in 1..{LONGEST}")
+
+
+def too_long(place: FilePosition, noun: str, number: int, byte: int, limit: int) -> DatasetError:
+    """Return the error for a record over the limit; parameters as for `FilePosition.error`."""
+    return place.error(
+        noun,
+        number,
+        byte,
+        f"it is longer than max_record_bytes={limit}; give the reader more, unless the file is of "
+        "another format, or compressed",
+    )
+
+
+def within(lengths: np.ndarray, limit: int) -> int:
+    """Return how many records come before the first that is too long."""
+    longer = lengths > limit
+    return int(longer.argmax()) if longer.any() else len(lengths)

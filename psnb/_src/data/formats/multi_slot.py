@@ -1,0 +1,234 @@
+"""Paddle's MultiSlot text: a line an example; per slot a count, then so many values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from psnb._src.data.formats import multi_slot_kernels as kernels
+from psnb._src.data.formats.byte_window import ByteWindow, window_on
+from psnb._src.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS, Chunk
+from psnb._src.data.formats.file_position import FilePosition
+from psnb._src.data.formats.limit import MAX_RECORD_BYTES, check_limit
+from psnb._src.data.formats.lines import Lines, line_splits, lines_of
+from psnb._src.data.formats.open_files import INFER, check_compression
+from psnb._src.data.formats.parse_numbers import JUNK, NEGATIVE, OK, OVERFLOW, nearest_float32
+from psnb._src.data.formats.pipe import piped
+from psnb._src.data.ragged import Ragged
+from psnb.errors import ConfigurationError, DatasetError
+
+_DTYPES = ("uint64", "float32")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One slot of each line.
+
+    Parameters
+    ----------
+    name : str
+        The name of its column.
+    dtype : str
+        "uint64" or "float32".
+    shape : tuple of int, optional
+        The shape of each line's values, whose number must fit: the slot is dense, its column an
+        array. By default it is sparse, with any number of values (also none), and its column a
+        `Ragged`.
+
+    Raises
+    ------
+    ConfigurationError
+        If the dtype or the shape is not possible.
+    """
+
+    name: str
+    dtype: str = "uint64"
+    shape: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _DTYPES:
+            raise ConfigurationError(
+                f"slot {self.name!r} has the dtype {self.dtype!r}: not one of {_DTYPES}"
+            )
+        if self.shape is not None:
+            object.__setattr__(self, "shape", tuple(self.shape))
+            if any(size < 0 for size in self.shape):
+                raise ConfigurationError(f"slot {self.name!r} has the shape {self.shape}")
+
+
+@dataclass(frozen=True)
+class MultiSlot:
+    """Files of MultiSlot text; their columns are a dict of the slots.
+
+    Values are separated by spaces or tabs. Integers are exact up to 2**64 - 1, floats the float32
+    nearest to what is written.
+
+    Parameters
+    ----------
+    slots : sequence of Slot
+        The slots of each line, in this order.
+    pipe_command : str, optional
+        A command of the shell that turns a file (its input, decompressed) into MultiSlot text (its
+        output), such as ``python generator.py`` with a `MultiSlotDataGenerator`. It must give the
+        same for the same file, for reading to be resumed. It runs as long as its output is read,
+        and is killed, with all that it started, when reading is given up.
+    compression : str or None
+        "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
+    max_record_bytes : int
+        How long a line may be, at most 2**30 bytes. For a longer one, memory is not taken.
+
+    Raises
+    ------
+    ConfigurationError
+        If there are no slots, two have one name, or the compression is not known.
+    """
+
+    slots: Sequence[Slot]
+    pipe_command: str | None = None
+    compression: str | None = INFER
+    max_record_bytes: int = MAX_RECORD_BYTES
+
+    def __post_init__(self) -> None:
+        check_compression(self.compression)
+        check_limit(self.max_record_bytes)
+        names = [slot.name for slot in self.slots]
+        if not names or len(set(names)) < len(names):
+            raise ConfigurationError(f"slots are {names}: give some, each with its own name")
+
+    def read(
+        self, path: str, offset: int = 0, first: int = 0, end: int | None = None
+    ) -> Iterator[Chunk]:
+        """Yield the lines that begin in ``[offset, end)``, of what the command writes if any.
+
+        Raises
+        ------
+        DatasetError
+            If the file cannot be read or is empty, the command fails, or at a line that is not as
+            the slots say; those before it are yielded.
+        """
+        parser = _Parser(self.slots)
+        with self._window(path, offset) as window:
+            for lines in lines_of(window, FilePosition(path, offset, first), end):
+                columns, good, problem = parser.parse(lines)
+                if good:
+                    yield Chunk(columns, good, lines.first, lines.offset_after(good))
+                if problem is not None:
+                    raise problem
+
+    def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
+        """Return the ranges of parts of about ``size`` bytes; one, if a command reads the file."""
+        if self.pipe_command is not None:
+            return [(0, None)]
+        return line_splits(path, self.compression, size)
+
+    def _window(self, path: str, offset: int) -> AbstractContextManager[ByteWindow]:
+        if self.pipe_command is None:
+            return window_on(path, self.compression, offset, self.max_record_bytes)
+        return piped(path, self.compression, self.pipe_command, offset, self.max_record_bytes)
+
+
+def _rows(table: np.ndarray) -> Iterator[list[int]]:
+    # As lists of Python's own numbers they take ten times the memory: some at a time.
+    for begin in range(0, len(table), CHUNK_RECORDS):
+        yield from table[begin : begin + CHUNK_RECORDS].tolist()
+
+
+class _Parser:
+    """Parses lines into columns; keeps memory for it from one time to the next."""
+
+    def __init__(self, slots: Sequence[Slot]):
+        self._slots = slots
+        self._sizes = np.array([-1 if s.shape is None else prod(s.shape) for s in slots], np.int64)
+        self._is_float = np.array([slot.dtype == "float32" for slot in slots])
+        self._counts = np.empty((CHUNK_RECORDS, len(slots)), np.int64)
+        self._room(CHUNK_BYTES)
+
+    def _room(self, values: int) -> None:
+        self._numbers = np.empty(values, np.uint64)
+        self._floats = np.empty(values, np.float32)
+        self._unknown = np.empty((values, 4), np.int32)
+
+    def parse(
+        self, lines: Lines
+    ) -> tuple[dict[str, np.ndarray | Ragged], int, DatasetError | None]:
+        """Return the columns of lines before the first bad one, their number, what is wrong."""
+        if self._numbers.size < lines.data.size // 2 + 1:
+            self._room(lines.data.size // 2 + 1)
+        counts = self._counts[: len(lines)]
+        totals = np.empty(len(self._slots), np.int64)
+        good, slot, position, wrong, unknown = kernels.parse_lines(
+            *(lines.data, lines.starts, lines.ends, self._sizes, self._is_float, counts, totals),
+            *(self._numbers, self._floats, self._unknown),
+        )
+        problem = None
+        if wrong != OK:
+            problem = self._problem(lines, good, slot, position, wrong)
+        for index, begin, end, slot in _rows(self._unknown[:unknown]):
+            text = lines.data[begin:end].tobytes()
+            try:
+                value = nearest_float32(text)
+                what = "not a number"
+            except OverflowError:
+                value, what = None, "beyond the largest float32"
+            if value is None:
+                # It comes before what the kernel found: there that ended.
+                good = int(np.searchsorted(lines.starts, begin, "right")) - 1
+                what = f"slot {self._slots[slot].name!r}: {lines.text(begin, end)} is {what}"
+                problem = lines.error(good, begin, what)
+                totals = counts[:good].sum(axis=0)
+                break
+            self._floats[index] = value
+        return self._columns(counts[:good], totals), good, problem
+
+    def _columns(self, counts: np.ndarray, totals: np.ndarray) -> dict[str, np.ndarray | Ragged]:
+        lines = len(counts)
+        ends = np.where(self._is_float, np.cumsum(totals * self._is_float), 0)
+        ends += np.where(self._is_float, 0, np.cumsum(totals * ~self._is_float))
+        numbers = np.empty(int(totals[~self._is_float].sum()), np.uint64)
+        floats = np.empty(int(totals[self._is_float].sum()), np.float32)
+        # Mostly each line has one value of a sparse slot: then all such share their offsets.
+        single = (counts == 1).all(axis=0)
+        rows = np.cumsum((self._sizes < 0) & ~single) - 1
+        rows[(self._sizes >= 0) | single] = -1
+        ones = np.arange(lines + 1)
+        offsets = np.empty((int(rows.max()) + 1, lines + 1), np.int64)
+        kernels.spread(
+            *(counts, self._is_float, ends - totals, rows, self._numbers, self._floats),
+            *(numbers, floats, offsets),
+        )
+        columns: dict[str, np.ndarray | Ragged] = {}
+        for i, slot in enumerate(self._slots):
+            values = (floats if self._is_float[i] else numbers)[ends[i] - totals[i] : ends[i]]
+            if slot.shape is None:
+                columns[slot.name] = Ragged._trusted(
+                    values, offsets[rows[i]] if rows[i] >= 0 else ones
+                )
+            else:
+                columns[slot.name] = values.reshape(lines, *slot.shape)
+        return columns
+
+    def _problem(
+        self, lines: Lines, line: int, index: int, position: int, wrong: int
+    ) -> DatasetError:
+        slot, size = self._slots[index], int(self._sizes[index])
+        rest = lines.data[position : lines.ends[line]]
+        spaces = np.flatnonzero((rest == ord(" ")) | (rest == ord("\t")))
+        token = lines.text(position, position + int(spaces[0] if spaces.size else rest.size))
+        if wrong == kernels.EMPTY:
+            return lines.error(line, position, f"the line is empty, not {len(self._slots)} slots")
+        if wrong == kernels.TRAILING:
+            return lines.error(line, position, f"{token} follows the last slot {slot.name!r}")
+        problem = {
+            kernels.FEW_SLOTS: "the line ends before it",
+            kernels.COUNT: f"{token} is no count of values",
+            kernels.FEW_VALUES: f"the line ends before the last of {token} values",
+            kernels.SIZE: f"there are {token} values, where the shape {slot.shape} holds {size}",
+            JUNK: f"{token} is no integer",
+            NEGATIVE: f"{token} is negative: ids are unsigned",
+            OVERFLOW: f"{token} is above 2**64 - 1",
+        }[wrong]
+        return lines.error(line, position, f"slot {slot.name!r}: {problem}")

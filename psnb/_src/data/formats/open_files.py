@@ -1,0 +1,189 @@
+"""Opening files, wherever they are and however they are compressed.
+
+Paths are local ones, or addresses that fsspec understands, such as ``s3://bucket/key``,
+``https://host/file``, ``memory://file`` (what each needs to be installed, fsspec's errors say).
+An address is one: what fsspec would take for a chain of several, ``a::b``, may be the name of a
+file that somebody else has chosen. Local files are opened without fsspec. They are read, not mapped
+into memory: a mapped file that another process shortens ends this one.
+
+All that goes wrong with a file is a `DatasetError` that names it: foreign exceptions of
+filesystems and decompressors are translated here (`reading`) and nowhere else.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
+
+import fsspec
+from fsspec.compression import compr
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.utils import infer_compression
+
+from psnb._src.data.formats.http_file import HttpFile
+from psnb._src.data.formats.xz_file import XzFile
+from psnb._src.data.formats.zlib_file import ZlibFile
+from psnb.errors import ConfigurationError, DatasetError, PsnbError
+
+INFER = "infer"
+"""Compression as the file's suffix says."""
+
+_HTTP = ("http://", "https://")
+_PROTOCOL = re.compile("[A-Za-z0-9+._-]+://")
+_ZLIB_SUFFIXES = (".zlib", ".zz")
+
+
+def is_local(path: str) -> bool:
+    """Return whether a path is one of this machine's files, without a protocol."""
+    return _PROTOCOL.match(path) is None
+
+
+def filesystem_of(address: str) -> tuple[Any, str]:
+    """Return the filesystem of an address or local path, and the file's name in it."""
+    if is_local(address):
+        return LocalFileSystem(), os.path.abspath(address)
+    kind = fsspec.get_filesystem_class(address.split("://", 1)[0])
+    return kind(**kind._get_kwargs_from_urls(address)), kind._strip_protocol(address)
+
+
+def list_files(patterns: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Return the files that some paths or patterns name, those of each pattern sorted.
+
+    Parameters
+    ----------
+    patterns : str, path or sequence of them
+        Paths, in which ``*``, ``?``, ``[…]`` and ``**`` stand for what they do in a shell.
+        A path without any is returned as it is, whether there is such a file or not.
+
+    Raises
+    ------
+    DatasetError
+        If nothing matches a pattern, or the filesystem cannot be asked.
+    """
+    several = [patterns] if isinstance(patterns, (str, os.PathLike)) else patterns
+    return [path for pattern in several for path in _matches(os.fspath(pattern))]
+
+
+def _matches(pattern: str) -> list[str]:
+    # In the address of a web page, a question mark begins a query.
+    magic = "*[" if pattern.startswith(_HTTP) else "*?["
+    if not any(sign in pattern for sign in magic):
+        return [pattern]
+    with reading(pattern):
+        if is_local(pattern):
+            found = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
+        else:
+            system, inner = filesystem_of(pattern)
+            found = [system.unstrip_protocol(path) for path in system.glob(inner)]
+    if not found:
+        raise DatasetError(f"no file matches {pattern}")
+    return sorted(found)
+
+
+def compression_of(path: str, compression: str | None) -> str | None:
+    """Return how a file is compressed, None if it is not; ``compression`` may be "infer".
+
+    Raises
+    ------
+    ConfigurationError
+        If the compression is not known.
+    """
+    if compression == INFER:
+        return "zlib" if path.endswith(_ZLIB_SUFFIXES) else infer_compression(path)
+    check_compression(compression)
+    return compression
+
+
+def check_compression(compression: str | None) -> None:
+    """Raise `ConfigurationError` if a compression is not known."""
+    known = sorted({INFER, "zlib", *(name for name in compr if name)})
+    if compression is not None and compression not in known:
+        raise ConfigurationError(f"compression is {compression!r}: not one of {known} or None")
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Translate what goes wrong with a file to `DatasetError`."""
+    try:
+        yield
+    except PsnbError:
+        raise
+    except FileNotFoundError as error:
+        raise DatasetError(f"{path}: no such file") from error
+    except PermissionError as error:
+        raise DatasetError(f"{path}: no permission to open it") from error
+    except IsADirectoryError as error:
+        raise DatasetError(f"{path} is a folder: list its files, e.g. {path}/*") from error
+    except (EOFError, zlib.error) as error:
+        raise DatasetError(f"{path}: the data are cut short or corrupt: {error}") from error
+    except Exception as error:
+        # Each filesystem has exceptions of its own, of no common class.
+        raise DatasetError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Translate what goes wrong when a file is written to `DatasetError`."""
+    try:
+        yield
+    except Exception as error:
+        raise DatasetError(f"{path} cannot be written: {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def opened(path: str, compression: str | None) -> Iterator[Any]:
+    """Open a file for reading what is in it, decompressed; it has ``readinto``."""
+    how = compression_of(path, compression)
+    with ExitStack() as stack:
+        with reading(path):
+            source = HttpFile(path) if path.startswith(_HTTP) else stored(path)
+            raw = stack.enter_context(source)
+            if how is not None:
+                raw = stack.enter_context(_decompressed(raw, how, path))
+        yield raw
+
+
+@contextmanager
+def stored(path: str) -> Iterator[Any]:
+    """Open a file for reading what is in it as it is stored; one may seek, where it can be."""
+    with reading(path):
+        if is_local(path):
+            file: Any = open(path, "rb")  # noqa: SIM115
+        else:
+            system, inner = filesystem_of(path)
+            file = system.open(inner, "rb")
+    with file:
+        yield file
+
+
+def _decompressed(raw: Any, how: str, path: str) -> Any:
+    if how == "zlib":
+        return ZlibFile(raw)
+    if how in ("xz", "lzma"):
+        return XzFile(raw)
+    if how == "zip":
+        archive = ZipFile(raw)
+        first = archive.infolist()[0]
+        # With others, Python reads all that a few bytes unpack to.
+        if first.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
+            raise DatasetError(f"{path}: its first file is not deflated; pack it so, or with gzip")
+        return archive.open(first)
+    return compr[how](raw, mode="rb")
+
+
+def size_of(path: str) -> int:
+    """Return the size of a file in bytes, as it is stored."""
+    with reading(path):
+        if is_local(path):
+            return os.stat(path).st_size
+        system, inner = filesystem_of(path)
+        size = system.size(inner)
+    if size is None:
+        raise DatasetError(f"{path}: whoever keeps it does not say how large it is")
+    return int(size)

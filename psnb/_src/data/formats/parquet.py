@@ -1,0 +1,145 @@
+"""Parquet files, read by pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from psnb._src.data.formats.arrow import first_missing, listed, pyarrow, to_columns
+from psnb._src.data.formats.chunk import CHUNK_RECORDS, Chunk
+from psnb._src.data.formats.limit import MAX_RECORD_BYTES, check_limit
+from psnb._src.data.formats.open_files import reading, stored
+from psnb._src.data.formats.parquet_pages import CheckedFile, TooWide
+from psnb.errors import DatasetError
+
+
+@dataclass(frozen=True)
+class Parquet:
+    """Parquet files; their columns are a dict of arrays, lists `Ragged`.
+
+    Offsets are numbers of rows. Reading resumes at the start of the row group.
+
+    Parameters
+    ----------
+    columns : sequence of str, optional
+        The columns wanted, in this order; all by default.
+    max_record_bytes : int
+        What the rows read at a time may take, at most 2**30 bytes: there are fewer of them where
+        needed. If a page, or a column of texts or lists in a row group, unpacks to more than this
+        and to more than 256 times its size in the file, that is refused.
+
+    Raises
+    ------
+    ConfigurationError
+        If the limit is not possible, or without pyarrow.
+    """
+
+    columns: Sequence[str] | None = None
+    max_record_bytes: int = MAX_RECORD_BYTES
+
+    def __post_init__(self) -> None:
+        check_limit(self.max_record_bytes)
+        pyarrow("pyarrow.parquet")
+
+    def read(
+        self, path: str, offset: int = 0, first: int = 0, end: int | None = None
+    ) -> Iterator[Chunk]:
+        """Yield the rows from number ``offset`` up to ``end``; ``first`` is known from that.
+
+        Raises
+        ------
+        DatasetError
+            If the file cannot be read, lacks a column, or at a row that misses an integer; those
+            before it are yielded.
+        """
+        with _opened(path, self.max_record_bytes) as (file, checked):
+            schema = file.schema_arrow
+            wanted = list(self.columns) if self.columns is not None else schema.names
+            if absent := set(wanted) - set(schema.names):
+                raise DatasetError(f"{path}: the columns are {listed(schema.names)}; no {absent}")
+            rows = file.metadata.num_rows
+            if offset > rows:
+                raise DatasetError(f"{path} has {rows} rows, and reading was to go on at {offset}")
+            stop = rows if end is None else min(end, rows)
+            begin = 0
+            for group in range(file.metadata.num_row_groups):
+                size = file.metadata.row_group(group).num_rows
+                if begin + size > offset and begin < stop:
+                    batches = _batches(file, checked, path, group, wanted)
+                    yield from _group(batches, path, group, wanted, begin, max(offset, begin), stop)
+                begin += size
+
+    def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
+        """Return the ranges of rows of row groups, together of about ``size`` bytes."""
+        cuts, row, held = [0], 0, 0
+        with _opened(path, self.max_record_bytes) as (file, _):
+            for number in range(file.metadata.num_row_groups):
+                if held >= size:
+                    cuts.append(row)
+                    held = 0
+                group = file.metadata.row_group(number)
+                held += group.total_byte_size
+                row += group.num_rows
+        return list(zip(cuts, [*cuts[1:], None], strict=True))
+
+
+@contextmanager
+def _opened(path: str, limit: int) -> Iterator[tuple[Any, CheckedFile]]:
+    parquet = pyarrow("pyarrow.parquet")
+    with stored(path) as raw:
+        with reading(path):
+            checked = CheckedFile(raw, limit)
+            file = parquet.ParquetFile(checked, pre_buffer=False)
+        with file:
+            yield file, checked
+
+
+def _batches(
+    file: Any, checked: CheckedFile, path: str, group: int, wanted: list[str]
+) -> Iterator[Any]:
+    """Yield the rows of a row group, as many at a time as memory allows."""
+    rows, where = CHUNK_RECORDS, f"{path}, row group {group}"
+    with reading(where):
+        while True:
+            checked.expect(file.metadata, group, rows, where)
+            try:
+                # Its columns are read, and so checked, before the first batch.
+                yield from file.iter_batches(rows, [group], wanted, use_threads=False)
+                return
+            except TooWide as hint:
+                rows = hint.rows
+
+
+def _group(
+    batches: Iterator[Any],
+    path: str,
+    group: int,
+    wanted: list[str],
+    begin: int,
+    start: int,
+    stop: int,
+) -> Iterator[Chunk]:
+    """Yield the rows ``[start, stop)`` of a row group that begins with row ``begin``."""
+    for batch in batches:
+        skipped = min(max(0, start - begin), batch.num_rows)
+        part = batch.slice(skipped, max(0, stop - begin - skipped))
+        row = begin + skipped
+        begin += batch.num_rows
+        missing = first_missing(part)
+        if missing is not None:
+            part = part.slice(0, missing[1])
+        if part.num_rows:
+            try:
+                columns = to_columns(part)
+            except DatasetError as error:
+                raise DatasetError(f"{path}, row group {group}: {error}") from error
+            # By name: the file has them in an order of its own.
+            columns = {name: columns[name] for name in wanted}
+            yield Chunk(columns, part.num_rows, row, row + part.num_rows)
+        if missing is not None:
+            raise DatasetError(
+                f"{path}, row {row + missing[1] + 1}: column {missing[0]!r} of "
+                f"{batch.schema.field(missing[0]).type} misses a value: fill it, or write floats"
+            )

@@ -1,0 +1,111 @@
+"""Going through a dataset, with a state that goes on where it was taken."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+from psnb._src.data.iteration_context import Context, Counters
+from psnb._src.data.node import Node
+from psnb._src.data.reader import Reader
+from psnb.errors import DatasetError
+
+VERSION = 1
+"""Of states."""
+
+
+class DatasetIterator(Iterator[Any]):
+    """Goes through a dataset once.
+
+    Ends its threads and closes its files when it is closed or collected. One thread at a time may
+    use it.
+
+    Parameters
+    ----------
+    node : Node
+        What the dataset describes.
+    state : dict, optional
+        From `state`, of an iterator over a dataset made in the same way.
+
+    Raises
+    ------
+    DatasetError
+        If the state is none, or that of another chain or of a later version of psnb.
+    """
+
+    def __init__(self, node: Node, state: dict[str, Any] | None = None) -> None:
+        self._chain = node.fingerprint()
+        self._counters = Counters()
+        inner = None
+        if state is None:
+            self._seed = secrets.randbits(63)
+        else:
+            self._check(node, state)
+            self._seed, inner = state["seed"], state["at"]
+        self._closed = False
+        self._reader = Reader(node, Context(self._seed, counters=self._counters), inner)
+
+    @property
+    def errors_ignored(self) -> int:
+        """How many errors `Dataset.ignore_errors` has left out so far, as far as is read ahead."""
+        return sum(self._counters.errors_ignored.values())
+
+    def __iter__(self) -> DatasetIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._closed:
+            raise StopIteration
+        found = self._reader.next_element()
+        if found is None:
+            self.close()
+            raise StopIteration
+        return found[0]
+
+    def state(self) -> dict[str, Any]:
+        """Return where this iterator is.
+
+        Returns
+        -------
+        dict
+            Of JSON's types, and small: it has no elements that can be read again. An iterator made
+            with it (`Dataset.iterator`) gives the very elements that this one would give from here
+            on, provided that files are what they were and functions give the same for the same.
+            Elements of parallel maps that need not keep their order may come in another one.
+        """
+        return {
+            "version": VERSION,
+            "chain": self._chain,
+            "seed": self._seed,
+            "at": self._reader.state(),
+        }
+
+    def close(self) -> None:
+        """End threads and close files; idempotent. There are no more elements then."""
+        if not self._closed:
+            self._closed = True
+            self._reader.close()
+
+    def __enter__(self) -> DatasetIterator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check(self, node: Node, state: Any) -> None:
+        missing = {"version", "chain", "seed", "at"}
+        if not isinstance(state, dict) or missing - state.keys():
+            raise DatasetError(
+                "this is no state of a dataset's iterator; take one with iterator.state()"
+            )
+        if state["version"] != VERSION:
+            raise DatasetError(
+                f"the state has version {state['version']}, this psnb reads version {VERSION}"
+            )
+        if state["chain"] != self._chain:
+            raise DatasetError(
+                "the state belongs to another dataset than this one, which is\n"
+                + "\n".join(node.lines())
+                + "\nMake the dataset as it was when the state was taken"
+            )

@@ -1,0 +1,13 @@
+"""What lies in memory: the pieces of a dataset, who has which, and how a shuffle moves them."""
+
+from psnb._src.data.memory.loading import Loading
+from psnb._src.data.memory.memory import Memory
+from psnb._src.data.memory.memory_store import MemoryStatistics
+from psnb._src.data.memory.shuffle_plan import ShufflePlan
+
+__all__ = [
+    "Loading",
+    "Memory",
+    "MemoryStatistics",
+    "ShufflePlan",
+]

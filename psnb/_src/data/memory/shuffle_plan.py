@@ -1,0 +1,120 @@
+"""Which example of a dataset belongs to which of its pieces, and in which order. Pure.
+
+A dataset is cut into pieces, each held by some process. An example has a number for life: the
+source it was read from and its place in there. Where it is after a shuffle, and where in the order
+of its piece, follows from that number and the shuffle's seed alone. So it does not matter who sends
+what when, and a piece that is lost can be made again from the sources.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from psnb._src.data.random_numbers import mixed
+
+_BITS = 40
+"""A source has fewer than 2**40 examples, and a dataset fewer than 2**24 sources."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+def numbered(source: int, first: int, count: int) -> np.ndarray:
+    """Return the numbers of consecutive examples of a source, uint64 ``(count,)``."""
+    return np.arange(first, first + count, dtype=np.uint64) | np.uint64(source << _BITS)
+
+
+def _mixed(key: int, numbers: np.ndarray) -> np.ndarray:
+    """Return what SplitMix64 makes of a key and of each number: random, and all different."""
+    z = np.uint64(key) + (numbers + np.uint64(1)) * _GOLDEN
+    z = (z ^ (z >> np.uint64(30))) * _FIRST
+    z = (z ^ (z >> np.uint64(27))) * _SECOND
+    mixed: np.ndarray = z ^ (z >> np.uint64(31))
+    return mixed
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One shuffle.
+
+    Attributes
+    ----------
+    seed : int
+        Of its random numbers.
+    groups : tuple of tuples of int
+        The pieces that mix with each other; every piece is in one group.
+    """
+
+    seed: int
+    groups: tuple[tuple[int, ...], ...]
+
+    def destinations(self, pieces: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Return where examples go that are in these pieces now, int64 ``(n,)`` all."""
+        members = np.array([piece for group in self.groups for piece in group])
+        sizes = np.array([len(group) for group in self.groups])
+        group_of = np.empty(len(members), np.int64)
+        group_of[members] = np.repeat(np.arange(len(sizes)), sizes)
+        group = group_of[pieces]
+        share = (_mixed(mixed(self.seed, 1), numbers) >> np.uint64(11)) * 2.0**-53
+        begins: np.ndarray = np.cumsum(sizes) - sizes
+        found: np.ndarray = members[begins[group] + (share * sizes[group]).astype(np.int64)]
+        return found
+
+    def refines(self, other: Stage) -> bool:
+        """Return whether each group is within one of the other's, so that it decides nothing."""
+        return all(any(set(mine) <= set(its) for its in other.groups) for mine in self.groups)
+
+
+@dataclass(frozen=True)
+class ShufflePlan:
+    """Where examples are.
+
+    Attributes
+    ----------
+    pieces : int
+        How many there are, and as many sources.
+    stages : tuple of Stage
+        The shuffles that matter; none: each piece is its source, in its order.
+    """
+
+    pieces: int
+    stages: tuple[Stage, ...] = ()
+
+    def shuffled(self, seed: int, groups: Iterable[Sequence[int]] | None = None) -> ShufflePlan:
+        """Return the layout after one more shuffle, of all pieces or within groups of them."""
+        groups = [range(self.pieces)] if groups is None else groups
+        stage = Stage(seed, tuple(tuple(group) for group in groups))
+        stages = list(self.stages)
+        while stages and stages[-1].refines(stage):
+            stages.pop()
+        return ShufflePlan(self.pieces, (*stages, stage))
+
+    def destinations(self, source: int, numbers: np.ndarray) -> np.ndarray:
+        """Return in which pieces examples of a source are, int64 ``(n,)``."""
+        pieces = np.full(len(numbers), source)
+        for stage in self.stages:
+            pieces = stage.destinations(pieces, numbers)
+        return pieces
+
+    def order(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the places that put the examples of a piece in order, int64 ``(n,)``."""
+        if self.stages:
+            numbers = _mixed(mixed(self.stages[-1].seed, 2), numbers)
+        return np.argsort(numbers)
+
+    def sources(self, pieces: Iterable[int]) -> list[int]:
+        """Return the sources of which something may be in these pieces."""
+        found = set(pieces)
+        for stage in reversed(self.stages):
+            found = {piece for group in stage.groups if found & set(group) for piece in group}
+        return sorted(found)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short text that differs between different layouts."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]

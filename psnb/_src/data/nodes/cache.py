@@ -1,0 +1,192 @@
+"""Elements that are kept when they are read for the first time, in memory or in files.
+
+Threads: several iterations may fill a cache at the same time; the first that gets through provides
+it.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from psnb._src.data.block import BLOCK, Block, concatenate, read_only
+from psnb._src.data.iteration_context import Context
+from psnb._src.data.node import Node, NodeIterator, State
+from psnb._src.data.nodes.cache_files import CacheFiles, CacheWriter
+from psnb._src.data.reader import Reader
+from psnb.errors import DatasetError
+
+
+class CachedElements(ABC):
+    """All elements, in parts.
+
+    Attributes
+    ----------
+    counts : sequence of int
+        How many there are in each part.
+    seed : int
+        That of the context that they were read with.
+    """
+
+    counts: Sequence[int]
+    seed: int
+
+    @abstractmethod
+    def part(self, index: int) -> Block:
+        """Return the elements of a part."""
+
+
+class _InMemory(CachedElements):
+    def __init__(self, seed: int, block: Block | None) -> None:
+        self.seed, self._block = seed, block
+        self.counts = [] if block is None else [block.count]
+
+    def part(self, index: int) -> Block:
+        assert self._block is not None  # there are no parts then
+        return self._block
+
+
+class _MemoryCache:
+    """What a node keeps; stays in its process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()  # over `kept`; never held while anything is read
+        self.kept: CachedElements | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _MemoryCache, ()
+
+
+class _MemoryWriter:
+    def __init__(self, memory: _MemoryCache, seed: int) -> None:
+        self._memory, self._seed, self._blocks = memory, seed, list[Block]()
+
+    def add(self, block: Block) -> None:
+        self._blocks.append(block)
+
+    def finish(self) -> None:
+        block = read_only(concatenate(self._blocks)) if self._blocks else None
+        with self._memory.lock:
+            self._memory.kept = self._memory.kept or _InMemory(self._seed, block)
+
+    def close(self) -> None:
+        self._blocks = []
+
+
+@dataclass(frozen=True, eq=False)
+class Cache(Node):
+    """Reads its input once."""
+
+    name: ClassVar[str] = "cache"
+
+    source: Node
+    filename: str | None = None
+    memory: _MemoryCache = field(default_factory=_MemoryCache, repr=False)
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin, with what is kept or with the input."""
+        return _CacheIterator(self, context, state)
+
+    def kept(self) -> Any:
+        """Return what is kept, None if nothing is yet."""
+        if self.filename is not None:
+            return CacheFiles.open(self.filename, self.source.fingerprint())
+        with self.memory.lock:
+            return self.memory.kept
+
+    def writer(self, seed: int) -> Any:
+        """Return what takes up elements."""
+        if self.filename is not None:
+            return CacheWriter(self.filename, self.source.fingerprint(), seed)
+        return _MemoryWriter(self.memory, seed)
+
+    def cardinality(self) -> int:
+        """Return the input's."""
+        return self.source.cardinality()
+
+
+class _CacheIterator(NodeIterator):
+    """The state: the next element's number, the seed all were read with, errors so far."""
+
+    def __init__(self, node: Cache, context: Context, state: State) -> None:
+        self._position: int
+        self._errors: int
+        self._position, seed, self._errors = state or (0, None, 0)
+        self._part: tuple[int, Block] | None = None
+        self._reader: Reader | None = None
+        kept = node.kept()
+        if kept is not None and seed in (None, kept.seed):
+            self._kept, self._seed = kept, kept.seed
+            self._ends = np.cumsum(kept.counts, dtype=np.int64)
+            return
+        # What is kept is what the first epoch had.
+        below = context.child(0)
+        below = replace(below, epoch=0, seed=below.seed if seed is None else seed)
+        self._seed = below.seed
+        # What was returned and raised before the state was taken.
+        self._behind, self._known = self._position, self._errors
+        self._reader = Reader(node.source, below)
+        self._writer = node.writer(self._seed)
+
+    def next_block(self, limit: int) -> Block | None:
+        if self._reader is None:
+            return self._from_kept(limit)
+        while True:
+            try:
+                block = self._read(self._reader, min(self._behind or limit, BLOCK))
+            except DatasetError:
+                if self._known:
+                    self._known -= 1
+                    continue
+                self._errors += 1
+                raise
+            if block is None or not self._behind:
+                break
+            self._behind -= block.count
+        if block is not None:
+            self._position += block.count
+        return block
+
+    def state(self) -> State:
+        return [self._position, self._seed, self._errors]
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            if self._writer is not None:
+                self._writer.close()
+
+    def _read(self, reader: Reader, limit: int) -> Block | None:
+        try:
+            block = reader.take(limit)
+            if self._writer is None:
+                return block
+            if block is not None:
+                block = read_only(block)
+                self._writer.add(block)
+                return block
+            self._writer.finish()
+        except DatasetError:
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None  # what lacks an element is not kept
+            raise
+        self._writer = None
+        return None
+
+    def _from_kept(self, limit: int) -> Block | None:
+        index = int(np.searchsorted(self._ends, self._position, "right"))
+        if index == len(self._ends):
+            return None
+        if self._part is None or self._part[0] != index:
+            self._part = index, self._kept.part(index)
+        block = self._part[1]
+        start = self._position - (int(self._ends[index]) - block.count)
+        part = block.part(start, min(start + limit, block.count))
+        self._position += part.count
+        return part

@@ -1,0 +1,167 @@
+"""Records of files, read through whoever knows their format."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from psnb._src.data.block import BLOCK, Block, Origin
+from psnb._src.data.iteration_context import Context
+from psnb._src.data.nesting import flatten
+from psnb._src.data.node import Node, NodeIterator, State
+from psnb._src.data.nodes.first_spec import first_spec
+from psnb._src.data.spec import Spec
+from psnb.errors import DatasetError
+
+
+class FileRange(NamedTuple):
+    """What to read of a file.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    offset, end : int
+        Those records that begin in there; ``end`` is None for the rest of the file.
+    """
+
+    path: str
+    offset: int = 0
+    end: int | None = None
+
+
+class RecordChunk(Protocol):
+    """Consecutive records of a file, with a leading axis of ``count``."""
+
+    @property
+    def columns(self) -> Any:
+        """Return an array or `Ragged`, or a structure of them."""
+
+    @property
+    def count(self) -> int:
+        """Return how many."""
+
+    @property
+    def first(self) -> int:
+        """Return the number of the first one."""
+
+    @property
+    def next_offset(self) -> int:
+        """Return where reading may go on after them."""
+
+
+class Format(Protocol):
+    """Reads files of a kind."""
+
+    def read(self, path: str, offset: int, first: int, end: int | None) -> Iterator[RecordChunk]:
+        """Yield the records that begin in ``[offset, end)``; ``first`` numbers the first one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Files(Node):
+    """The records of some files, one file after another."""
+
+    name: ClassVar[str] = "files"
+
+    format: Format
+    files: tuple[FileRange, ...]
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin; files are opened when they are read."""
+        return _FilesIterator(self, state)
+
+    def spec(self, run: bool) -> Spec:
+        """Return what the first record says."""
+        return first_spec(self) if run else None
+
+    @property
+    def ahead(self) -> int:
+        """Return how many to take at once."""
+        return BLOCK
+
+
+class _FilesIterator(NodeIterator):
+    """The state: file, where its chunk begins, the number of its first record, how many to skip."""
+
+    def __init__(self, node: Files, state: State) -> None:
+        self._node = node
+        self._file: int
+        self._offset: int | None
+        self._first: int
+        self._skip: int
+        self._file, self._offset, self._first, self._skip = state or (0, None, 0, 0)
+        self._chunks: Iterator[RecordChunk] | None = None
+        self._chunk: Block | None = None
+        self._used = 0
+        self._next = self._offset, self._first  # where the chunk after this one begins
+
+    def next_block(self, limit: int) -> Block | None:
+        while self._chunk is None or self._used == self._chunk.count:
+            if not self._read():
+                return None
+        start, stop = self._used, min(self._used + limit, self._chunk.count)
+        self._used = stop
+        return self._chunk.part(start, stop)
+
+    def state(self) -> State:
+        if self._chunk is not None and self._used == self._chunk.count:
+            return [self._file, *self._next, 0]
+        used = self._skip if self._chunk is None else self._used
+        return [self._file, self._offset, self._first, used]
+
+    def close(self) -> None:
+        close = getattr(self._chunks, "close", None)
+        if close is not None:
+            close()
+        self._chunks = None
+
+    def _read(self) -> bool:
+        """Make the next chunk the current one; return whether there is one."""
+        files = self._node.files
+        while self._file < len(files):
+            path, begin, end = files[self._file]
+            if self._chunk is not None:
+                self._offset, self._first = self._next
+                self._chunk = None
+            if self._chunks is None:
+                offset = begin if self._offset is None else self._offset
+                self._chunks = iter(self._node.format.read(path, offset, self._first, end))
+            try:
+                records = next(self._chunks, None)
+            except Exception as error:  # whatever a format of the user's own may raise
+                self._next_file()
+                if isinstance(error, DatasetError):
+                    raise DatasetError(f"{self._node.label()}: {error}") from error
+                raise DatasetError(
+                    f"{self._node.label()}: {path}: {type(error).__name__}: {error}"
+                ) from error
+            if records is None:
+                self._next_file()
+                continue
+            leaves, nesting = flatten(records.columns)
+            numbers = np.arange(records.first, records.first + records.count)
+            origin = Origin(np.full(records.count, path, object), numbers)
+            self._chunk = Block(nesting, tuple(leaves), records.count, origin)
+            self._used, self._skip = self._skip, 0
+            self._next = records.next_offset, records.first + records.count
+            if self._used < records.count:
+                return True
+        return False
+
+    def _next_file(self) -> None:
+        self.close()
+        self._file, self._offset, self._first, self._skip = self._file + 1, None, 0, 0
+        self._chunk, self._next = None, (None, 0)
+
+
+def file_ranges(files: Any) -> tuple[FileRange, ...]:
+    """Return what paths, or ranges of files, mean."""
+    single = isinstance(files, (str, os.PathLike, FileRange))
+    several: Sequence[Any] = [files] if single else list(files)
+    return tuple(
+        each if isinstance(each, FileRange) else FileRange(os.fspath(each)) for each in several
+    )

@@ -1,0 +1,177 @@
+"""Parallel calls of a function, in order or as they end.
+
+Threads: the caller's reads the input and hands blocks to `Workers`; they only call the function.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from psnb._src.data.block import Block
+from psnb._src.data.iteration_context import Context
+from psnb._src.data.node import Node, NodeIterator, State
+from psnb._src.data.nodes.workers import Workers
+from psnb._src.data.reader import Reader
+from psnb._src.threads import Answer
+from psnb.errors import DatasetError
+
+_MOST_JOBS = 1024
+"""Also of those that were returned before an older one."""
+
+
+@dataclass
+class _PendingCall:
+    """A block that is being worked on, from being read until all of it was returned."""
+
+    before: State  # the reader's, before it
+    begin: int  # the number of its first element
+    count: int
+    answer: Answer[Block]
+    out: list[tuple[int, int]]  # which parts of it were returned, from its begin
+
+    def missing(self) -> tuple[int, int]:
+        """Return the first run of elements that was not returned; empty if all were."""
+        begin = 0
+        for start, stop in sorted(self.out):
+            if start > begin:
+                return begin, start
+            begin = max(begin, stop)
+        return begin, self.count
+
+    @property
+    def done(self) -> bool:
+        start, stop = self.missing()
+        return start == stop
+
+
+class ParallelMapIterator(NodeIterator):
+    """Keeps as many calls going as there are threads.
+
+    The state is the reader's before the oldest element that was not returned yet, and which later
+    ones were. So the function is called again for up to as many elements as there are threads.
+
+    Parameters
+    ----------
+    node : Node
+        Whose iterator it is.
+    source : Node
+        What it reads from.
+    function : callable
+        Makes a block of one and the number of its first element.
+    unit : int
+        How many elements it is given at once.
+    threads : int
+        How many calls at a time.
+    ordered : bool
+        Whether elements keep their order.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        source: Node,
+        function: Callable[[Block, int], Block],
+        unit: int,
+        threads: int,
+        ordered: bool,
+        context: Context,
+        state: State,
+    ) -> None:
+        before, done = (None, []) if state is None else state
+        self._node, self._function, self._unit = node, function, unit
+        self._threads, self._ordered = threads, ordered
+        self._reader = Reader(source, context.child(0), before)
+        self._done: deque[tuple[int, int]] = deque((a, b) for a, b in done)
+        self._jobs: deque[_PendingCall] = deque()
+        self._workers: Workers | None = None
+        self._ended = False
+        # The input's error, which comes behind all jobs, and the reader's state before it.
+        self._failed: tuple[DatasetError, State] | None = None
+
+    def next_block(self, limit: int) -> Block | None:
+        """Return what is ready, in the right order."""
+        if self._workers is None:
+            self._workers = Workers(self._threads, self._node.name)
+        self._fill(self._workers)
+        if not self._jobs:
+            failed, self._failed = self._failed, None
+            if failed is not None:
+                raise failed[0]
+            return None
+        job = self._ready(self._workers)
+        try:
+            block = job.answer.result()
+        except DatasetError:
+            self._finish(job, 0, job.count)
+            raise
+        start, stop = job.missing()
+        stop = min(stop, start + limit)
+        self._finish(job, start, stop)
+        return block.part(start, stop)
+
+    def state(self) -> State:
+        """Return where the oldest element is that was not returned, and which later ones were."""
+        if not self._jobs:
+            before = self._failed[1] if self._failed is not None else self._reader.state()
+            return [before, [list(each) for each in self._done]]
+        first = self._jobs[0]
+        done = [[job.begin + a, job.begin + b] for job in self._jobs for a, b in job.out]
+        return [first.before, done + [list(each) for each in self._done]]
+
+    def close(self) -> None:
+        """End the threads and close the input."""
+        for job in self._jobs:
+            job.answer.cancel()
+        if self._workers is not None:
+            self._workers.close()
+        self._reader.close()
+
+    def _fill(self, workers: Workers) -> None:
+        # Those that are done wait for an older one, which others need not.
+        while (
+            sum(not job.done for job in self._jobs) < self._threads
+            and len(self._jobs) < _MOST_JOBS
+            and not self._ended
+            and self._failed is None
+        ):
+            before = self._reader.state()
+            try:
+                block = self._reader.take(self._unit)
+            except DatasetError as error:
+                self._failed = error, before
+                return
+            if block is None:
+                self._ended = True
+                return
+            begin = self._reader.position - block.count
+            out = self._returned_before(begin, block.count)
+            job = _PendingCall(before, begin, block.count, Answer(), out)
+            if not job.done:
+                job.answer = workers.submit(self._function, block, begin)
+                self._jobs.append(job)
+
+    def _returned_before(self, begin: int, count: int) -> list[tuple[int, int]]:
+        """Return which elements of a block were returned before the state was taken."""
+        found = []
+        while self._done and self._done[0][0] < begin + count:
+            a, b = self._done.popleft()
+            if b > begin:
+                found.append((max(a - begin, 0), min(b - begin, count)))
+            if b > begin + count:
+                self._done.appendleft((begin + count, b))
+                break
+        return found
+
+    def _ready(self, workers: Workers) -> _PendingCall:
+        if self._ordered:
+            return self._jobs[0]
+        waiting = [job for job in self._jobs if not job.done]
+        workers.wait_for_one([job.answer for job in waiting])
+        return next(job for job in waiting if job.answer.done())
+
+    def _finish(self, job: _PendingCall, start: int, stop: int) -> None:
+        job.out.append((start, stop))
+        while self._jobs and self._jobs[0].done:
+            self._jobs.popleft()

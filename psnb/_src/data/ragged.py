@@ -1,0 +1,204 @@
+"""Rows of different lengths in two arrays: all values, one row after another, and where rows end.
+
+Pure, and frozen: what changes something returns another one, which may share memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+
+from psnb._src.data.copy_rows import rows_of
+from psnb.errors import DatasetError
+
+
+class Ragged:
+    """Rows of different lengths.
+
+    Row ``i`` is ``values[offsets[i]:offsets[i + 1]]``. Nobody may write into the arrays.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        All rows, one after another, ``(total, ...)``.
+    offsets : numpy.ndarray
+        Where each row begins, and where the last one ends: int64 ``(n + 1,)``. It begins with 0,
+        never falls, and ends with ``total``.
+
+    Raises
+    ------
+    DatasetError
+        If values and offsets do not fit each other.
+    """
+
+    __slots__ = ("_offsets", "_values")
+
+    def __init__(self, values: np.ndarray, offsets: np.ndarray) -> None:
+        values, offsets = np.asarray(values), np.asarray(offsets)
+        if values.ndim == 0:
+            raise DatasetError("Ragged: values need an axis of rows, found a scalar")
+        if offsets.ndim != 1 or offsets.size == 0 or offsets.dtype.kind not in "iu":
+            raise DatasetError(
+                "Ragged: offsets must be integers along one axis, one more than there are rows, "
+                f"found shape {offsets.shape} of {offsets.dtype}"
+            )
+        offsets = offsets.astype(np.int64, copy=False)
+        if offsets[0] != 0 or offsets[-1] != len(values) or (offsets[1:] < offsets[:-1]).any():
+            raise DatasetError(
+                f"Ragged: offsets must begin with 0, never fall and end with the {len(values)} "
+                f"values, found {offsets[0]} to {offsets[-1]}"
+            )
+        self._values, self._offsets = values, offsets
+
+    @classmethod
+    def _trusted(cls, values: np.ndarray, offsets: np.ndarray) -> Ragged:
+        """Make one of arrays that are known to fit."""
+        made = object.__new__(cls)
+        made._values, made._offsets = values, offsets
+        return made
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Any], dtype: Any = None) -> Ragged:
+        """Copy rows together, which must agree in all axes but the first.
+
+        Parameters
+        ----------
+        rows : sequence of array_like
+            Each with at least one axis.
+        dtype : dtype, optional
+            Of the values; else NumPy's choice, and float64 if there is no row.
+        """
+        arrays = [np.asarray(row, dtype) for row in rows]
+        if any(array.ndim == 0 for array in arrays):
+            raise DatasetError("Ragged: each row needs an axis, found a scalar")
+        if len({array.shape[1:] for array in arrays}) > 1:
+            shapes = ", ".join(sorted({str(array.shape) for array in arrays})[:4])
+            raise DatasetError(f"Ragged: rows may differ in their first axis alone, found {shapes}")
+        values = np.concatenate(arrays) if arrays else np.empty(0, dtype or np.float64)
+        return cls._trusted(values, _offsets([len(array) for array in arrays]))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
+        """Return the rows of all parts, of which there must be at least one, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        lengths = np.concatenate([part.lengths for part in parts])
+        return cls._trusted(np.concatenate([part.values for part in parts]), _offsets(lengths))
+
+    @property
+    def values(self) -> np.ndarray:
+        """All rows, one after another, ``(total, ...)``."""
+        return self._values
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """Where rows begin and end, int64 ``(n + 1,)``."""
+        return self._offsets
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """How long each row is, int64 ``(n,)``."""
+        lengths: np.ndarray = np.diff(self._offsets)
+        return lengths
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the values."""
+        return self._values.dtype
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """As of an array: rows, None for their length, and the rest of the axes of the values."""
+        return (len(self), None, *self._values.shape[1:])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values and offsets."""
+        return self._values.nbytes + self._offsets.nbytes
+
+    def __len__(self) -> int:
+        return self._offsets.size - 1
+
+    @overload
+    def __getitem__(self, index: int | np.integer) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, index: slice) -> Ragged: ...
+    def __getitem__(self, index: int | np.integer | slice) -> np.ndarray | Ragged:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                return self.take(np.arange(start, stop, step))
+            stop = max(start, stop)
+            begin, end = self._offsets[start], self._offsets[stop]
+            offsets = self._offsets[start : stop + 1] - begin
+            return Ragged._trusted(self._values[begin:end], offsets)
+        place = int(index) + len(self) if index < 0 else int(index)
+        if not 0 <= place < len(self):
+            raise IndexError(f"row {index} of {len(self)}")
+        row: np.ndarray = self._values[self._offsets[place] : self._offsets[place + 1]]
+        return row
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        bounds = self._offsets.tolist()
+        return (self._values[a:b] for a, b in itertools.pairwise(bounds))
+
+    def take(self, indices: np.ndarray) -> Ragged:
+        """Copy some rows together.
+
+        Parameters
+        ----------
+        indices : numpy.ndarray
+            Which rows, integers ``(m,)``, in any order and as often as wished.
+        """
+        places = np.asarray(indices, np.int64)
+        starts = self._offsets[:-1][places]
+        lengths = self._offsets[1:][places] - starts
+        return Ragged._trusted(rows_of(self._values, starts, lengths), _offsets(lengths))
+
+    def pad(self, length: int | None = None, value: Any = 0) -> np.ndarray:
+        """Return an array ``(n, length, ...)`` whose rows are filled up with a value.
+
+        Raises
+        ------
+        DatasetError
+            If a row is longer than ``length``; without, the longest row decides.
+        """
+        lengths = self.lengths
+        longest = int(lengths.max(initial=0))
+        width = longest if length is None else length
+        if longest > width:
+            raise DatasetError(
+                f"row {int(lengths.argmax())} has {longest} values and does not fit {width}"
+            )
+        out = np.full((len(self), width, *self._values.shape[1:]), value, self.dtype)
+        out[np.arange(width) < lengths[:, None]] = self._values
+        return out
+
+    def to_list(self) -> list[Any]:
+        """Return the rows as lists of Python's own numbers."""
+        return [row.tolist() for row in self]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Ragged):
+            return NotImplemented
+        return np.array_equal(self._offsets, other._offsets) and np.array_equal(
+            self._values, other._values
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Ragged, (self._values, self._offsets)
+
+    def __repr__(self) -> str:
+        shape = ", ".join("?" if size is None else str(size) for size in self.shape)
+        return f"Ragged(({shape}), {self.dtype}, {len(self._values)} values)"
+
+
+def _offsets(lengths: Any) -> np.ndarray:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets

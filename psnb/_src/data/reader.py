@@ -1,0 +1,173 @@
+"""Takes elements from an input, and can give back what turns out to be too much.
+
+All nodes read through one. Blocks are taken whole; what nobody wanted yet is held. The state is
+then that of the input before the block and how many of its elements to leave out, so that nothing
+held is ever in a state.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+from psnb._src.data.block import Block, concatenate
+from psnb._src.data.iteration_context import Context
+from psnb._src.data.node import Node, State
+from psnb.errors import DatasetError
+
+ENOUGH = 64
+"""Whoever asks for so many gets no more, so that nothing is left to be held."""
+
+
+class _Base(NamedTuple):
+    """The input's state before an element, and how many errors it had raised."""
+
+    position: int
+    state: State
+    errors: int
+
+
+class Reader:
+    """Reads from a node. One thread at a time.
+
+    Parameters
+    ----------
+    node : Node
+        The input.
+    context : Context
+        The input's.
+    state : object
+        From `state`, to go on from there.
+
+    Attributes
+    ----------
+    position : int
+        The number of the next element, from 0.
+    """
+
+    def __init__(self, node: Node, context: Context, state: State = None) -> None:
+        self.position: int
+        self._swallow: int  # errors that are known already
+        self.position, base, skip, self._swallow = (0, None, 0, 0) if state is None else state
+        self._node, self._ahead = node, node.ahead
+        self._input = node.iterate(context, base)
+        self._errors = 0
+        self._held: deque[Block] = deque()
+        self._at = 0  # how much of the first of these was taken
+        self._pulled: int = self.position - skip
+        self._bases = deque([_Base(self._pulled, base, 0)])
+        while skip and (block := self._next(skip)) is not None:
+            self._pulled += block.count
+            skip -= block.count
+
+    def take(self, limit: int) -> Block | None:
+        """Return at least one element and at most ``limit``; None at the end."""
+        block = self._pull(limit)
+        if block is not None:
+            self.position += block.count
+        return block
+
+    def take_exactly(self, count: int) -> Block | None:
+        """Return that many elements, fewer only at the end; None if there is none.
+
+        If an error comes in between, what came before it comes with the next call.
+        """
+        blocks: list[Block] = []
+        missing = count
+        try:
+            while missing and (block := self._pull(missing)) is not None:
+                blocks.append(block)
+                missing -= block.count
+        except DatasetError:
+            self._insert(blocks)
+            raise
+        first, self.position = self.position, self.position + count - missing
+        try:
+            return concatenate(blocks) if blocks else None
+        except DatasetError as error:
+            which = f"elements {first} to {self.position - 1}"
+            raise DatasetError(f"{self._node.label()}, {which}: {error}") from error
+
+    def next_element(self) -> tuple[Any] | None:
+        """Return the next element, alone in a tuple; None at the end."""
+        if not self._held and not self._fill(1):
+            return None
+        block, at = self._held[0], self._at
+        self.position += 1
+        if at + 1 == block.count:
+            self._held.popleft()
+            self._at = 0
+        else:
+            self._at = at + 1
+        return (block.element(at),)
+
+    def put_back(self, block: Block) -> None:
+        """Give back the last elements of those that were taken last."""
+        if block.count:
+            self._insert([block])
+            self.position -= block.count
+
+    def skip(self, count: int) -> int:
+        """Leave elements out; returns how many there were."""
+        skipped = 0
+        while skipped < count and (block := self.take(count - skipped)) is not None:
+            skipped += block.count
+        return skipped
+
+    def state(self) -> State:
+        """Return what a new reader needs to go on here."""
+        if not self._held:
+            return [self.position, self._input.state(), 0, self._swallow]
+        base = next(each for each in reversed(self._bases) if each.position <= self.position)
+        skip = self.position - base.position
+        errors = self._errors - base.errors + self._swallow
+        return [self.position, base.state, skip, errors]
+
+    def close(self) -> None:
+        """Close the input."""
+        self._input.close()
+
+    def _pull(self, limit: int) -> Block | None:
+        if not self._held and not self._fill(limit):
+            return None
+        block, start = self._held[0], self._at
+        stop = start + limit
+        if stop < block.count:
+            self._at = stop
+        else:
+            self._held.popleft()
+            self._at = 0
+        return block.part(start, stop)
+
+    def _fill(self, limit: int) -> bool:
+        self._base()
+        block = self._next(limit if limit >= ENOUGH else max(limit, self._ahead))
+        if block is None:
+            return False
+        self._pulled += block.count
+        self._held.append(block)
+        return True
+
+    def _insert(self, blocks: list[Block]) -> None:
+        if self._at:
+            first = self._held.popleft()
+            self._held.appendleft(first.part(self._at, first.count))
+            self._at = 0
+        self._held.extendleft(reversed(blocks))
+
+    def _base(self) -> None:
+        while len(self._bases) > 1 and self._bases[1].position <= self.position:
+            self._bases.popleft()
+        if self._bases and self._bases[-1].position == self._pulled:
+            self._bases.pop()
+        self._bases.append(_Base(self._pulled, self._input.state(), self._errors))
+
+    def _next(self, limit: int) -> Block | None:
+        while True:
+            try:
+                return self._input.next_block(limit)
+            except DatasetError:
+                self._errors += 1
+                if self._swallow == 0:
+                    raise
+                self._swallow -= 1  # it was raised before the state was taken

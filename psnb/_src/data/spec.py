@@ -1,0 +1,92 @@
+"""What can be said of elements without having them: shapes and dtypes. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from psnb._src.data.nesting import as_leaf, flatten, unflatten
+from psnb._src.data.ragged import Ragged
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """Shape and dtype of one leaf.
+
+    Parameters
+    ----------
+    shape : tuple of int or None
+        None where sizes differ from element to element.
+    dtype : dtype
+        ``object`` for str and bytes.
+    ragged : bool
+        Whether it is a `Ragged`; ``shape`` is then that of `Ragged.shape`.
+    """
+
+    describes_leaf: ClassVar[bool] = True
+
+    shape: tuple[int | None, ...]
+    dtype: np.dtype
+    ragged: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))
+        object.__setattr__(self, "dtype", np.dtype(self.dtype))
+
+    def __repr__(self) -> str:
+        shape = ", ".join("?" if size is None else str(size) for size in self.shape)
+        kind = "Ragged" if self.ragged else "ArraySpec"
+        return f"{kind}(({shape}{',' if len(self.shape) == 1 else ''}), {self.dtype})"
+
+    def batched(self, size: int | None) -> ArraySpec:
+        """Return that of several such leaves stacked."""
+        return ArraySpec((size, *self.shape), self.dtype, self.ragged)
+
+
+@dataclass(frozen=True)
+class DatasetSpec:
+    """A leaf that is a dataset itself, as `Dataset.window` makes them."""
+
+    describes_leaf: ClassVar[bool] = True
+
+    element_spec: Any
+
+
+Spec = Any
+"""A structure of `ArraySpec`; None if nothing is known."""
+
+
+def leaf_spec(leaf: Any) -> Any:
+    """Return the spec of a leaf as elements hold it."""
+    if isinstance(leaf, Ragged):
+        return ArraySpec(leaf.shape, leaf.dtype, ragged=True)
+    if isinstance(leaf, (np.ndarray, np.generic)) and not isinstance(leaf, (str, bytes)):
+        return ArraySpec(leaf.shape, leaf.dtype)
+    if isinstance(leaf, (str, bytes)):
+        return ArraySpec((), np.dtype(object))
+    return DatasetSpec(leaf.element_spec)
+
+
+def element_spec(element: Any) -> Spec:
+    """Return the spec of one element."""
+    leaves, nesting = flatten(element)
+    return unflatten(nesting, iter([leaf_spec(as_leaf(leaf)) for leaf in leaves]))
+
+
+def of_arrays(spec: Spec) -> bool:
+    """Return whether all leaves are known to be arrays."""
+    return spec is not None and all(isinstance(leaf, ArraySpec) for leaf in flatten(spec)[0])
+
+
+def merged(left: Any, right: Any) -> Any:
+    """Return the spec of a leaf that is like one or the other; None if there is none."""
+    if isinstance(left, ArraySpec) and isinstance(right, ArraySpec):
+        if left.dtype != right.dtype or len(left.shape) != len(right.shape):
+            return None
+        if left.ragged != right.ragged:
+            return None
+        sizes = (a if a == b else None for a, b in zip(left.shape, right.shape, strict=True))
+        return ArraySpec(tuple(sizes), left.dtype, left.ragged)
+    return left if left == right else None

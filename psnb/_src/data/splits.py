@@ -1,0 +1,117 @@
+"""Cutting a dataset into splits that can be read apart from each other."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from psnb._src.data import nodes
+from psnb._src.data.dataset import Dataset
+from psnb._src.data.formats import size_of
+from psnb._src.data.node import Node
+from psnb.errors import ConfigurationError
+
+_LOCAL = (
+    nodes.Batch,
+    nodes.RaggedBatch,
+    nodes.Filter,
+    nodes.FlatMap,
+    nodes.IgnoreErrors,
+    nodes.Interleave,
+    nodes.Map,
+    nodes.PaddedBatch,
+    nodes.Prefetch,
+    nodes.Shuffle,
+    nodes.Unbatch,
+    nodes.WithOptions,
+)
+"""Nodes that do to a part of their input what they do to that part of the whole, but for order and
+for where batches end."""
+
+
+def splits(dataset: Dataset, count: int) -> list[Dataset]:
+    """Cut a dataset into parts, each of them the same chain over a part of its source.
+
+    Together they have the elements of the whole. Shuffles mix within a part, and the last batch of
+    each part may be smaller.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        What to cut.
+    count : int
+        How many parts are wanted; there are fewer if the source has fewer elements or files.
+
+    Raises
+    ------
+    ConfigurationError
+        If the chain has a part that depends on the elements before it, or a source that cannot be
+        cut.
+    """
+    return [Dataset(node) for node in _cut(dataset.node, count, 1)]
+
+
+def sharded(dataset: Dataset, count: int, index: int) -> Dataset:
+    """Return the part of a dataset whose source's elements leave ``index`` divided by ``count``.
+
+    Raises
+    ------
+    ConfigurationError
+        As for `splits`.
+    """
+    return Dataset(_sharded(dataset.node, count, index))
+
+
+def _cut(node: Node, count: int, quantum: int) -> list[Node]:
+    # A part is to hold whole batches, so that only the last one is smaller.
+    if isinstance(node, nodes.Batch | nodes.RaggedBatch | nodes.PaddedBatch):
+        quantum *= node.batch_size
+    if isinstance(node, _LOCAL):
+        parts = _cut(node.source, count, quantum)
+        return [dataclasses.replace(node, source=part) for part in parts]
+    if isinstance(node, nodes.Files):
+        ranges = _ranges(node, count)
+        return [dataclasses.replace(node, files=(each,)) for each in ranges] or [node]
+    indexed = None if node.inputs else node.indexed()
+    if indexed is None:
+        raise _uncuttable(node)
+    size = -(-max(1, indexed.count) // max(1, count))
+    size = -(-size // quantum) * quantum
+    return [
+        nodes.Take(nodes.Skip(node, start), size) for start in range(0, indexed.count, size)
+    ] or [node]
+
+
+def _ranges(node: nodes.Files, count: int) -> list[nodes.FileRange]:
+    """Return the files, cut into ranges if they are fewer than wanted and their format allows."""
+    cut = getattr(node.format, "splits", None)
+    if cut is None or len(node.files) >= count:
+        return list(node.files)
+    whole = [each.path for each in node.files if each == nodes.FileRange(each.path)]
+    size = max(1, sum(map(size_of, whole)) // count)
+    return [
+        part
+        for each in node.files
+        for part in (
+            [nodes.FileRange(each.path, *span) for span in cut(each.path, size)]
+            if each.path in whole
+            else [each]
+        )
+    ]
+
+
+def _sharded(node: Node, count: int, index: int) -> Node:
+    if isinstance(node, _LOCAL):
+        return dataclasses.replace(node, source=_sharded(node.source, count, index))
+    if isinstance(node, nodes.Files) and len(node.files) >= count:
+        return dataclasses.replace(node, files=node.files[index::count])
+    if node.inputs:
+        raise _uncuttable(node)
+    return nodes.EveryNth(node, count, index)
+
+
+def _uncuttable(node: Node) -> ConfigurationError:
+    return ConfigurationError(
+        f"{node.label()} cannot be cut into parts that are read apart from each other: it depends "
+        "on what comes before. Leave it out, or use sharding='none', with which every worker sees "
+        "everything"
+    )

@@ -1,0 +1,44 @@
+"""Snapshots and history of what a coordinator does, and their displays."""
+
+from psnb._src.monitor.recorded import (
+    CheckpointStatistics,
+    Event,
+    EventKind,
+    EventLog,
+    Failure,
+    MetricStatistics,
+    Rate,
+    Records,
+    ServerStatistics,
+    StalenessStatistics,
+    Statistics,
+    WorkerStatistics,
+)
+from psnb._src.monitor.served import PanelLink, tell_panels
+from psnb._src.monitor.shown import LiveView, ProgressLine, in_notebook, kernel_id, plot, wanted
+from psnb._src.monitor.told import CommandName, Identity
+
+__all__ = [
+    "CheckpointStatistics",
+    "CommandName",
+    "Event",
+    "EventKind",
+    "EventLog",
+    "Failure",
+    "Identity",
+    "LiveView",
+    "MetricStatistics",
+    "PanelLink",
+    "ProgressLine",
+    "Rate",
+    "Records",
+    "ServerStatistics",
+    "StalenessStatistics",
+    "Statistics",
+    "WorkerStatistics",
+    "in_notebook",
+    "kernel_id",
+    "plot",
+    "tell_panels",
+    "wanted",
+]

@@ -1,0 +1,105 @@
+"""Commands on their way: from a panel to a coordinator, and its reply back. Pure; one thread."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from psnb._src.monitor.hub.known_coordinators import Known
+from psnb._src.monitor.told import protocol
+
+TIME_LIMIT = 30.0
+"""Seconds in which a coordinator has to reply."""
+
+MOST_WAITING = 100
+"""Commands that wait for one coordinator's next post."""
+
+
+@dataclass(eq=False)
+class _Given:
+    tell: Callable[[protocol.CommandReply], None]
+    id: str
+    known: Known
+    command: protocol.Command
+    until: float
+
+
+class Commands:
+    """Those that have no reply yet.
+
+    Parameters
+    ----------
+    clock : callable
+        Returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._given: dict[str, _Given] = {}
+        self._number = itertools.count()
+
+    def give(
+        self, known: Known, command: protocol.Command, tell: Callable[[protocol.CommandReply], None]
+    ) -> None:
+        """Put a command where the coordinator's next post fetches it.
+
+        Parameters
+        ----------
+        known : Known
+            The coordinator.
+        command : protocol.Command
+            As the panel sent it.
+        tell : callable
+            Takes the reply, once, whatever happens.
+        """
+        if known.kind == "scheduler":
+            error = "attached schedulers are for watching: give commands where the coordinator runs"
+        elif known.gone:
+            error = f"the coordinator cannot be reached: {known.gone}"
+        elif len(known.waiting) >= MOST_WAITING:
+            error = "too many commands wait for this coordinator already"
+        else:
+            # Panels number their commands each for itself.
+            unique = f"{next(self._number)}"
+            sent = protocol.Command(**{**command, "id": unique})
+            known.waiting.append(sent)
+            until = self._clock() + TIME_LIMIT
+            self._given[unique] = _Given(tell, command["id"], known, sent, until)
+            return
+        tell(reply(command["id"], known.coordinator, error))
+
+    def answer(self, answer: protocol.CommandReply) -> None:
+        """Bring a coordinator's reply to the panel that asked; nobody waits for a late one."""
+        given = self._given.get(answer["id"])
+        if given is not None and given.known.coordinator == answer["coordinator"]:
+            del self._given[answer["id"]]
+            given.tell(protocol.CommandReply(**{**answer, "id": given.id}))
+
+    def expire(self) -> None:
+        """Tell those that waited too long, and those whose coordinator has gone."""
+        now = self._clock()
+        for unique, given in list(self._given.items()):
+            if given.known.gone:
+                error = f"the coordinator went before it replied: {given.known.gone}"
+            elif now < given.until:
+                continue
+            elif given.command in given.known.waiting:
+                given.known.waiting.remove(given.command)
+                error = f"the kernel did not fetch it in {TIME_LIMIT:.0f} s, so it was withdrawn"
+            else:
+                error = f"no reply within {TIME_LIMIT:.0f} s; it may still be under way"
+            del self._given[unique]
+            given.tell(reply(given.id, given.known.coordinator, error))
+
+
+def reply(identity: str, coordinator: str, error: str, result: str = "") -> protocol.CommandReply:
+    """Return a reply of the hub's own."""
+    return protocol.CommandReply(
+        type="reply",
+        version=protocol.VERSION,
+        id=identity,
+        coordinator=coordinator,
+        error=error,
+        result=result,
+    )

@@ -1,0 +1,200 @@
+"""The hub's routes on the Jupyter server, with the server's own rules of who may come in.
+
+Kernels post with the server's token. Panels come with the browser's cookie: Jupyter then checks the
+origin of a socket, and the XSRF token of whatever else they send.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from jupyter_core.utils import ensure_async
+from jupyter_server.auth.decorator import authorized, ws_authenticated
+from jupyter_server.base.handlers import APIHandler, JupyterHandler
+from jupyter_server.base.websocket import WebSocketMixin
+from tornado.web import HTTPError, stream_request_body
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
+
+from psnb._src.monitor.hub import messages
+from psnb._src.monitor.hub.allowance import Allowance
+from psnb._src.monitor.hub.command_queue import reply
+from psnb._src.monitor.hub.hub import Busy, Hub
+from psnb._src.monitor.hub.known_coordinators import TooManyError
+from psnb._src.monitor.hub.panel import Panel
+from psnb._src.monitor.told import protocol
+
+MOST_BODY = 4 << 20
+"""Bytes of a post."""
+
+MOST_MESSAGE = 64 << 10
+"""Bytes of what a panel says at once."""
+
+MESSAGES_PER_SECOND = 20.0
+"""How often a panel may say something."""
+
+_POLICY_VIOLATION, _TRY_AGAIN_LATER = 1008, 1013  # codes with which a socket is closed
+
+
+@stream_request_body
+class CoordinatorHandler(APIHandler):
+    """``POST`` and ``DELETE`` of ``psnb/coordinators/<id>``."""
+
+    auth_resource = "kernels"
+    # What comes four times a second must not keep an idle server from being culled.
+    _track_activity = False
+
+    def initialize(self, hub: Hub) -> None:
+        """Take what the route gives."""
+        self._hub = hub
+        self._body = bytearray()
+
+    async def prepare(self) -> None:  # type: ignore[override]
+        """Refuse a body that is too large before it comes."""
+        await super().prepare()
+        try:
+            length = int(self.request.headers.get("Content-Length", 0))
+        except ValueError:
+            raise HTTPError(400, "the Content-Length is no number") from None
+        if length > MOST_BODY:
+            raise _too_large()
+
+    def data_received(self, chunk: bytes) -> None:
+        """Take a part of the body; of one that tells no length, no more than is allowed."""
+        if len(self._body) <= MOST_BODY:
+            self._body += chunk
+
+    @authorized
+    async def post(self, coordinator: str) -> None:
+        """Take in a `Batch`, answer `Orders`."""
+        if len(self._body) > MOST_BODY:
+            raise _too_large()
+        batch = _batch(bytes(self._body), coordinator)
+        try:
+            orders = self._hub.post(coordinator, batch)
+        except Busy:
+            raise HTTPError(429, "this coordinator posts too often: wait a second") from None
+        except TooManyError as error:
+            raise HTTPError(503, str(error)) from None
+        self.finish(json.dumps(orders))
+
+    @authorized
+    async def delete(self, coordinator: str) -> None:
+        """Close a coordinator; forget one that is gone already."""
+        self._hub.close(coordinator)
+        self.set_status(204)
+        self.finish()
+
+
+class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
+    """The socket of a panel, ``psnb/stream``."""
+
+    auth_resource = "kernels"
+
+    def initialize(self, hub: Hub) -> None:
+        """Take what the route gives."""
+        self._hub = hub
+        self._allowance = Allowance(MESSAGES_PER_SECOND)
+        self._panel: Panel | None = None
+        self._may_command = False
+
+    def set_default_headers(self) -> None:
+        """Set none: they make no sense for a socket."""
+
+    @property
+    def max_message_size(self) -> int:
+        """Bytes of a message from the page; tornado closes the socket if one is larger."""
+        return MOST_MESSAGE
+
+    @ws_authenticated
+    async def get(self, *args: Any, **kwargs: Any) -> None:
+        """Let those in who may read what kernels do."""
+        if not await self._may("read"):
+            raise HTTPError(403)
+        self._may_command = await self._may("execute")
+        await super().get(*args, **kwargs)
+
+    async def _may(self, action: str) -> bool:
+        allowed = self.authorizer.is_authorized(self, self.current_user, action, "kernels")
+        return bool(await ensure_async(allowed))
+
+    def open(self, *args: str, **kwargs: str) -> None:
+        """Tell the panel everything, from now on."""
+        super().open()
+        self.set_nodelay(True)
+        self._panel = Panel(
+            self._hub.sources,
+            self._hub.listing,
+            self._write,
+            lambda reason: self.close(_TRY_AGAIN_LATER, reason),
+        )
+        try:
+            self._hub.join(self._panel)
+        except TooManyError as error:
+            self.close(_TRY_AGAIN_LATER, str(error))
+
+    def on_close(self) -> None:
+        """Tell it nothing more."""
+        if self._panel is not None:
+            self._hub.leave(self._panel)
+
+    def on_message(self, message: str | bytes) -> None:
+        """Do what the panel says."""
+        if not self._allowance.allows():
+            self.close(_POLICY_VIOLATION, f"more than {MESSAGES_PER_SECOND:.0f} messages a second")
+            return
+        assert self._panel is not None
+        try:
+            said = messages.said(message)
+        except messages.VersionError as error:
+            remedy = "reload the page, or install the same psnb in both places"
+            wrong = f"the panel speaks {error}: {remedy}"
+        except messages.MalformedError as error:
+            wrong = f"this is nothing that a panel says: {error}"
+        else:
+            self._do(said, self._panel)
+            return
+        self._panel.tell(reply(messages.asked(message), "", wrong))
+
+    def _do(self, said: Any, panel: Panel) -> None:
+        if said["type"] == "hello":
+            panel.hello()
+        elif not self._may_command:
+            error = "you may look here, but not give commands"
+            panel.tell(reply(said["id"], said.get("coordinator", ""), error))
+        elif said["type"] == "command":
+            self._hub.command(said, panel.tell)
+        else:
+            self._hub.attach(said, panel.tell)
+
+    async def _write(self, text: str | bytes) -> None:
+        try:
+            await self.write_message(text)
+        except WebSocketClosedError as error:
+            raise ConnectionError("the page has gone") from error
+
+
+def _batch(body: bytes, coordinator: str) -> protocol.HubPost:
+    """Return a post's body as the batch that it is.
+
+    Raises
+    ------
+    HTTPError
+        If it is none.
+    """
+    try:
+        batch = messages.batch(body)
+    except messages.VersionError as error:
+        raise HTTPError(
+            400, f"the kernel speaks {error}: install the same psnb in both places"
+        ) from None
+    except messages.MalformedError as error:
+        raise HTTPError(400, f"the body is no batch of updates: {error}") from None
+    news: list[Any] = [*batch["updates"], *batch["replies"]]
+    if any(each["coordinator"] != coordinator for each in news):
+        raise HTTPError(400, "a post tells of one coordinator, the one that its address names")
+    return batch
+
+
+def _too_large() -> HTTPError:
+    return HTTPError(413, f"a post may have {MOST_BODY >> 20} MB")

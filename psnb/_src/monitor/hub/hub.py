@@ -1,0 +1,217 @@
+"""Hub: where kernels leave the news of their coordinators, and panels hear them.
+
+A kernel posts from a thread of its own, so this works while its cells block; a panel has one
+socket for all coordinators, and gets the history of each when it connects, whatever the kernels do.
+Nothing here waits: a command lies ready until the kernel's next post fetches it. All of it runs on
+the Jupyter server's event loop, so nothing is locked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from psnb._src.monitor.hub.command_queue import Commands, reply
+from psnb._src.monitor.hub.known_coordinators import CoordinatorRegistry, Known, TooManyError
+from psnb._src.monitor.hub.panel import Panel
+from psnb._src.monitor.hub.schedulers import MOST_SCHEDULERS, Schedulers
+from psnb._src.monitor.told import protocol
+
+SILENCE = 5.0
+"""Seconds without a post after which a kernel counts as gone; it posts once a second at least."""
+
+MOST_PANELS = 100
+"""Pages that listen at a time."""
+
+SWEEP = 1.0
+"""Seconds between two looks at who is gone and what has expired."""
+
+POLL = 0.5
+"""Seconds between two polls of the schedulers."""
+
+
+class Busy(Exception):  # noqa: N818 # as HTTP calls it
+    """A coordinator posts more often than it may."""
+
+
+class KernelsView(Protocol):
+    """What the hub asks about kernels; see `psnb._src.monitor.hub.jupyter_kernels.Kernels`."""
+
+    async def notebooks(self) -> dict[str, str]:
+        """Return the notebook's path by kernel id."""
+
+    def ended(self, known: Known) -> str:
+        """Return why a coordinator's kernel is no longer there; empty if it is."""
+
+
+class Hub:
+    """All coordinators, all panels, and the commands between them.
+
+    Parameters
+    ----------
+    kernels : KernelsView
+        What the server knows about its kernels.
+    clock : callable
+        Returns seconds.
+    """
+
+    def __init__(self, kernels: KernelsView, clock: Callable[[], float] = time.monotonic) -> None:
+        self._kernels = kernels
+        self._clock = clock
+        self.sources = CoordinatorRegistry(clock)
+        self._commands = Commands(clock)
+        self._panels: set[Panel] = set()
+        self._attaching: set[asyncio.Task[None]] = set()  # held, or they might be collected
+        self._schedulers = Schedulers(self.sources, self._news, self._relist, clock)
+
+    # What kernels say.
+
+    def post(self, coordinator: str, batch: protocol.HubPost) -> protocol.PendingCommands:
+        """Take in a kernel's news of a coordinator, and return what it is to do.
+
+        Raises
+        ------
+        Busy
+            If it posts too often.
+        TooManyError
+            If the hub knows too many coordinators.
+        """
+        known = self.sources.get(coordinator)
+        if known is not None and known.kind != "kernel":
+            # A kernel speaks for itself, whatever a scheduler has told of it.
+            self.sources.forget(coordinator)
+            known = None
+        if known is None:
+            known = self.sources.add(coordinator, "kernel", "")
+        elif known.gone:
+            # It is back, perhaps in another process than the server knows.
+            known.gone, known.process = "", None
+        if not known.allowance.allows():
+            raise Busy
+        known.heard = self._clock()
+        was = known.listed()
+        wanted = False
+        for update in batch["updates"]:
+            wanted = known.add(update)
+        for answer in batch["replies"]:
+            self._commands.answer(answer)
+        commands, known.waiting = known.waiting, []
+        if known.listed() != was or known.backlog.last is None:
+            self._relist()
+        self._news()
+        wanted = wanted or known.backlog.last is None
+        return protocol.PendingCommands(version=protocol.VERSION, hello=wanted, commands=commands)
+
+    def close(self, coordinator: str) -> None:
+        """Note that a coordinator was closed; forget one that is gone already."""
+        known = self.sources.get(coordinator)
+        if known is not None and known.gone:
+            self.sources.forget(coordinator)
+            self._relist()
+        elif known is not None:
+            self._end(known, "it was closed")
+
+    # What panels say.
+
+    def join(self, panel: Panel) -> None:
+        """Tell a panel everything, from now on.
+
+        Raises
+        ------
+        TooManyError
+            If too many listen already.
+        """
+        if len(self._panels) >= MOST_PANELS:
+            raise TooManyError(f"{MOST_PANELS} pages listen already")
+        self._panels.add(panel)
+        self._schedulers.hasten()
+        panel.hello()
+
+    def leave(self, panel: Panel) -> None:
+        """Tell a panel nothing more."""
+        self._panels.discard(panel)
+
+    def command(
+        self, command: protocol.Command, tell: Callable[[protocol.CommandReply], None]
+    ) -> None:
+        """Pass a command on; ``tell`` gets its reply, once, whatever happens."""
+        known = self.sources.get(command["coordinator"])
+        if known is None:
+            error = "there is no such coordinator here"
+            tell(reply(command["id"], command["coordinator"], error))
+        else:
+            self._commands.give(known, command, tell)
+
+    def attach(
+        self, request: protocol.Attach, tell: Callable[[protocol.CommandReply], None]
+    ) -> None:
+        """Watch a scheduler, if it answers, or no longer; ``tell`` gets the reply, once."""
+        address = request["address"]
+        if request["type"] == "detach":
+            error = self._schedulers.detach(address)
+            result = "" if error else f"no longer watching {address}"
+            tell(reply(request["id"], "", error, result))
+        elif len(self._attaching) >= MOST_SCHEDULERS:
+            tell(reply(request["id"], "", "too many schedulers are asked already: wait a moment"))
+        else:
+            asking = asyncio.ensure_future(self._attach(request, tell))
+            self._attaching.add(asking)
+            asking.add_done_callback(self._attaching.discard)
+
+    async def _attach(
+        self, request: protocol.Attach, tell: Callable[[protocol.CommandReply], None]
+    ) -> None:
+        error = await self._schedulers.attach(request["address"])
+        result = "" if error else f"watching {request['address']}"
+        tell(reply(request["id"], "", error, result))
+
+    def listing(self) -> protocol.Sources:
+        """Return the message that lists coordinators and schedulers."""
+        return protocol.Sources(
+            type="sources",
+            version=protocol.VERSION,
+            sources=[each.listed() for each in self.sources],
+            schedulers=self._schedulers.listed(),
+        )
+
+    # What time brings.
+
+    async def sweep(self) -> None:
+        """Find out who is gone and which commands have expired; once in `SWEEP` seconds."""
+        live = [each for each in self.sources if each.kind == "kernel" and not each.gone]
+        notebooks = await self._kernels.notebooks() if live else {}
+        for known in live:
+            silent = self._clock() - known.heard
+            if known.gone:  # while the notebooks were asked for
+                continue
+            if reason := self._kernels.ended(known):
+                self._end(known, reason)
+            elif silent > SILENCE:
+                self._end(
+                    known,
+                    f"no news for {SILENCE:.0f} s: its process has ended, or is stuck in code "
+                    "that keeps Python's lock",
+                )
+            elif known.notebook != (path := notebooks.get(known.kernel, "")):
+                known.notebook = path
+                self._relist()
+        self._commands.expire()
+
+    def poll(self) -> None:
+        """Ask the schedulers whose turn it is; once in `POLL` seconds."""
+        self._schedulers.poll(watched=bool(self._panels))
+
+    def _end(self, known: Known, reason: str) -> None:
+        self.sources.end(known, reason)
+        self._commands.expire()
+        self._relist()
+
+    def _news(self) -> None:
+        for panel in self._panels:
+            panel.wake()
+
+    def _relist(self) -> None:
+        for panel in self._panels:
+            panel.list_again()

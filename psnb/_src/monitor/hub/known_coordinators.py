@@ -1,0 +1,119 @@
+"""The coordinators that the hub knows, live and gone, within bounds. Pure; one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from psnb._src.monitor.hub.allowance import Allowance
+from psnb._src.monitor.told import Backlog, protocol
+
+MOST_SOURCES = 200
+"""Coordinators that are known at a time."""
+
+MOST_GONE = 50
+"""Of those, how many that are gone; the first to go are forgotten first."""
+
+POSTS_PER_SECOND = 20.0
+"""Posts that one coordinator may send; it sends four, and one for each reply."""
+
+
+class TooManyError(Exception):
+    """As many coordinators live, or pages listen, as the hub takes."""
+
+
+@dataclass(eq=False)
+class Known:
+    """One coordinator."""
+
+    coordinator: str
+    kind: Literal["kernel", "scheduler"]
+    address: str  # of the scheduler that was attached
+    heard: float  # when something came from it, by the hub's clock
+    allowance: Allowance
+    backlog: Backlog = field(default_factory=Backlog)
+    kernel: str = ""
+    process: int | None = None  # of the kernel, as the server sees it; None until it looked
+    notebook: str = ""
+    gone: str = ""
+    waiting: list[protocol.Command] = field(default_factory=list)  # for its next post
+
+    def add(self, update: protocol.Update) -> bool:
+        """Take in an update; return whether a full one is wanted."""
+        if self.kind == "kernel" and "identity" in update:
+            self.kernel = update["identity"]["kernel"]
+        return self.backlog.add(update)
+
+    def listed(self) -> protocol.Source:
+        """Return it as panels are told of it."""
+        return protocol.Source(
+            coordinator=self.coordinator,
+            kind=self.kind,
+            notebook=self.notebook,
+            kernel=self.kernel,
+            address=self.address,
+            gone=self.gone,
+        )
+
+
+class CoordinatorRegistry:
+    """All of them, in the order in which they came.
+
+    Parameters
+    ----------
+    clock : callable
+        Returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._known: dict[str, Known] = {}
+
+    def __iter__(self) -> Iterator[Known]:
+        return iter(list(self._known.values()))
+
+    def get(self, coordinator: str) -> Known | None:
+        """Return one; None if it is not known."""
+        return self._known.get(coordinator)
+
+    def add(self, coordinator: str, kind: Literal["kernel", "scheduler"], address: str) -> Known:
+        """Begin to know one.
+
+        Raises
+        ------
+        TooManyError
+            If no more can be known, and none of them is gone.
+        """
+        if len(self._known) >= MOST_SOURCES and not self._forget_first_gone():
+            raise TooManyError(f"{MOST_SOURCES} coordinators live on this Jupyter server already")
+        now = self._clock()
+        known = Known(coordinator, kind, address, now, Allowance(POSTS_PER_SECOND, self._clock))
+        self._known[coordinator] = known
+        return known
+
+    def end(self, known: Known, reason: str) -> None:
+        """Note that nothing more comes from one; its history stays."""
+        known.gone = reason
+        known.waiting.clear()
+        # Who went last stands last, also if it came first.
+        self._known[known.coordinator] = self._known.pop(known.coordinator)
+        if self._gone() > MOST_GONE:
+            self._forget_first_gone()
+
+    def full_of_gone(self) -> bool:
+        """Return whether another one that is gone would push the first out."""
+        return self._gone() >= MOST_GONE
+
+    def _gone(self) -> int:
+        return sum(bool(each.gone) for each in self)
+
+    def forget(self, coordinator: str) -> None:
+        """Forget one with its history; harmless if it is not known."""
+        self._known.pop(coordinator, None)
+
+    def _forget_first_gone(self) -> bool:
+        first = next((each for each in self if each.gone), None)
+        if first is not None:
+            self.forget(first.coordinator)
+        return first is not None

@@ -1,0 +1,110 @@
+"""One panel that listens: what it has been told already, and what it is to hear next.
+
+It has no queue of updates. It knows how far into each coordinator's backlog it has been told, and
+reads on from there as fast as its connection takes it: a slow one lags, and costs no memory. All of
+it runs on the server's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from psnb._src.monitor.hub.known_coordinators import CoordinatorRegistry
+from psnb._src.monitor.told import protocol
+
+WRITE_TIMEOUT = 30.0
+"""Seconds in which a panel has to take a message."""
+
+MOST_REPLIES = 200
+"""Replies that wait for a panel."""
+
+
+class Panel:
+    """The hub's side of one connection.
+
+    Parameters
+    ----------
+    sources : CoordinatorRegistry
+        The coordinators.
+    listing : callable
+        Returns the message that lists them and the schedulers.
+    write : callable
+        Sends a text, or its bytes; done when the connection has taken it. Raises `ConnectionError`
+        when it is closed.
+    close : callable
+        Closes the connection for a reason.
+    """
+
+    def __init__(
+        self,
+        sources: CoordinatorRegistry,
+        listing: Callable[[], protocol.Sources],
+        write: Callable[[str | bytes], Awaitable[None]],
+        close: Callable[[str], None],
+    ) -> None:
+        self._sources = sources
+        self._listing = listing
+        self._write = write
+        self._close = close
+        self._told: dict[str, int] = {}  # sequence number by coordinator
+        self._replies: deque[protocol.CommandReply] = deque()
+        self._list = True
+        self._writing: asyncio.Task[None] | None = None  # held, or it might be collected
+
+    def hello(self) -> None:
+        """Tell everything again."""
+        self._told.clear()
+        self.list_again()
+
+    def list_again(self) -> None:
+        """Tell which coordinators there are."""
+        self._list = True
+        self.wake()
+
+    def tell(self, reply: protocol.CommandReply) -> None:
+        """Tell a reply."""
+        if len(self._replies) >= MOST_REPLIES:
+            self._close("the page does not take its replies; connect again")
+            return
+        self._replies.append(reply)
+        self.wake()
+
+    def wake(self) -> None:
+        """Look whether there is something to tell."""
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        try:
+            async for text in self._next():
+                async with asyncio.timeout(WRITE_TIMEOUT):
+                    await self._write(text)
+        except TimeoutError:
+            self._close(f"the page has not read for {WRITE_TIMEOUT:.0f} s; connect again")
+        except ConnectionError:
+            pass  # whoever holds the connection learns of it too
+
+    async def _next(self) -> AsyncIterator[str | bytes]:
+        more = True
+        while more:
+            more = False
+            while self._replies or self._list:
+                if self._replies:
+                    yield json.dumps(self._replies.popleft())
+                else:
+                    self._list = False
+                    yield json.dumps(self._listed())
+            for known in self._sources:
+                for sequence, text in known.backlog.since(self._told.get(known.coordinator)):
+                    self._told[known.coordinator] = sequence
+                    yield text
+                    more = True  # and during that, more may have come
+
+    def _listed(self) -> protocol.Sources:
+        listing = self._listing()
+        live = {each["coordinator"] for each in listing["sources"]}
+        self._told = {each: told for each, told in self._told.items() if each in live}
+        return listing

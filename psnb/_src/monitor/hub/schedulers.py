@@ -1,0 +1,292 @@
+"""Schedulers that somebody attached: the hub asks them for their coordinators, and nobody else.
+
+psnb's route on a scheduler's own HTTP server (`psnb._src.monitor.served.scheduler_link`) answers.
+Nothing is asked by Dask's protocol, in which what answers can run code here. What a stranger says
+is shown to nobody, unless it is what the route says. All of it runs on the event loop of the
+Jupyter server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from urllib.parse import quote, urlsplit
+
+from tornado.httpclient import HTTPClientError
+from tornado.simple_httpclient import HTTPStreamClosedError, HTTPTimeoutError, SimpleAsyncHTTPClient
+
+from psnb._src.monitor.hub import messages
+from psnb._src.monitor.hub.known_coordinators import CoordinatorRegistry, Known, TooManyError
+from psnb._src.monitor.told import Extract, Extracts, protocol
+
+MOST_SCHEDULERS = 20
+MOST_BYTES = 8 << 20
+"""Size of an answer."""
+
+TIME_LIMIT = 5.0
+"""Seconds in which a scheduler has to answer."""
+
+UNWATCHED = 5.0
+"""Seconds between two polls while no panel is connected."""
+
+ROUTE = "/psnb/updates"
+
+_log = logging.getLogger("psnb")
+
+
+class _AnswerError(Exception):
+    """Why a scheduler gave no answer, in plain words."""
+
+
+class _NothingYetError(_AnswerError):
+    """It is no scheduler to which psnb has told anything."""
+
+
+class _AttachedScheduler:
+    """One scheduler."""
+
+    def __init__(self, address: str, now: float) -> None:
+        self.address = address
+        self.error = ""
+        self.due = now
+        self.answered = now
+        self.asking: asyncio.Task[None] | None = None
+
+
+class Schedulers:
+    """All that are attached.
+
+    Parameters
+    ----------
+    sources : CoordinatorRegistry
+        Where their coordinators are put.
+    news : callable
+        Called when there are updates.
+    relist : callable
+        Called when what is listed has changed.
+    clock : callable
+        Returns seconds.
+    """
+
+    def __init__(
+        self,
+        sources: CoordinatorRegistry,
+        news: Callable[[], None],
+        relist: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._sources = sources
+        self._news = news
+        self._relist = relist
+        self._clock = clock
+        self._watched: dict[str, _AttachedScheduler] = {}
+
+    async def attach(self, address: str) -> str:
+        """Watch a scheduler from now on, if it answers; return why that cannot be, or nothing."""
+        if error := _malformed(address):
+            return error
+        watched = _AttachedScheduler(address, self._clock())
+        try:
+            answer = await self._answer(watched)
+        except _NothingYetError as error:
+            answer, watched.error = None, str(error)  # it will, once a coordinator is there
+        except _AnswerError as error:
+            return str(error)
+        if address not in self._watched and len(self._watched) >= MOST_SCHEDULERS:
+            return f"{MOST_SCHEDULERS} schedulers are attached already: detach one first"
+        watched = self._watched.setdefault(address, watched)
+        self._relist()
+        if answer is not None:
+            self._take(watched, answer)
+        return ""
+
+    def detach(self, address: str) -> str:
+        """Watch a scheduler no longer, and forget what it told."""
+        if self._watched.pop(address, None) is None:
+            return f"{address} is not attached"
+        for known in self._sources:
+            if known.address == address:
+                self._sources.forget(known.coordinator)
+        self._relist()
+        return ""
+
+    def listed(self) -> list[protocol.Scheduler]:
+        """Return them as panels are told of them."""
+        return [
+            protocol.Scheduler(address=w.address, error=w.error) for w in self._watched.values()
+        ]
+
+    def hasten(self) -> None:
+        """Ask all at the next poll."""
+        for watched in self._watched.values():
+            watched.due = self._clock()
+
+    def poll(self, watched: bool) -> None:
+        """Begin to ask those whose turn it is.
+
+        Parameters
+        ----------
+        watched : bool
+            Whether a panel is connected: then it is everybody's turn.
+        """
+        now = self._clock()
+        for each in self._watched.values():
+            if (watched or now >= each.due) and (each.asking is None or each.asking.done()):
+                each.due = now + UNWATCHED
+                each.asking = asyncio.ensure_future(self._ask(each))
+
+    async def _ask(self, watched: _AttachedScheduler) -> None:
+        try:
+            answer = await self._answer(watched)
+        except _AnswerError as error:
+            self._failed(watched, str(error))
+        else:
+            self._take(watched, answer)
+
+    def _failed(self, watched: _AttachedScheduler, error: str) -> None:
+        if self._watched.get(watched.address) is not watched:
+            return
+        changed, watched.error = watched.error != error, error
+        if self._clock() - watched.answered > TIME_LIMIT:
+            for known in self._of(watched):
+                if not known.gone:
+                    self._sources.end(known, f"its scheduler cannot be reached: {error}")
+                    changed = True
+        if changed:
+            self._relist()
+
+    def _take(self, watched: _AttachedScheduler, answer: Extracts) -> None:
+        if self._watched.get(watched.address) is not watched:
+            return  # it was detached meanwhile
+        before = [each.listed() for each in self._sources], watched.error
+        watched.error, watched.answered = "", self._clock()
+        for extract in answer["coordinators"]:
+            try:
+                self._take_one(watched, extract)
+            except TooManyError as error:
+                watched.error = str(error)
+        told = {each["coordinator"] for each in answer["coordinators"]}
+        for known in self._of(watched):
+            if known.coordinator not in told and not known.gone:
+                self._sources.end(known, "its scheduler does not know it any more")
+        if ([each.listed() for each in self._sources], watched.error) != before:
+            self._relist()
+        self._news()
+
+    def _take_one(self, watched: _AttachedScheduler, extract: Extract) -> None:
+        known = self._sources.get(extract["coordinator"])
+        if known is None:
+            if not extract["updates"] or (extract["gone"] and self._sources.full_of_gone()):
+                return
+            known = self._sources.add(extract["coordinator"], "scheduler", watched.address)
+        if known.address != watched.address:
+            return  # of a kernel here, or of the same scheduler by another address
+        for update in extract["updates"]:
+            # What does not follow is asked for again: see what `_after` says.
+            known.add(update)
+        known.heard = self._clock()
+        if extract["gone"] and not known.gone:
+            self._sources.end(known, extract["gone"])
+        else:
+            known.gone = extract["gone"]
+
+    def _of(self, watched: _AttachedScheduler) -> list[Known]:
+        return [each for each in self._sources if each.address == watched.address]
+
+    async def _answer(self, watched: _AttachedScheduler) -> Extracts:
+        after = {each.coordinator: each.backlog.last for each in self._of(watched)}
+        query = quote(json.dumps(after), safe="")
+        try:
+            return messages.extracts(await _fetch(f"{_base(watched.address)}{ROUTE}?after={query}"))
+        except TimeoutError:
+            raise _AnswerError(f"no answer within {TIME_LIMIT:.0f} s") from None
+        except messages.VersionError:
+            raise _AnswerError(
+                "the psnb on the scheduler speaks another version of the protocol: install the "
+                "same psnb in both places"
+            ) from None
+        except messages.MalformedError as error:
+            _log.debug("%s gave no answer of psnb's route: %s", watched.address, error)
+            raise _AnswerError("what answers there is not psnb's route") from None
+        except _AnswerError:
+            raise
+        except Exception as error:  # a boundary: whatever an HTTP client raises over an answer
+            _log.debug("%s gave no answer", watched.address, exc_info=True)
+            raise _AnswerError(f"what answers there is no HTTP: {type(error).__name__}") from error
+
+
+def _malformed(address: str) -> str:
+    """Return what is wrong with an address; empty if it is one."""
+    # JupyterLab shows 140 characters: what to do comes first.
+    wrong = (
+        "give the http:// address of the scheduler's dashboard, which client.dashboard_link has: "
+        f"{address[:100]!r} is none"
+    )
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname or "", parts.port
+        host.encode("idna")  # as whoever looks the name up will
+    except ValueError:  # of the port, or of the name
+        return wrong
+    if parts.scheme in ("tcp", "tls") and host:
+        # What answers Dask's own protocol could run code here: it is unpickled.
+        return (
+            f"give the address of the scheduler's dashboard, by default http://{host[:100]}:8787; "
+            f"{parts.scheme}:// is for Dask's clients"
+        )
+    if parts.scheme not in ("http", "https") or not host or port == 0 or len(address) > 300:
+        return wrong
+    return wrong if parts.username is not None or parts.query or parts.fragment else ""
+
+
+def _base(address: str) -> str:
+    """Return the URL of a scheduler's HTTP server, without a slash at its end."""
+    parts = urlsplit(address)
+    # People copy what the browser shows.
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/status')}"
+
+
+async def _fetch(url: str) -> bytes:
+    client = SimpleAsyncHTTPClient(force_instance=True, max_body_size=MOST_BYTES)
+    try:
+        response = await client.fetch(
+            url,
+            follow_redirects=False,
+            decompress_response=False,  # a small answer could become a large one
+            connect_timeout=TIME_LIMIT,
+            request_timeout=TIME_LIMIT,
+        )
+    except HTTPTimeoutError:
+        raise TimeoutError from None
+    except HTTPStreamClosedError:
+        raise _AnswerError(
+            f"it hung up in the middle of its answer, or that is no HTTP, or over "
+            f"{MOST_BYTES >> 20} MB"
+        ) from None
+    except HTTPClientError as error:
+        raise _told(error) from None
+    except socket.gaierror:
+        raise _AnswerError("its host is not known here: look for a slip in the name") from None
+    except ssl.SSLError:
+        raise _AnswerError("it speaks no TLS, or its certificate is not trusted here") from None
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else type(error).__name__
+        raise _AnswerError(f"nothing can be reached there: {why}") from None
+    finally:
+        client.close()
+    return response.body
+
+
+def _told(error: HTTPClientError) -> _AnswerError:
+    if error.code == 404:
+        return _NothingYetError(
+            "no coordinator outside of Jupyter has reported to this scheduler yet"
+        )
+    if 300 <= error.code < 400:
+        return _AnswerError("it redirects to another address, where psnb does not follow")
+    return _AnswerError(f"its HTTP server answers with status {error.code}")

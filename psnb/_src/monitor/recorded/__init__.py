@@ -1,0 +1,34 @@
+"""What is recorded of a coordinator, and the frozen snapshots that everybody reads."""
+
+from psnb._src.monitor.recorded.events import Event, EventKind, EventLog
+from psnb._src.monitor.recorded.failures import Failure
+from psnb._src.monitor.recorded.history import EXAMPLES, Points
+from psnb._src.monitor.recorded.rate import Rate
+from psnb._src.monitor.recorded.records import Records
+from psnb._src.monitor.recorded.staleness import StalenessStatistics
+from psnb._src.monitor.recorded.statistics import (
+    CheckpointStatistics,
+    MetricStatistics,
+    ServerStatistics,
+    Statistics,
+    WorkerStatistics,
+)
+from psnb._src.monitor.recorded.timeline import Span
+
+__all__ = [
+    "EXAMPLES",
+    "CheckpointStatistics",
+    "Event",
+    "EventKind",
+    "EventLog",
+    "Failure",
+    "MetricStatistics",
+    "Points",
+    "Rate",
+    "Records",
+    "ServerStatistics",
+    "Span",
+    "StalenessStatistics",
+    "Statistics",
+    "WorkerStatistics",
+]

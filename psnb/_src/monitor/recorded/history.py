@@ -1,0 +1,202 @@
+"""Bounded history of the metrics that closures report: thousands of points, constant memory.
+
+Written by the coordinator's event loop, read by the notebook's and the widget's threads; one lock
+guards the series, and nothing is called while it is held.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from time import monotonic
+
+import numpy as np
+
+from psnb._src.excerpt import NAME, excerpt
+from psnb._src.monitor.recorded.rate import Rate
+from psnb._src.monitor.recorded.statistics import MetricStatistics
+from psnb._src.threads import Lock
+
+logger = logging.getLogger("psnb")
+
+SMOOTHING = 0.02
+"""Weight of a new value in the moving average: about the last hundred values count."""
+
+MOST_METRICS = 500
+"""Metrics that are kept, of 320 kB at most each; others are told of once and dropped."""
+
+EXAMPLES = "examples"
+"""The metric that counts what was trained on: ``psnb.report(examples=len(batch))``."""
+
+_POINT = np.dtype([("step", "i8"), ("time", "f8"), ("value", "f8"), ("smoothed", "f8")])
+"""One point; an array of them is copied in microseconds, so that a reader holds the lock
+briefly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Points of a series from one on; each array has the shape ``(points,)``.
+
+    Attributes
+    ----------
+    start : int
+        The number of points before these.
+    thinnings : int
+        How often the series was thinned out; after that its points have other numbers.
+    steps : numpy.ndarray
+        int64: how many values had been reported.
+    times : numpy.ndarray
+        float64, seconds since the epoch.
+    values, averages : numpy.ndarray
+        float64; the second is smoothed.
+    """
+
+    start: int
+    thinnings: int
+    steps: np.ndarray
+    times: np.ndarray
+    values: np.ndarray
+    averages: np.ndarray
+
+
+@dataclass
+class _Series:
+    stride: int = 1
+    thinnings: int = 0
+    count: int = 0
+    total: float = 0.0
+    last: float = float("nan")
+    smoothed: float = float("nan")
+    length: int = 0
+    points: np.ndarray = field(default_factory=lambda: np.empty(0, _POINT))
+
+
+class History:
+    """Series of reported metrics, thinned out evenly once they are long.
+
+    Thread-safe.
+
+    Parameters
+    ----------
+    capacity : int
+        Points kept for each metric. When a series is full, every second point is dropped and from
+        then on only every second value is kept, so a series always spans the whole run.
+    """
+
+    def __init__(self, capacity: int = 10_000) -> None:
+        self._capacity = capacity
+        self._series: dict[str, _Series] = {}
+        self._examples = Rate()
+        self._lock = Lock()  # guards _series and all in it
+        self._full = False  # whether it was told that there are too many; the loop's
+
+    def add(self, time: float, values: dict[str, float]) -> None:
+        """Record one report.
+
+        Parameters
+        ----------
+        time : float
+            When it was reported, in seconds since the epoch.
+        values : dict of str to float
+            The reported metrics.
+        """
+        dropped = None
+        with self._lock:
+            if (examples := values.get(EXAMPLES)) is not None:
+                self._examples.add(examples, monotonic())
+            for name, value in values.items():
+                series = self._series.get(name)
+                if series is None:
+                    if len(self._series) >= MOST_METRICS:
+                        dropped = name
+                        continue
+                    series = _Series(points=np.empty(self._capacity, _POINT))
+                    self._series[name] = series
+                series.count += 1
+                series.total += value
+                series.last = value
+                # A plain mean until enough values are there, then exponential: no slow start from
+                # the first value. A NaN does not poison the average for ever.
+                weight = max(SMOOTHING, 1.0 / series.count)
+                if np.isnan(series.smoothed):
+                    series.smoothed = value
+                elif not np.isnan(value):
+                    series.smoothed += weight * (value - series.smoothed)
+                if series.count % series.stride == 0:
+                    series.points[series.length] = (series.count, time, value, series.smoothed)
+                    series.length += 1
+                    if series.length >= self._capacity:
+                        kept = series.points[1::2].copy()  # The two sides overlap.
+                        series.length = len(kept)
+                        series.points[: series.length] = kept
+                        series.stride *= 2
+                        series.thinnings += 1
+        if dropped is not None and not self._full:
+            self._full = True
+            logger.warning(
+                "psnb.report(%s=...): %d metrics are kept, and there are more; new ones are "
+                "dropped. Report what varies as a value, not as a name",
+                excerpt(dropped, NAME),
+                MOST_METRICS,
+            )
+
+    def examples_per_second(self) -> float | None:
+        """Return how many `EXAMPLES` were reported a second lately; None if none ever were."""
+        with self._lock:
+            return self._examples.value(monotonic()) if EXAMPLES in self._series else None
+
+    def metrics(self) -> dict[str, MetricStatistics]:
+        """Return the newest figures of each metric, by name."""
+        with self._lock:
+            return {
+                name: MetricStatistics(s.count, s.last, s.smoothed, s.total)
+                for name, s in self._series.items()
+            }
+
+    def points(self, name: str, thinnings: int = 0, start: int = 0) -> Points:
+        """Return one metric's points from one on, or all if it was thinned out meanwhile.
+
+        Parameters
+        ----------
+        name : str
+            A name that closures report.
+        thinnings, start : int
+            What earlier points ended with: those of an earlier `Points`, the second with its length
+            added.
+
+        Raises
+        ------
+        KeyError
+            If nothing of that name was reported yet.
+        """
+        with self._lock:
+            series = self._series[name]
+            if series.thinnings != thinnings:
+                start = 0
+            points = series.points[start : series.length].copy()
+            thinnings = series.thinnings
+        return Points(start, thinnings, *(points[field] for field in _POINT.names or ()))
+
+    def series(self, name: str) -> dict[str, np.ndarray]:
+        """Return one metric's points.
+
+        Parameters
+        ----------
+        name : str
+            A name that closures report.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            ``step`` (int64: how many values had been reported), ``time`` (float64, seconds since
+            the epoch), ``value`` and ``smoothed`` (float64), each of shape ``(points,)``.
+
+        Raises
+        ------
+        KeyError
+            If nothing of that name was reported yet.
+        """
+        with self._lock:
+            series = self._series[name]
+            points = series.points[: series.length].copy()
+        return {field: np.ascontiguousarray(points[field]) for field in _POINT.names or ()}

@@ -1,0 +1,42 @@
+"""Records: what a coordinator's lanes write down and its views read. Each part is thread-safe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from psnb._src.monitor.recorded.events import EventLog
+from psnb._src.monitor.recorded.failures import FailureLog
+from psnb._src.monitor.recorded.history import History
+from psnb._src.monitor.recorded.staleness import Staleness
+from psnb._src.monitor.recorded.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The records of one coordinator.
+
+    Attributes
+    ----------
+    history : History
+        What closures reported.
+    staleness : Staleness
+        How stale their updates were.
+    events : EventLog
+        What happened to workers and closures.
+    failures : FailureLog
+        Which closures raised, and what.
+    timeline : Timeline
+        When closures ran where.
+    """
+
+    history: History
+    staleness: Staleness
+    events: EventLog
+    failures: FailureLog
+    timeline: Timeline
+
+    @classmethod
+    def empty(cls, unpack: Callable[[bytes], BaseException]) -> Records:
+        """Return new records; ``unpack`` as for `FailureLog`."""
+        return cls(History(), Staleness(), EventLog(), FailureLog(unpack), Timeline())

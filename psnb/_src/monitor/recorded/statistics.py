@@ -1,0 +1,204 @@
+"""Frozen snapshots of a coordinator: what the widget, the progress line and tests all read.
+
+A snapshot is plain data, made under the owners' locks and never changed afterwards, so any thread
+may keep it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from psnb._src.monitor.recorded.staleness import StalenessStatistics
+
+
+@functools.lru_cache(1024)  # views ask four times a second for each of a hundred workers
+def _host(address: str) -> str:
+    return address.rpartition("//")[2].rpartition(":")[0].strip("[]")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatistics:
+    """One worker as the coordinator sees it.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the Dask cluster.
+    address : str
+        Its Dask address.
+    index : int
+        What `psnb.worker_index` returns in its closures.
+    state : str
+        ``"connecting"``, ``"ready"``, ``"draining"`` (it leaves) or ``"lost"``.
+    in_flight : int
+        Closures sent to it whose outcome is not known yet.
+    completed, failed : int
+        Closures that ended there.
+    busy_seconds : float
+        Time that its threads spent inside closures, in seconds.
+    closures_per_second : float
+        Closures that ended there, over the last seconds.
+    busy : float
+        Share of its threads' time spent inside closures over the last seconds, 0 to 1.
+    memory : int or None
+        Bytes that its process takes; None as long as nobody knows.
+    last_error : str
+        What the last closure raised that failed there, in one line; empty if none did.
+    """
+
+    name: str
+    address: str
+    index: int
+    state: str
+    in_flight: int
+    completed: int
+    failed: int
+    busy_seconds: float
+    closures_per_second: float = 0.0
+    busy: float = 0.0
+    memory: int | None = None
+    last_error: str = ""
+
+    @property
+    def host(self) -> str:
+        """The host that it runs on."""
+        return _host(self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatistics:
+    """One parameter server, as it was when it was last asked.
+
+    Attributes
+    ----------
+    name : str
+        Its name among the strategy's servers.
+    address : str
+        Its Dask address.
+    state : str
+        ``"unknown"`` (not asked yet), ``"serving"`` or ``"unreachable"``.
+    shards : int
+        Shards that it serves or keeps copies of.
+    bytes : int
+        Of parameters, optimizer state and index.
+    pulls_per_second, pushes_per_second : float
+        Reads and writes of variables and embeddings lately.
+    staleness : float
+        Mean of the updates lately; NaN if there was none.
+    """
+
+    name: str
+    address: str
+    state: str = "unknown"
+    shards: int = 0
+    bytes: int = 0
+    pulls_per_second: float = 0.0
+    pushes_per_second: float = 0.0
+    staleness: float = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStatistics:
+    """The newest checkpoint of a coordinator's `CheckpointManager`.
+
+    Attributes
+    ----------
+    state : str
+        ``"none"``, ``"saving"``, ``"saved"`` or ``"failed"``.
+    path : str
+        Where it is; empty until it is saved.
+    share : float
+        How much of the parameters is written, 0 to 1.
+    error : str
+        Why it failed; empty if it did not.
+    """
+
+    state: Literal["none", "saving", "saved", "failed"] = "none"
+    path: str = ""
+    share: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricStatistics:
+    """One metric that closures report with `psnb.report`.
+
+    Attributes
+    ----------
+    count : int
+        Values reported so far.
+    last : float
+        The newest value.
+    smoothed : float
+        Exponential moving average over about the last hundred values.
+    total : float
+        Sum of all values.
+    """
+
+    count: int
+    last: float
+    smoothed: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A coordinator at one moment.
+
+    Attributes
+    ----------
+    state : str
+        ``"idle"`` (nothing scheduled), ``"running"``, ``"draining"`` (nothing is begun any more,
+        some closures run still), ``"paused"`` (nothing runs), ``"failing"`` (an error waits to be
+        raised)
+        or ``"closed"``.
+    elapsed : float
+        Seconds since the coordinator was made; stands still after ``close``.
+    queued, in_flight : int
+        Closures that wait, and closures that workers hold.
+    completed, failed, cancelled : int
+        Closures that ended, by how.
+    retried : int
+        How often a closure went back to the queue because its worker was lost.
+    workers : tuple of WorkerStatistics
+        Workers known so far, the lost ones among them, by index.
+    servers : tuple of ServerStatistics
+        The parameter servers. Their figures are asked for only while somebody watches.
+    metrics : mapping of str to MetricStatistics
+        What closures reported.
+    staleness : StalenessStatistics
+        How far behind the updates of closures were.
+    closures_per_second : float
+        Closures that ended over the last seconds.
+    eta : float or None
+        Seconds until all that is queued or in flight will have ended at this rate; None if nothing
+        is, or nothing ends.
+    examples : float or None
+        The sum of what closures reported as ``examples``; None if none did.
+    examples_per_second : float or None
+        The same over the last seconds.
+    checkpoint : CheckpointStatistics
+        The newest checkpoint.
+    """
+
+    state: str
+    elapsed: float
+    queued: int
+    in_flight: int
+    completed: int
+    failed: int
+    cancelled: int
+    retried: int
+    workers: tuple[WorkerStatistics, ...]
+    servers: tuple[ServerStatistics, ...]
+    metrics: Mapping[str, MetricStatistics]
+    staleness: StalenessStatistics
+    closures_per_second: float = 0.0
+    eta: float | None = None
+    examples: float | None = None
+    examples_per_second: float | None = None
+    checkpoint: CheckpointStatistics = CheckpointStatistics()

@@ -1,0 +1,179 @@
+"""Which Jupyter server started this process, and how to talk to it.
+
+A kernel finds its server by ``JPY_PARENT_PID`` among the servers that run on this machine; its
+address and token are in the server's own runtime file. What `JupyterServer` does is one request
+after the other on one connection that stays open, so each thread has its own.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import json
+import os
+import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+TIMEOUT = 2.0
+"""Seconds in which the server has to answer."""
+
+_XSRF = "00" * 16  # the same in cookie and header, which no page of another origin can do
+
+
+@dataclass(frozen=True)
+class JupyterServer:
+    """A running Jupyter server.
+
+    Parameters
+    ----------
+    url : str
+        Of its base, with a slash at the end.
+    socket : str
+        Path of the Unix socket on which it listens; empty if it listens on a port.
+    token : str
+        Lets in; empty if the server wants none, or only takes passwords.
+    """
+
+    url: str
+    socket: str
+    token: str
+
+    def connection(self) -> HubClient:
+        """Return a connection of the caller's own."""
+        return HubClient(self)
+
+
+def find_server() -> JupyterServer | None:
+    """Return the Jupyter server that started this process, if there is one that still runs."""
+    parent = os.environ.get("JPY_PARENT_PID", "")
+    if not parent.isdigit():
+        return None
+    try:
+        from jupyter_core.paths import jupyter_runtime_dir
+    except ImportError:
+        return None
+    # As jupyter_server's list_running_servers does; that takes two seconds to import.
+    file = Path(jupyter_runtime_dir()) / f"jpserver-{parent}.json"
+    try:
+        return found(json.loads(file.read_text()))
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def found(info: dict[str, Any]) -> JupyterServer:
+    """Return a server from what its runtime file says."""
+    # In JupyterHub a server has no token of its own; the hub's, which kernels inherit, lets in.
+    token = info.get("token") or os.environ.get("JUPYTERHUB_API_TOKEN", "")
+    sock = info.get("sock") or ""
+    url = f"http://localhost{info['base_url']}" if sock else info["url"]
+    return JupyterServer(url=url, socket=sock, token=token)
+
+
+class HubClient:
+    """Requests to a server, one at a time; for one thread."""
+
+    def __init__(self, server: JupyterServer) -> None:
+        self._server = server
+        self._path = urlsplit(server.url).path
+        self._open: http.client.HTTPConnection | None = None
+
+    def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Ask the server.
+
+        Parameters
+        ----------
+        method, path : str
+            The path begins after the server's base.
+        body : bytes, optional
+            JSON.
+
+        Returns
+        -------
+        (int, bytes)
+            Status and body of its answer.
+
+        Raises
+        ------
+        OSError
+            If there is no answer within `TIMEOUT`.
+        """
+        if self._open is not None:
+            try:
+                return self._ask(self._open, method, path, body)
+            except (http.client.HTTPException, ConnectionError):
+                self.close()  # the server hung up on a connection that was idle
+        try:
+            self._open = self._new()
+            return self._ask(self._open, method, path, body)
+        except http.client.HTTPException as error:
+            self.close()
+            raise ConnectionError(f"the Jupyter server's answer is none: {error}") from error
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Hang up; the next request connects again."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def _ask(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None
+    ) -> tuple[int, bytes]:
+        headers = {"Content-Type": "application/json"}
+        if self._server.token:
+            headers["Authorization"] = f"token {self._server.token}"
+        else:
+            # A server without tokens still checks that no page of another origin made a browser
+            # do this; who sets the cookie himself is none.
+            headers |= {"Cookie": f"_xsrf={_XSRF}", "X-XSRFToken": _XSRF}
+        connection.request(method, self._path + path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+    def _new(self) -> http.client.HTTPConnection:
+        if self._server.socket:
+            return _UnixConnection(self._server.socket)
+        parts = urlsplit(self._server.url)
+        host = parts.hostname or "localhost"
+        if parts.scheme == "https":
+            return http.client.HTTPSConnection(
+                host, parts.port, timeout=TIMEOUT, context=_context(host)
+            )
+        return http.client.HTTPConnection(host, parts.port, timeout=TIMEOUT)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """To a server that listens on a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=TIMEOUT)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(TIMEOUT)
+        self.sock.connect(self._path)
+
+
+def _context(host: str) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if _is_this_machine(host):
+        # A certificate names the host that people type, never this one, and is often self-signed.
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _is_this_machine(host: str) -> bool:
+    if host in ("localhost", socket.gethostname()):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

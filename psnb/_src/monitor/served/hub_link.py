@@ -1,0 +1,196 @@
+"""HubLink: tells the hub on the Jupyter server about a coordinator of this kernel.
+
+Two threads post, each on a connection of its own: the publisher's, ``psnb-hub-news``, whose updates
+must arrive in order, and ``psnb-hub-life``, which gives signs of life when nothing changes, carries
+replies, and says goodbye. They meet in a queue of replies and in events. A hub that is out of reach
+is the publisher's matter: it tries again, ever more seldom, and the other thread keeps still until
+it has succeeded. What the hub refuses as no message is a fault of psnb: it is logged, once, and
+left out.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+import time
+import weakref
+from typing import Any
+from urllib.parse import quote
+
+from psnb._src.monitor.served.hub_client import HubClient, JupyterServer
+from psnb._src.monitor.told import (
+    VERSION,
+    CommandReply,
+    HubPost,
+    Publisher,
+    Update,
+    Viewed,
+    execute,
+    portions,
+)
+from psnb._src.threads import uninterrupted
+
+SIGN_OF_LIFE = 0.5
+"""Most seconds between two posts; commands wait for the next one as well."""
+
+CLOSE_TIMEOUT = 2.0
+"""Most seconds that ``close`` takes."""
+
+REFUSED_PAUSE = 30.0
+"""Seconds after a full update that the hub has refused until it gets another one."""
+
+_REFUSED = (400, 413)  # this very body, whenever it is sent
+
+_log = logging.getLogger("psnb")
+
+
+class HubLink:
+    """Posts a coordinator's updates to the hub, and does the commands that come back.
+
+    It never raises and never waits for the hub, except in `close`. The source is held weakly: the
+    link ends by itself when the source is closed or collected.
+
+    Parameters
+    ----------
+    source : Viewed
+        The coordinator.
+    server : JupyterServer
+        The Jupyter server, from `find_server`.
+    """
+
+    def __init__(self, source: Viewed, server: JupyterServer) -> None:
+        self._source = weakref.ref(source)
+        self._path = f"psnb/coordinators/{quote(source.id, safe='')}"
+        self._news = server.connection()  # the publisher's thread's
+        self._life = server.connection()  # the other one's
+        self._number = 0  # of what is sent, which may be more than is published
+        self._no_hello_until = 0.0  # by the monotonic clock
+        self._surprised = False  # that the hub refuses something was logged
+        self._replies: queue.SimpleQueue[CommandReply] = queue.SimpleQueue()
+        self._wake = threading.Event()
+        self._reached = threading.Event()  # set while the last post got through
+        self._posted = time.monotonic()
+        self._publisher = Publisher(source, self._send, "psnb-hub-news")
+        self._thread = threading.Thread(target=self._run, name="psnb-hub-life", daemon=True)
+
+    @uninterrupted
+    def start(self) -> None:
+        """Start both threads; once."""
+        self._publisher.hello()  # what the publisher made at construction is shown nowhere
+        self._publisher.start()
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether a thread of it still runs."""
+        return self._thread.is_alive() or self._publisher.alive
+
+    @uninterrupted  # it takes as long as that at most
+    def close(self) -> None:
+        """Tell the hub the last state, and that no more comes; harmless the second time."""
+        until = time.monotonic() + CLOSE_TIMEOUT
+        self._publisher.stop()
+        self._wake.set()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(max(0.0, until - time.monotonic()))
+
+    def _send(self, update: Update) -> None:
+        """Post an update; the publisher calls it."""
+        for portion in portions(Update(**update)):  # not the publisher's own, which it reads later
+            portion["sequence"] = self._number
+            self._number += 1
+            if not self._post(self._news, [portion], []):
+                self._number -= 1  # what was refused leaves no gap
+                if portion["full"]:
+                    self._no_hello_until = time.monotonic() + REFUSED_PAUSE
+
+    def _run(self) -> None:
+        while self._publisher.alive:
+            reached = self._reached.is_set()
+            quiet = time.monotonic() - self._posted
+            self._wake.wait(max(0.0, SIGN_OF_LIFE - quiet) if reached else SIGN_OF_LIFE)
+            self._wake.clear()
+            replies = self._taken()
+            if reached and (replies or time.monotonic() - self._posted >= SIGN_OF_LIFE):
+                try:
+                    self._post(self._life, [], replies)
+                except OSError as error:
+                    # Replies are lost with it; the hub tells those who wait.
+                    _log.debug("the hub got no sign of life: %s", error)
+                    self._publisher.hello()  # which goes on trying
+        try:
+            if self._reached.is_set():
+                self._life.request("DELETE", self._path)
+        except OSError as error:
+            _log.debug("the hub was not told of a coordinator's end: %s", error)
+        finally:
+            self._life.close()
+            self._news.close()
+
+    def _taken(self) -> list[CommandReply]:
+        taken = []
+        while True:
+            try:
+                taken.append(self._replies.get_nowait())
+            except queue.Empty:
+                return taken
+
+    def _post(
+        self, connection: HubClient, updates: list[Update], replies: list[CommandReply]
+    ) -> bool:
+        """Post a batch and do what the hub orders; return whether it took the batch.
+
+        Raises
+        ------
+        OSError
+            If it did not get through.
+        """
+        batch = HubPost(version=VERSION, updates=updates, replies=replies)
+        body = json.dumps(batch, separators=(",", ":")).encode()
+        self._posted = time.monotonic()
+        try:
+            status, answer = connection.request("POST", self._path, body)
+            if status in _REFUSED:
+                self._reached.set()
+                self._note_refusal(status, answer)
+                return False
+            if status != 200:
+                raise ConnectionError(_refusal(status, answer))
+            orders = json.loads(answer)
+        except (OSError, ValueError) as error:
+            self._reached.clear()
+            raise ConnectionError(str(error)) from error
+        self._reached.set()
+        self._obey(orders)
+        return True
+
+    def _note_refusal(self, status: int, answer: bytes) -> None:
+        if not self._surprised:
+            _log.warning(
+                "What a coordinator tells its panels is not all understood, and is left out: %s; "
+                "please report it",
+                _refusal(status, answer),
+            )
+        self._surprised = True
+
+    def _obey(self, orders: dict[str, Any]) -> None:
+        if orders["hello"] and time.monotonic() >= self._no_hello_until:
+            self._publisher.hello()
+        source = self._source()
+        if source is not None:
+            for command in orders["commands"]:
+                execute(source, command, "the panel", self._reply)
+
+    def _reply(self, reply: CommandReply) -> None:
+        self._replies.put(reply)
+        self._wake.set()
+
+
+def _refusal(status: int, answer: bytes) -> str:
+    if status == 404:
+        return "the Jupyter server has no hub: its extension psnb is not enabled"
+    if status in (401, 403):
+        return "the Jupyter server does not let its kernel in: it has no token, only a password"
+    return f"the hub answers {status}: {answer[:200]!r}"

@@ -1,0 +1,241 @@
+"""What a panel sees of coordinators outside of Jupyter: a route on the Dask scheduler's own server.
+
+A coordinator tells the scheduler (`SchedulerLink`), which keeps the backlog of each in a plugin
+(`UpdatesRoute`) and serves them where its dashboard is; the hub of a Jupyter server asks there, if
+somebody attached the scheduler. Like the dashboard, the route wants no password: who can open that
+sees this too. So the scheduler is told an outline only (`psnb._src.monitor.told.outline`), and the
+route takes no commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from distributed import Client, Scheduler, SchedulerPlugin
+from tornado.ioloop import PeriodicCallback
+from tornado.web import RequestHandler
+
+from psnb._src.monitor.told import VERSION, Backlog, Publisher, Update, Viewed, outline, portions
+from psnb._src.threads import aside, on_loop
+
+TELL = "psnb_tell"
+"""The name of the handler on the scheduler."""
+
+MOST_COORDINATORS = 50
+"""Coordinators of which the scheduler keeps the backlog."""
+
+MOST_BYTES = 4 << 20
+"""Bytes of updates in one answer, unless it is a single update; the next answer goes on."""
+
+GONE_SECONDS = 300.0
+"""Seconds after which a coordinator that has gone is forgotten."""
+
+SWEEP = 10.0
+"""Seconds between two looks for those."""
+
+INTERVAL = 1.0
+"""Seconds between two updates."""
+
+TIMEOUT = 5.0
+"""Seconds in which the scheduler has to answer."""
+
+_log = logging.getLogger("psnb")
+
+
+class _KeptCoordinator:
+    """What the scheduler keeps of one coordinator."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner  # id of its client
+        self.gone = ""
+        self.until = 0.0  # when it is forgotten, if it has gone
+        self.backlog = Backlog()
+
+
+class UpdatesRoute(SchedulerPlugin):
+    """Keeps what coordinators tell, and serves it; all on the scheduler's event loop.
+
+    Parameters
+    ----------
+    clock : callable
+        Returns seconds.
+    """
+
+    name = "psnb-updates"
+    idempotent = True
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kept: dict[str, _KeptCoordinator] = {}  # who told last stands last
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Register the handler and the route; Dask calls this once."""
+        sweep = PeriodicCallback(self.sweep, 1000 * SWEEP)
+        scheduler.periodic_callbacks[self.name] = sweep  # Dask stops it with the scheduler
+        sweep.start()
+        scheduler.handlers[TELL] = self.tell
+        scheduler.http_application.add_handlers(
+            ".*$", [(r"(?:/.*)?/psnb/updates", _UpdatesHandler, {"route": self})]
+        )
+
+    def tell(self, owner: str, coordinator: str, update: Update | None) -> bool:
+        """Take in an update in the name of a client; None: the coordinator was closed.
+
+        Returns
+        -------
+        bool
+            Whether a full update is wanted.
+        """
+        kept = self._kept.pop(coordinator, None) or _KeptCoordinator(owner)
+        self._kept[coordinator] = kept
+        if len(self._kept) > MOST_COORDINATORS:
+            gone = (each for each, kept in self._kept.items() if kept.gone)
+            del self._kept[next(gone, next(iter(self._kept)))]
+        if update is None:
+            self._end(kept, "it was closed")
+            return False
+        kept.owner, kept.gone = owner, ""
+        return kept.backlog.add(update)
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """Note that the coordinators of a client have gone with it."""
+        for kept in self._kept.values():
+            if kept.owner == client and not kept.gone:
+                self._end(kept, "its process has ended, or left the cluster")
+
+    def sweep(self) -> None:
+        """Forget those that went long ago; once in `SWEEP` seconds."""
+        now = self._clock()
+        for coordinator, kept in list(self._kept.items()):
+            if kept.gone and now >= kept.until:
+                del self._kept[coordinator]
+
+    def _end(self, kept: _KeptCoordinator, reason: str) -> None:
+        kept.gone, kept.until = reason, self._clock() + GONE_SECONDS
+
+    def extracts(self, after: dict[str, Any]) -> bytes:
+        """Return `psnb._src.monitor.told.backlog.Extracts` as JSON.
+
+        Parameters
+        ----------
+        after : dict
+            The last sequence number that the reader has, by coordinator.
+        """
+        left = MOST_BYTES
+        parts = []
+        for coordinator, kept in self._kept.items():
+            have = after.get(coordinator)
+            told = []
+            for _, text in kept.backlog.since(have if isinstance(have, int) else None):
+                if left < len(text) and left < MOST_BYTES:
+                    break
+                left -= len(text)
+                told.append(text)
+            # The updates are JSON already.
+            head = json.dumps({"coordinator": coordinator, "gone": kept.gone}).encode()[:-1]
+            parts.append(b'%b, "updates": [%b]}' % (head, b",".join(told)))
+        return b'{"version": %d, "coordinators": [%b]}' % (VERSION, b",".join(parts))
+
+
+class _UpdatesHandler(RequestHandler):
+    """``GET /psnb/updates?after={"coordinator": sequence}``."""
+
+    def initialize(self, route: UpdatesRoute) -> None:
+        self._route = route
+
+    def get(self) -> None:
+        try:
+            after = json.loads(self.get_query_argument("after", "{}"))
+        except (ValueError, RecursionError):
+            after = None
+        if not isinstance(after, dict):
+            self.send_error(400)
+            return
+        self.set_header("Content-Type", "application/json")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Cache-Control", "no-store")
+        self.finish(self._route.extracts(after))
+
+
+class SchedulerLink:
+    """Tells the scheduler about a coordinator, once a second, from a thread ``psnb-route``.
+
+    The source is held weakly: the link ends by itself when the source is closed or collected.
+
+    Parameters
+    ----------
+    source : Viewed
+        The coordinator.
+    client : distributed.Client
+        Connected to its cluster; its scheduler must be able to import psnb.
+    """
+
+    def __init__(self, source: Viewed, client: Client) -> None:
+        self._coordinator = source.id
+        self._client = client
+        self._numbers = itertools.count()  # of what is sent, which may be more than is published
+        self._publisher = Publisher(source, self._send, "psnb-route", INTERVAL)
+
+    def start(self) -> None:
+        """Register the route, and begin; once.
+
+        Raises
+        ------
+        Exception
+            Whatever Dask raises if the scheduler does not answer, or has another psnb.
+        """
+        aside(self._client.register_plugin, UpdatesRoute())  # Dask waits there
+        self._publisher.hello()  # what the publisher made at construction is shown nowhere
+        self._publisher.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread still runs."""
+        return self._publisher.alive
+
+    def close(self) -> None:
+        """Tell the scheduler the last state, and that no more comes; harmless the second time."""
+        self._publisher.stop()
+        try:
+            self._tell(None)
+        except OSError as error:
+            _log.debug("the scheduler was not told of a coordinator's end: %s", error)
+
+    def _send(self, update: Update) -> None:
+        for portion in portions(outline(update)):
+            portion["sequence"] = next(self._numbers)
+            if self._tell(portion):
+                self._publisher.hello()
+        if update["summary"]["state"] == "closed":
+            self._tell(None)
+
+    def _tell(self, update: Update | None) -> bool:
+        """Call the plugin.
+
+        Raises
+        ------
+        OSError
+            If the scheduler does not answer, or the client is closed.
+        """
+        if self._client.status != "running":
+            raise ConnectionError("the client is not connected to its scheduler")
+        try:
+            # The limit here is for an event loop that ends meanwhile.
+            loop = self._client.loop.asyncio_loop
+            wanted: bool = on_loop(loop, partial(self._call, update), TIMEOUT + 1)
+        except RuntimeError as error:  # of an event loop that has just ended
+            raise ConnectionError(str(error)) from error
+        return wanted
+
+    async def _call(self, update: Update | None) -> Any:
+        async with asyncio.timeout(TIMEOUT):
+            return await self._client.scheduler.psnb_tell(
+                owner=self._client.id, coordinator=self._coordinator, update=update
+            )

@@ -1,0 +1,102 @@
+"""Chooses how a coordinator shows itself: a live widget in a notebook, text anywhere else.
+
+In a notebook each output holds the live widget, and a static summary for whatever shows the
+notebook without one. When the coordinator is closed, by whichever thread, the outputs are replaced
+by its final summary: that is what a saved notebook keeps.
+
+The widget's libraries are imported when a notebook first asks, never on a worker or in a script.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import uuid
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from psnb._src.monitor.shown.jupyter_kernel import in_notebook
+from psnb._src.monitor.shown.summary import render
+from psnb._src.monitor.told import Feed, Update, Viewed
+
+if TYPE_CHECKING:
+    from psnb._src.monitor.shown.widget import CoordinatorWidget
+
+_SCRIPT = Path(__file__).parent / "static" / "widget.js"
+
+AS_IT_WAS = "This is how it was when the cell ran."
+
+NOT_BUILT = (
+    f"{AS_IT_WAS} For a live view, build what pages need with `make frontend` (it takes Node), and "
+    "restart the kernel."
+)
+
+
+class LiveView:
+    """All displays of one coordinator, which share one widget.
+
+    Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # two threads that show it must not make two widgets
+        self._widget: CoordinatorWidget | None = None
+        self._shown: list[str] = []  # ids of the outputs, to replace them at the end
+        self._source: weakref.ref[Viewed] | None = None
+
+    def show(self, source: Viewed) -> None:
+        """Display the coordinator: live in a notebook, else its repr as a line of text."""
+        if not in_notebook():
+            sys.stdout.write(f"{source!r}\n")
+            return
+        from IPython.display import display
+
+        output = f"psnb-{uuid.uuid4().hex}"
+        with self._lock:
+            self._source = weakref.ref(source)
+            self._shown.append(output)
+        display(self._bundle(source), raw=True, display_id=output)
+
+    def stop(self) -> None:
+        """Replace the outputs by the final state and update no more; idempotent, any thread."""
+        with self._lock:
+            source = self._source() if self._source is not None else None
+            widget, self._widget = self._widget, None
+            shown, self._shown = self._shown, []
+        if source is None:
+            return
+        update = _state(source)
+        if widget is not None:
+            widget.finish(update)
+        if shown and in_notebook():
+            from IPython.display import update_display
+
+            bundle = {"text/html": render(update), "text/plain": repr(source)}
+            for output in shown:
+                update_display(bundle, raw=True, display_id=output)
+
+    def _bundle(self, source: Viewed) -> dict[str, Any]:
+        update = _state(source)
+        text = {"text/plain": repr(source)}
+        if update["summary"]["state"] == "closed":
+            return {"text/html": render(update), **text}
+        if not _SCRIPT.is_file():
+            return {"text/html": render(update, NOT_BUILT), **text}
+        from psnb._src.monitor.shown.widget import CoordinatorWidget
+
+        with self._lock:
+            # One that ended early, on an error, is followed by a new one.
+            if self._widget is None or not self._widget.live:
+                self._widget = CoordinatorWidget(source)
+            widget = self._widget
+        live = {"application/vnd.jupyter.widget-view+json": widget.get_view_spec()}
+        return {**live, "text/html": render(update, AS_IT_WAS), **text}
+
+
+def _state(source: Viewed) -> Update:
+    """Return all there is to tell of a coordinator now."""
+    update = Feed().next(source, time.time())
+    assert update is not None  # the first one tells everything
+    return update

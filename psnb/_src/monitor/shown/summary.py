@@ -1,0 +1,210 @@
+"""Static HTML of a coordinator's state, for pages on which nothing runs. Pure.
+
+It stands in saved notebooks, in what nbconvert makes of them and on pages that host code. It needs
+no script and no style sheet, and takes colours from around it, so it is readable on light and dark.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from html import escape
+
+from psnb._src.monitor.shown.sparkline import sparkline
+from psnb._src.monitor.told import (
+    CheckpointRow,
+    FailureRow,
+    Metric,
+    Number,
+    ServerRow,
+    Summary,
+    Update,
+    WorkerRow,
+)
+
+MOST_ROWS = 50
+"""Workers, servers and metrics beyond that are only counted: the page is kept with the notebook."""
+
+MOST_FAILURES = 10
+"""Failures that are shown, the latest."""
+
+_LINE = "1px solid rgba(128,128,128,0.4)"
+_CELL = f'style="padding:2px 8px;text-align:left;border-bottom:{_LINE}"'
+_COLOURS = {"running": "#2e9d4e", "failing": "#d03a3a", "paused": "#c98a00", "draining": "#c98a00"}
+
+
+def render(update: Update, note: str = "") -> str:
+    """Return an HTML fragment that shows a coordinator as it was.
+
+    Parameters
+    ----------
+    update : Update
+        A full one.
+    note : str
+        A line of text for the top.
+
+    Returns
+    -------
+    str
+        One ``div``. Every name in it is escaped.
+    """
+    summary = update["summary"]
+    parts = [
+        _header(update),
+        *(_paragraph(text) for text in (note, update.get("notice", "")) if text),
+        _counters(summary),
+        _checkpoint(update["checkpoint"]) if "checkpoint" in update else "",
+        _metrics(update.get("metrics", [])),
+        _workers(update.get("workers", [])),
+        _servers(update.get("servers", [])),
+        _failures(update.get("failures", [])),
+    ]
+    return (
+        '<div class="psnb-summary" style="font-size:13px;line-height:1.5;overflow-x:auto">'
+        + "".join(parts)
+        + "</div>"
+    )
+
+
+def _header(update: Update) -> str:
+    summary = update["summary"]
+    name = update["identity"]["name"] if "identity" in update else ""
+    state = summary["state"]
+    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(summary["time"]))
+    return (
+        f"<div><strong>psnb {escape(name)}</strong> "
+        f'<strong style="color:{_COLOURS.get(state, "#808080")}">{escape(state)}</strong> '
+        f"after {_seconds(summary['elapsed'])}, as of {moment}</div>"
+    )
+
+
+def _paragraph(text: str) -> str:
+    return f'<div style="font-style:italic">{escape(text)}</div>'
+
+
+def _counters(summary: Summary) -> str:
+    figures = {
+        "completed": f"{summary['completed']:,}",
+        "failed": f"{summary['failed']:,}",
+        "retried": f"{summary['retried']:,}",
+        "cancelled": f"{summary['cancelled']:,}",
+        "queued": f"{summary['queued']:,}",
+        "in flight": f"{summary['in_flight']:,}",
+    }
+    if summary["examples"] is not None:
+        examples = summary["examples"]
+        figures["examples"] = examples if isinstance(examples, str) else f"{examples:,.0f}"
+    if summary["examples_per_second"]:
+        figures["examples/s"] = _number(summary["examples_per_second"])
+    if summary["closures_per_second"]:
+        figures["closures/s"] = _number(summary["closures_per_second"])
+    return "<div>" + " · ".join(f"{label} {value}" for label, value in figures.items()) + "</div>"
+
+
+def _checkpoint(checkpoint: CheckpointRow) -> str:
+    if checkpoint["state"] == "none":
+        return ""
+    detail = checkpoint["path"] or checkpoint["error"]
+    return f"<div>checkpoint {escape(checkpoint['state'])} {escape(detail)}</div>"
+
+
+def _metrics(metrics: list[Metric]) -> str:
+    charts = [
+        '<div style="display:inline-block;margin:6px 12px 0 0">'
+        f"<div>{escape(metric['name'])} <strong>{_number(metric['smoothed'])}</strong>"
+        f" (last {_number(metric['last'])} of {metric['count']:,})</div>"
+        f"{sparkline(metric)}</div>"
+        for metric in metrics[:MOST_ROWS]
+    ]
+    return "<div>" + "".join(charts) + "</div>" + _left_out(metrics, "metrics") if charts else ""
+
+
+def _workers(workers: list[WorkerRow]) -> str:
+    return _table(
+        "workers",
+        (
+            *("worker", "host", "state", "in flight", "completed", "failed"),
+            *("closures/s", "busy", "memory", "last error"),
+        ),
+        [
+            (
+                *(row["name"], row["host"], row["state"]),
+                *(str(row["in_flight"]), f"{row['completed']:,}", f"{row['failed']:,}"),
+                *(_number(row["closures_per_second"]), _share(row["busy"])),
+                *(_bytes(row["memory"]), row["last_error"]),
+            )
+            for row in workers
+        ],
+    )
+
+
+def _servers(servers: list[ServerRow]) -> str:
+    return _table(
+        "servers",
+        ("server", "state", "shards", "parameters", "pulls/s", "pushes/s", "staleness"),
+        [
+            (
+                *(row["name"], row["state"], str(row["shards"]), _bytes(row["bytes"])),
+                *(_number(row["pulls_per_second"]), _number(row["pushes_per_second"])),
+                # NaN if there was no update, not if one was NaN.
+                "" if row["staleness"] == "nan" else _number(row["staleness"]),
+            )
+            for row in servers
+        ],
+    )
+
+
+def _table(what: str, head: Iterable[str], rows: list[tuple[str, ...]]) -> str:
+    if not rows:
+        return ""
+    lines = [f"<th {_CELL}>{escape(cell)}</th>" for cell in head]
+    body = [
+        "<tr>" + "".join(f"<td {_CELL}>{escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in rows[:MOST_ROWS]
+    ]
+    return (
+        '<table style="border-collapse:collapse;margin-top:8px">'
+        f"<thead><tr>{''.join(lines)}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+        + _left_out(rows, what)
+    )
+
+
+def _left_out(rows: list[Metric] | list[tuple[str, ...]], what: str) -> str:
+    more = len(rows) - MOST_ROWS
+    return f"<div>and {more:,} {what} more</div>" if more > 0 else ""
+
+
+def _failures(failures: list[FailureRow]) -> str:
+    shown = [
+        f"<details><summary>{escape(row['error'])}: {escape(row['closure'])} on "
+        f"{escape(row['worker'])}</summary>"
+        f'<pre style="overflow-x:auto">{escape(row["traceback"])}</pre></details>'
+        for row in failures[-MOST_FAILURES:]
+    ]
+    head = f'<div style="margin-top:8px"><strong>The last {len(shown)} failures</strong></div>'
+    return head + "".join(shown) if shown else ""
+
+
+def _number(value: Number | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else f"{value:,.4g}"
+
+
+def _share(value: Number) -> str:
+    return value if isinstance(value, str) else f"{value:.0%}"
+
+
+def _bytes(count: int | None) -> str:
+    if count is None:
+        return ""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.3g} TB"
+
+
+def _seconds(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,158 @@
+"""The live widget of a coordinator: carries updates to the page, and commands back.
+
+What is drawn, and how, is up to the page (``extension/src``, built into ``static/widget.js``). Here
+three kinds of threads meet. The publisher's sends updates, also while the notebook's thread is
+blocked in ``join``. The kernel's threads bring messages of the page (see
+`psnb._src.monitor.shown.subshell`). And each command runs, and replies, on a thread of its own. All
+of them send through the kernel's comm, which any thread may use; what they share here are
+references that are replaced, never changed.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+from psnb._src.monitor.shown.subshell import handle_beside_cells, has_waited, must_wait
+from psnb._src.monitor.told import (
+    INTERVAL,
+    VERSION,
+    CommandReply,
+    Publisher,
+    Update,
+    Viewed,
+    execute,
+)
+
+STATIC = Path(__file__).with_name("static")
+"""Where ``make frontend`` puts what the page needs."""
+
+WAITS = (
+    "This page or kernel handles clicks only when no cell runs. JupyterLab 4.4 or newer with "
+    "ipykernel 7 handles them at once; await coordinator.join_async() lets them through anywhere."
+)
+
+
+class CoordinatorWidget(anywidget.AnyWidget):
+    """Live view of a coordinator, from the moment it is made until it is closed or collected.
+
+    Parameters
+    ----------
+    source : Viewed
+        What to show; held weakly.
+    interval : float
+        Seconds between two updates.
+
+    Attributes
+    ----------
+    first : str
+        JSON text of a full `Update`: what a view shows before it hears anything. Custom messages
+        carry the rest, each as ``{"text": JSON text}``.
+    """
+
+    _esm = STATIC / "widget.js"
+    _css = STATIC / "widget.css"
+
+    first = traitlets.Unicode().tag(sync=True)
+
+    def __init__(self, source: Viewed, interval: float = INTERVAL) -> None:
+        self._source = weakref.ref(source)
+        self._publisher = Publisher(source, self._show, "psnb-widget", interval)
+        self._full = self._latest = self._publisher.first
+        self._waits = False  # whether clicks are handled between cells only, as far as known
+        # Given here, it travels in the message that opens the comm: the page never draws nothing.
+        super().__init__(first=json.dumps(self._full))
+        self.on_msg(self._receive)
+        handle_beside_cells(self.comm, self._handle_msg)
+        self._waits = must_wait(self.comm)
+        self._publisher.start()
+
+    @property
+    def live(self) -> bool:
+        """Whether it still follows its source."""
+        return self._publisher.alive
+
+    def finish(self, update: Update) -> None:
+        """End the updates and show this full one for good, also on pages that come later.
+
+        Idempotent, any thread.
+        """
+        self._publisher.stop()
+        self._full = self._latest = update
+        self.first = json.dumps(update)
+
+    def close(self) -> None:
+        """End the updates and take the widget off the page."""
+        # A widget whose constructor failed is closed by its finalizer and has no publisher.
+        publisher: Publisher | None = getattr(self, "_publisher", None)
+        if publisher is not None:
+            publisher.stop()
+        super().close()
+
+    def __repr__(self) -> str:
+        """Return what a page without widgets shows in its place."""
+        return f"<psnb coordinator, {self._latest['summary']['state']}>"
+
+    def _show(self, update: Update) -> None:
+        if update["full"]:
+            self._full = update
+        self._latest = update
+        # Only where there is a notice to tell: a view keeps it until it hears of another one.
+        if self._waits and update.get("notice") == "":
+            update = {**update, "notice": WAITS}
+        self._tell(update)
+
+    def _tell(self, message: Update | CommandReply) -> None:
+        # As text: ipywidgets and the kernel would look at each of a thousand points.
+        self.send({"text": json.dumps(message)})
+
+    def _receive(self, _widget: object, content: object, _buffers: object) -> None:
+        message = _parsed(content)
+        if isinstance(message, dict) and message.get("type") == "hello":
+            self._greet()
+            return
+        if has_waited() != self._waits:
+            self._waits = not self._waits
+            self._greet()
+        source = self._source()
+        if source is not None:
+            execute(source, message, "the widget", self._tell)
+        else:
+            self._tell(_refusal(message, self._full["coordinator"]))
+
+    def _greet(self) -> None:
+        if self._publisher.alive:
+            self._publisher.hello()
+        else:  # Nothing changes any more: all that there was, with how it ended.
+            ended = self._latest
+            notice = ended.get("notice", "")
+            self._tell({**self._full, "summary": ended["summary"], "notice": notice})
+
+
+def _parsed(content: object) -> object:
+    """Return the message in a page's text; what holds none is returned as it is."""
+    text = content.get("text") if isinstance(content, Mapping) else None
+    if not isinstance(text, str):
+        return content
+    try:
+        message: Any = json.loads(text)
+    except ValueError:
+        return content
+    return message
+
+
+def _refusal(message: object, coordinator: str) -> CommandReply:
+    return CommandReply(
+        type="reply",
+        version=VERSION,
+        id=str(message.get("id", "")) if isinstance(message, dict) else "",
+        coordinator=coordinator,
+        error="The coordinator is gone.",
+        result="",
+    )

@@ -1,0 +1,54 @@
+"""What views are told of a coordinator, and the commands that come back: the wire contract."""
+
+from psnb._src.monitor.told import protocol
+from psnb._src.monitor.told.backlog import Backlog, Extract, Extracts
+from psnb._src.monitor.told.commands import execute
+from psnb._src.monitor.told.feed import Feed
+from psnb._src.monitor.told.outline import outline
+from psnb._src.monitor.told.portions import portions
+from psnb._src.monitor.told.protocol import (
+    VERSION,
+    CheckpointRow,
+    CommandName,
+    CommandReply,
+    FailureRow,
+    HubPost,
+    Identity,
+    Metric,
+    Number,
+    Packed,
+    ServerRow,
+    Summary,
+    Update,
+    WorkerRow,
+)
+from psnb._src.monitor.told.publisher import INTERVAL, Publisher
+from psnb._src.monitor.told.source import Viewed
+
+__all__ = [
+    "INTERVAL",
+    "VERSION",
+    "Backlog",
+    "CheckpointRow",
+    "CommandName",
+    "CommandReply",
+    "Extract",
+    "Extracts",
+    "FailureRow",
+    "Feed",
+    "HubPost",
+    "Identity",
+    "Metric",
+    "Number",
+    "Packed",
+    "Publisher",
+    "ServerRow",
+    "Summary",
+    "Update",
+    "Viewed",
+    "WorkerRow",
+    "execute",
+    "outline",
+    "portions",
+    "protocol",
+]

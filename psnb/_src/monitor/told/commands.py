@@ -1,0 +1,145 @@
+"""Commands: does what somebody pressed in a view.
+
+Each command runs on a thread of its own, ``psnb-command``: a checkpoint takes seconds, and neither
+the page nor whoever carries messages may wait for it. The thread ends with the command.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+from typing import Any, cast, get_args
+
+from psnb._src.excerpt import NAME, excerpt
+from psnb._src.monitor.told.plain import plain
+from psnb._src.monitor.told.protocol import VERSION, Command, CommandName, CommandReply
+from psnb._src.monitor.told.source import Viewed
+from psnb.errors import ConfigurationError, PsnbError
+
+DRAIN_TIMEOUT = 600.0
+"""Seconds after which a drain that was asked for in a view gives up waiting; it stays paused."""
+
+_log = logging.getLogger("psnb")
+
+
+def execute(
+    source: Viewed, message: object, by: str, reply: Callable[[CommandReply], object]
+) -> None:
+    """Check and do a command.
+
+    Parameters
+    ----------
+    source : Viewed
+        Whose command it is.
+    message : object
+        A `Command`, or whatever came instead of one.
+    by : str
+        Where it was given, for the events: ``"the widget"``.
+    reply : callable
+        Called once, with what came of it; from the command's thread, or at once if the message is
+        no command.
+    """
+    identity = excerpt(str(message.get("id", "")), NAME) if isinstance(message, dict) else ""
+
+    def answer(error: str, result: str = "") -> None:
+        told = CommandReply(
+            type="reply",
+            version=VERSION,
+            id=identity,
+            coordinator=source.id,
+            error=excerpt(error),
+            result=excerpt(result),
+        )
+        reply(plain(told))
+
+    try:
+        command = checked(message)
+    except ConfigurationError as error:
+        answer(str(error))
+        return
+
+    def run() -> None:
+        try:
+            result = _do(source, command, by)
+        except (PsnbError, TimeoutError, OSError) as error:
+            answer(str(error) or type(error).__name__)
+        except Exception as error:  # a boundary: who pressed must learn of it, and the log
+            _log.exception("the command %s failed", command["command"])
+            answer(f"{type(error).__name__}: {error}")
+        else:
+            answer("", result)
+
+    threading.Thread(target=run, name="psnb-command", daemon=True).start()
+
+
+_ARGUMENTS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "set_learning_rate": {"parameter": str, "value": (int, float)},
+    "retire_worker": {"worker": str},
+}
+
+
+def checked(message: object) -> Command:
+    """Return a message as the command that it is.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is none, or lacks something.
+    """
+    if not isinstance(message, dict) or message.get("type") != "command":
+        raise ConfigurationError(f"this is no command: {str(message)[:200]}")
+    if message.get("version") != VERSION:
+        raise ConfigurationError(
+            f"the view speaks version {message.get('version')} of psnb's protocol, the kernel "
+            f"{VERSION}: reload the page, or install the same psnb in both places"
+        )
+    name, arguments = str(message.get("command")), message.get("arguments")
+    if name not in get_args(CommandName):
+        raise ConfigurationError(f"there is no command {name[:50]!r}")
+    wanted = _ARGUMENTS.get(name, {})
+    if not isinstance(arguments, dict) or set(arguments) != set(wanted):
+        raise ConfigurationError(f"{name} takes {', '.join(wanted) or 'no arguments'}")
+    for key, kind in wanted.items():
+        if not isinstance(arguments[key], kind) or isinstance(arguments[key], bool):
+            raise ConfigurationError(f"{key} of {name} cannot be {arguments[key]!r}")
+    return cast(Command, message)
+
+
+def _do(source: Viewed, command: Command, by: str) -> str:
+    name, arguments = command["command"], command["arguments"]
+    reason = source.controls().get(name, "")
+    if reason:
+        raise ConfigurationError(reason)
+    told = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    source.note_command(f"{name.replace('_', ' ')}{f' ({told})' if told else ''}, by {by}")
+    match name:
+        case "pause":
+            source.pause()
+            return "paused"
+        case "resume":
+            source.resume()
+            return "resumed"
+        case "drain":
+            source.drain(DRAIN_TIMEOUT)
+            return "drained: nothing runs"
+        case "cancel_queued":
+            return f"{source.cancel_queued():,} closures cancelled"
+        case "checkpoint":
+            return str(source.checkpoint())
+        case "set_learning_rate":
+            return _set_learning_rate(source, **arguments)
+        case "add_worker":
+            source.add_worker()
+            return "a worker is being started"
+        case "retire_worker":
+            source.retire_worker(arguments["worker"])
+            return f"worker {arguments['worker']} leaves when it has finished"
+
+
+def _set_learning_rate(source: Viewed, parameter: str, value: Any) -> str:
+    if not math.isfinite(value):
+        raise ConfigurationError(f"a learning rate must be a finite number, found {value}")
+    source.set_learning_rate(parameter, float(value))
+    return f"learning rate of {parameter}: {value:g}"

@@ -1,0 +1,269 @@
+"""Feed: turns a coordinator's records into the updates that one view gets. Pure.
+
+It remembers what it has told, so that every update carries what is new only. Not thread-safe: the
+thread of its publisher is its only user.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, cast
+
+import numpy as np
+
+from psnb._src.excerpt import NAME, excerpt
+from psnb._src.monitor.recorded import (
+    EXAMPLES,
+    MetricStatistics,
+    Points,
+    ServerStatistics,
+    Statistics,
+    WorkerStatistics,
+)
+from psnb._src.monitor.told.plain import plain
+from psnb._src.monitor.told.protocol import (
+    VERSION,
+    CheckpointRow,
+    EventRow,
+    FailureRow,
+    Metric,
+    OptimizerRow,
+    ServerRow,
+    Summary,
+    Update,
+    WorkerRow,
+)
+from psnb._src.monitor.told.source import Viewed
+
+DEPTH_SECONDS = 60.0
+"""How far back the depth of the queue goes in a full update."""
+
+MOST_EVENTS = 200
+"""Events in a full update: the latest."""
+
+MOST_ROWS = 25
+"""Workers that are told in every update while only their figures change."""
+
+_EVEN_IF_STILL = 15.0
+"""Seconds of state and figures as they were after which an idle coordinator's clock is told."""
+
+
+class Feed:
+    """Makes the updates for one view of a coordinator."""
+
+    def __init__(self) -> None:
+        self._sequence = 0
+        self._told: dict[str, tuple[int, int, int]] = {}  # metric: count, thinnings, points
+        self._workers: dict[int, WorkerStatistics] = {}
+        self._turn = 0
+        self._failures = 0
+        self._events = 0.0
+        self._timeline = -math.inf
+        self._parts: dict[str, Any] = {}  # what is always whole, as it was told
+        self._depth: deque[tuple[float, int, int]] = deque()
+        self._still: tuple[Any, ...] = ()
+        self._at = -math.inf
+
+    def next(self, source: Viewed, now: float, full: bool = False) -> Update | None:
+        """Return what is new.
+
+        Parameters
+        ----------
+        source : Viewed
+            The coordinator.
+        now : float
+            Seconds since the epoch.
+        full : bool
+            Whether to tell everything. The first update does anyhow.
+
+        Returns
+        -------
+        Update or None
+            None if nobody would miss it.
+        """
+        full = full or not self._sequence
+        if full:
+            self._forget()
+        statistics = source.statistics()
+        self._depth.append((now, statistics.queued, statistics.in_flight))
+        while self._depth[0][0] < now - DEPTH_SECONDS:
+            self._depth.popleft()
+        news = self._news(source, statistics, full)
+        still = (statistics.state, statistics.queued, statistics.in_flight, statistics.completed)
+        quiet = statistics.state != "running" and still == self._still and not news
+        if quiet and now - self._at < _EVEN_IF_STILL and not full:
+            return None
+        self._still, self._at = still, now
+        update = Update(
+            type="update",
+            version=VERSION,
+            coordinator=source.id,
+            sequence=self._sequence,
+            full=full,
+            summary=_summary(statistics, now),
+        )
+        if full:
+            update["identity"] = source.identity()
+            update["depth"] = list(self._depth)
+            update["notice"] = ""
+        update.update(news)  # type: ignore[typeddict-item] # parts of an update, by their names
+        self._sequence += 1
+        return cast(Update, plain(update))
+
+    def _forget(self) -> None:
+        self._told, self._workers, self._parts = {}, {}, {}
+        self._failures, self._events, self._timeline = 0, 0.0, -math.inf
+
+    def _news(self, source: Viewed, statistics: Statistics, full: bool) -> dict[str, Any]:
+        records = source.records
+        workers = self._changed_workers(statistics.workers)
+        metrics = self._metrics(source, statistics)
+        timeline = records.timeline.since(self._timeline)
+        self._timeline = max((span["end"] for span in timeline), default=self._timeline)
+        failures = records.failures.since(self._failures)
+        self._failures = failures[-1].number + 1 if failures else self._failures
+        events = source.events(self._events)[-MOST_EVENTS:]
+        self._events = events[-1].time if events else self._events
+        news: dict[str, Any] = {
+            "workers": workers,
+            "metrics": metrics,
+            "timeline": timeline,
+            "failures": [cast(FailureRow, asdict(each)) for each in failures],
+            "events": [
+                EventRow(
+                    time=each.time, kind=each.kind.value, worker=each.worker, message=each.message
+                )
+                for each in events
+            ],
+        }
+        if not full:
+            news = {part: rows for part, rows in news.items() if rows}
+        whole = {
+            "servers": [_server(each) for each in statistics.servers],
+            "optimizers": [
+                OptimizerRow(
+                    parameter=excerpt(name, NAME),
+                    optimizer=excerpt(kind, NAME),
+                    learning_rate=excerpt(rate) if isinstance(rate, str) else rate,
+                )
+                for name, (kind, rate) in source.optimizers().items()
+            ],
+            "checkpoint": cast(CheckpointRow, asdict(statistics.checkpoint)),
+            "controls": source.controls(),
+        }
+        for part, figures in whole.items():
+            value = plain(figures)  # where NaN equals itself: it is told once
+            if full or self._parts.get(part) != value:
+                news[part] = self._parts[part] = value
+        return news
+
+    def _changed_workers(self, workers: Sequence[WorkerStatistics]) -> list[WorkerRow]:
+        # Of very many, figures that only crept on take turns: nobody reads a hundred rows four
+        # times a second, and to tell them would take the kernel longer than all the rest.
+        turns = max(1, len(workers) // MOST_ROWS)
+        self._turn += 1
+        rows = []
+        for each in workers:
+            before = self._workers.get(each.index)
+            if before == each:
+                continue
+            turn = each.index % turns == self._turn % turns
+            if turn or before is None or not _crept(before, each):
+                rows.append(_worker(each))
+                self._workers[each.index] = each
+        return rows
+
+    def _metrics(self, source: Viewed, statistics: Statistics) -> list[Metric]:
+        news = []
+        for name, metric in statistics.metrics.items():
+            count, thinnings, told = self._told.get(name, (-1, 0, 0))
+            # Examples are told as their rate, in the summary: a chart of batch sizes helps nobody.
+            if count == metric.count or name == EXAMPLES:
+                continue
+            points = source.records.history.points(name, thinnings, told)
+            self._told[name] = metric.count, points.thinnings, points.start + len(points.steps)
+            news.append(_metric(name, metric, points))
+        return news
+
+
+def _crept(before: WorkerStatistics, now: WorkerStatistics) -> bool:
+    """Return whether nothing has happened to a worker but more of the same."""
+    return (before.name, before.address, before.state, before.failed) == (
+        now.name,
+        now.address,
+        now.state,
+        now.failed,
+    )
+
+
+def pack(array: np.ndarray) -> str:
+    """Return numbers of any dtype as base64 of little-endian float64."""
+    return base64.b64encode(array.astype("<f8").data).decode("ascii")
+
+
+def _metric(name: str, metric: MetricStatistics, points: Points) -> Metric:
+    return Metric(
+        name=name,
+        count=metric.count,
+        last=metric.last,
+        smoothed=metric.smoothed,
+        start=points.start,
+        steps=pack(points.steps),
+        times=pack(points.times),
+        values=pack(points.values),
+        averages=pack(points.averages),
+    )
+
+
+def _summary(statistics: Statistics, now: float) -> Summary:
+    return Summary(
+        time=now,
+        state=statistics.state,
+        elapsed=round(statistics.elapsed, 3),
+        eta=statistics.eta,
+        examples=statistics.examples,
+        examples_per_second=statistics.examples_per_second,
+        closures_per_second=round(statistics.closures_per_second, 3),
+        queued=statistics.queued,
+        in_flight=statistics.in_flight,
+        completed=statistics.completed,
+        failed=statistics.failed,
+        cancelled=statistics.cancelled,
+        retried=statistics.retried,
+        staleness_mean=statistics.staleness.mean,
+        staleness_max=statistics.staleness.max,
+    )
+
+
+def _worker(worker: WorkerStatistics) -> WorkerRow:
+    return WorkerRow(
+        index=worker.index,
+        name=excerpt(str(worker.name), NAME),  # Dask names a worker of a LocalCluster by a number.
+        address=worker.address,
+        host=worker.host,
+        state=worker.state,
+        in_flight=worker.in_flight,
+        completed=worker.completed,
+        failed=worker.failed,
+        closures_per_second=round(worker.closures_per_second, 2),
+        busy=round(worker.busy, 3),
+        memory=worker.memory,
+        last_error=worker.last_error,
+    )
+
+
+def _server(server: ServerStatistics) -> ServerRow:
+    return ServerRow(
+        name=server.name,
+        address=server.address,
+        state=server.state,
+        shards=server.shards,
+        bytes=server.bytes,
+        pulls_per_second=round(server.pulls_per_second, 1),
+        pushes_per_second=round(server.pushes_per_second, 1),
+        staleness=round(server.staleness, 2),
+    )

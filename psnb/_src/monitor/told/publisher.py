@@ -1,0 +1,166 @@
+"""Publisher: tells one view about a coordinator at a steady pace, from a thread of its own.
+
+The notebook's thread may be blocked in ``join`` for minutes; this one goes on. The threads meet in
+events only: `hello` and `stop`, from whichever thread, set one that the publisher waits on, and no
+interrupt cuts that in half. What it reads of the source is thread-safe. The source is held weakly:
+a coordinator that nobody refers to any more can be collected while its view still stands in a cell,
+and the thread ends then.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable
+
+from psnb._src.excerpt import excerpt
+from psnb._src.monitor.told.feed import Feed
+from psnb._src.monitor.told.plain import plain
+from psnb._src.monitor.told.protocol import Update
+from psnb._src.monitor.told.source import Viewed
+from psnb._src.threads import uninterrupted
+
+INTERVAL = 0.25
+"""Seconds between two updates: smooth to the eye, and next to nothing for kernel and network."""
+
+STOP_TIMEOUT = 2.0
+"""Most seconds that ``stop`` waits for the last update; a stuck view must not hang a cell."""
+
+_LONGEST_PAUSE = 30.0
+
+_log = logging.getLogger("psnb")
+
+
+class Publisher:
+    """Sends a source's updates until it is stopped, or the source is closed or collected.
+
+    The thread never raises. If ``send`` raises an OSError, the view is out of reach: it is tried
+    again, ever more seldom up to half a minute, with a full update. Any other error is logged once
+    to the logger ``psnb``, and the thread ends.
+
+    Parameters
+    ----------
+    source : Viewed
+        What to watch.
+    send : callable
+        Takes each `Update`; called from the publisher's thread only.
+    name : str
+        The thread's name, ``psnb-...``.
+    interval : float
+        Seconds between two looks at the source.
+    """
+
+    def __init__(
+        self,
+        source: Viewed,
+        send: Callable[[Update], object],
+        name: str,
+        interval: float = INTERVAL,
+    ) -> None:
+        self._source = weakref.ref(source)
+        self._send = send
+        self._interval = interval
+        self._feed = Feed()
+        first = self._feed.next(source, time.time())
+        assert first is not None  # the first is told in any case
+        self._last = first
+        self._hello = threading.Event()
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def first(self) -> Update:
+        """The full update made at construction; it is not sent, whoever shows it does that."""
+        return self._last
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread still runs."""
+        return self._thread.is_alive()
+
+    @uninterrupted
+    def start(self) -> None:
+        """Start the thread; once."""
+        self._thread.start()
+
+    @uninterrupted
+    def hello(self) -> None:
+        """Send everything, soon: the view has just come, or missed something; any thread."""
+        self._hello.set()
+        self._wake.set()
+
+    @uninterrupted
+    def stop(self) -> None:
+        """End the thread after one last update; harmless when it has ended or never started.
+
+        Waits for that update, but no longer than `STOP_TIMEOUT`. Do not call it while holding a
+        lock that the source's ``statistics`` takes.
+        """
+        self._stopped.set()
+        self._wake.set()
+        # The thread itself comes here when it drops the last reference to a source whose
+        # finalizer stops its view.
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(STOP_TIMEOUT)
+
+    def _run(self) -> None:
+        pause = self._interval
+        try:
+            more = True
+            while more:
+                self._wake.wait(pause)
+                self._wake.clear()
+                try:
+                    more = self._tick()
+                    pause = self._interval
+                except OSError as error:
+                    _log.debug("a view of a coordinator is out of reach: %s", error)
+                    self._hello.set()
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    more = not self._stopped.is_set()
+        except Exception as error:  # a boundary: nobody else would learn of what ends a thread
+            _log.exception("A view of a coordinator stops updating")
+            # Whatever the coordinator's state is, it is not known here any more.
+            why = excerpt(f"No longer updated: {type(error).__name__}: {error}")
+            self._end("unknown", plain(why))
+
+    def _tick(self) -> bool:
+        """Look at the source once, and return whether there may be more to come."""
+        # In a function of its own, so that no local keeps the source alive during the wait.
+        source = self._source()
+        if source is None:
+            self._end("closed", "The coordinator is gone.")
+            return False
+        # Read before the update is made, so a stop always gets one made after it.
+        last, full = self._stopped.is_set(), self._hello.is_set()
+        self._hello.clear()
+        source.watch()
+        update = self._feed.next(source, time.time(), full or last)
+        if update is not None:
+            if last and update["summary"]["state"] != "closed":
+                # The coordinator goes on without the view.
+                update["notice"] = "No longer updated."
+            self._last = update
+            self._send(update)
+        return not last and self._last["summary"]["state"] != "closed"
+
+    def _end(self, state: str, notice: str) -> None:
+        # Figures that stand still must not look live: the view would say "running" for ever.
+        last = self._last
+        update = Update(
+            type="update",
+            version=last["version"],
+            coordinator=last["coordinator"],
+            sequence=last["sequence"] + 1,
+            full=False,
+            summary={**last["summary"], "state": state},
+            notice=notice,
+        )
+        try:
+            self._send(update)
+        except Exception:  # of whatever carries it, which raises what its transport raises
+            # The view cannot be reached, and a reason that mattered has been logged already.
+            _log.debug("a view of a coordinator could not be told of its end", exc_info=True)

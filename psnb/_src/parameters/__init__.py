@@ -1,0 +1,64 @@
+"""What user code holds: variables, embeddings, partitioners, and the way to the servers."""
+
+from psnb._src.parameters.commit import UndecidedError
+from psnb._src.parameters.control_connection import ControlConnection
+from psnb._src.parameters.dense_shards import DenseShard
+from psnb._src.parameters.embedding import Embedding
+from psnb._src.parameters.ending_rounds import apply_round
+from psnb._src.parameters.gradients import NonFinite, as_nonfinite
+from psnb._src.parameters.local_copies import LocalCopies
+from psnb._src.parameters.parameter_arguments import (
+    as_admission,
+    as_initializer,
+    as_padding,
+    check_accessor,
+    check_optimizer,
+    check_rows,
+    initial_array,
+)
+from psnb._src.parameters.partition import FixedShards, MaxSize, MinSize, Partitioner, row_ranges
+from psnb._src.parameters.prefetch_parameters import prefetch
+from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.server_client import PATIENCE, CommServerClient, set_process_transport
+from psnb._src.parameters.server_connection import open_connection
+from psnb._src.parameters.table_statistics import EmbeddingStatistics, RowStatistics
+from psnb._src.parameters.together import pull, push
+from psnb._src.parameters.updates import Round, Updates, buffered
+from psnb._src.parameters.variable import Variable
+
+__all__ = [
+    "PATIENCE",
+    "CommServerClient",
+    "ControlConnection",
+    "DenseShard",
+    "Embedding",
+    "EmbeddingStatistics",
+    "FixedShards",
+    "LocalCopies",
+    "MaxSize",
+    "MinSize",
+    "NonFinite",
+    "Partitioner",
+    "Request",
+    "Round",
+    "RowStatistics",
+    "UndecidedError",
+    "Updates",
+    "Variable",
+    "apply_round",
+    "as_admission",
+    "as_initializer",
+    "as_nonfinite",
+    "as_padding",
+    "buffered",
+    "check_accessor",
+    "check_optimizer",
+    "check_rows",
+    "initial_array",
+    "open_connection",
+    "prefetch",
+    "pull",
+    "push",
+    "row_ranges",
+    "set_process_transport",
+]

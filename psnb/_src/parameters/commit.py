@@ -1,0 +1,128 @@
+"""How a commit comes about, on all shards that it writes to or on none. Pure.
+
+`committing` tells which requests to make, one lot after the other, and what came of it in the end;
+who drives it makes them: a closure's thread, or the simulation that tests the whole protocol
+(`tests/model`). See `psnb._src.server.commit_log` for what the shards do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from psnb._src.parameters.request_batch import Request
+from psnb._src.placement import ShardId
+from psnb._src.server import APART, Commit, Part
+from psnb.errors import (
+    CancelledError,
+    CoordinatorClosedError,
+    PsnbError,
+    ServerLostError,
+    ServerSilentError,
+)
+
+T = TypeVar("T")
+
+Outcome = Any
+"""The result of a request, or the exception that it raised."""
+
+_UNKNOWN = (ServerSilentError, CoordinatorClosedError)
+"""Errors of requests that may be carried out all the same."""
+
+Steps = Generator[Sequence[Request], Sequence[Outcome], T]
+"""Yields requests, takes their outcomes, and returns what came of it all."""
+
+
+class UndecidedError(Exception):
+    """Nobody here can tell whether a commit is applied: ask the shards.
+
+    Attributes
+    ----------
+    commit : Commit
+        Which.
+    reason : PsnbError
+        Why.
+    """
+
+    def __init__(self, commit: Commit, reason: PsnbError) -> None:
+        super().__init__(f"commit {commit.number} of {commit.writer}: {reason}")
+        self.commit, self.reason = commit, reason
+
+
+def committing(
+    commit: Commit, parts: Mapping[ShardId, Part], together: Callable[[Sequence[ShardId]], bool]
+) -> Steps[int | None]:
+    """Yield the requests that make a commit, and take their outcomes.
+
+    Parameters
+    ----------
+    commit : Commit
+        Which; it names all shards that take part.
+    parts : mapping of ShardId to Part
+        What goes to each of them.
+    together : callable
+        Tells whether shards are likely to be changed at once; the server knows better.
+
+    Returns
+    -------
+    int or None
+        If it counts: how many other updates came since the first read, on the shard where they were
+        most.
+
+    Raises
+    ------
+    UndecidedError
+        If it may be applied somewhere, now or later: whoever can ask all shards must decide.
+    PsnbError
+        If it is applied nowhere, and never will be.
+    """
+    shards = commit.shards
+    if together(shards):
+        several = {shard.number: part for shard, part in parts.items()}
+        once = Request(shards[0], "", "commit", {"commit": commit, "parts": several})
+        (outcome,) = yield [once]
+        if isinstance(outcome, _UNKNOWN):
+            raise UndecidedError(commit, outcome) from outcome
+        if isinstance(outcome, Exception):
+            raise outcome
+        if outcome != APART:
+            staleness: int | None = outcome
+            return staleness
+    holds = yield [
+        Request(shard, "", "hold", {"commit": commit, "part": parts[shard]}) for shard in shards
+    ]
+    if failed := _errors(holds):
+        # Not all hold it, so nobody will apply it; those that do need not wait to be told so.
+        held = [s for s, each in zip(shards, holds, strict=True) if not isinstance(each, Exception)]
+        yield [Request(shard, "", "give_up", {"commit": commit}) for shard in held]
+        raise failed[0]
+    # It is decided. What is lost from here on is lost with all that its server had.
+    applied = yield [Request(shard, "", "apply", {"commit": commit}) for shard in shards]
+    failed = _errors(applied)
+    for error in failed:
+        # A copy that took over in an unlucky moment knows of nothing, where others have applied it.
+        if isinstance(error, (*_UNKNOWN, CancelledError)):
+            raise UndecidedError(commit, error) from error
+        if not isinstance(error, ServerLostError):
+            raise error
+    stale = [each for each in applied if isinstance(each, int)]
+    return max(stale, default=None)
+
+
+def _errors(outcomes: Sequence[Outcome]) -> list[Exception]:
+    return [each for each in outcomes if isinstance(each, Exception)]
+
+
+def drive(steps: Steps[T], attempt: Callable[[Sequence[Request]], Sequence[Outcome]]) -> T:
+    """Make the requests that a generator yields, and return what it does; raises what it raises."""
+    requests, outcomes = next(steps), list[Outcome]()
+    try:
+        while True:
+            try:
+                outcomes = list(attempt(requests)) if requests else []
+            except PsnbError as error:
+                outcomes = [error] * len(requests)
+            requests = steps.send(outcomes)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result

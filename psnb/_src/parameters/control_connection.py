@@ -1,0 +1,126 @@
+"""ControlConnection: to one server, for signs of life and control, beside those for data.
+
+A sign of life that waits behind data says nothing. So whoever wants to know whether a server lives
+has a connection of its own for that. Threads: an event loop's, no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from distributed.core import ConnectionPool
+
+from psnb._src.parameters.server_connection import ServerConnection, open_connection
+from psnb._src.placement import ServerAddress
+from psnb._src.server import ITSELF
+
+
+class _Question:
+    """Something asked, and the future of its answer."""
+
+    def __init__(self, key: str, operations: list[Any]) -> None:
+        self._key, self._operations = key, operations
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def message(self) -> tuple[Any, ...]:
+        return self._key, self._operations
+
+    def answered(self, answer: tuple[Any, ...]) -> None:
+        if self.answer.done():
+            return
+        status, *rest = answer
+        if status == "OK" and rest[0] and rest[0][0][0] == "error":
+            self.answer.set_exception(rest[0][0][1])
+        elif status == "OK":
+            self.answer.set_result(rest[0][0][1] if rest[0] else None)
+        else:
+            self.answer.set_exception(
+                ConnectionRefusedError("its process was started again, or it was dropped")
+            )
+
+    def broken(self, error: OSError) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+class ControlConnection:
+    """A connection to a server, opened when it is needed and again when it broke.
+
+    Parameters
+    ----------
+    pool : distributed.core.ConnectionPool
+        With it, the connection is closed.
+    server : ServerAddress
+        The server.
+    """
+
+    def __init__(self, pool: ConnectionPool, server: ServerAddress) -> None:
+        self._pool, self._server = pool, server
+        self._connection: ServerConnection | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._heard = 0  # on connections that are closed
+
+    @property
+    def heard(self) -> int:
+        """How often the server has said anything."""
+        return self._heard + (self._connection.heard if self._connection else 0)
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection."""
+        return self._connection is not None
+
+    async def sign(self) -> None:
+        """Return when the server has given a sign of life; raises as `ask`."""
+        await self._send([])
+
+    async def ask(self, operation: str, **arguments: Any) -> Any:
+        """Run an operation of the server itself and return its result; without a time limit.
+
+        Whoever calls looks at `heard`, and gives up when that stands still for too long.
+
+        Raises
+        ------
+        ConnectionRefusedError
+            If the server's process has ended, or the server was dropped.
+        OSError
+            If it cannot be reached, or the connection broke.
+        PsnbError
+            What the operation raised.
+        """
+        return await self._send([(ITSELF, "", operation, arguments)])
+
+    def close(self) -> None:
+        """Hang up; idempotent."""
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _send(self, operations: list[Any]) -> Any:
+        while self._connection is None:
+            if self._opening is None:
+                self._opening = asyncio.create_task(self._open(), name="psnb line")
+            await asyncio.shield(self._opening)
+        question = _Question(self._server.key, operations)
+        self._connection.send(question)
+        return await question.answer
+
+    async def _open(self) -> None:
+        try:
+            address = self._server.address
+            connection = await open_connection(self._pool, address, self._broken)
+            # Asked for one, it gives signs of life also when it is busy.
+            first = _Question(self._server.key, [])
+            first.answer.cancel()  # whatever it is
+            connection.send(first)
+            self._connection = connection
+        finally:
+            self._opening = None
+
+    def _broken(self, questions: list[Any], error: OSError) -> None:
+        if self._connection is not None:
+            self._heard, self._connection = self.heard, None
+        for question in questions:
+            question.broken(error)

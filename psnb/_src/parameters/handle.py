@@ -1,0 +1,96 @@
+"""Handle: what variables and embeddings have in common, the way to their shards.
+
+A handle is a description; it keeps no state, so any number of threads may use one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from psnb._src.parameters.gradients import NonFinite
+from psnb._src.parameters.live_optimizer import LiveOptimizer
+from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.server_client import ServerClient, process_transport
+from psnb._src.parameters.updates import TableWrite, current_updates, write
+from psnb._src.placement import ShardId
+from psnb._src.server import Optimizer
+
+
+class Handle:
+    """A parameter, by its name, and how its shards are reached.
+
+    Parameters
+    ----------
+    name : str
+        Unique within the strategy.
+    optimizer : Optimizer or None
+        What it was made with.
+    tables : sequence of tuple
+        The shards that hold it, and under what name.
+    transport : ServerClient or None
+        The way to them; None for that of the process.
+    nonfinite : NonFinite
+        What happens to gradients that are not finite.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        optimizer: Optimizer | None,
+        tables: Sequence[tuple[ShardId, str]],
+        transport: ServerClient | None,
+        nonfinite: NonFinite,
+    ) -> None:
+        self.name = name
+        self._made, self._nonfinite = optimizer, nonfinite
+        self._tables = tuple(tables)
+        self._transport = transport
+
+    @property
+    def optimizer(self) -> LiveOptimizer | None:
+        """What the servers do with pushed gradients; its hyperparameters can be set live."""
+        if self._made is None:
+            return None
+        return LiveOptimizer(
+            self._made, self.name, self._tables, self._transport, self._knows_norm()
+        )
+
+    @property
+    def transport(self) -> ServerClient:
+        """The way to the servers; in a closure, to what it works on."""
+        if self._transport is not None:
+            return self._transport
+        updates = current_updates()
+        if updates is not None and updates.way is not None:
+            return updates.way
+        return process_transport()
+
+    @property
+    def clips_by_norm(self) -> bool:
+        """Whether the optimizer may scale gradients by a norm that no shard alone knows."""
+        return self._made is not None and self._made.clipnorm is not None
+
+    @property
+    def table_names(self) -> frozenset[str]:
+        """What it is called on its shards."""
+        return frozenset(table for _, table in self._tables)
+
+    def _knows_norm(self) -> bool:
+        """Return whether servers know the norm of a push."""
+        return True
+
+    def tune_like_survivors(self, lost: frozenset[int]) -> None:
+        """Give the tables of shards that were made anew the hyperparameters of the others."""
+        kept = [table for table in self._tables if table[0].number not in lost]
+        anew = [table for table in self._tables if table[0].number in lost]
+        if self._made is None or not kept or not anew:
+            return
+        shard, table = kept[0]
+        current = self.transport.call([Request(shard, table, "optimizer", {})])[0]
+        tune = {"hyperparameters": {f.name: getattr(current, f.name) for f in fields(current)}}
+        self.transport.call([Request(shard, table, "tune", tune) for shard, table in anew])
+
+    def send(self, writes: Sequence[TableWrite], immediate: bool) -> None:
+        """Make writes of this parameter, or of others too that share its transport."""
+        write(self.transport, writes, immediate=immediate)

@@ -1,0 +1,90 @@
+"""Ids: those of one lookup or push, looked through once however many tables they are for. Pure."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from psnb._src.parameters.parameter_arguments import checked_ids
+from psnb._src.server import distinct, often_repeated
+
+
+class Ids:
+    """Ids of any shape, without the padding, each once.
+
+    Parameters
+    ----------
+    given : array_like of int
+        As the caller gave them.
+    name : str
+        The embedding's, for messages.
+    rows, padding_idx : int or None
+        Those of the embedding.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of all ids.
+    real : numpy.ndarray or None
+        Which of the ids, flat, are no padding; None for all.
+    flat : numpy.ndarray
+        These, uint64 ``(n,)``.
+
+    Raises
+    ------
+    GradientError, IdOutOfRangeError
+        As `checked_ids`.
+    """
+
+    def __init__(
+        self, given: ArrayLike, name: str, rows: int | None, padding_idx: int | None
+    ) -> None:
+        checked = checked_ids(given, name, rows)
+        self.shape, self.flat = checked.shape, checked.reshape(-1)
+        self.real: np.ndarray | None = None
+        if padding_idx is not None:
+            self.real = self.flat != np.uint64(padding_idx)
+            self.flat = self.flat[self.real]
+
+    @cached_property
+    def distinct(self) -> tuple[np.ndarray, np.ndarray]:
+        """Each id once, and the position of each of ``flat`` in these; not to be written."""
+        found, position = distinct(self.flat)
+        found.flags.writeable = False
+        return found, position
+
+    @cached_property
+    def asked(self) -> np.ndarray:
+        """What to ask the servers for: each id once where that saves something, or ``flat``."""
+        return self.distinct[0] if self._repeated else self.flat
+
+    @cached_property
+    def _repeated(self) -> bool:
+        return often_repeated(self.flat)
+
+    def spread(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of all ids, ``shape + (dim,)``, from those of ``asked``."""
+        if self._repeated:
+            # None is outside, so numpy need not look.
+            rows = rows.take(self.distinct[1], axis=0, mode="clip")
+        if self.real is not None and self.flat.size < self.real.size:
+            real, rows = rows, np.zeros((self.real.size, rows.shape[1]), rows.dtype)
+            rows[self.real] = real
+        return rows.reshape(*self.shape, rows.shape[1])
+
+
+class SeenIds:
+    """The ids of one `pull` or `push`, which often are the same for several embeddings."""
+
+    def __init__(self) -> None:
+        # With the object itself, so that no other can come to have its number.
+        self._seen: dict[tuple[int, int | None, int | None], tuple[ArrayLike, Ids]] = {}
+
+    def get(self, given: ArrayLike, name: str, rows: int | None, padding_idx: int | None) -> Ids:
+        """Return `Ids`, the same for the same object, which must not change meanwhile."""
+        key = id(given), rows, padding_idx
+        if key not in self._seen:
+            self._seen[key] = given, Ids(given, name, rows, padding_idx)
+        return self._seen[key][1]

@@ -1,0 +1,120 @@
+"""LiveOptimizer: the optimizer of a variable or embedding, as it is on the servers right now.
+
+It keeps no hyperparameters: reading asks a server, so every handle, wherever it is, tells the same.
+It pickles as a description, like the handle that it belongs to; any number of threads may use one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.server_client import ServerClient, process_transport
+from psnb._src.placement import ShardId
+from psnb._src.server import Optimizer, tuned
+from psnb.errors import ConfigurationError, PsnbError
+
+
+class LiveOptimizer:
+    """Hyperparameters that can be read and set while training goes on.
+
+    ``table.optimizer.learning_rate = 0.01`` counts from the next update on, on every shard; so does
+    every other hyperparameter of the optimizer (and a schedule in place of a number), but for those
+    that need other state, such as ``centered``. Setting returns when all servers have it. In a
+    closure it happens at once, not at the end, and again if the closure runs again. Checkpoints do
+    not bring hyperparameters back.
+
+    An embedding over several servers takes a ``clipnorm`` only if it was made with one: to know the
+    norm of a push, its gradients must be summed by id before they are sent, which takes half as
+    long as the push where ids do not repeat.
+
+    Reading and setting raise `ServerLostError` if a server is gone; setting may then have reached
+    the others. A value out of its range raises `ConfigurationError` and changes nothing.
+
+    Parameters
+    ----------
+    made : Optimizer
+        What the parameter was made with.
+    name : str
+        The parameter's name, for messages.
+    tables : sequence of tuple
+        Each shard, and the table there.
+    transport : ServerClient or None
+        The way to them; None for that of the process.
+    clips : bool
+        Whether servers know the norm of a push, for ``clipnorm``.
+    """
+
+    __slots__ = ("_clips", "_made", "_name", "_tables", "_transport")
+
+    def __init__(
+        self,
+        made: Optimizer,
+        name: str,
+        tables: Sequence[tuple[ShardId, str]],
+        transport: ServerClient | None,
+        clips: bool,
+    ) -> None:
+        # Past __setattr__, which is for hyperparameters.
+        object.__setattr__(self, "_made", made)
+        object.__setattr__(self, "_name", name)
+        object.__setattr__(self, "_tables", tuple(tables))
+        object.__setattr__(self, "_transport", transport)
+        object.__setattr__(self, "_clips", clips)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LiveOptimizer, (self._made, self._name, self._tables, None, self._clips)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._names()]
+
+    def __repr__(self) -> str:
+        try:
+            return repr(self.current())
+        except PsnbError:  # for people to look at, also after the strategy is closed
+            return f"<psnb optimizer of {self._name!r}, out of reach; made as {self._made!r}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._names():
+            raise AttributeError(f"{type(self._made).__name__} has no hyperparameter {name!r}")
+        return getattr(self.current(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in self._names():
+            raise ConfigurationError(
+                f"{type(self._made).__name__} of {self._name!r} has no hyperparameter {name!r}; "
+                f"it has {', '.join(self._names())}"
+            )
+        if name == "clipnorm" and value is not None and not self._clips:
+            raise ConfigurationError(
+                f"{self._name!r} was made without clipnorm, so its pushes do not carry their norm, "
+                "and no server sees the whole of one: make it with clipnorm=, if only with one "
+                "that clips nothing (clipnorm=1e30), which can then be changed"
+            )
+        # Checked here as well: no server may take what another would refuse.
+        checked = getattr(tuned(self._made, self._name, {name: value}), name)
+        arguments = {"hyperparameters": {name: checked}}
+        self._reach().call(
+            [Request(shard, table, "tune", arguments) for shard, table in self._tables]
+        )
+
+    def current(self) -> Optimizer:
+        """Ask the first shard's server for the optimizer as it is now."""
+        return self._reach().call([self.request()])[0]
+
+    def request(self) -> Request:
+        """Return what asks for the optimizer as it is."""
+        shard, table = self._tables[0]
+        return Request(shard, table, "optimizer", {})
+
+    def describe(self) -> dict[str, Any]:
+        """Return name and current hyperparameters as JSON can hold them."""
+        return self.current().describe()
+
+    def _names(self) -> list[str]:
+        return [field.name for field in fields(self._made)]
+
+    def _reach(self) -> ServerClient:
+        return self._transport or process_transport()

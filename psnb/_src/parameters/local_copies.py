@@ -1,0 +1,295 @@
+"""LocalCopies: what closures on a worker read and write instead of the servers, for a while.
+
+A transport for closures in front of the real one. Reads are answered from copies, which are fetched
+when first used; what a closure has written is applied to them when it commits. `exchange` sends the
+servers what was learned, and what else was written, as one commit, and drops the copies. So a
+closure counts wholly or not at all, when a worker dies as well.
+
+Threads: all closure threads of a worker share the copies. Between two exchanges they are a `_Cycle`
+with one lock, which is held while arrays are worked on, never while servers are asked. A commit
+that finds its cycle exchanged meanwhile goes into the next one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from psnb._src.parameters.commit import UndecidedError
+from psnb._src.parameters.local_tables import LocalDense, LocalSparse, LocalTable
+from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.server_client import ServerClient
+from psnb._src.parameters.updates import TableWrite, Updates
+from psnb._src.placement import ServerAddress, ShardId
+from psnb._src.server import Commit, Part
+from psnb._src.watermark import Watermark
+from psnb.errors import ServerLostError
+
+_READS = frozenset({"gather", "lookup", "preview", "read"})
+
+_DENSE = frozenset({"add", "assign", "scatter_add", "scatter_assign"})
+"""Writes other than pushes that reads show."""
+
+_Key = tuple[ShardId | ServerAddress, str]
+"""Shard and table."""
+
+
+class _Cycle:
+    """The copies between two exchanges."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()  # guards the tables and what is in them, and the next four
+        self.tables: dict[_Key, LocalTable] = {}
+        self.over = False
+        self.ended = 0  # closures
+        self.closures: list[tuple[int, bytes | None]] = []  # those of them that have written
+        self.updates = Updates(counted=True)
+
+    def answers(self, request: Request) -> bool:
+        """Return whether a request is for copies; under the lock.
+
+        To fetch a row makes one, so what is no training is asked the servers, unless it is here.
+        """
+        arguments = request.arguments
+        if request.operation == "preview":
+            arguments = arguments["arguments"]
+        if request.operation not in _READS or arguments.get("training", True):
+            return request.operation in _READS
+        key, ids = _needs(request)
+        return key in self.tables and self.tables[key].missing(ids) is None
+
+
+class LocalCopies:
+    """A transport that keeps copies; thread-safe.
+
+    Parameters
+    ----------
+    transport : ServerClient
+        The way to the servers.
+    closures : int
+        How many closures make an exchange due.
+    coordinator : str
+        Whose closures they are.
+    writer : str
+        Under what name this worker exchanges; no other session has it.
+
+    Attributes
+    ----------
+    workers : int
+        Among how many the worker has its share; set by the session, read when it exchanges.
+    ended_below : int
+        All closures below this number have ended; likewise.
+    """
+
+    def __init__(
+        self, transport: ServerClient, closures: int, coordinator: str, writer: str
+    ) -> None:
+        self.workers, self.ended_below = 1, 0
+        self._transport, self._closures = transport, closures
+        self._coordinator, self._writer = coordinator, writer
+        self._lock = threading.Lock()  # guards which cycle it is, its count, and the next two
+        self._numbers = itertools.count()
+        self._watermark = Watermark()
+        self._cycle = _Cycle()
+
+    def lend(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        """Return None: what is pushed stays here."""
+
+    def call(
+        self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
+    ) -> list[Any]:
+        """Answer reads from copies, and send the rest on; see `ServerClient`.
+
+        Nothing is ``seen``: what a closure reads here is no state of a shard.
+
+        Raises
+        ------
+        ServerLostError
+            If a server that is asked is gone.
+        """
+        cycle = self._cycle
+        with cycle.lock:
+            reads = [request for request in requests if cycle.answers(request)]
+        near = {id(request) for request in reads}
+        others = [request for request in requests if id(request) not in near]
+        answers: dict[int, Any] = {}
+        if others:
+            answers |= zip(map(id, others), self._transport.call(others), strict=True)
+        if reads:
+            self._fetch(cycle, [_needs(request) for request in reads])
+            with cycle.lock:
+                for each in reads:
+                    table = cycle.tables[each.to, each.table].table
+                    # A copy: what a table returns is its own.
+                    answers[id(each)] = np.array(table.call(each.operation, each.arguments))
+        return [answers[id(request)] for request in requests]
+
+    def attempt(self, requests: Sequence[Request]) -> list[Any]:
+        """Ask the servers."""
+        return self._transport.attempt(requests)
+
+    def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> None:
+        """Take what a closure has written; it goes to the servers with the next exchange.
+
+        What is to be written in the middle of a closure, under a number of this process, goes there
+        at once, unless it is pushed.
+
+        Raises
+        ------
+        ServerLostError
+            If a server that is asked is gone; nothing was written then.
+        """
+        writes: list[TableWrite] = [
+            (shard, table, (operation, arguments))
+            for shard, part in parts.items()
+            for table, operation, arguments in part.writes
+        ]
+        pushes = [each for each in writes if each[2][0] == "push"]
+        others = [each for each in writes if each[2][0] != "push"]
+        needs = [((shard, table), arguments.get("ids")) for shard, table, (_, arguments) in pushes]
+        cycle = self._cycle
+        if commit.closures:
+            needs += [((shard, table), None) for shard, table, (op, _) in others if op in _DENSE]
+            self._fetch(cycle, needs)  # first: then nothing can fail any more
+        else:
+            self._fetch(cycle, needs)
+            with cycle.lock:  # what is fetched later has seen the other writes
+                here = [each for each in others if each[:2] in cycle.tables]
+            if others:
+                now = Updates()
+                now.add(others)
+                now.commit(self._transport, commit)
+            others = here
+        while not self._apply(cycle, commit, pushes, others):
+            cycle = self._cycle
+            self._fetch(cycle, needs)
+            if not commit.closures:
+                others = []
+
+    def closure_ended(self) -> int | None:
+        """Count a closure, and exchange if it is time; see `exchange`."""
+        with self._lock:
+            self._cycle.ended += 1
+            due = self._cycle.ended >= self._closures
+        return self.exchange() if due else None
+
+    def exchange(self) -> int | None:
+        """Send what was learned and written since the last time, and begin with fresh copies.
+
+        Returns
+        -------
+        int or None
+            The staleness of the update; None if nothing was written.
+
+        Raises
+        ------
+        UndecidedError
+            If nobody here can tell whether the servers have taken it, or a server is gone or says
+            nothing: then some may have it, and only the notebook can see that none applies it.
+        """
+        with self._lock:
+            cycle, self._cycle = self._cycle, _Cycle()
+        with cycle.lock:
+            cycle.over = True
+            cycle.updates.add(
+                [
+                    (shard, name, write)  # type: ignore[misc]
+                    for (shard, name), table in cycle.tables.items()
+                    if (write := table.learned(1 / self.workers)) is not None
+                ]
+            )
+        if not cycle.updates:
+            return None
+        with self._lock:
+            number, low = next(self._numbers), self._watermark.low
+        commit = Commit(
+            self._writer,
+            number,
+            settled_below=low,
+            closures=tuple(cycle.closures),
+            coordinator=self._coordinator,
+            ended_below=self.ended_below,
+        )
+        try:
+            return cycle.updates.commit(self._transport, commit)
+        except UndecidedError:
+            number = -1  # servers must remember it
+            raise
+        except ServerLostError as error:
+            # Some may hold it still, and might apply it when this worker is lost.
+            number = -1
+            raise UndecidedError(commit, error) from error
+        finally:
+            with self._lock:
+                self._watermark.end(number)
+
+    def _apply(
+        self,
+        cycle: _Cycle,
+        commit: Commit,
+        pushes: Sequence[TableWrite],
+        others: Sequence[TableWrite],
+    ) -> bool:
+        with cycle.lock:
+            if cycle.over:
+                return False
+            for shard, name, write in others:
+                if (shard, name) in cycle.tables:
+                    cycle.tables[shard, name].write(*write)
+            for shard, name, (_, arguments) in pushes:
+                cycle.tables[shard, name].push(arguments)
+            if commit.closures:
+                cycle.updates.add(others)
+                cycle.closures += commit.closures
+            return True
+
+    def _fetch(self, cycle: _Cycle, needs: Sequence[tuple[_Key, np.ndarray | None]]) -> None:
+        """Fetch what a cycle lacks: whole slices of variables, and rows of embeddings by ids."""
+        ids: dict[_Key, list[np.ndarray] | None] = {}
+        for key, wanted in needs:
+            if wanted is None:
+                ids[key] = None
+            else:
+                ids.setdefault(key, []).append(wanted)  # type: ignore[union-attr]
+        missing: list[tuple[_Key, np.ndarray | None]] = []
+        with cycle.lock:
+            for key, several in ids.items():
+                wanted = None if several is None else np.concatenate(several)
+                table = cycle.tables.get(key)
+                if table is None:
+                    missing.append((key, None if wanted is None else np.unique(wanted)))
+                elif (rest := table.missing(wanted)) is not None:
+                    missing.append((key, rest))
+        if not missing:
+            return
+        requests = []
+        for (shard, name), rest in missing:
+            fetch = ("state", {}) if rest is None else ("fetch", {"ids": rest})
+            requests += [Request(shard, name, *fetch), Request(shard, name, "optimizer", {})]
+        answers = cycle.updates.read(self._transport, requests)
+        with cycle.lock:
+            for (key, rest), state, optimizer in zip(
+                missing, answers[::2], answers[1::2], strict=True
+            ):
+                if key not in cycle.tables:
+                    kind = LocalDense if rest is None else LocalSparse
+                    cycle.tables[key] = kind(key[1], state, optimizer)
+                cycle.tables[key].install(rest, state)
+
+
+def _needs(request: Request) -> tuple[_Key, np.ndarray | None]:
+    """Return the table that a read is of, and the ids that it needs, if it has ids."""
+    arguments = request.arguments
+    ids = []
+    if request.operation == "preview":
+        # The closure's own pushes are shown on top of the rows that they change.
+        pushed = [each for operation, each in arguments["writes"] if operation == "push"]
+        ids = [each["ids"] for each in pushed if "ids" in each]
+        arguments = arguments["arguments"]
+    if "ids" in arguments:
+        ids.append(arguments["ids"])
+    return (request.to, request.table), np.concatenate(ids) if ids else None

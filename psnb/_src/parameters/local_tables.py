@@ -1,0 +1,176 @@
+"""Local copies of tables, for workers that train on their own for a while. Pure, no locks.
+
+A copy is a table of the same kind as on the server, with the same optimizer. Beside it stands what
+was fetched, so that the difference is what the worker has learned.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from psnb._src.server import (
+    Admission,
+    Constant,
+    DenseTable,
+    GrowingRowIndex,
+    Optimizer,
+    SparseTable,
+)
+
+Write = tuple[str, Mapping[str, Any]]
+"""An operation and its arguments."""
+
+
+class _Fetched(Admission):
+    """Ids have the rows that were fetched, and no others."""
+
+    def may_enter(self, ids: np.ndarray, seed: int) -> np.ndarray:
+        return np.zeros(ids.size, bool)
+
+
+class LocalTable(ABC):
+    """A copy of what a shard holds of a parameter.
+
+    Attributes
+    ----------
+    table : DenseTable or SparseTable
+        The copy.
+    """
+
+    table: DenseTable | SparseTable
+
+    @abstractmethod
+    def missing(self, ids: np.ndarray | None) -> np.ndarray | None:
+        """Return those of the ids that are still to be fetched, each once; None for no ids."""
+
+    @abstractmethod
+    def install(self, ids: np.ndarray | None, state: Mapping[str, np.ndarray]) -> None:
+        """Take over what was fetched of these ids, unless it is here already."""
+
+    @abstractmethod
+    def write(self, operation: str, arguments: Mapping[str, Any]) -> None:
+        """Do what the server has done, too: it is nothing that was learned here."""
+
+    @abstractmethod
+    def push(self, arguments: Mapping[str, Any]) -> None:
+        """Let the optimizer apply gradients here."""
+
+    @abstractmethod
+    def learned(self, share: float) -> Write | None:
+        """Return the write that gives the server a share of what was learned; None if nothing."""
+
+
+class LocalDense(LocalTable):
+    """A copy of a slice of a variable.
+
+    Parameters
+    ----------
+    name : str
+        For messages.
+    state : mapping
+        What was fetched; see `DenseTable.state`.
+    optimizer : Optimizer or None
+        The parameter's.
+    """
+
+    def __init__(
+        self, name: str, state: Mapping[str, np.ndarray], optimizer: Optimizer | None
+    ) -> None:
+        self.table: DenseTable = DenseTable(name, state["values"], optimizer)
+        self.table.load(dict(state))
+        self._fetched = DenseTable(name, state["values"], None)
+        self._pushed = False
+
+    def missing(self, ids: np.ndarray | None) -> np.ndarray | None:
+        return None
+
+    def install(self, ids: np.ndarray | None, state: Mapping[str, np.ndarray]) -> None:
+        pass
+
+    def write(self, operation: str, arguments: Mapping[str, Any]) -> None:
+        if operation != "skip":
+            self.table.write(operation, arguments)
+            self._fetched.write(operation, arguments)
+
+    def push(self, arguments: Mapping[str, Any]) -> None:
+        self.table.push(**arguments)
+        self._pushed = True
+
+    def learned(self, share: float) -> Write | None:
+        if not self._pushed:
+            return None
+        state = self.table.state()
+        values = (state["values"] - self._fetched.read()) * state["values"].dtype.type(share)
+        return "merge", _merge(state, values, share)
+
+
+class LocalSparse(LocalTable):
+    """A copy of rows of an embedding.
+
+    Parameters
+    ----------
+    name : str
+        For messages.
+    state : mapping
+        What was fetched, of any ids; see `SparseTable.fetch`. It is not taken over yet.
+    optimizer : Optimizer or None
+        The parameter's.
+    """
+
+    def __init__(
+        self, name: str, state: Mapping[str, np.ndarray], optimizer: Optimizer | None
+    ) -> None:
+        dim, dtype = state["values"].shape[1], state["values"].dtype.str
+
+        def rows(optimizer: Optimizer | None) -> SparseTable:
+            return SparseTable(
+                name, dim, None, 0, 1, dtype, Constant(0.0), 0, optimizer, _Fetched()
+            )
+
+        self.table: SparseTable = rows(optimizer)
+        self._fetched = rows(None)
+        self._asked = GrowingRowIndex()
+        self._pushed: list[np.ndarray] = []
+
+    def missing(self, ids: np.ndarray | None) -> np.ndarray | None:
+        if ids is None:
+            return None
+        new = np.unique(ids[self._asked.find(ids) < 0])
+        return new if new.size else None
+
+    def install(self, ids: np.ndarray | None, state: Mapping[str, np.ndarray]) -> None:
+        new = self._asked.find(state["ids"]) < 0
+        rows = {name: array if name == "step" else array[new] for name, array in state.items()}
+        for table in (self.table, self._fetched):
+            table.put(rows)
+            table.advance(int(state["step"][0]))
+        if ids is not None:
+            self._asked.locate(ids)
+
+    def write(self, operation: str, arguments: Mapping[str, Any]) -> None:
+        pass  # what else there is of an embedding are counts, which are not read here
+
+    def push(self, arguments: Mapping[str, Any]) -> None:
+        self.table.push(**arguments)
+        self._pushed.append(arguments["ids"])
+
+    def learned(self, share: float) -> Write | None:
+        if not self._pushed:
+            return None
+        state = self.table.fetch(np.unique(np.concatenate(self._pushed)))
+        ids = state["ids"]
+        values = (state["values"] - self._fetched.lookup(ids)) * state["values"].dtype.type(share)
+        return "merge", {"ids": ids, **_merge(state, values, share)}
+
+
+def _merge(state: Mapping[str, np.ndarray], values: np.ndarray, share: float) -> dict[str, Any]:
+    slots = {
+        name.removeprefix("slot."): array
+        for name, array in state.items()
+        if name.startswith("slot.")
+    }
+    return {"values": values, "slots": slots, "step": int(state["step"][0]), "share": share}

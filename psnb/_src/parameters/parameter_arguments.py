@@ -1,0 +1,232 @@
+"""What callers may pass for parameters: checked here, before anything is sent. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from psnb._src.server import (
+    OPTIMIZABLE,
+    Admission,
+    Always,
+    Constant,
+    CtrAccessor,
+    Initializer,
+    Optimizer,
+    Uniform,
+)
+from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
+
+_RANKS = {"i": 1, "u": 1, "f": 2}
+"""Kinds of dtypes: Python numbers are converted to one of the same or a higher rank alone."""
+
+_MASK = 2**64 - 1
+
+
+def checked_array(value: ArrayLike, dtype: np.dtype, what: str) -> np.ndarray:
+    """Return ``value`` as a contiguous array of ``dtype``.
+
+    Python numbers and lists are converted; anything that brings a dtype must bring the right one.
+
+    Raises
+    ------
+    GradientError
+        If it does not, is no array of numbers at all, or would lose its fractions.
+    """
+    found = getattr(value, "dtype", None)
+    if found is not None and found != dtype:
+        raise GradientError(f"{what}: expected dtype {dtype}, found {found}")
+    try:
+        plain = np.asarray(value)
+        array = np.asarray(value, dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise GradientError(
+            f"{what}: expected an array of {dtype}, found {type(value).__name__}: {error}"
+        ) from error
+    higher = _RANKS.get(plain.dtype.kind, 3) > _RANKS[dtype.kind]
+    if plain.size and higher and not _are_integers(value, plain):
+        raise GradientError(f"{what}: expected numbers for {dtype}, found {plain.dtype}")
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def checked_ids(ids: ArrayLike, name: str, rows: int | None) -> np.ndarray:
+    """Return the ids as contiguous uint64 of the same shape."""
+    array = _integers(ids, f"ids for embedding {name!r}")
+    if rows is not None and (bad := _outside(array, rows)) is not None:
+        raise IdOutOfRangeError(
+            f"embedding {name!r} has {rows} rows, so ids are 0 to {rows - 1}; found id {bad}"
+        )
+    signed = array.dtype.kind == "i"
+    wide = np.ascontiguousarray(array, np.int64 if signed else np.uint64)
+    return wide.view(np.uint64).reshape(array.shape)
+
+
+def checked_rows(rows: ArrayLike, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Return positions along a variable's first axis as contiguous int64 of the same shape."""
+    if not shape:
+        raise GradientError(f"variable {name!r} is a single number: it has no rows")
+    array = _integers(rows, f"rows of variable {name!r}")
+    if (bad := _outside(array, shape[0])) is not None:
+        raise IdOutOfRangeError(
+            f"variable {name!r} has shape {shape}, so rows are 0 to {shape[0] - 1}; found row {bad}"
+        )
+    return np.ascontiguousarray(array, np.int64).reshape(array.shape)
+
+
+def _integers(value: ArrayLike, what: str) -> np.ndarray:
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise GradientError(f"{what} are no array: {error}") from error
+    if array.size == 0 and not hasattr(value, "dtype"):
+        array = array.astype(np.int64)  # an empty list has no dtype of its own
+    if _are_integers(value, array):
+        flat = [number & _MASK for number in np.asarray(value, object).flat]
+        array = np.array(flat, np.uint64).reshape(array.shape)
+    if array.dtype.kind not in "iu":
+        raise GradientError(f"{what}: expected integers, found dtype {array.dtype}")
+    return array
+
+
+def _outside(array: np.ndarray, rows: int) -> int | None:
+    if not array.size:
+        return None
+    low, high = int(array.min()), int(array.max())
+    return low if low < 0 else high if high >= rows else None
+
+
+def _are_integers(value: ArrayLike, array: np.ndarray) -> bool:
+    """Whether NumPy made floats of Python integers, as it does if some are above int64."""
+    if array.dtype != np.float64 or hasattr(value, "dtype") or not array.size:
+        return False
+    return all(isinstance(number, int) for number in np.asarray(value, object).flat)
+
+
+def require_optimizer(optimizer: Optimizer | None, name: str) -> Optimizer:
+    """Return the optimizer, or raise ConfigurationError if there is none."""
+    if optimizer is None:
+        raise ConfigurationError(
+            f"{name!r} has no optimizer, so gradients cannot be pushed to it: "
+            "make it with optimizer=psnb.SGD(...) or another one"
+        )
+    return optimizer
+
+
+def check_rows(name: str, dim: int, rows: int | None) -> None:
+    """Raise ConfigurationError unless this can be an embedding's size."""
+    if not isinstance(dim, int | np.integer) or dim < 1:
+        raise ConfigurationError(f"embedding {name!r}: dim must be 1 or more, found {dim!r}")
+    if rows is not None and (not isinstance(rows, int | np.integer) or rows < 1):
+        raise ConfigurationError(
+            f"embedding {name!r}: rows must be 1 or more, or None for any id; found {rows!r}"
+        )
+
+
+def initial_array(value: ArrayLike, dtype: DTypeLike | None, name: str) -> np.ndarray:
+    """Return a variable's initial value as an array; Python floats become float32.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no array of integers or floats.
+    """
+    try:
+        array = np.asarray(value, dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigurationError(
+            f"variable {name!r}: the initial value is no array: {error}"
+        ) from error
+    if dtype is None and not hasattr(value, "dtype") and array.dtype == np.float64:
+        array = array.astype(np.float32)
+    if array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
+        raise ConfigurationError(
+            f"variable {name!r}: the initial value must be integers or floats, found {array.dtype}"
+        )
+    return array
+
+
+def check_optimizer(optimizer: Optimizer | None, dtype: np.dtype, name: str) -> None:
+    """Raise ConfigurationError unless the optimizer can update parameters of this dtype."""
+    if optimizer is None:
+        return
+    if not isinstance(optimizer, Optimizer):
+        raise ConfigurationError(
+            f"{name!r}: optimizer must be one of psnb's, for example psnb.Adagrad(0.1), "
+            f"found {optimizer!r}"
+        )
+    if dtype not in OPTIMIZABLE:
+        raise ConfigurationError(f"{name!r}: optimizers need float32 or float64, found {dtype}")
+
+
+def as_initializer(initializer: Initializer | float | None, name: str) -> Initializer:
+    """Return the initializer that is meant; a number is a `Constant`, None the default.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is none of these.
+    """
+    if initializer is None:
+        return Uniform()
+    if isinstance(initializer, Initializer):
+        return initializer
+    if isinstance(initializer, int | float | np.number):
+        return Constant(initializer)
+    raise ConfigurationError(
+        f"embedding {name!r}: initializer must be psnb.Uniform, Normal, Constant or a finite "
+        f"number, found {initializer!r}"
+    )
+
+
+def as_padding(padding_idx: int | None, name: str, rows: int | None) -> int | None:
+    """Return the padding id as an unsigned number of 64 bits.
+
+    Raises
+    ------
+    ConfigurationError
+        If it cannot be an id of the embedding.
+    """
+    if padding_idx is None:
+        return None
+    if not isinstance(padding_idx, int | np.integer):
+        raise ConfigurationError(
+            f"embedding {name!r}: padding_idx must be an id or None, found {padding_idx!r}"
+        )
+    return int(checked_ids(padding_idx, name, rows))
+
+
+def as_admission(admission: Admission | None, name: str, rows: int | None) -> Admission:
+    """Return the admission that is meant.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is none, or the embedding has fixed rows.
+    """
+    if admission is None:
+        return Always()
+    if not isinstance(admission, Admission):
+        raise ConfigurationError(
+            f"embedding {name!r}: admission must be psnb.Always, Probability or CountFilter, found "
+            f"{admission!r}"
+        )
+    _require_growing("admission", name, rows)
+    return admission
+
+
+def check_accessor(accessor: CtrAccessor | None, name: str, rows: int | None) -> None:
+    """Raise ConfigurationError unless the embedding can have this accessor."""
+    if accessor is None:
+        return
+    if not isinstance(accessor, CtrAccessor):
+        raise ConfigurationError(
+            f"embedding {name!r}: accessor must be a psnb.CtrAccessor, found {accessor!r}"
+        )
+    _require_growing("accessor", name, rows)
+
+
+def _require_growing(what: str, name: str, rows: int | None) -> None:
+    if rows is not None:
+        raise ConfigurationError(
+            f"embedding {name!r} has {rows} rows, which are always there: {what} is for rows=None"
+        )

@@ -1,0 +1,113 @@
+"""`prefetch`: what the next batches need of the parameters, fetched while this one is worked on.
+
+Threads: one, named ``psnb-prefetch``, for as long as a loop over `prefetch` lasts. It does nothing
+but ask the servers and wait. Batches are taken, and what they need is worked out, in the thread
+that runs the loop, so a dataset is never used by two threads.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+
+from psnb._src.parameters.together import Handle, asking
+from psnb._src.threads import Answer, uninterrupted
+from psnb.errors import ConfigurationError
+
+Batch = TypeVar("Batch")
+Found = dict[Handle, np.ndarray]
+
+
+def prefetch(
+    batches: Iterable[Batch], wanted: Callable[[Batch], Mapping[Handle, Any]], depth: int = 1
+) -> Iterator[tuple[Batch, Found]]:
+    """Yield each batch with what `pull` returns for it, which is fetched ahead.
+
+    In the notebook, in closures and in Dask tasks::
+
+        for batch, found in psnb.prefetch(batches, lambda batch: {table: batch.ids}):
+            gradients = compute(found[table], batch)
+            psnb.push({table: (batch.ids, gradients)}, immediate=True)
+
+    What a batch needs is asked for when the batch that comes ``depth`` batches earlier is handed
+    out, before that is worked on. All writes that this thread had made by then are seen, as with
+    `pull` (in a closure also those held back until its end). Of its writes for the ``depth``
+    batches in between, those that are held back are not seen, and those that are not
+    (``immediate=True``, or outside of closures) are seen or not, as those of other workers. So with
+    the default, gradients may be one step of one's own behind; with ``depth=0``, which fetches when
+    a batch is due, none.
+
+    Parameters
+    ----------
+    batches : iterable
+        Anything; taken in the calling thread, up to ``depth`` batches early.
+    wanted : callable
+        Returns for a batch what `pull` takes.
+    depth : int
+        How many batches ahead, 0 or more.
+
+    Yields
+    ------
+    tuple
+        A batch, and what was pulled for it.
+
+    Raises
+    ------
+    ConfigurationError
+        If ``depth`` is no such number.
+
+    Errors of ``batches``, of ``wanted`` and of the servers come when the batch is due that they
+    belong to, after all batches before it. Leaving the loop, by an error too, waits for what has
+    been asked for and ends the thread; where the iterator outlives the loop, its ``close`` does so.
+    An iterator is one thread's; any number may be in use.
+    """
+    if not isinstance(depth, int | np.integer) or depth < 0:
+        raise ConfigurationError(f"psnb.prefetch(depth={depth!r}): must be 0 or more batches")
+    return _fetched(iter(batches), wanted, int(depth))
+
+
+def _fetched(
+    batches: Iterator[Batch], wanted: Callable[[Batch], Mapping[Handle, Any]], depth: int
+) -> Iterator[tuple[Batch, Found]]:
+    pool = ThreadPoolExecutor(1, "psnb-prefetch")
+    asked: deque[tuple[Batch | None, Answer[Found]]] = deque()
+    ended = False
+    try:
+        while True:
+            while len(asked) <= depth and not ended:
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    ended = True
+                except Exception as error:
+                    ended = True
+                    failed: Answer[Found] = Answer()
+                    failed.set_exception(error)
+                    asked.append((None, failed))
+                else:
+                    asked.append((batch, _asked(pool, wanted, batch)))
+            if not asked:
+                return
+            due, found = asked.popleft()
+            yield due, found.result()  # type: ignore[misc]  # no batch, no result
+            del due, found  # what the caller has dropped is not held while it asks for the next
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _asked(
+    pool: ThreadPoolExecutor, wanted: Callable[[Batch], Mapping[Handle, Any]], batch: Batch
+) -> Answer[Found]:
+    found: Answer[Found] = Answer()
+    try:
+        ask = asking(wanted(batch))
+    except Exception as error:
+        found.set_exception(error)
+    else:
+        with uninterrupted:
+            pool.submit(found.give, ask)
+    return found

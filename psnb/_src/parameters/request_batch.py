@@ -1,0 +1,207 @@
+"""RequestBatch: the requests of one call, and what came of them.
+
+Answers come on the event loop, in any order and from wherever; the thread that called waits for the
+last. A request that was sent again may be answered twice: the first answer counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distributed.protocol.pickle import dumps as cloudpickled
+
+from psnb._src.placement import ServerAddress, ShardId
+from psnb._src.server import ITSELF, Operation
+from psnb._src.threads import Answer
+from psnb._src.transport import UnreadableError
+from psnb.errors import (
+    CoordinatorClosedError,
+    InternalError,
+    PsnbError,
+    SerializationError,
+    ServerLostError,
+    ServerSilentError,
+)
+
+_DESCRIPTIVE = frozenset({"create_dense", "create_sparse", "tune"})
+"""Operations whose arguments may be of classes that a notebook defines."""
+
+_LONGEST_PAUSE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One operation on one shard, or on a server itself."""
+
+    to: ShardId | ServerAddress
+    table: str
+    operation: str
+    arguments: Mapping[str, Any]
+
+
+def silent(request: Request, reason: str) -> ServerSilentError:
+    """Return the error for a request that may be answered, or carried out, some day."""
+    what = f"({request.operation} of {request.table!r})"
+    to = request.to
+    if isinstance(to, ServerAddress):
+        return ServerSilentError(
+            f"parameter server {to.key} at {to.address} does not answer {what}: {reason}"
+        )
+    return ServerSilentError(
+        f"shard {to.number} of the parameters does not answer {what}: {reason}. If it does not "
+        "come back, strategy.recover() brings the shard back from the last checkpoint"
+    )
+
+
+def lost(request: Request, reason: BaseException | None) -> ServerLostError:
+    """Return the error for a request that cannot be answered any more."""
+    what = f"({request.operation} of {request.table!r})"
+    if isinstance(request.to, ServerAddress):
+        error = ServerLostError(
+            f"parameter server {request.to.key} at {request.to.address} does not answer {what}: "
+            f"{reason}"
+        )
+    else:
+        error = ServerLostError(
+            f"shard {request.to.number} of the parameters is gone with its server {what}: "
+            f"{reason or 'no server has it'}. Bring it back from the last checkpoint with "
+            "strategy.recover(); with replicas=1 a copy takes over"
+        )
+    error.__cause__ = reason
+    return error
+
+
+def unreadable(request: Request, error: UnreadableError) -> SerializationError:
+    """Return the error for a request that one side sent and the other cannot unpickle."""
+    to = request.to
+    where = to.address if isinstance(to, ServerAddress) else f"of shard {to.number}"
+    made = SerializationError(
+        f"parameter server {where} and this process do not understand each other "
+        f"({request.operation} of {request.table!r}), or another request of this moment: {error}. "
+        "Both need the same modules, psnb as well"
+    )
+    made.__cause__ = error
+    return made
+
+
+def _packed(request: Request) -> Any:
+    """Return the arguments as they travel."""
+    if request.operation not in _DESCRIPTIVE:
+        return request.arguments
+    try:
+        return cloudpickled(request.arguments)
+    except Exception as error:  # whatever a class may raise while it is pickled
+        raise SerializationError(
+            f"the arguments of {request.operation} cannot be pickled: {error!r}. Locks, files and "
+            "connections do not travel"
+        ) from error
+
+
+class RequestBatch:
+    """Requests that somebody waits for.
+
+    Attributes
+    ----------
+    requests : sequence of Request
+        All of them.
+    done : Answer
+        Given when all have an answer; cancelled when nobody waits any more.
+    breaks : int
+        How often a connection broke under them.
+    """
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.requests = requests
+        # Pickled here, in the caller's thread, where it may raise.
+        self._arguments = [_packed(request) for request in requests]
+        self.done: Answer[None] = Answer()
+        self.breaks = 0
+        self._answers: list[tuple[Any, ...] | None] = [None] * len(requests)
+        self._missing = len(requests)
+        self._sent: dict[int, ServerAddress] = {}
+        self._trouble: float | None = None
+        self._pause = 0.0
+
+    def operation(self, position: int) -> Operation:
+        """Return what the server gets of a request."""
+        request = self.requests[position]
+        index = request.to.number if isinstance(request.to, ShardId) else ITSELF
+        return index, request.table, request.operation, self._arguments[position]
+
+    def sent(self, positions: Sequence[int], server: ServerAddress) -> None:
+        """Note where requests went; any thread, before they go."""
+        for position in positions:
+            self._sent[position] = server
+
+    def waiting(self) -> dict[int, ServerAddress]:
+        """Return the requests without an answer that were sent, and where to."""
+        if self.done.done():
+            return {}
+        sent = self._sent.items()
+        return {position: server for position, server in sent if self._answers[position] is None}
+
+    def since_trouble(self) -> float:
+        """Return the seconds since this was called first."""
+        now = time.monotonic()
+        self._trouble = self._trouble or now
+        return now - self._trouble
+
+    def pause(self, first: float) -> float:
+        """Return how long to wait before trying again."""
+        self._pause = min(_LONGEST_PAUSE, 2 * self._pause) or first
+        return self._pause
+
+    def answered(self, positions: Sequence[int], answers: Sequence[tuple[Any, ...]]) -> list[int]:
+        """Take the answers to some requests; return those whose shard the server has no more."""
+        moved = []
+        for position, answer in zip(positions, answers, strict=True):
+            if answer[0] == "moved":
+                moved.append(position)
+            else:
+                self._settle(position, answer)
+        return moved
+
+    def failed(self, positions: Sequence[int], error: Exception) -> None:
+        """Give requests an error for an answer."""
+        for position in positions:
+            self._settle(position, ("error", error))
+
+    @contextlib.contextmanager
+    def failing(self, positions: Sequence[int]) -> Iterator[None]:
+        """Make whatever stops this block the answer to requests."""
+        try:
+            yield
+        except PsnbError as error:
+            self.failed(positions, error)
+        except OSError as error:
+            for position in positions:
+                self.failed([position], lost(self.requests[position], error))
+        except Exception as error:  # a bug of ours: whoever waits must not do so for ever
+            self.failed(positions, InternalError(f"a request could not be sent: {error!r}"))
+            raise
+
+    def outcomes(self, seen: dict[ShardId, int] | None = None) -> list[Any]:
+        """Return all results, errors as exceptions; see `Transport.attempt`."""
+        answers, self._answers = self._answers, []
+        found: list[Any] = []
+        for request, answer in zip(self.requests, answers, strict=True):
+            if answer is None:
+                found.append(CoordinatorClosedError("nobody waits any more"))
+                continue
+            found.append(answer[1])
+            if answer[0] == "OK" and seen is not None and isinstance(request.to, ShardId):
+                seen.setdefault(request.to, answer[2])
+        return found
+
+    def _settle(self, position: int, answer: tuple[Any, ...]) -> None:
+        # When nobody waits any more, the answers were taken, and more are of no use.
+        if self.done.done() or self._answers[position] is not None:
+            return
+        self._answers[position] = answer
+        self._missing -= 1
+        if not self._missing:
+            self.done.set_result(None)

@@ -1,0 +1,137 @@
+"""ServerConnection: one stream to the process of a server, shared by all requests of this one.
+
+Requests carry numbers and answers come in any order, so many may be under way, from any number of
+threads. Sending is any thread's, the rest runs on the event loop of the client or worker; each
+operation on the dict of what is under way is atomic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from distributed.core import ConnectionPool
+
+from psnb._src.server import BUSY, HANDLER, ForwardedRequest
+from psnb._src.transport import MessageStream, can_see, connect, message_stream, probe
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds to reach a server that is not connected yet."""
+
+
+class ServerConnection:
+    """Carries requests to one address and brings the answers; made by `open_connection`.
+
+    Parameters
+    ----------
+    stream : MessageStream
+        Open.
+    on_broken : callable
+        Called with the requests that have no answer when the connection breaks, and with what broke
+        it: `UnreadableError` if the one side sent what the other cannot unpickle.
+    release : callable
+        Called once when it is closed.
+    shared : bool
+        Whether large arrays go through shared memory.
+
+    Attributes
+    ----------
+    heard : int
+        How many messages have come, signs of life among them.
+    shared : bool
+        Whether large arrays go through shared memory.
+    """
+
+    def __init__(
+        self,
+        stream: MessageStream,
+        on_broken: Callable[[list[ForwardedRequest], OSError], None],
+        release: Callable[[], None],
+        *,
+        shared: bool,
+    ) -> None:
+        self.shared = shared
+        self._stream, self._on_broken, self._release = stream, on_broken, release
+        self.heard = 0
+        self._error: OSError | None = None
+        self._pending: dict[int, ForwardedRequest] = {}
+        self._numbers = itertools.count()
+        self._loop = asyncio.get_running_loop()
+        self._reader = asyncio.create_task(self._read(), name="psnb server connection")
+
+    def send(self, exchange: ForwardedRequest) -> None:
+        """Send a request; any thread. Its answer, or the connection's breaking, comes later."""
+        number = next(self._numbers)
+        self._pending[number] = exchange
+        self._stream.send((number, *exchange.message()))
+        # After the request was noted: either this finds it broken, or `_read` finds the request.
+        if self._error is not None and self._pending.pop(number, None) is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and who waits is told
+                self._loop.call_soon_threadsafe(self._on_broken, [exchange], self._error)
+
+    def lend(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+        """Return an array that can be sent without being copied; see `MessageStream.lend`."""
+        return self._stream.lend(shape, dtype)
+
+    def close(self) -> None:
+        """Close it; requests under way count as broken."""
+        self._stream.abort()
+
+    def _deliver(self, message: tuple[Any, ...]) -> None:
+        # A frame of its own: waiting for the next answer must not hold the arrays of the last one,
+        # which may lie in the server's memory.
+        number, *answer = message
+        self.heard += 1
+        if number != BUSY:
+            self._pending.pop(number).answered(tuple(answer))
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                self._deliver(await self._stream.receive())
+        except OSError as error:
+            self._error = error
+            self._stream.abort()
+            self._release()
+            pending = [self._pending.pop(number, None) for number in list(self._pending)]
+            self._on_broken([exchange for exchange in pending if exchange is not None], error)
+
+
+async def open_connection(
+    pool: ConnectionPool,
+    address: str,
+    on_broken: Callable[[list[ForwardedRequest], OSError], None],
+) -> ServerConnection:
+    """Connect to the parameter servers at an address.
+
+    Raises
+    ------
+    OSError
+        If that takes longer than `CONNECT_TIMEOUT`, or nobody is there.
+    """
+    timeout = CONNECT_TIMEOUT
+    # The pool's from beginning to end: with it, this connection is closed.
+    comm = await connect(pool, address, timeout)
+    release = partial(pool.reuse, address, comm)
+    try:
+        async with asyncio.timeout(timeout):
+            await comm.write({"op": HANDLER, "probe": probe()})
+            reply = await comm.read()
+            if not isinstance(reply, dict) or reply.get("status") != "OK":
+                raise ConnectionRefusedError(f"it serves no parameters any more: {reply!r}")
+            stream = message_stream(comm)
+            theirs = reply["probe"]
+            sees = can_see(theirs)
+            stream.send(sees)
+            if sees:
+                stream.share(theirs[0], seen=reply["sees"])
+    except BaseException:
+        comm.abort()
+        release()
+        raise
+    return ServerConnection(stream, on_broken, release, shared=sees)

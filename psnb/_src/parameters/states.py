@@ -1,0 +1,142 @@
+"""Reading and writing what tables hold as a whole, in pieces: no server stands still for long.
+
+What is read of a table is of one moment (`psnb._src.server.snapshot`); tables are read at slightly
+different ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.server_client import ServerClient
+from psnb._src.placement import ShardId
+from psnb._src.server import Piece
+from psnb.errors import ServerLostError
+
+PIECE = 4 << 20
+"""Bytes that are read or written of a table at a time."""
+
+_ATTEMPTS = 5
+
+TableName = tuple[ShardId, str]
+"""A shard, and a table there."""
+
+
+class _TableReader:
+    """A table that is being read."""
+
+    def __init__(self, table: TableName, header: dict[str, Any]) -> None:
+        self.table = table
+        self._name, self.rows = header["snapshot"], int(header["rows"])
+        form, self._tail = header["form"], header["tail"]
+        self.state: Piece = {
+            name: np.empty((self.rows, *array.shape[1:]), array.dtype)
+            for name, array in form.items()
+        } | self._tail
+        self._names = tuple(form)
+        self._step = _rows_of_a_piece(header["row_nbytes"])
+        self.done = 0
+
+    def request(self) -> Request:
+        """Return what asks for the next piece, or ends the reading."""
+        shard, table = self.table
+        if self.done == self.rows:
+            return Request(shard, table, "release", {"snapshot": self._name})
+        stop = min(self.done + self._step, self.rows)
+        arguments = {"snapshot": self._name, "start": self.done, "stop": stop}
+        return Request(shard, table, "piece", arguments)
+
+    def take(self, piece: Piece) -> None:
+        """Take the piece that was asked for."""
+        size = len(piece[self._names[0]])
+        for name in self._names:
+            self.state[name][self.done : self.done + size] = piece[name]
+        self.done += size
+
+
+def read_states(transport: ServerClient, tables: Sequence[TableName]) -> list[Piece]:
+    """Return what tables hold, each as it was at one moment.
+
+    Raises
+    ------
+    ServerLostError
+        If a server is gone, or tables change so that they cannot be read.
+    """
+    found: dict[TableName, Piece] = {}
+    for _ in range(_ATTEMPTS):
+        left = [table for table in tables if table not in found]
+        if not left:
+            return [found[table] for table in tables]
+        headers = transport.call([Request(*table, "snapshot", {}) for table in left])
+        under_way = [_TableReader(*each) for each in zip(left, headers, strict=True)]
+        while under_way:
+            answers = transport.call([each.request() for each in under_way])
+            again = []
+            for reading, piece in zip(under_way, answers, strict=True):
+                if reading.done == reading.rows:
+                    found[reading.table] = reading.state
+                elif piece is not None:
+                    reading.take(piece)
+                    again.append(reading)
+                # Else its server was lost meanwhile, or the table was cleared: from the beginning.
+            under_way = again
+    names = sorted({table for shard, table in tables if (shard, table) not in found})
+    raise ServerLostError(
+        f"what {names} hold could not be read: it was cleared or its server lost, {_ATTEMPTS} "
+        "times in a row; try again when it is at rest"
+    )
+
+
+def write_states(
+    transport: ServerClient,
+    states: Sequence[tuple[TableName, Piece, Piece]],
+    *,
+    numbered: bool = False,
+) -> None:
+    """Replace what tables hold.
+
+    Parameters
+    ----------
+    transport : ServerClient
+        The way to them.
+    states : sequence of tuple
+        Each table, its rows, and its tail (see `psnb._src.server.table`).
+    numbered : bool
+        Whether each piece tells which rows it has, by the number of the first.
+
+    Raises
+    ------
+    ServerLostError
+        If a server is gone; the others may hold some of it.
+    """
+    transport.call([Request(*table, "clear", {}) for table, _, _ in states])
+    start = [0] * len(states)
+    while True:
+        requests = []
+        for i, (table, rows, _) in enumerate(states):
+            size, step = _size(rows)
+            if start[i] < size:
+                piece = {name: array[start[i] : start[i] + step] for name, array in rows.items()}
+                if numbered:
+                    piece["start"] = np.array([start[i]])
+                requests.append(Request(*table, "put", {"piece": piece}))
+                start[i] += step
+        if not requests:
+            break
+        transport.call(requests)
+    transport.call([Request(*table, "finish", {"tail": tail}) for table, _, tail in states])
+
+
+def _size(rows: Piece) -> tuple[int, int]:
+    """Return how many rows there are, and how many a piece has."""
+    row = sum(array.itemsize * math.prod(array.shape[1:]) for array in rows.values())
+    return len(next(iter(rows.values()))), _rows_of_a_piece(row)
+
+
+def _rows_of_a_piece(row_nbytes: int) -> int:
+    return max(1, PIECE // max(1, row_nbytes))

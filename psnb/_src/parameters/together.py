@@ -1,0 +1,115 @@
+"""`pull` and `push`: several variables and embeddings in one round trip to each server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from psnb._src.parameters.embedding import Embedding
+from psnb._src.parameters.ids import SeenIds
+from psnb._src.parameters.updates import TableWrite, fetch_together
+from psnb._src.parameters.variable import Variable
+from psnb.errors import ConfigurationError, GradientError
+
+Handle: TypeAlias = Variable | Embedding
+
+
+def pull(wanted: Mapping[Handle, Any], *, training: bool = True) -> dict[Handle, np.ndarray]:
+    """Read several variables and embeddings with one request to each server.
+
+    Thread-safe; in the notebook, in closures and in Dask tasks. On a server nothing comes between
+    the parts of one `pull`. In a closure the closure's own writes are seen.
+
+    Parameters
+    ----------
+    wanted : mapping
+        For an embedding, the ids to look up; for a variable, rows to gather or None for all of it.
+        The keys are the handles themselves.
+    training : bool
+        False looks embeddings up without being seen, as in `Embedding.lookup`.
+
+    Returns
+    -------
+    dict
+        The same keys, with what `Embedding.lookup`, `Variable.gather` or `Variable.read` return.
+
+    Raises
+    ------
+    ConfigurationError
+        If a key is no handle.
+    GradientError, IdOutOfRangeError, ServerLostError
+        As those methods; all is checked before anything is sent.
+    """
+    return asking(wanted, training=training)()
+
+
+def asking(
+    wanted: Mapping[Handle, Any], *, training: bool = True
+) -> Callable[[], dict[Handle, np.ndarray]]:
+    """Return what does a `pull`, in any thread, with the writes of this one seen as they are now.
+
+    Raises
+    ------
+    ConfigurationError, GradientError, IdOutOfRangeError
+        As `pull`.
+    """
+    _check(wanted)
+    handles = list(wanted)
+    seen = SeenIds()
+    readings = [
+        handle.reading(which, training=training, seen=seen)
+        if isinstance(handle, Embedding)
+        else handle.reading(which)
+        for handle, which in wanted.items()
+    ]
+    return lambda: dict(zip(handles, fetch_together(readings), strict=True))
+
+
+def push(gradients: Mapping[Handle, Any], *, immediate: bool = False) -> None:
+    """Let the optimizers of several variables and embeddings apply gradients, as `pull` reads.
+
+    Parameters
+    ----------
+    gradients : mapping
+        For an embedding, the ids and gradients that `Embedding.push` takes, and shows and clicks if
+        wanted, as a tuple; for a variable, its gradient. The keys are the handles themselves.
+    immediate : bool
+        In a closure: write now, not at its end; at least once then.
+
+    Raises
+    ------
+    ConfigurationError
+        If a key is no handle, or was made without an optimizer.
+    GradientError, IdOutOfRangeError
+        As `Embedding.push` and `Variable.push`; nothing was changed.
+    ServerLostError
+        If a server is gone; nothing was changed of its strategy's parameters. A `ServerSilentError`
+        says if they may have been.
+    """
+    _check(gradients)
+    seen = SeenIds()
+    writes: dict[int, tuple[Handle, list[TableWrite]]] = {}
+    for handle, given in gradients.items():
+        if isinstance(handle, Variable):
+            parts = handle.pushing(given)
+        elif isinstance(given, tuple | list) and 2 <= len(given) <= 4:
+            parts = handle.pushing(*given, seen=seen)
+        else:
+            raise GradientError(
+                f"psnb.push: expected (ids, gradients) for embedding {handle.name!r}, found "
+                f"{type(given).__name__}"
+            )
+        # One request to each server: what shares a transport goes together.
+        writes.setdefault(id(handle.transport), (handle, []))[1].extend(parts)
+    for handle, parts in writes.values():
+        handle.send(parts, immediate)
+
+
+def _check(handles: Mapping[Handle, Any]) -> None:
+    for handle in handles:
+        if not isinstance(handle, Variable | Embedding):
+            raise ConfigurationError(
+                f"psnb.pull and psnb.push take variables and embeddings as keys, found {handle!r}"
+            )

@@ -1,0 +1,260 @@
+"""Updates: what a closure has written, held back until it ends. Pure but for the transport.
+
+While a closure runs, its handles put their writes here (`buffered` makes a buffer the current one
+of the thread); reads of the same parameter send the held-back writes along and see their effect. At
+the closure's end all of them are one commit, which is applied wholly or not at all
+(`psnb._src.parameters.commit`). If the closure fails, nothing was written. Writes outside of
+closures, and those that shall be made at once, go out by themselves
+(`psnb._src.parameters.direct`).
+
+With the answers come how many updates a shard has had. A closure's commit tells what its first read
+of the shard was told, so that the shard can say how stale it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from psnb._src.parameters.direct import commit_now
+from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.server_client import ServerClient
+from psnb._src.placement import ShardId
+from psnb._src.server import HELD, Commit, Part
+from psnb.errors import ConfigurationError
+
+Write = tuple[str, Mapping[str, Any]]
+"""An operation and its arguments."""
+
+TableWrite = tuple[ShardId, str, Write]
+"""Shard and table of a write, and the write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Which round a closure takes part in.
+
+    Attributes
+    ----------
+    strategy : str
+        Whose parameters it is about: what is pushed to those of another one is not held back.
+    number : int
+        Which round.
+    """
+
+    strategy: str
+    number: int
+
+
+_NOTHING_READ = -1
+
+
+class Updates:
+    """Writes in order, to be committed together. Belongs to one thread.
+
+    Parameters
+    ----------
+    counted : bool
+        Whether they are an update whose staleness counts, as those of closures are.
+    turn : Round, optional
+        The round in which the closure runs.
+    way : ServerClient, optional
+        What the closure reads and writes through; None for the transport of the process.
+    """
+
+    def __init__(
+        self,
+        *,
+        counted: bool = False,
+        turn: Round | None = None,
+        way: ServerClient | None = None,
+    ) -> None:
+        self.counted, self.turn, self.way = counted, turn, way
+        self._writes: dict[ShardId, list[tuple[str, str, Mapping[str, Any]]]] = {}
+        self._seen: dict[ShardId, int] = {}  # the version of each shard that was read first
+
+    @property
+    def pushed(self) -> bool:
+        """Whether there are gradients among them."""
+        return any(
+            operation == "push" and (self.turn is None or self.in_round(shard))
+            for shard, writes in self._writes.items()
+            for _, operation, _ in writes
+        )
+
+    @property
+    def shards(self) -> tuple[ShardId, ...]:
+        """The shards that are written to."""
+        return tuple(self._writes)
+
+    def add(self, writes: Sequence[TableWrite]) -> None:
+        """Take writes in as they are."""
+        for shard, table, (operation, arguments) in writes:
+            self._writes.setdefault(shard, []).append((table, operation, arguments))
+
+    def hold(self, writes: Sequence[TableWrite]) -> None:
+        """Hold writes back; arrays that could change meanwhile are copied."""
+        self.add(
+            [
+                (shard, table, (operation, {key: _kept(each) for key, each in arguments.items()}))
+                for shard, table, (operation, arguments) in writes
+            ]
+        )
+
+    def __bool__(self) -> bool:
+        """Return whether there is anything to commit."""
+        return bool(self._writes)
+
+    def pending(self, shard: ShardId, table: str) -> list[Write]:
+        """Return the writes that a table has not seen yet, and that a read is to show.
+
+        What is pushed in a round changes nothing before its end.
+        """
+        hidden = HELD if self.in_round(shard) else ()
+        writes = self._writes.get(shard, ())
+        return [
+            (operation, arguments)
+            for name, operation, arguments in writes
+            if name == table and operation not in hidden
+        ]
+
+    def in_round(self, shard: ShardId) -> bool:
+        """Return whether what is pushed to a shard waits for the end of a round."""
+        return self.turn is not None and shard.strategy == self.turn.strategy
+
+    def read(self, transport: ServerClient, requests: Sequence[Request]) -> list[Any]:
+        """Run requests; of shards that are read for the first time, note the version."""
+        return transport.call(requests, self._seen) if self.counted else transport.call(requests)
+
+    def parts(self) -> dict[ShardId, Part]:
+        """Return what goes to which shard."""
+        return {
+            shard: Part(
+                writes,
+                self._seen.get(shard, _NOTHING_READ) if self.counted else None,
+                self.turn.number if self.turn is not None and self.in_round(shard) else None,
+            )
+            for shard, writes in self._writes.items()
+        }
+
+    def commit(self, transport: ServerClient, commit: Commit) -> int | None:
+        """Make all writes, or none.
+
+        Returns
+        -------
+        int or None
+            If they count: how many other updates came since the first read, on the shard where they
+            were most.
+
+        Raises
+        ------
+        UndecidedError
+            If nobody here can tell whether they are made.
+        PsnbError
+            If they are not, and will not be.
+        """
+        return transport.commit(commit._replace(shards=self.shards), self.parts())
+
+
+def _kept(value: Any) -> Any:
+    return value.copy() if isinstance(value, np.ndarray) and value.flags.writeable else value
+
+
+_local = threading.local()
+
+
+@contextmanager
+def buffered(updates: Updates) -> Iterator[None]:
+    """Hold back the writes of this thread in ``updates``."""
+    _local.updates = updates
+    try:
+        yield
+    finally:
+        _local.updates = None
+
+
+def current_updates() -> Updates | None:
+    """Return the buffer of the closure that this thread runs, if it does."""
+    updates: Updates | None = getattr(_local, "updates", None)
+    return updates
+
+
+def write(transport: ServerClient, writes: Sequence[TableWrite], *, immediate: bool) -> None:
+    """Hold writes back in the current buffer, or make them now.
+
+    Raises
+    ------
+    ConfigurationError
+        If gradients are to be applied now, in the middle of a round.
+    ServerLostError
+        If a server is gone; nothing was written, unless it is a `ServerSilentError`: then nobody
+        can tell.
+    """
+    held = current_updates()
+    if immediate:
+        if held is not None:
+            for shard, table, (operation, _) in writes:
+                if operation in HELD and held.in_round(shard):
+                    raise ConfigurationError(
+                        f"push(immediate=True) to {table!r}: in mode Sync the pushes of all "
+                        "closures of a round are applied together, at its end; leave "
+                        "immediate=True out"
+                    )
+        held = None
+    if held is not None:
+        held.hold(writes)
+    elif writes:
+        updates = Updates()
+        updates.add(writes)
+        commit_now(transport, updates.shards, updates.parts())
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRead:
+    """What to ask of which shards, and what makes the value of their answers."""
+
+    transport: ServerClient
+    requests: Sequence[Request]
+    value: Callable[[list[Any]], np.ndarray]
+    # Of the closure that reads; another thread may ask for it.
+    updates: Updates | None = field(default_factory=lambda: current_updates())
+
+    def fetch(self) -> np.ndarray:
+        """Ask for it."""
+        return self.value(_read(self.transport, self.requests, self.updates))
+
+
+def fetch_together(readings: Sequence[PendingRead]) -> list[np.ndarray]:
+    """Fetch several values with one message to each server (of each strategy)."""
+    by_transport: dict[int, list[PendingRead]] = {}
+    for reading in readings:
+        by_transport.setdefault(id(reading.transport), []).append(reading)
+    values: dict[int, np.ndarray] = {}
+    for several in by_transport.values():
+        requests = [request for reading in several for request in reading.requests]
+        answers = iter(_read(several[0].transport, requests, several[0].updates))
+        for reading in several:
+            values[id(reading)] = reading.value([next(answers) for _ in reading.requests])
+    return [values[id(reading)] for reading in readings]
+
+
+def _read(
+    transport: ServerClient, requests: Sequence[Request], updates: Updates | None
+) -> list[Any]:
+    return transport.call(requests) if updates is None else updates.read(transport, requests)
+
+
+def read_request(shard: ShardId, table: str, read: Write) -> Request:
+    """Return the request that reads a table, with the closure's own writes seen."""
+    updates = current_updates()
+    pending = updates.pending(shard, table) if updates is not None else []
+    if not pending:
+        return Request(shard, table, *read)
+    operation, arguments = read
+    preview = {"writes": pending, "read": operation, "arguments": arguments}
+    return Request(shard, table, "preview", preview)

@@ -1,0 +1,142 @@
+"""Upkeep: an embedding's rows as a whole, what they cost, how they are used, and which may go.
+
+A part of `Embedding`; it keeps no state, so any number of threads may use one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from psnb._src.parameters.parameter_arguments import checked_ids
+from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.sparse_shards import SparseShards
+from psnb._src.parameters.table_statistics import EmbeddingStatistics, RowStatistics
+from psnb._src.server import CtrAccessor
+from psnb.errors import ConfigurationError
+
+
+class Upkeep(SparseShards):
+    """What is done with all rows of an embedding, on all servers."""
+
+    def end_day(self) -> None:
+        """End a day: shows and clicks decay, and every row is one day unseen until it is pushed.
+
+        At once, also in a closure; call it from the notebook, once a day. In Paddle, the decay is
+        a part of ``shrink`` and the count of days of ``save``.
+
+        Raises
+        ------
+        ConfigurationError
+            If the table has no `accessor`.
+        ServerLostError
+            If a server is gone; no other has done it. A `ServerSilentError` says if they may have.
+        """
+        self.require_accessor()
+        self.send([(shard, self.name, ("end_day", {})) for shard in self._shards], immediate=True)
+
+    def shrink(
+        self,
+        delete_threshold: float | None = None,
+        delete_after_unseen_days: float | None = None,
+        *,
+        forget_waiting: bool = False,
+    ) -> int:
+        """Remove the rows that are hardly used, and free their memory.
+
+        A row goes if its score is below the threshold, or if it was not pushed for more days. Seen
+        again, its id starts anew: as one that was never seen. At once, also in a closure.
+
+        Parameters
+        ----------
+        delete_threshold, delete_after_unseen_days : float, optional
+            Those of the `accessor` (0.8 and 30, as in Paddle) if left out.
+        forget_waiting : bool
+            Forget the sightings of ids that `CountFilter` has not admitted, too.
+
+        Returns
+        -------
+        int
+            How many rows were removed.
+
+        Raises
+        ------
+        ConfigurationError
+            If the table has no `accessor`.
+        ServerLostError
+            If a server is gone; the others may have done it.
+        """
+        accessor = self.require_accessor()
+        threshold, days = delete_threshold, delete_after_unseen_days
+        arguments = {
+            "threshold": accessor.delete_threshold if threshold is None else float(threshold),
+            "days": accessor.delete_after_unseen_days if days is None else float(days),
+            "forget_waiting": bool(forget_waiting),
+        }
+        return sum(self._ask_all("shrink", arguments))
+
+    def row_use(self, ids: ArrayLike) -> RowStatistics:
+        """Tell how the rows of some ids were used; makes no rows and is no sighting.
+
+        Parameters
+        ----------
+        ids : array_like of int
+            Any shape.
+
+        Returns
+        -------
+        RowStatistics
+            Arrays of the shape of ``ids``; zeros for ids without a row.
+
+        Raises
+        ------
+        ConfigurationError
+            If the table has no `accessor`.
+        ServerLostError
+            If a server is gone.
+        """
+        accessor = self.require_accessor()
+        checked = checked_ids(ids, self.name, self.rows)
+        flat = checked.reshape(-1)
+        found = np.zeros((3, flat.size), np.float32)
+        parts = self._split(flat)
+        requests = [Request(s, self.name, "row_use", {"ids": flat[at]}) for s, at in parts]
+        for (_, at), part in zip(parts, self.transport.call(requests), strict=True):
+            found[:, at] = part.T
+        show, click, unseen = found.reshape(3, *checked.shape)
+        return RowStatistics(show, click, unseen, accessor.score(show, click))
+
+    def statistics(self) -> EmbeddingStatistics:
+        """Tell how many rows there are and what they cost; asks the servers.
+
+        Raises
+        ------
+        ServerLostError
+            If a server is gone.
+        """
+        parts = self._ask_all("describe_rows", {})
+        return EmbeddingStatistics(**{key: sum(part[key] for part in parts) for key in parts[0]})
+
+    def skipped(self) -> int:
+        """Return how many rows were left out of updates as not finite; asks the servers.
+
+        Counted with ``nonfinite="skip"``, since the table was made. What a closure pushes counts
+        when the closure has ended.
+        """
+        return sum(self._ask_all("skipped", {}))
+
+    def require_accessor(self) -> CtrAccessor:
+        """Return the accessor, or raise ConfigurationError if there is none."""
+        if self.accessor is None:
+            raise ConfigurationError(
+                f"embedding {self.name!r} does not remember how its rows are used: make it with "
+                "accessor=psnb.CtrAccessor()"
+            )
+        return self.accessor
+
+    def _ask_all(self, operation: str, arguments: dict[str, Any]) -> list[Any]:
+        return self.transport.call(
+            [Request(shard, self.name, operation, arguments) for shard in self._shards]
+        )

@@ -1,0 +1,171 @@
+"""Layout: on which servers the shards of a strategy are. Pure.
+
+A strategy's parameters are divided into *shards*, numbered from 0, as many for as long as it lives.
+A shard is what is placed, copied, moved and recovered as a whole; handles name shards, never
+servers. Which server has which shard is the layout; the notebook changes it, each time under a
+higher version, and all others follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+
+class ServerAddress(NamedTuple):
+    """Where a parameter server lives.
+
+    Attributes
+    ----------
+    address : str
+        Address of its Dask worker.
+    key : str
+        Its name there: tells a server from a later one at the same address.
+    """
+
+    address: str
+    key: str
+
+
+class ShardId(NamedTuple):
+    """A shard, wherever it is.
+
+    Attributes
+    ----------
+    strategy : str
+        Unique among the strategies of a cluster.
+    number : int
+        From 0, as they are counted in the strategy.
+    """
+
+    strategy: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlace:
+    """The servers that hold a shard.
+
+    Attributes
+    ----------
+    primary : ServerAddress or None
+        The one to be asked; None if the shard was lost with it.
+    copies : tuple of ServerAddress
+        Those that have all that the primary has acknowledged: each may take its place.
+    filling : ServerAddress or None
+        One that is being given a copy.
+    heir : ServerAddress or None
+        The copy to which the primary, which has stopped, hands the shard over.
+    leaving : tuple of ServerAddress
+        Those that were copies up to this place. The primary may not have heard of that yet: until
+        it has said so, they have all that was acknowledged, or nobody has.
+    term : int
+        Higher with each new primary: whoever follows an older one is told so.
+    version : int
+        Higher with every change.
+    """
+
+    primary: ServerAddress | None
+    copies: tuple[ServerAddress, ...] = ()
+    filling: ServerAddress | None = None
+    heir: ServerAddress | None = None
+    leaving: tuple[ServerAddress, ...] = ()
+    term: int = 1
+    version: int = 1
+
+    @property
+    def servers(self) -> tuple[ServerAddress, ...]:
+        """All of them, the primary first."""
+        found = (self.primary, *self.copies, self.filling, *self.leaving)
+        return tuple(server for server in found if server is not None)
+
+    @property
+    def followers(self) -> tuple[ServerAddress, ...]:
+        """Those that the primary sends changes to."""
+        return self.copies if self.filling is None else (*self.copies, self.filling)
+
+    def next(self, **changes: Any) -> ShardPlace:
+        """Return what it becomes; a new primary begins a new term."""
+        if changes.get("primary", self.primary) != self.primary:
+            changes["term"] = self.term + 1
+        changed = replace(self, **changes)
+        return self if changed == self else replace(changed, version=self.version + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where all shards of a strategy are.
+
+    Attributes
+    ----------
+    strategy : str
+        Whose.
+    version : int
+        Higher than that of every earlier one.
+    replicas : int
+        How many copies of each shard there should be, 0 or 1.
+    patience : float
+        Seconds without a sign of life after which a server counts as silent.
+    places : tuple of ShardPlace
+        By the shards' numbers.
+    """
+
+    strategy: str
+    version: int
+    replicas: int
+    patience: float
+    places: tuple[ShardPlace, ...]
+
+    @property
+    def servers(self) -> tuple[ServerAddress, ...]:
+        """All servers that hold a shard or a copy of one, each once."""
+        return tuple(dict.fromkeys(server for place in self.places for server in place.servers))
+
+    def with_places(self, places: Sequence[ShardPlace]) -> Layout:
+        """Return the next layout; this one if nothing has changed."""
+        if tuple(places) == self.places:
+            return self
+        return replace(self, version=self.version + 1, places=tuple(places))
+
+    def packed(self) -> list[Any]:
+        """Return it as lists, texts and numbers."""
+        places = [
+            [
+                place.primary and list(place.primary),
+                [list(server) for server in place.copies],
+                place.filling and list(place.filling),
+                place.heir and list(place.heir),
+                [list(server) for server in place.leaving],
+                place.term,
+                place.version,
+            ]
+            for place in self.places
+        ]
+        return [self.strategy, self.version, self.replicas, self.patience, places]
+
+
+def unpacked(packed: Sequence[Any]) -> Layout:
+    """Return the layout that `Layout.packed` was called on."""
+    strategy, version, replicas, patience, places = packed
+
+    def server(found: Sequence[str] | None) -> ServerAddress | None:
+        return ServerAddress(*found) if found else None
+
+    return Layout(
+        strategy,
+        version,
+        replicas,
+        patience,
+        tuple(
+            ShardPlace(
+                server(primary),
+                tuple(ServerAddress(*each) for each in copies),
+                server(filling),
+                server(heir),
+                tuple(ServerAddress(*each) for each in leaving),
+                *counts,
+            )
+            for primary, copies, filling, heir, leaving, *counts in places
+        ),
+    )

@@ -1,0 +1,72 @@
+"""LayoutCache: the layouts that this process knows.
+
+It asks the scheduler when it has to; between that, it answers from memory. Any thread may read; the
+event loop of the client or worker writes and asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from psnb._src.placement.layout import Layout, unpacked
+from psnb.errors import ServerLostError
+
+ASK_TIMEOUT = 5.0
+"""Seconds in which the scheduler must answer."""
+
+
+class LayoutCache:
+    """Layouts by strategy.
+
+    Parameters
+    ----------
+    ask : callable
+        Asks the scheduler for the (packed) layout of a strategy.
+    """
+
+    def __init__(self, ask: Callable[[str], Awaitable[Any]]) -> None:
+        self._ask = ask
+        self._layouts: dict[str, Layout] = {}  # each operation on it is atomic
+        self._asking: dict[str, asyncio.Task[Layout]] = {}
+
+    def known(self, strategy: str) -> Layout | None:
+        """Return the newest layout that is known here; any thread."""
+        return self._layouts.get(strategy)
+
+    def all(self) -> list[Layout]:
+        """Return the newest layouts that are known here, of all strategies; any thread."""
+        return list(self._layouts.values())
+
+    def learn(self, layout: Layout) -> None:
+        """Remember a layout, unless a newer one is known; one thread at a time."""
+        known = self._layouts.get(layout.strategy)
+        if known is None or known.version < layout.version:
+            self._layouts[layout.strategy] = layout
+
+    async def refresh(self, strategy: str) -> Layout:
+        """Ask the scheduler for a strategy's layout; those who ask at the same time ask once.
+
+        Raises
+        ------
+        ServerLostError
+            If the strategy is closed.
+        OSError
+            If the scheduler does not answer.
+        """
+        asking = self._asking.get(strategy)
+        if asking is None:
+            asking = asyncio.create_task(self._refresh(strategy), name="psnb layout")
+            self._asking[strategy] = asking
+            asking.add_done_callback(lambda _: self._asking.pop(strategy))
+        return await asyncio.shield(asking)
+
+    async def _refresh(self, strategy: str) -> Layout:
+        async with asyncio.timeout(ASK_TIMEOUT):
+            packed = await self._ask(strategy)
+        if packed is None:
+            self._layouts.pop(strategy, None)
+            raise ServerLostError("the parameter servers are gone: their strategy was closed")
+        self.learn(unpacked(packed))
+        return self._layouts[strategy]

@@ -1,0 +1,226 @@
+"""Mending: what becomes of a layout, from what its servers say. Pure.
+
+It is asked again and again, and takes one step each time, from whatever state: servers obey late,
+twice or never, die, freeze and wake at any moment. Only the notebook decides; a server does what
+the newest place says that it has heard of (`psnb._src.server.host`). What holds at every step:
+
+- A copy is named as such (`ShardPlace.copies`) only while its primary waits for it with every
+change, so
+  it has all that was acknowledged, and may take over.
+- A primary is let off waiting for a copy only after the layout has named that copy no more. Until
+  the primary has said that it has heard so, the copy is *leaving*: if the primary is gone, it takes
+  over. (Had the primary heard, and gone on alone, then what it acknowledged in that moment went
+  with it, as the last that had it.)
+- A server that is *silent* may come back. Its shard goes to a copy, if one answers; if none does,
+  it stays where it is. A shard is lost when all that had it are *gone*.
+- There are never fewer copies than before while servers are drained or balanced: the shard is
+  copied first, and the old primary stays as a copy until the new one answers.
+
+After van Renesse and Schneider, *Chain Replication for Supporting High Throughput and
+Availability*, OSDI 2004, where a master decides likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
+from psnb._src.placement.shard_status import CopyState, ShardStatus
+
+
+class Health(StrEnum):
+    """Whether a server answers."""
+
+    ALIVE = "alive"
+    SILENT = "silent"
+    """It says nothing, and may come back with all that it holds."""
+    GONE = "gone"
+    """Its process has ended, and what it held with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is known of a server.
+
+    Attributes
+    ----------
+    health : Health
+        Whether it answers.
+    heard : int
+        Version of the layout that it had heard of when it told what it holds; 0 if it never did.
+    holdings : mapping of int to ShardStatus
+        What it told, by the shards' numbers.
+    """
+
+    health: Health
+    heard: int = 0
+    holdings: Mapping[int, ShardStatus] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a layout should come to.
+
+    Attributes
+    ----------
+    usable : collection of ServerAddress
+        Servers that may hold shards; what the others hold goes elsewhere.
+    homes : mapping of int to ServerAddress
+        Which server should become the primary of which shard, where it is not indifferent.
+    """
+
+    usable: Collection[ServerAddress]
+    homes: Mapping[int, ServerAddress] = field(default_factory=dict)
+
+
+_GONE = Sight(Health.GONE)
+
+
+def mended(layout: Layout, sights: Mapping[ServerAddress, Sight], wish: Wish) -> Layout:
+    """Return the next layout, or this one if there is nothing to do at this moment.
+
+    Parameters
+    ----------
+    layout : Layout
+        Where shards are.
+    sights : mapping of ServerAddress to Sight
+        What is known of the servers; one that is missing is gone.
+    wish : Wish
+        What it should come to.
+    """
+    load = {
+        server: sum(server in place.servers for place in layout.places)
+        for server in wish.usable
+        if _health(sights, server) is Health.ALIVE
+    }
+    places = []
+    for index, place in enumerate(layout.places):
+        after = _Mending(layout, index, place, sights, wish).step(load)
+        for server in set(after.servers).difference(place.servers):
+            load[server] = load.get(server, 0) + 1
+        places.append(after)
+    return layout.with_places(places)
+
+
+class _Mending:
+    """One step for one shard."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        index: int,
+        place: ShardPlace,
+        sights: Mapping[ServerAddress, Sight],
+        wish: Wish,
+    ) -> None:
+        self._layout, self._index, self._place = layout, index, place
+        self._sights, self._wish = sights, wish
+
+    def step(self, load: Mapping[ServerAddress, int]) -> ShardPlace:
+        """Return the place that follows; ``load`` counts the shards of servers for new copies."""
+        primary = self._place.primary
+        if primary is None:
+            return self._place
+        health = self._health(primary)
+        if health is not Health.ALIVE or self._is_absent(primary):
+            return self._without(primary, health)
+        held = self._sights[primary].holdings.get(self._index)
+        if held is None or held.version < self._place.version:
+            return self._place  # it has not heard of it yet
+        return self._onward(primary, held, load)
+
+    def _without(self, primary: ServerAddress, health: Health) -> ShardPlace:
+        """Let a copy take over from a primary that does not answer."""
+        place = self._place
+        # One that is only silent may have gone on without those that are leaving.
+        for known in (place.copies, place.leaving if health is not Health.SILENT else ()):
+            heirs = sorted(filter(self._is_copy, known), key=lambda s: s not in self._wish.usable)
+            if heirs:
+                # Until it has said that it is the primary, what the others have is worth as much.
+                rest = [*heirs[1:], *([primary] if health is Health.SILENT else [])]
+                return self._next(heirs[0], leaving=rest)
+        if health is Health.SILENT or not all(map(self._is_lost, (*place.copies, *place.leaving))):
+            return place  # one that comes back has it
+        return self._next(None)
+
+    def _onward(
+        self, primary: ServerAddress, held: ShardStatus, load: Mapping[ServerAddress, int]
+    ) -> ShardPlace:
+        place, usable, replicas = self._place, self._wish.usable, self._layout.replicas
+        copies = [each for each in place.copies if self._follows(each, held)]
+        dropped = [each for each in place.copies if each not in copies]
+        filling = place.filling
+        if filling is not None and not self._is_alive(filling):
+            filling = None
+        elif filling is not None:
+            state = held.copies.get(filling.key, CopyState.BROKEN)
+            if state is CopyState.FILLED:
+                copies.append(filling)
+            if state is not CopyState.FILLING:
+                filling = None
+        if place.heir in copies and held.idle:
+            # All that have it hold the very same now, the old primary among them.
+            rest = [each for each in (*copies, primary) if each != place.heir]
+            rest.sort(key=lambda each: each not in usable)
+            kept = max(1, replicas)
+            return self._next(place.heir, rest[:kept], filling, leaving=rest[kept:])
+        home = self._wish.homes.get(self._index, primary)
+        if not self._is_alive(home):
+            home = primary
+        heir = home if home in copies else None
+        good = [each for each in copies if each in usable]
+        if heir is None and len(good) >= replicas:
+            dropped += [each for each in copies if each not in good[:replicas]]
+            copies = good[:replicas]
+        if filling is None is place.filling and heir is None and not dropped:
+            # Not where one is leaving, which would be overwritten; nor in one step where one has
+            # just broken, of which the primary would not hear.
+            others = [each for each in load if each != primary and each not in copies]
+            if home != primary:
+                filling = home
+            elif len(good) < replicas and others:
+                filling = min(others, key=lambda each: load[each])
+        leaving = [each for each in dropped if self._health(each) is not Health.GONE]
+        return self._next(primary, copies, filling, heir, leaving)
+
+    def _next(
+        self,
+        primary: ServerAddress | None,
+        copies: Sequence[ServerAddress] = (),
+        filling: ServerAddress | None = None,
+        heir: ServerAddress | None = None,
+        leaving: Sequence[ServerAddress] = (),
+    ) -> ShardPlace:
+        return self._place.next(
+            primary=primary,
+            copies=tuple(copies),
+            filling=filling,
+            heir=heir,
+            leaving=tuple(leaving),
+        )
+
+    def _health(self, server: ServerAddress) -> Health:
+        return _health(self._sights, server)
+
+    def _is_alive(self, server: ServerAddress) -> bool:
+        return self._health(server) is Health.ALIVE
+
+    def _is_absent(self, server: ServerAddress) -> bool:
+        """Return whether a server has heard of the layout and does not hold the shard."""
+        sight = self._sights[server]
+        return sight.heard >= self._layout.version and self._index not in sight.holdings
+
+    def _is_copy(self, server: ServerAddress) -> bool:
+        return self._is_alive(server) and self._index in self._sights[server].holdings
+
+    def _is_lost(self, server: ServerAddress) -> bool:
+        return self._health(server) is Health.GONE or self._is_absent(server)
+
+    def _follows(self, server: ServerAddress, held: ShardStatus) -> bool:
+        return self._is_alive(server) and held.copies.get(server.key) is CopyState.FILLED
+
+
+def _health(sights: Mapping[ServerAddress, Sight], server: ServerAddress) -> Health:
+    return sights.get(server, _GONE).health

@@ -1,0 +1,42 @@
+"""What runs inside a worker process: per-worker values, execution, the worker plugin."""
+
+from psnb._src.runtime import worker_memory
+from psnb._src.runtime.packing import (
+    InputReference,
+    PerWorkerReference,
+    dumps,
+    loads,
+    pack_error,
+    unpack_error,
+)
+from psnb._src.runtime.plugin import Runtime
+from psnb._src.runtime.resources import make_dataset, make_iterator, make_leased_iterator
+from psnb._src.runtime.session import HANDLER, exchange_writer
+from psnb._src.runtime.worker_context import (
+    InputContext,
+    WorkerContext,
+    report,
+    worker_context,
+    worker_index,
+)
+
+__all__ = [
+    "HANDLER",
+    "InputContext",
+    "InputReference",
+    "PerWorkerReference",
+    "Runtime",
+    "WorkerContext",
+    "dumps",
+    "exchange_writer",
+    "loads",
+    "make_dataset",
+    "make_iterator",
+    "make_leased_iterator",
+    "pack_error",
+    "report",
+    "unpack_error",
+    "worker_context",
+    "worker_index",
+    "worker_memory",
+]

@@ -1,0 +1,241 @@
+"""Leased datasets inside a worker: iterators that ask the coordinator which part to read.
+
+Closure threads share an iterator. What a closure takes is told to the coordinator at once, and its
+answers are waited for before the closure's effect leaves the worker (`LeaseRequests.settle`), so
+that the round trip hides behind the closure's own work.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+from psnb.errors import CancelledError
+
+ASK_TIMEOUT = 60.0
+"""Seconds in which the coordinator answers; where it cannot, the session ends long before."""
+
+Portion = tuple[int, int, Any, int]
+"""Epoch, split, state of the split's iterator, and number of elements."""
+
+
+Lease = tuple[int, int, Any, int | None, Sequence[int]]
+"""Its number, split, state of the split's iterator, number of elements if not all, and the splits
+that this worker is to have of those that lie in the memory of workers."""
+
+
+class LeaseRequests:
+    """What one attempt at a closure takes from leased datasets; its thread's alone.
+
+    Parameters
+    ----------
+    closure : int
+        The closure.
+    ask : callable
+        Sends a question to the coordinator, and returns the answer's future.
+    portions : sequence of Portion
+        What earlier attempts have taken: this one begins with it.
+
+    Attributes
+    ----------
+    ended : bool
+        Whether it was told, by whatever dataset, that there is nothing to take.
+    """
+
+    def __init__(
+        self,
+        closure: int,
+        ask: Callable[[tuple[Any, ...]], Future[Any]],
+        portions: Iterable[Sequence[Any]],
+    ) -> None:
+        self._closure, self._ask = closure, ask
+        self._again = deque(tuple(portion) for portion in portions)
+        self._answers: list[Future[Any]] = []
+        self.ended = False
+
+    def again(self, epoch: int) -> tuple[int, Any, int] | None:
+        """Return the next portion to be taken again from an epoch: split, state and count."""
+        for portion in self._again:
+            if portion[0] == epoch:
+                self._again.remove(portion)
+                return portion[1:]
+        return None
+
+    def lease(self, epoch: int) -> Lease | None:
+        """Ask for a lease; None if there is nothing now."""
+        found: Lease | None
+        found = self._ask(("lease", epoch)).result(ASK_TIMEOUT)
+        return found
+
+    def take(
+        self, epoch: int, lease: int, count: int, before: Any, after: Any, ended: bool
+    ) -> None:
+        """Tell that the next elements of a lease are taken; does not wait."""
+        question = ("take", epoch, lease, self._closure, count, before, after, ended)
+        self._answers.append(self._ask(question))
+
+    def settle(self) -> None:
+        """Wait until the coordinator knows everything.
+
+        Raises
+        ------
+        CancelledError
+            If it has given this worker up.
+        """
+        for answer in self._answers:
+            if not answer.result(ASK_TIMEOUT):
+                raise CancelledError("the coordinator has given this worker up")
+
+
+class Iterated(Protocol):
+    """An iterator with a state."""
+
+    def __next__(self) -> Any:
+        """Return the next element."""
+
+    def state(self) -> Any:
+        """Return where it is."""
+
+    def close(self) -> None:
+        """End what it has opened."""
+
+
+class Split(Protocol):
+    """A dataset that can be gone through from a state on."""
+
+    def iterator(self, state: Any = None) -> Iterated:
+        """Return an iterator."""
+
+
+@dataclass
+class _OpenLease:
+    """A lease that is being read."""
+
+    number: int
+    iterator: Iterated
+    left: int | None
+    before: Any  # the iterator's state
+
+
+class LeasedSplitReader:
+    """An epoch over the splits that this worker leases; closure threads share it.
+
+    Parameters
+    ----------
+    splits : sequence of Split
+        All of the dataset.
+    epoch : int
+        The coordinator's number of it.
+    taking : callable
+        Returns what the closure of the calling thread takes.
+    prepare : callable
+        Sees to it that splits are here which this worker is to have.
+    """
+
+    def __init__(
+        self,
+        splits: Sequence[Split],
+        epoch: int,
+        taking: Callable[[], LeaseRequests],
+        prepare: Callable[[Sequence[int]], None] = lambda splits: None,
+    ) -> None:
+        self._splits, self._epoch, self._taking = splits, epoch, taking
+        self._prepare = prepare
+        # One thread at a time in the iterators and the fields below; held for no question, nor
+        # while anything is prepared.
+        self._lock = threading.Condition()
+        self._leasing = False  # a thread gets a lease, the others wait for what it brings
+        self._unread: Lease | None = None  # one that could not be begun, for the next who asks
+        self._lease: _OpenLease | None = None  # what is being read
+        # Of a closure that runs again, by its `LeaseRequests`.
+        self._again: WeakKeyDictionary[LeaseRequests, tuple[Iterated, int]] = WeakKeyDictionary()
+
+    def __iter__(self) -> LeasedSplitReader:
+        return self
+
+    def __next__(self) -> Any:
+        taking = self._taking()
+        self._begin_again(taking)
+        while True:
+            with self._lock:
+                self._lock.wait_for(lambda: not self._leasing)
+                found = self._next_again(taking) or self._next(taking)
+                if found is not None:
+                    return found[0]
+                self._leasing = True
+            try:
+                self._get_lease(taking)
+            finally:
+                with self._lock:
+                    self._leasing = False
+                    self._lock.notify_all()
+
+    def _get_lease(self, taking: LeaseRequests) -> None:
+        """Get a lease and begin with it; what fails leaves it to the next who asks."""
+        self._unread = self._unread or taking.lease(self._epoch)
+        if self._unread is None:
+            taking.ended = True
+            raise StopIteration
+        number, split, state, left, owned = self._unread
+        self._prepare(owned)
+        iterator = self._splits[split].iterator(state)
+        lease = _OpenLease(number, iterator, left, iterator.state())
+        with self._lock:
+            self._lease, self._unread = lease, None
+
+    def _begin_again(self, taking: LeaseRequests) -> None:
+        """Prepare the next portion of what the closure had taken before, if there is one."""
+        if taking in self._again:
+            return
+        portion = taking.again(self._epoch)
+        if portion is not None:
+            split, state, count = portion
+            self._prepare([split])
+            again = self._splits[split].iterator(state), count
+            with self._lock:
+                self._again[taking] = again
+
+    def _next_again(self, taking: LeaseRequests) -> tuple[Any] | None:
+        """Return the next element of what the closure had taken before, if there is one."""
+        if taking not in self._again:
+            return None
+        iterator, left = self._again[taking]
+        element = next(iterator)
+        if left == 1:
+            iterator.close()
+            del self._again[taking]
+        else:
+            self._again[taking] = iterator, left - 1
+        return (element,)
+
+    def _next(self, taking: LeaseRequests) -> tuple[Any] | None:
+        """Return the next element of what is leased, if there is one."""
+        lease = self._lease
+        if lease is None:
+            return None
+        before = lease.before
+        try:
+            element = next(lease.iterator)
+        except StopIteration:
+            self._end_lease(lease)
+            taking.take(self._epoch, lease.number, 0, before, before, True)
+            return None
+        finally:
+            # Also where an element could not be had: the next one comes after it.
+            lease.before = lease.iterator.state()
+        if lease.left is not None:
+            lease.left -= 1
+        ended = lease.left == 0
+        if ended:
+            self._end_lease(lease)
+        taking.take(self._epoch, lease.number, 1, before, lease.before, ended)
+        return (element,)
+
+    def _end_lease(self, lease: _OpenLease) -> None:
+        self._lease = None
+        lease.iterator.close()

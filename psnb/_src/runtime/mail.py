@@ -1,0 +1,150 @@
+"""What workers of a cluster send each other directly: bytes, to whoever is there under a name.
+
+They go over Dask's own connections between workers. An answer comes when the receiver has taken
+them up, so that a sender is never ahead of it by more than `_UNDER_WAY` messages.
+
+Threads: closure threads send and wait; the worker's event loop does the rest, and has receivers
+work in Dask's thread for what takes its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+from weakref import WeakMethod
+
+from distributed import Worker
+from distributed.core import send_recv
+from distributed.utils import offload
+
+from psnb._src.transport import connect
+from psnb.errors import WorkerLostError
+
+HANDLER = "psnb_mail"
+"""The name of the handler on each Dask worker."""
+
+CONNECT_TIMEOUT, SEND_TIMEOUT = 5.0, 60.0
+"""Seconds to reach a worker, and for one message to be taken up there."""
+
+_UNDER_WAY = 4
+
+
+class Mail:
+    """A worker's end.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+        The Dask worker.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._loop: asyncio.AbstractEventLoop = worker.loop.asyncio_loop
+        # Held weakly: what receives goes with the session that it belongs to. Each operation on a
+        # dict is atomic.
+        self._receivers: dict[str, WeakMethod[Callable[[bytes], None]]] = {}
+
+    @property
+    def address(self) -> str:
+        """Where others send to."""
+        return str(self._worker.address)
+
+    @property
+    def folder(self) -> str:
+        """The worker's own folder for files."""
+        return str(self._worker.local_directory)
+
+    @property
+    def memory_limit(self) -> int | None:
+        """Bytes of memory that Dask grants the worker."""
+        limit: int | None = self._worker.memory_manager.memory_limit
+        return limit
+
+    def receive_as(self, name: str, method: Callable[[bytes], None]) -> None:
+        """Give what comes under a name to a method, for as long as its object lives.
+
+        The method may be called by any thread.
+        """
+        for other, found in list(self._receivers.items()):
+            if found() is None:
+                self._receivers.pop(other, None)
+        self._receivers[name] = WeakMethod(method)
+
+    async def handle(self, name: str, data: bytes) -> bool:
+        """Take up a message; False if nobody is there for it. Called by Dask."""
+        found = self._receivers.get(name)
+        method = None if found is None else found()
+        if method is None:
+            return False
+        await offload(method, data)
+        return True
+
+    def sender(self, name: str) -> Sender:
+        """Return what sends to those who receive under a name."""
+        return Sender(self, name)
+
+    def send(self, address: str, name: str, data: bytes) -> Future[bool]:
+        """Send a message; the answer is whether it was taken up. Any thread but the loop's."""
+        return asyncio.run_coroutine_threadsafe(self._send(address, name, data), self._loop)
+
+    async def _send(self, address: str, name: str, data: bytes) -> bool:
+        pool = self._worker.rpc
+        comm = await connect(pool, address, CONNECT_TIMEOUT)
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT):
+                taken: Any = await send_recv(comm, op=HANDLER, name=name, data=data)
+                return bool(taken)
+        finally:
+            pool.reuse(address, comm)
+
+
+class Sender:
+    """Sends messages, several at a time, and sees that each is taken up; one thread's alone.
+
+    Parameters
+    ----------
+    mail : Mail
+        This worker's end.
+    name : str
+        To whom.
+    """
+
+    def __init__(self, mail: Mail, name: str) -> None:
+        self._mail, self._name = mail, name
+        self._under_way: deque[tuple[str, Future[bool]]] = deque()
+
+    def send(self, address: str, data: bytes) -> None:
+        """Send a message; waits while too many are under way.
+
+        Raises
+        ------
+        WorkerLostError
+            If one before it did not arrive.
+        Exception
+            What a receiver raised.
+        """
+        while len(self._under_way) >= _UNDER_WAY:
+            self._wait()
+        self._under_way.append((address, self._mail.send(address, self._name, data)))
+
+    def settle(self) -> None:
+        """Wait until all are taken up; raises as `send` does."""
+        while self._under_way:
+            self._wait()
+
+    def _wait(self) -> None:
+        address, future = self._under_way.popleft()
+        try:
+            taken = future.result(CONNECT_TIMEOUT + 2 * SEND_TIMEOUT)
+        except OSError as error:  # a timeout, or a broken connection
+            raise WorkerLostError(
+                f"the worker at {address} cannot be reached: {error or type(error).__name__}"
+            ) from error
+        if not taken:
+            raise WorkerLostError(
+                f"the worker at {address} has none of the dataset: it was started again"
+            )

@@ -1,0 +1,240 @@
+"""Pickling across the wire: functions, arguments, results and exceptions. Pure, without Dask.
+
+Per-worker values travel as references: whatever object has a ``resource_id`` of the class
+`PerWorkerReference` is pickled as its number alone, at any depth and in captured variables too, and
+becomes the worker's own value when it is unpickled there. Likewise an `InputReference` among the
+arguments of a call, a result that may not be there yet: its place is pickled, and the pickled
+result is sent along when there is one.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cloudpickle
+
+from psnb._src.excerpt import PAGE, excerpt
+from psnb.errors import ClosureError, InternalError, SerializationError
+
+PROTOCOL = 5
+
+
+class PerWorkerReference:
+    """Base of what stands for a different value on each worker.
+
+    Attributes
+    ----------
+    resource_id : int
+        What the runtime on a worker knows the value by.
+    """
+
+    resource_id: int
+
+
+class InputReference:
+    """Base of what stands for the result of another closure."""
+
+    __slots__ = ()
+
+
+class _Pickler(cloudpickle.Pickler):
+    def __init__(
+        self,
+        buffer: io.BytesIO,
+        references: list[PerWorkerReference],
+        inputs: list[InputReference] | None,
+    ) -> None:
+        super().__init__(buffer, protocol=PROTOCOL)
+        self._references, self._inputs = references, inputs
+        self._places: dict[InputReference, int] = {}
+
+    def persistent_id(self, obj: Any) -> int | tuple[str, int] | None:
+        if isinstance(obj, PerWorkerReference):
+            self._references.append(obj)
+            return obj.resource_id
+        if self._inputs is not None and isinstance(obj, InputReference):
+            place = self._places.setdefault(obj, len(self._inputs))
+            if place == len(self._inputs):
+                self._inputs.append(obj)
+            return "input", place
+        return None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, resolve: Callable[[int], Any], inputs: Sequence[bytes]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._resolve, self._inputs = resolve, inputs
+        self._values: dict[int, Any] = {}  # one object for one input, however often it occurs
+
+    def persistent_load(self, pid: Any) -> Any:
+        if isinstance(pid, int):
+            return self._resolve(pid)
+        _, index = pid
+        if index not in self._values:
+            packed = self._inputs[index]
+            self._values[index] = loads(packed) if packed else None
+        return self._values[index]
+
+
+def dumps(
+    value: object,
+    what: str,
+    references: list[PerWorkerReference] | None = None,
+    names: tuple[str, ...] = (),
+    inputs: list[InputReference] | None = None,
+) -> bytes:
+    """Pickle by value what the other side cannot import.
+
+    Parameters
+    ----------
+    value : object
+        Anything.
+    what : str
+        What it is, for the message.
+    references : list, optional
+        Takes up the per-worker values in it, which must stay alive for as long as the bytes.
+    names : tuple of str
+        What the items of a tuple are called in messages.
+    inputs : list, optional
+        Takes up the results of other closures in it, whose pickled values must be there when it is
+        unpickled; without this list they are refused.
+
+    Raises
+    ------
+    SerializationError
+        Naming the part that cannot be pickled.
+    """
+    buffer = io.BytesIO()
+    try:
+        _Pickler(buffer, [] if references is None else references, inputs).dump(value)
+    except Exception as error:  # each class may raise its own while it is pickled
+        named = _Named(zip(names, value, strict=True)) if names else value  # type: ignore[call-overload]
+        path, culprit = _find_culprit(named, None if inputs is None else [])
+        raise SerializationError(
+            f"{what} cannot be pickled: {path or 'it'} is {_shortened(culprit)} "
+            f"({type(error).__name__}: {error}). Only data and functions travel; what is bound to "
+            "one process (locks, files, connections, generators) is made there, for example with "
+            "coordinator.create_per_worker_resource"
+        ) from error
+    return buffer.getvalue()
+
+
+def loads(
+    data: bytes, resolve: Callable[[int], Any] | None = None, inputs: Sequence[bytes] = ()
+) -> Any:
+    """Unpickle.
+
+    Parameters
+    ----------
+    data : bytes
+        From `dumps`.
+    resolve : callable, optional
+        Turns the number of a per-worker value into the value.
+    inputs : sequence of bytes
+        The pickled values of the inputs that `dumps` took up, in that order; empty for None.
+    """
+    return _Unpickler(data, resolve or _unresolvable, inputs).load()
+
+
+def _unresolvable(resource_id: int) -> Any:
+    raise InternalError(f"per-worker value {resource_id} came back from a worker")
+
+
+def _shortened(value: object, limit: int = 100) -> str:
+    try:
+        text = repr(value)
+    except Exception as error:  # the object's own repr may do anything
+        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def shorten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return the arguments of a call as a short text, for messages."""
+    parts = [_shortened(a, 60) for a in args]
+    parts += [f"{name}={_shortened(value, 60)}" for name, value in kwargs.items()]
+    text = ", ".join(parts)
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def _picklable(value: object, inputs: list[InputReference] | None) -> bool:
+    try:
+        _Pickler(io.BytesIO(), [], inputs).dump(value)
+    except Exception:  # whatever it is, it is the object that we look for
+        return False
+    return True
+
+
+class _Named(dict[str, Any]):
+    """Parts of a call by the names that a user knows them by."""
+
+
+def _parts(value: object) -> list[tuple[str, object]]:
+    """Return the named parts of a value, as far as they tell what cannot be pickled."""
+    if isinstance(value, _Named):
+        return list(value.items())
+    if isinstance(value, dict):
+        return [(f"[{key!r}]", item) for key, item in value.items()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [(f"[{i}]", item) for i, item in enumerate(value)]
+    code = getattr(value, "__code__", None)
+    if code is not None:
+        cells = getattr(value, "__closure__", None) or ()
+        captured = [
+            (f" variable {name!r}", cell.cell_contents)
+            for name, cell in zip(code.co_freevars, cells, strict=True)
+        ]
+        scope = getattr(value, "__globals__", {})
+        return captured + [(f" global {n!r}", scope[n]) for n in code.co_names if n in scope]
+    return [(f".{name}", item) for name, item in getattr(value, "__dict__", {}).items()]
+
+
+def _find_culprit(value: object, inputs: list[InputReference] | None) -> tuple[str, object]:
+    path = ""
+    for _ in range(8):  # deep enough for any message, and cycles end
+        for name, part in _parts(value):
+            if not _picklable(part, inputs):
+                path, value = path + name, part
+                break
+        else:
+            break
+    return path.strip(), value
+
+
+def pack_error(error: BaseException, notes: list[str]) -> bytes:
+    """Pickle an exception with its traceback as text, so that it can be raised elsewhere.
+
+    An exception that cannot make the trip becomes a `ClosureError` that says what it was. Its
+    traceback is cut, so that with what is said of the call it fills a page (`psnb._src.excerpt`).
+    """
+    text = excerpt("".join(traceback.format_exception(error)).rstrip(), PAGE - 1000)
+    notes = [*notes, f"traceback on the worker:\n{text}"]
+    try:
+        for note in notes:
+            error.add_note(note)
+        error.__traceback__ = None  # said by the note; frames of another process help nobody
+        data = cloudpickle.dumps(error, protocol=PROTOCOL)
+        pickle.loads(data)  # many exceptions pickle, but do not come back
+    except Exception:  # again whatever its class, or that of an attribute, may raise
+        substitute = ClosureError(f"{type(error).__qualname__}: {_shortened(error, 500)}")
+        for note in notes:
+            substitute.add_note(note)
+        return cloudpickle.dumps(substitute, protocol=PROTOCOL)
+    return data
+
+
+def unpack_error(data: bytes) -> BaseException:
+    """Return what `pack_error` packed; a `ClosureError` if its type cannot be imported here."""
+    try:
+        error = pickle.loads(data)
+    except Exception as failure:  # likewise; most often ImportError
+        error = ClosureError(
+            "a closure failed with an exception that this process cannot unpickle: "
+            + excerpt(repr(failure))
+        )
+    if not isinstance(error, BaseException):
+        raise InternalError(f"a closure failed with {error!r}, which is no exception")
+    return error

@@ -1,0 +1,84 @@
+"""The Dask worker plugin that prepares a worker process for psnb, workers that join later too.
+
+It registers three handlers on the worker's Dask server: for coordinators (closures), for handles
+(parameters), and for other workers (examples of datasets that are shuffled). It does nothing until
+somebody calls, and several strategies, also of several notebooks, share it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from distributed import Worker, WorkerPlugin
+from distributed.comm import Comm
+from distributed.core import Status
+
+from psnb._src.parameters import CommServerClient, open_connection, set_process_transport
+from psnb._src.placement import LayoutCache
+from psnb._src.runtime.mail import HANDLER as MAIL_HANDLER
+from psnb._src.runtime.mail import Mail
+from psnb._src.runtime.session import HANDLER, Session
+from psnb._src.server import Opening, ParameterServers
+
+
+class Runtime(WorkerPlugin):
+    """What psnb is on a Dask worker."""
+
+    name = "psnb"
+    idempotent = True
+    """A second strategy finds it there and leaves the sessions of the first alone."""
+
+    def setup(self, worker: Worker) -> None:
+        """Register the handlers; Dask calls this on every worker, before it gets any work."""
+        sessions: set[Session] = set()
+        directory = LayoutCache(lambda strategy: worker.scheduler.psnb_layout(strategy=strategy))
+        transport = CommServerClient(worker.loop, worker.rpc, directory)
+
+        mail = Mail(worker)
+        connecting: set[asyncio.Task[None]] = set()
+
+        async def open_to(address: str, opening: Opening) -> None:
+            try:
+                broken = partial(_broken, opening)
+                opening.opened(await open_connection(worker.rpc, address, broken))
+            except OSError as error:
+                opening.broken(error)
+
+        def connect(address: str, opening: Opening) -> None:
+            task = asyncio.create_task(open_to(address, opening), name="psnb copy")
+            connecting.add(task)
+            task.add_done_callback(connecting.discard)
+
+        async def psnb_session(comm: Comm, **opening: Any) -> Status:
+            session = Session(worker, comm, transport, mail, **opening)
+            sessions.add(session)
+            try:
+                await session.serve()
+            finally:
+                sessions.discard(session)
+            return Status.dont_reply
+
+        self._sessions = sessions
+        worker.handlers[HANDLER] = psnb_session
+        worker.handlers[MAIL_HANDLER] = mail.handle
+        self._servers = ParameterServers(worker, connect)
+        set_process_transport(transport)
+
+    async def teardown(self, worker: Worker) -> None:
+        """Let the closures that are here end, then end all sessions.
+
+        Dask awaits this when the worker closes, however it was asked to, before it takes the
+        connections down. Retiring does not wait for anything that is no task of Dask's.
+        """
+        worker.handlers.pop(HANDLER, None)
+        await asyncio.gather(*(session.drain() for session in self._sessions))
+        for session in list(self._sessions):
+            session.close()
+        worker.handlers.pop(MAIL_HANDLER, None)
+        self._servers.close()
+
+
+def _broken(opening: Opening, exchanges: list[Any], error: OSError) -> None:
+    opening.broken(error)

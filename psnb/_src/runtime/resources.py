@@ -1,0 +1,143 @@
+"""Per-worker values: made once on this worker, in the order of their definition, used by closures.
+
+A value is made on one of the session's closure threads; closures that need it wait for it. Making
+one may use others that were defined before it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from psnb._src.runtime.leasing import LeasedSplitReader, LeaseRequests, Split
+from psnb._src.runtime.worker_context import InputContext, current_context, worker_context
+from psnb.errors import ClosureInputError
+
+
+class SharedIterator:
+    """An iterator that the closure threads of a worker may share: one ``next`` at a time.
+
+    A closure that finds it at its end, and lets the StopIteration out before it has written
+    anything, is over without an error.
+    """
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self._iterator = iterator
+        self._lock = threading.Lock()  # one thread at a time in the iterator: generators need it
+
+    def __iter__(self) -> SharedIterator:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            with self._lock:
+                return next(self._iterator)
+        except StopIteration:
+            if (mine := taken()) is not None:
+                mine.ended = True
+            raise
+
+
+def make_dataset(dataset: Any) -> Any:
+    """Return the dataset of this worker: an iterable as it is, or what a function returns.
+
+    A function is called with an `InputContext` if it requires an argument, else with none.
+    """
+    if not callable(dataset):
+        return dataset
+    try:
+        parameters = inspect.signature(dataset).parameters.values()
+    except ValueError:  # some builtins have no signature
+        return dataset()
+    required = [p for p in parameters if p.default is p.empty and p.kind <= p.KEYWORD_ONLY]
+    if not any(p.kind <= p.POSITIONAL_OR_KEYWORD for p in required):
+        return dataset()
+    context = worker_context()
+    return dataset(InputContext(context.num_workers, context.worker_index))
+
+
+def make_iterator(dataset: Any) -> SharedIterator:
+    """Return a new iterator over the dataset of this worker."""
+    return SharedIterator(iter(dataset))
+
+
+def make_leased_iterator(splits: Sequence[Split], epoch: int) -> LeasedSplitReader:
+    """Return the worker's part in an epoch over leased splits."""
+    return LeasedSplitReader(splits, epoch, taking)
+
+
+def taken() -> LeaseRequests | None:
+    """Return what the closure of the calling thread takes; None outside of closures."""
+    context = current_context()
+    return None if context is None else context.taking
+
+
+def taking() -> LeaseRequests:
+    """Return what the closure of the calling thread takes from leased datasets."""
+    found = taken()
+    if found is None:
+        raise ClosureInputError(
+            "a dataset with sharding='dynamic' is read in closures only, not while another "
+            "per-worker value is made"
+        )
+    return found
+
+
+class Resources:
+    """The values of one session by their numbers.
+
+    Thread-safe: the event loop adds and discards, closure threads make and wait.
+    """
+
+    def __init__(self) -> None:
+        # Plain dict operations are atomic; a value's own waiting is its Future's.
+        self._values: dict[int, Future[Any]] = {}
+
+    def define(self, resource_id: int) -> None:
+        """Announce a value: closures that come later may wait for it."""
+        self._values[resource_id] = Future()
+
+    def make(self, resource_id: int, function: Callable[[], Any]) -> None:
+        """Make an announced value; what ``function`` raises goes to those who use the value."""
+        future = self._values.get(resource_id)
+        if future is None or not future.set_running_or_notify_cancel():
+            return
+        try:
+            value = function()
+        except BaseException as error:  # a boundary: the error is delivered to each user
+            future.set_exception(error)
+        else:
+            future.set_result(value)
+
+    def get(self, resource_id: int) -> Any:
+        """Return a value, waiting until it is made.
+
+        Raises
+        ------
+        ClosureInputError
+            If making it failed, or it was released.
+        """
+        future = self._values.get(resource_id)
+        if future is None:
+            raise ClosureInputError(f"per-worker value {resource_id} was released")
+        try:
+            return future.result()
+        except BaseException as error:  # whatever `make` has caught
+            raise ClosureInputError(
+                f"a per-worker value that the closure uses could not be made: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def discard(self, resource_id: int) -> None:
+        """Forget a value."""
+        future = self._values.pop(resource_id, None)
+        if future is not None:
+            future.cancel()
+
+    def clear(self) -> None:
+        """Forget all values; whoever waits for one is told."""
+        for resource_id in list(self._values):
+            self.discard(resource_id)

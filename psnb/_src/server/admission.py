@@ -1,0 +1,115 @@
+"""Which ids of a growing table get a row: always, by chance, or after some sightings. Pure.
+
+After the entry attributes of PaddlePaddle's sparse tables (``ProbabilityEntry``,
+``CountFilterEntry``).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from psnb._src.server import kernels
+from psnb.errors import ConfigurationError
+
+MOST_SIGHTINGS = 2**31 - 2
+"""The hash map can count to one more."""
+
+
+@dataclass(frozen=True)
+class Admission(ABC):
+    """Decides which ids get a row, when they are looked up (but for evaluation) or pushed.
+
+    An id that is not admitted gives zeros, takes no gradient and costs no row. Once admitted it
+    starts as the initializer says, and stays until `Embedding.shrink` removes it.
+    """
+
+    @property
+    def sightings(self) -> int:
+        """How many lookups and pushes an id must be in."""
+        return 1
+
+    @abstractmethod
+    def may_enter(self, ids: np.ndarray, seed: int) -> np.ndarray:
+        """Return which of the ids (uint64, ``(n,)``) may ever get a row, bool ``(n,)``."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return name and parameters as JSON can hold them."""
+        return {"name": type(self).__name__, **vars(self)}
+
+
+@dataclass(frozen=True)
+class Always(Admission):
+    """Every id gets a row at first sight; the default."""
+
+    def may_enter(self, ids: np.ndarray, seed: int) -> np.ndarray:
+        return np.ones(ids.size, bool)
+
+
+@dataclass(frozen=True)
+class Probability(Admission):
+    """A share of all ids get rows, the others never.
+
+    It depends on table and id alone which they are, not on servers or on who asks when. (In Paddle
+    an id may try again each time.)
+
+    Parameters
+    ----------
+    probability : float
+        Above 0, at most 1.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is not.
+    """
+
+    probability: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.probability, int | float) or not 0 < self.probability <= 1:
+            raise ConfigurationError(f"{self!r}: probability must be above 0 and at most 1")
+
+    def may_enter(self, ids: np.ndarray, seed: int) -> np.ndarray:
+        hashed = np.empty(ids.size, np.uint64)
+        kernels.hash_ids(kernels.read_only(ids), hashed)
+        # Twice, with the seed between: not in step with the shard, nor with the row's first values.
+        kernels.hash_ids(kernels.read_only(hashed ^ ~np.uint64(seed)), hashed)
+        chosen: np.ndarray = (hashed >> np.uint64(11)) < np.uint64(self.probability * 2**53)
+        return chosen
+
+
+@dataclass(frozen=True)
+class CountFilter(Admission):
+    """An id gets a row when it is in its ``count``-th lookup or push.
+
+    A lookup or push that has an id several times counts once (in Paddle each counts, of lookups
+    alone). A training step that looks an id up and pushes it sights it twice; what a closure pushes
+    counts when it is committed, once. An id that waits costs a place in the hash map.
+
+    Parameters
+    ----------
+    count : int
+        At least 1, which admits at first sight.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no such number.
+    """
+
+    count: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.count, int) or not 1 <= self.count <= MOST_SIGHTINGS:
+            raise ConfigurationError(f"{self!r}: count must be 1 to {MOST_SIGHTINGS}")
+
+    @property
+    def sightings(self) -> int:
+        return self.count
+
+    def may_enter(self, ids: np.ndarray, seed: int) -> np.ndarray:
+        return np.ones(ids.size, bool)

@@ -1,0 +1,80 @@
+"""What arrays must be before numpy or a compiled loop takes them. Pure.
+
+Compiled loops look at no bounds, and numpy takes other shapes and dtypes for what fits somehow. So
+whatever comes to a table, from a file or another process, is looked at here first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from psnb._src.server.duplicates import distinct
+from psnb.errors import GradientError, IdOutOfRangeError
+
+Form = tuple[np.dtype, tuple[int, ...]]
+"""The dtype and shape of an array."""
+
+ID, POSITION = np.dtype(np.uint64), np.dtype(np.int64)
+
+
+def form(what: str, array: Any) -> Form:
+    """Return the form of an array, or raise GradientError if it is none."""
+    # Numpy makes a scalar of whatever it computes without axes.
+    if not isinstance(array, np.ndarray | np.generic):
+        raise GradientError(f"{what}: expected an array, found {type(array).__name__}")
+    return array.dtype, array.shape
+
+
+def forms(what: str, arrays: Mapping[str, Any]) -> dict[str, Form]:
+    """Return the forms of a parameter's arrays, or raise GradientError if one is none."""
+    return {name: form(f"{name} of {what!r}", array) for name, array in arrays.items()}
+
+
+def check_form(what: str, found: Form, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+    """Raise GradientError unless a form is this one: nothing is converted or broadcast."""
+    if found != (dtype, shape):
+        raise GradientError(
+            f"{what}: expected {dtype} of shape {shape}, found {found[0]} of shape {found[1]}"
+        )
+
+
+def check_array(what: str, array: Any, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+    """Raise GradientError unless an array has this form."""
+    check_form(what, form(what, array), dtype, shape)
+
+
+def check_ids(what: str, ids: Any) -> None:
+    """Raise GradientError unless these are ids: uint64, one axis."""
+    _check_flat(what, ids, ID)
+
+
+def check_distinct(what: str, ids: np.ndarray) -> None:
+    """Raise GradientError if one of the ids is there twice."""
+    if not (ids[1:] > ids[:-1]).all() and distinct(ids)[0].size < ids.size:
+        found, counts = np.unique(ids, return_counts=True)
+        most = counts.argmax()
+        raise GradientError(f"{what}: id {found[most]} is there {counts[most]} times")
+
+
+def check_within(what: str, numbers: np.ndarray, low: int, high: int) -> None:
+    """Raise IdOutOfRangeError unless all numbers are from ``low`` to ``high``, both included."""
+    if numbers.size:
+        least, most = int(numbers.min()), int(numbers.max())
+        if least < low or most > high:
+            bad = least if least < low else most
+            raise IdOutOfRangeError(f"{what}: expected {low} to {high}, found {bad}")
+
+
+def check_positions(what: str, rows: Any, count: int) -> None:
+    """Raise ConfigurationError unless these are positions among so many: int64, one axis."""
+    _check_flat(what, rows, POSITION)
+    check_within(what, rows, 0, count - 1)
+
+
+def _check_flat(what: str, array: Any, dtype: np.dtype) -> None:
+    found, shape = form(what, array)
+    if found != dtype or len(shape) != 1:
+        raise GradientError(f"{what}: expected {dtype} of one axis, found {found} of shape {shape}")

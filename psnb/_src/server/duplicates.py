@@ -1,0 +1,57 @@
+"""Ids that are there more than once: each once, and their gradients added up. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from psnb._src.server import kernels
+
+_SAMPLE = 1024
+
+
+def often_repeated(ids: np.ndarray) -> bool:
+    """Return whether `distinct` would make much less of ids (uint64), by the first of them."""
+    sample = ids[:_SAMPLE]
+    return sample.size >= 64 and distinct(sample)[0].size < 0.75 * sample.size
+
+
+def distinct(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return each id once, and where among these each of ``ids`` is.
+
+    Parameters
+    ----------
+    ids : numpy.ndarray
+        uint64 ``(n,)``.
+
+    Returns
+    -------
+    tuple of numpy.ndarray
+        The distinct ids in the order of their first appearance, uint64 ``(m,)``; a position in them
+        for each of ``ids``, intp ``(n,)``.
+    """
+    found, position = np.empty(ids.size, np.uint64), np.empty(ids.size, np.intp)
+    n = kernels.find_distinct(kernels.read_only(ids), found, position)
+    return found[:n], position
+
+
+def summed(ids: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return each id once, in the order of first appearance, with the sum of its gradients."""
+    found, position = distinct(ids)
+    sums = np.empty((found.size, gradients.shape[1]), gradients.dtype)
+    add_up(gradients, position, sums)
+    return found, sums
+
+
+def add_up(gradients: np.ndarray, position: np.ndarray, out: np.ndarray) -> bool:
+    """Add up the gradients of each position, in their order, and tell whether all are finite.
+
+    Parameters
+    ----------
+    gradients : numpy.ndarray
+        ``(n, dim)``, contiguous.
+    position : numpy.ndarray
+        Of each gradient, ``(n,)``, as `distinct` gives it.
+    out : numpy.ndarray
+        ``(m, dim)``; is overwritten.
+    """
+    return bool(kernels.add_up(kernels.read_only(gradients), position, out) == 0)

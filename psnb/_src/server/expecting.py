@@ -1,0 +1,201 @@
+"""What the state of a table must be, to be taken over: from a file or another server. Pure.
+
+Forms are enough for most of it, so large arrays of a file need not be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from psnb._src.server.admission import MOST_SIGHTINGS
+from psnb._src.server.array_checks import (
+    Form,
+    check_distinct,
+    check_form,
+    check_ids,
+    check_within,
+    forms,
+)
+from psnb._src.server.ctr import RowUse
+from psnb._src.server.table import Piece
+from psnb.errors import GradientError
+
+_MOST_STEPS = 2**62
+"""More than there will ever be; a table can go on counting from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedShard:
+    """A shard of a parameter, as it was saved.
+
+    Attributes
+    ----------
+    number, shards : int
+        Which it is, and of how many.
+    forms : mapping of str to Form
+        The arrays that it has.
+    read : callable
+        Returns one of them, by its name.
+    """
+
+    number: int
+    shards: int
+    forms: Mapping[str, Form]
+    read: Callable[[str], np.ndarray]
+
+
+_STEP, _SIGHTINGS, _USE = np.dtype(np.int64), np.dtype(np.uint32), np.dtype(np.float32)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a slice of a variable takes over, and of embeddings what is the same.
+
+    Attributes
+    ----------
+    name : str
+        The parameter's, for messages.
+    dtype : numpy.dtype
+        Of values and slots.
+    slots : tuple of str
+        Those of the optimizer.
+    """
+
+    name: str
+    dtype: np.dtype
+    slots: tuple[str, ...]
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The names of values and slots."""
+        return ("values", *(f"slot.{slot}" for slot in self.slots))
+
+    @property
+    def arrays(self) -> frozenset[str]:
+        """The names of the arrays that are in pieces."""
+        return frozenset(self.numbers)
+
+    @property
+    def tail(self) -> frozenset[str]:
+        """The names of the others."""
+        return frozenset({"step"})
+
+    @property
+    def read(self) -> frozenset[str]:
+        """The names of those whose numbers are checked, not their form alone."""
+        return self.tail
+
+    def check_names(self, found: Mapping[str, Form]) -> None:
+        """Raise GradientError unless these are all arrays of a state, and no others."""
+        if found.keys() != (expected := self.arrays | self.tail):
+            raise GradientError(f"expected arrays {sorted(expected)}, found {sorted(found)}")
+
+    def check_numbers(self, found: Mapping[str, Form], shape: tuple[int, ...]) -> None:
+        """Raise GradientError unless values and slots are there, all of this shape."""
+        self._require(found, frozenset(self.numbers))
+        for name in self.numbers:
+            check_form(self._what(name), found[name], self.dtype, shape)
+
+    def check_learned(
+        self, values: np.ndarray, slots: Mapping[str, np.ndarray], shape: tuple[int, ...]
+    ) -> None:
+        """Raise GradientError unless these are values and all slots, all of this shape."""
+        if slots.keys() != {*self.slots}:
+            raise GradientError(
+                f"{self.name!r}: expected slots {sorted(self.slots)}, found {sorted(slots)}"
+            )
+        named = {f"slot.{name}": slot for name, slot in slots.items()}
+        self.check_numbers(forms(self.name, {"values": values, **named}), shape)
+
+    def check_tail(self, found: Mapping[str, Form], tail: Piece) -> None:
+        """Raise ConfigurationError unless this can be taken over with any rows."""
+        self._require(found, self.tail)
+        check_form(self._what("step"), found["step"], _STEP, (1,))
+        check_within(self._what("step"), tail["step"], 0, _MOST_STEPS)
+
+    def _what(self, name: str) -> str:
+        return f"{name} of {self.name!r}"
+
+    def _require(self, found: Mapping[str, Form], names: frozenset[str]) -> None:
+        if missing := names - found.keys():
+            raise GradientError(f"{self.name!r}: arrays {sorted(missing)} are missing")
+
+
+@dataclass(frozen=True)
+class ExpectedRows(Expected):
+    """What a shard of an embedding takes over.
+
+    Attributes
+    ----------
+    dim : int
+        Floats a row.
+    fixed : tuple of int or None
+        Rows of the whole table, which shard this is and of how many; None if any id may come.
+    uses, waits : bool
+        Whether the use of rows is remembered, and whether ids may wait for a row.
+    """
+
+    dim: int
+    fixed: tuple[int, int, int] | None
+    uses: bool
+    waits: bool
+
+    @property
+    def arrays(self) -> frozenset[str]:
+        return super().arrays | {"ids", *(RowUse.NAMES if self.uses else ())}
+
+    @property
+    def tail(self) -> frozenset[str]:
+        return super().tail | ({"waiting.ids", "waiting.sightings"} if self.waits else set())
+
+    @property
+    def read(self) -> frozenset[str]:
+        return self.tail | {"ids"}
+
+    def check_rows(self, found: Mapping[str, Form], arrays: Piece) -> None:
+        """Raise ConfigurationError unless these are rows of this shard, each once.
+
+        Parameters
+        ----------
+        found : mapping of str to Form
+            What arrays there are.
+        arrays : mapping of str to numpy.ndarray
+            Those that are `read`, at least.
+        """
+        self._require(found, self.arrays)
+        ids, what = arrays["ids"], self._what("ids")
+        check_ids(what, ids)
+        self.check_numbers(found, (ids.size, self.dim))
+        for name in RowUse.NAMES if self.uses else ():
+            check_form(self._what(name), found[name], _USE, (ids.size,))
+        if self.fixed is not None:
+            self._check_own(ids, *self.fixed)
+        check_distinct(what, ids)
+
+    def check_state(self, found: Mapping[str, Form], arrays: Piece) -> None:
+        """Raise ConfigurationError unless all that this has can be taken over together."""
+        self.check_rows(found, arrays)
+        self.check_tail(found, arrays)
+        if self.waits:
+            both = np.concatenate([arrays["ids"], arrays["waiting.ids"]])
+            check_distinct(f"ids and waiting.ids of {self.name!r}", both)
+
+    def check_tail(self, found: Mapping[str, Form], tail: Piece) -> None:
+        super().check_tail(found, tail)
+        if self.waits:
+            ids, sightings = tail["waiting.ids"], tail["waiting.sightings"]
+            what = self._what("waiting.sightings")
+            check_ids(self._what("waiting.ids"), ids)
+            check_form(what, found["waiting.sightings"], _SIGHTINGS, (ids.size,))
+            check_within(what, sightings, 1, MOST_SIGHTINGS)
+            check_distinct(self._what("waiting.ids"), ids)
+
+    def _check_own(self, ids: np.ndarray, rows: int, index: int, shards: int) -> None:
+        what = self._what("ids")
+        check_within(what, ids, 0, rows - 1)
+        foreign = ids[ids % np.uint64(shards) != np.uint64(index)]
+        if foreign.size:
+            raise GradientError(f"{what}: {foreign[0]} is none of shard {index} of {shards}")

@@ -1,0 +1,399 @@
+"""Host: the shards that a server holds, as the shard itself or as a copy of it.
+
+It runs the operations on them, and sees to it that what changes a shard reaches its copies. What it
+is for a shard is what the newest *place* says that it has heard of (`psnb._src.placement`); places
+come from the notebook, again and again, so none of them needs to arrive. All of it runs on the
+server's event loop, one operation after the other, so that each is atomic.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from distributed.protocol.pickle import loads
+
+from psnb._src.placement import ROLES, CopyState, Role, ShardPlace, ShardStatus
+from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.parameter_shard import Install, ParameterShard, build
+from psnb._src.server.reply import Answer, PendingReply
+from psnb._src.server.shard_copy import DEPOSED, DONE, ITSELF, Connect, ShardCopy
+from psnb._src.server.snapshot import Snapshot, snapshot
+from psnb._src.server.table import Piece
+from psnb._src.server.tables import TABLES, Table
+from psnb._src.server.traffic import Traffic
+from psnb.errors import InternalError, PsnbError, SerializationError
+
+Operation = tuple[int, str, str, Any]
+"""The number of a shard, a table there or "", an operation and its arguments."""
+
+Made = Mapping[tuple[int, str], Table]
+"""Tables that were made ahead, by the number of the shard and their name."""
+
+APART = "apart"
+"""What a commit to several shards is answered if they cannot be changed at once."""
+
+_SNAPSHOT_TICKS = 2
+
+
+class _HostedShard:
+    """A shard, and what this server is for it."""
+
+    def __init__(
+        self, index: int, shard: ParameterShard, role: Role, term: int, version: int
+    ) -> None:
+        self.index, self.shard, self.role = index, shard, role
+        self.term, self.version = term, version
+        self.position = 0  # how many changes it has had
+        self.copies: dict[str, ShardCopy] = {}
+
+    def enter(self, role: Role) -> None:
+        if role is not self.role and (self.role, role) not in ROLES:
+            raise InternalError(f"shard {self.index} cannot become {role} when it is {self.role}")
+        self.role = role
+
+    def deposed(self) -> None:
+        """Be the primary no more: another one is."""
+        if self.role is Role.PRIMARY:
+            self.enter(Role.RETIRED)
+        for copy in self.copies.values():
+            copy.move_on()
+        self.copies.clear()
+
+    def fail(self, error: Exception) -> None:
+        """Note that a change may have been made in part: copies are to be filled anew."""
+        for copy in self.copies.values():
+            copy.broken(ConnectionError(f"a change failed: {error!r}"))
+
+    def changed(self, table: str, operation: str, arguments: Any, reply: PendingReply) -> None:
+        """Send a change on to the copies."""
+        self.position += 1
+        for copy in self.copies.values():
+            copy.forward(table, operation, arguments, reply, len(reply.answers))
+
+    def holding(self) -> ShardStatus:
+        idle = self.role is Role.RETIRED and all(copy.idle for copy in self.copies.values())
+        copies = {key: copy.state for key, copy in self.copies.items()}
+        return ShardStatus(self.role, self.version, idle, copies)
+
+
+class Host:
+    """Runs operations on the shards of a server.
+
+    Parameters
+    ----------
+    key : str
+        The server's.
+    name : str
+        For messages.
+    """
+
+    def __init__(self, key: str, name: str) -> None:
+        self._key, self._name = key, name
+        self._held: dict[int, _HostedShard] = {}
+        self._traffic = Traffic()
+        self._made: Made = {}
+        # With the minutes since they were used.
+        self._snapshots: dict[str, tuple[Snapshot, int]] = {}
+        self._numbers = itertools.count()
+
+    def run(
+        self,
+        operations: Sequence[Operation],
+        reply: PendingReply,
+        connect: Connect,
+        made: Made | None = None,
+    ) -> None:
+        """Run the operations of a message, without others in between."""
+        self._made = made or {}
+        for operation in operations:
+            reply.answers.append(self._answer(operation, reply, connect))
+        self._made = {}
+        reply.ran()
+
+    def close(self) -> None:
+        """Forget all shards, and hang up on the servers of their copies."""
+        self._drop(list(self._held))
+
+    def tick(self) -> None:
+        """Count a minute."""
+        for held in self._held.values():
+            held.shard.tick()
+        for number, (taken, ticks) in list(self._snapshots.items()):
+            self._snapshots[number] = taken, ticks + 1
+            if ticks + 1 >= _SNAPSHOT_TICKS:
+                self._release(number)
+
+    def _answer(self, operation: Operation, reply: PendingReply, connect: Connect) -> Answer:
+        index, table, name, packed = operation
+        try:
+            arguments = plain(packed)
+        except Exception as error:  # whatever a class may raise while it is made again
+            of = f"{name} of {table!r}" if table else name
+            text = (
+                f"the arguments of {of} cannot be unpickled on {self._name}: {error!r}. Install "
+                "there the modules that they need, or define them in the notebook"
+            )
+            return "error", SerializationError(text)
+        try:
+            if index == ITSELF:
+                return "OK", self._manage(name, arguments, connect)
+            held = self._primary(index)
+            if held is None:
+                return ("moved",)
+            result = self._on_shard(held, table, name, arguments, reply)
+            return "OK", result, held.shard.version
+        except PsnbError as error:
+            return "error", error
+        except Exception as error:  # a bug of ours must reach its caller, not only the log
+            return "error", InternalError(f"{name} of {table!r} on {self._name}: {error!r}")
+
+    def _on_shard(
+        self,
+        held: _HostedShard,
+        table: str,
+        name: str,
+        arguments: Mapping[str, Any],
+        reply: PendingReply,
+    ) -> Any:
+        match name:
+            case "commit":
+                return self._commit(reply=reply, **arguments)
+            case "snapshot":
+                return self._begin_snapshot(held.shard.table(table))
+            case "piece":
+                return self._piece(**arguments)
+            case "release":
+                return self._release(**arguments)
+        return self._run(held, table, name, arguments, reply)
+
+    def _run(
+        self,
+        held: _HostedShard,
+        table: str,
+        name: str,
+        arguments: Mapping[str, Any],
+        reply: PendingReply,
+    ) -> Any:
+        try:
+            result = held.shard.call(table, name, arguments)
+        except PsnbError:
+            raise
+        except Exception as error:  # a bug: it may have changed something, which copies do not have
+            held.fail(error)
+            raise
+        self._traffic.count(table, name, arguments, result)
+        if held.shard.changes(table, name):
+            held.changed(table, name, arguments, reply)
+        return result
+
+    def _commit(self, commit: Commit, parts: Mapping[int, Part], reply: PendingReply) -> Any:
+        """Hold and apply a commit on all shards that take part; or none, if that may fall apart."""
+        found = [self._primary(index) for index in parts]
+        held = [each for each in found if each is not None]
+        if len(held) < len(parts) or (len(held) > 1 and any(each.copies for each in held)):
+            return APART
+        if len(held) == 1:
+            (part,) = parts.values()
+            return self._run(held[0], "", "commit", {"commit": commit, "part": part}, reply)
+        try:
+            for each, part in zip(held, parts.values(), strict=True):
+                self._run(each, "", "hold", {"commit": commit, "part": part}, reply)
+        except Exception:
+            for each in held:
+                self._run(each, "", "give_up", {"commit": commit}, reply)
+            raise
+        stale = [self._run(each, "", "apply", {"commit": commit}, reply) for each in held]
+        return max((each for each in stale if each is not None), default=None)
+
+    def _manage(self, operation: str, arguments: Mapping[str, Any], connect: Connect) -> Any:
+        match operation:
+            case "follow":
+                return self._follow(**arguments)
+            case "install":
+                return self._install(**arguments)
+            case "adopt":
+                return self._adopt(**arguments)
+            case "attach":
+                return self._attach(**arguments)
+            case "beat":
+                return self._beat(connect=connect, **arguments)
+            case "host":
+                return self._host(**arguments)
+            case "statistics":
+                return self._statistics()
+            case "load":
+                return self._load()
+        raise InternalError(f"{self._name} has no operation {operation!r}")
+
+    # What the strategy asks for.
+
+    def _host(
+        self, places: Mapping[int, ShardPlace], fences: Sequence[tuple[str, Mapping[str, Any]]]
+    ) -> None:
+        """Hold new shards, without anything in them but what was given up of commits."""
+        for index, place in places.items():
+            shard = self._shard(index)
+            for operation, arguments in fences:
+                shard.call("", operation, arguments)
+            self._held[index] = _HostedShard(index, shard, Role.PRIMARY, place.term, place.version)
+
+    def _beat(
+        self, places: Mapping[int, ShardPlace], versions: Sequence[int], connect: Connect
+    ) -> dict[int, ShardStatus]:
+        """Do as the layout says, and tell what is here.
+
+        Parameters
+        ----------
+        places : mapping of int to ShardPlace
+            Of the shards that are to be here, in whatever role.
+        versions : sequence of int
+            Of the places of all shards: what is here beyond ``places``, and is not newer, goes.
+        connect : callable
+            Connects to another server.
+        """
+        for index, place in places.items():
+            held = self._held.get(index)
+            if held is not None and place.version > held.version:
+                self._obey(held, place, connect)
+        rest = [(index, held) for index, held in self._held.items() if index not in places]
+        self._drop([index for index, held in rest if held.version <= versions[index]])
+        return {index: held.holding() for index, held in self._held.items()}
+
+    def _obey(self, held: _HostedShard, place: ShardPlace, connect: Connect) -> None:
+        held.version = place.version
+        if place.primary is None or place.primary.key != self._key:
+            held.deposed()
+            return
+        held.term = place.term
+        held.enter(Role.RETIRED if place.heir is not None else Role.PRIMARY)
+        wanted = {server.key: server for server in place.followers}
+        for key, copy in list(held.copies.items()):
+            again = key == (place.filling and place.filling.key) and copy.state is CopyState.BROKEN
+            if again or key not in wanted:
+                del held.copies[key]
+                copy.let_go()
+        for key in wanted.keys() - held.copies.keys():
+            copy = held.copies[key] = ShardCopy(held, wanted[key])
+            begin = copy.fill if wanted[key] == place.filling else copy.attach
+            begin(connect)
+
+    def _statistics(self) -> dict[int, dict[str, int]]:
+        """Return the bytes of all tables of each shard, copies too."""
+        return {index: held.shard.call("", "statistics", {}) for index, held in self._held.items()}
+
+    def _load(self) -> dict[str, int]:
+        """Return how much it holds, and was asked to do since it was started."""
+        traffic = self._traffic
+        return {
+            "shards": len(self._held),
+            "bytes": sum(sum(tables.values()) for tables in self._statistics().values()),
+            "pulls": traffic.pulls,
+            "pushes": traffic.pushes,
+            "updates": traffic.updates,
+            "staleness": traffic.staleness,
+        }
+
+    # What the primaries of copies ask for.
+
+    def _adopt(self, index: int, term: int, version: int) -> str:
+        """Begin anew with a copy."""
+        held = self._held.get(index)
+        if held is not None:
+            if held.term > term or (held.term == term and held.role is Role.PRIMARY):
+                return DEPOSED
+            held.deposed()
+            version = max(version, held.version)
+        self._held[index] = _HostedShard(index, self._shard(index), Role.COPY, term, version)
+        return DONE
+
+    def _install(self, index: int, term: int, steps: Sequence[Install], position: int = 0) -> str:
+        held = self._held.get(index)
+        if held is None or held.role is not Role.COPY or held.term != term:
+            return _refusal(held, term)
+        held.shard.install(steps)
+        held.position = position
+        return DONE
+
+    def _attach(self, index: int, term: int, version: int, position: int) -> str:
+        """Go on as a copy of a new primary, which holds the same."""
+        held = self._held.get(index)
+        if held is None or held.term >= term or held.position != position:
+            return _refusal(held, term)
+        held.deposed()
+        held.enter(Role.COPY)
+        held.term, held.version = term, max(version, held.version)
+        return DONE
+
+    def _follow(
+        self, index: int, term: int, position: int, table: str, operation: str, arguments: Any
+    ) -> str:
+        held = self._held.get(index)
+        if held is None or held.role is not Role.COPY or held.term != term:
+            return _refusal(held, term)
+        if held.position + 1 != position:
+            return f"change {position} comes after {held.position}"
+        held.shard.call(table, operation, plain(arguments))
+        held.position = position
+        return DONE
+
+    # What readers of whole tables ask for.
+
+    def _begin_snapshot(self, table: Table) -> dict[str, Any]:
+        name, taken = f"{self._key}/{next(self._numbers)}", snapshot(table)
+        self._snapshots[name] = taken, 0
+        return {"snapshot": name, **taken.header()}
+
+    def _piece(self, snapshot: str, start: int, stop: int) -> Piece | None:
+        """Return some rows; None if they are not there any more."""
+        if snapshot not in self._snapshots:
+            return None
+        taken, _ = self._snapshots[snapshot]
+        self._snapshots[snapshot] = taken, 0
+        return taken.read(start, stop)
+
+    def _release(self, snapshot: str) -> None:
+        taken, _ = self._snapshots.pop(snapshot, (None, 0))
+        if taken is not None:
+            taken.close()
+
+    def _primary(self, index: int) -> _HostedShard | None:
+        held = self._held.get(index)
+        return held if held is not None and held.role is Role.PRIMARY else None
+
+    def _drop(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            self._held.pop(index).deposed()
+
+    def _shard(self, index: int) -> ParameterShard:
+        return ParameterShard(f"shard {index} on {self._name}", partial(self._make, index))
+
+    def _make(self, index: int, operation: str, arguments: Mapping[str, Any]) -> Table:
+        made = self._made.get((index, arguments["name"]))
+        return build(operation, arguments) if made is None else made
+
+
+def _refusal(held: _HostedShard | None, term: int) -> str:
+    if held is not None and (held.term, held.role is Role.PRIMARY) > (term, False):
+        return DEPOSED
+    return "not a copy"
+
+
+def plain(arguments: Any) -> Mapping[str, Any]:
+    """Return the arguments of a request, pickled once more if it may hold users' classes."""
+    unpacked: Mapping[str, Any] = loads(arguments) if isinstance(arguments, bytes) else arguments
+    return unpacked
+
+
+def to_make(operation: Operation) -> list[tuple[int, str, Mapping[str, Any]]]:
+    """Return what tables an operation is going to make, on which shard: that may take long."""
+    index, _, name, packed = operation
+    if name in TABLES:
+        return [(index, name, plain(packed))]
+    if name == "follow" and packed["operation"] in TABLES:
+        return [(packed["index"], packed["operation"], plain(packed["arguments"]))]
+    if name == "install":
+        return [(packed["index"], *what) for kind, _, what in packed["steps"] if kind == "create"]
+    return []

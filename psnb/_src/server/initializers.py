@@ -1,0 +1,78 @@
+"""How the rows of an embedding table start: pure functions of (seed, id, column).
+
+A row is the same whichever server holds it and whoever asks for it first, so training is
+reproducible and a table may grow on first sight of an id.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from psnb._src.server import kernels
+from psnb.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Initializer(ABC):
+    """Makes the first values of embedding rows.
+
+    Raises
+    ------
+    ConfigurationError
+        If a parameter is not a finite number.
+    """
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            try:
+                good = isinstance(value, int | float | np.number) and math.isfinite(value)
+            except (TypeError, OverflowError):  # complex, or an int that no float holds
+                good = False
+            if not good:
+                raise ConfigurationError(
+                    f"{type(self).__name__}({name}={value!r}): {name} must be a finite number"
+                )
+
+    @abstractmethod
+    def fill(self, out: np.ndarray, ids: np.ndarray, seed: int) -> None:
+        """Write the initial rows of ``ids`` (uint64, ``(n,)``) into ``out`` (``(n, dim)``)."""
+
+
+@dataclass(frozen=True)
+class Constant(Initializer):
+    """Every element starts with the same value."""
+
+    value: float = 0.0
+
+    def fill(self, out: np.ndarray, ids: np.ndarray, seed: int) -> None:
+        out[...] = self.value
+
+
+@dataclass(frozen=True)
+class Uniform(Initializer):
+    """Uniform between ``low`` and ``high``; the default of an embedding, as in Keras."""
+
+    low: float = -0.05
+    high: float = 0.05
+
+    def fill(self, out: np.ndarray, ids: np.ndarray, seed: int) -> None:
+        kernels.fill_uniform(out, ids, np.uint64(seed))
+        out *= self.high - self.low
+        out += self.low
+
+
+@dataclass(frozen=True)
+class Normal(Initializer):
+    """Normal with the given mean and standard deviation."""
+
+    mean: float = 0.0
+    stddev: float = 0.05
+
+    def fill(self, out: np.ndarray, ids: np.ndarray, seed: int) -> None:
+        kernels.fill_normal(out, ids, np.uint64(seed))
+        out *= self.stddev
+        out += self.mean

@@ -1,0 +1,279 @@
+"""The loops that numpy has no vectorised word for, compiled by numba.
+
+They release the GIL, work in place, and are compiled once: numba caches the machine code beside
+this file. Rows of a table are numbered densely from 0; an id is any 64-bit pattern.
+
+The hash is SplitMix64 (Steele, Lea, Flood: *Fast Splittable Pseudorandom Number Generators*,
+OOPSLA 2014), used as a counter-based generator too, so that a row's initial values depend on the
+table's seed and the id alone: not on the number of servers nor on who asked first.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from psnb._src.server.prefetching import AHEAD, ask_for, lines
+
+EMPTY = np.int32(-1)
+"""Marks a free slot of a hash map."""
+
+_FIRST_HEADS = 1 << 15
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """Return a view that cannot be written.
+
+    numba compiles for writable and read-only arguments apart. Inputs come as either, from wherever;
+    as read-only views they are of one kind, and each kernel is compiled once.
+    """
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _mix(x):  # type: ignore[no-untyped-def]
+    x = (x ^ (x >> np.uint64(30))) * _MIX_1
+    x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    return x ^ (x >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True)
+def hash_ids(ids, out):  # type: ignore[no-untyped-def]
+    """Write a well-mixed uint64 for each uint64 id into ``out`` (same shape, one axis)."""
+    for i in range(ids.size):
+        out[i] = _mix(ids[i] + _GOLDEN)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _first_slot(key, slots):  # type: ignore[no-untyped-def]
+    """Return where the search for an id begins."""
+    # The low 32 bits, brought into the range by a multiplication (Lemire, 2019): any size will do.
+    return ((_mix(key + _GOLDEN) & np.uint64(0xFFFFFFFF)) * slots) >> np.uint64(32)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _slot(keys, rows, key):  # type: ignore[no-untyped-def]
+    """Return the slot that an id has in the hash map, or the free one that it would get."""
+    slots = np.uint64(keys.size)
+    slot = _first_slot(key, slots)
+    # The key first: if it is there, as mostly, nothing waits for the other array.
+    while keys[slot] != key and rows[slot] != EMPTY:
+        slot += np.uint64(1)
+        if slot == slots:
+            slot = np.uint64(0)
+    return slot
+
+
+@njit(cache=True, nogil=True)
+def find(keys, rows, ids, out):  # type: ignore[no-untyped-def]
+    """Look up ids in an open-addressing hash map; -1 for those without a row.
+
+    ``keys`` (uint64) and ``rows`` (int32) have a slot each for less ids than there are slots. In
+    ``rows`` is the id's row; or `EMPTY` where the slot is free; or ``-1 - n`` if the id was sighted
+    ``n`` times but has no row yet.
+    """
+    for i in range(ids.size):
+        ahead = _first_slot(ids[min(i + AHEAD, ids.size - 1)], np.uint64(keys.size))
+        ask_for(keys, np.int64(ahead), 0)
+        ask_for(rows, np.int64(ahead), 0)
+        row = rows[_slot(keys, rows, ids[i])]
+        out[i] = row if row >= 0 else -1
+
+
+@njit(cache=True, nogil=True)
+def sight(keys, rows, ids, start, sightings, count, free, out):  # type: ignore[no-untyped-def]
+    """Look up ids from ``start`` on; those sighted often enough get the next rows from ``count``.
+
+    Ends early, when no slot may be taken any more (``free``). Returns how many ids are done, the
+    new count and how many slots may still be taken.
+    """
+    for i in range(start, ids.size):
+        ahead = _first_slot(ids[min(i + AHEAD, ids.size - 1)], np.uint64(keys.size))
+        ask_for(keys, np.int64(ahead), 0)
+        ask_for(rows, np.int64(ahead), 0)
+        slot = _slot(keys, rows, ids[i])
+        row = rows[slot]
+        if row < 0:
+            if row == EMPTY:
+                if free == 0:
+                    return i, count, free
+                keys[slot] = ids[i]
+                free -= 1
+            row -= 1
+            if -1 - row >= sightings:
+                row = count
+                count += 1
+            rows[slot] = row
+        out[i] = row if row >= 0 else -1
+    return ids.size, count, free
+
+
+@njit(cache=True, nogil=True)
+def move(keys, rows, new_keys, new_rows):  # type: ignore[no-untyped-def]
+    """Put what a hash map holds into an empty one of another size."""
+    for i in range(keys.size):
+        if rows[i] != EMPTY:
+            slot = _slot(new_keys, new_rows, keys[i])
+            new_keys[slot] = keys[i]
+            new_rows[slot] = rows[i]
+
+
+@njit(cache=True, nogil=True)
+def put(keys, rows, ids, values):  # type: ignore[no-untyped-def]
+    """Write what the hash map has for ids, which it may not have yet."""
+    for i in range(ids.size):
+        slot = _slot(keys, rows, ids[i])
+        keys[slot] = ids[i]
+        rows[slot] = values[i]
+
+
+@njit(cache=True, nogil=True)
+def _heads(ids, size):  # type: ignore[no-untyped-def]
+    """Return a hash map, a power of two large, of where each of some distinct ids is."""
+    heads = np.full(size, EMPTY)
+    mask = np.uint64(size - 1)
+    for i in range(ids.size):
+        slot = _mix(ids[i] + _GOLDEN) & mask
+        while heads[slot] != EMPTY:
+            slot = (slot + np.uint64(1)) & mask
+        heads[slot] = i
+    return heads
+
+
+@njit(cache=True, nogil=True)
+def find_distinct(ids, found, position):  # type: ignore[no-untyped-def]
+    """Write each id (uint64) once into ``found``, in the order of first appearance.
+
+    ``position`` gets where in ``found`` each id is. Returns how many distinct ids there are.
+    """
+    count = 0
+    # Small for as long as there are few distinct ids: it stays in a near cache.
+    size = 64
+    while size < min(2 * ids.size, _FIRST_HEADS):
+        size *= 2
+    heads = _heads(found[:0], size)
+    mask = np.uint64(heads.size - 1)
+    for i in range(ids.size):
+        slot = _mix(ids[i] + _GOLDEN) & mask
+        at = heads[slot]
+        while at != EMPTY and found[at] != ids[i]:
+            slot = (slot + np.uint64(1)) & mask
+            at = heads[slot]
+        if at == EMPTY:
+            at = heads[slot] = count
+            found[at] = ids[i]
+            count += 1
+            if 2 * count > heads.size:
+                heads = _heads(found[:count], 4 * heads.size)
+                mask = np.uint64(heads.size - 1)
+        position[i] = at
+    return count
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
+def add_up(gradients, position, out):  # type: ignore[no-untyped-def]
+    """Add up gradients of the same position, in their order, in ``out``; see `find_distinct`.
+
+    Returns 0 if all of them are finite, and NaN if one is not.
+    """
+    seen = 0
+    nothing = gradients.dtype.type(0)
+    zero = gradients.dtype.type(0)
+    for i in range(position.size):
+        at = position[i]
+        if at == seen:
+            for j in range(gradients.shape[1]):
+                out[at, j] = gradients[i, j]
+                nothing += gradients[i, j] * zero
+            seen += 1
+        else:
+            for j in range(gradients.shape[1]):
+                out[at, j] += gradients[i, j]
+                nothing += gradients[i, j] * zero
+    return nothing
+
+
+@njit(cache=True, nogil=True)
+def take(values, rows, out):  # type: ignore[no-untyped-def]
+    """Copy rows of ``values`` to ``out``; zeros for rows below 0."""
+    for i in range(rows.size):
+        ahead = max(rows[min(i + AHEAD, rows.size - 1)], 0)
+        for line in range(lines(values)):
+            ask_for(values, ahead, line)
+        row = rows[i]
+        if row >= 0:
+            for j in range(values.shape[1]):
+                out[i, j] = values[row, j]
+        else:
+            for j in range(values.shape[1]):
+                out[i, j] = 0
+
+
+@njit(cache=True, nogil=True)
+def fill_uniform(out, ids, seed):  # type: ignore[no-untyped-def]
+    """Fill ``out`` (n, dim) with uniform values in [0, 1), each from (seed, id, column) alone."""
+    for i in range(ids.size):
+        key = _mix(_mix(ids[i] + _GOLDEN) ^ seed)
+        for j in range(out.shape[1]):
+            bits = _mix(key + _GOLDEN * np.uint64(j + 1))
+            out[i, j] = (bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@njit(cache=True, nogil=True)
+def fill_normal(out, ids, seed):  # type: ignore[no-untyped-def]
+    """Fill ``out`` (n, dim) with standard normal values (Box-Muller), from (seed, id, column)."""
+    for i in range(ids.size):
+        key = _mix(_mix(ids[i] + _GOLDEN) ^ seed)
+        for j in range(out.shape[1]):
+            first = _mix(key + _GOLDEN * np.uint64(2 * j + 1))
+            second = _mix(key + _GOLDEN * np.uint64(2 * j + 2))
+            # The logarithm's argument is in (0, 1]: never log(0).
+            u = ((first >> np.uint64(11)) + 1.0) * (1.0 / 9007199254740992.0)
+            v = (second >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+            out[i, j] = np.sqrt(-2.0 * np.log(u)) * np.cos(2.0 * np.pi * v)
+
+
+# Sums may be taken in any order (not so: taken for free of NaN), or the loop is four times as slow.
+@njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
+def _squares(flat):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for i in range(flat.size):
+        number = np.float64(flat[i])
+        total += number * number
+    return total
+
+
+def norm(array: np.ndarray) -> float:
+    """Return the Euclidean norm of a contiguous array of floats, taken in double precision.
+
+    NaN or infinite if one of the numbers is, or if it is too large for float64.
+    """
+    return math.sqrt(_squares(read_only(array.reshape(-1))))
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
+def _copy(flat, out):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for i in range(flat.size):
+        out[i] = flat[i]
+        number = np.float64(flat[i])
+        total += number * number
+    return total
+
+
+def copy_with_norm(array: np.ndarray, out: np.ndarray) -> float:
+    """Copy a contiguous array of floats to another, and return its `norm`."""
+    return math.sqrt(_copy(read_only(array.reshape(-1)), out.reshape(-1)))
+
+
+def all_finite(array: np.ndarray) -> bool:
+    """Return whether a contiguous array of floats has neither NaN nor infinities."""
+    return math.isfinite(norm(array)) or bool(np.isfinite(array).all())

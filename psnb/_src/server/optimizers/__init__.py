@@ -1,0 +1,33 @@
+"""Optimizers that run where the parameters live, and schedules of learning rates: without Dask."""
+
+from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.server.optimizers.adam import Adam
+from psnb._src.server.optimizers.ftrl import FTRL
+from psnb._src.server.optimizers.momentum import Momentum
+from psnb._src.server.optimizers.optimizer import Optimizer
+from psnb._src.server.optimizers.rmsprop import RMSProp
+from psnb._src.server.optimizers.schedules import (
+    CosineDecay,
+    ExponentialDecay,
+    PiecewiseConstant,
+    PolynomialDecay,
+    Schedule,
+    Warmup,
+)
+from psnb._src.server.optimizers.sgd import SGD
+
+__all__ = [
+    "FTRL",
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "CosineDecay",
+    "ExponentialDecay",
+    "Momentum",
+    "Optimizer",
+    "PiecewiseConstant",
+    "PolynomialDecay",
+    "RMSProp",
+    "Schedule",
+    "Warmup",
+]

@@ -1,0 +1,112 @@
+"""Adam, lazy for the rows of an embedding table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from psnb._src.server import prefetching
+from psnb._src.server.optimizers.hyperparameters import require_number
+from psnb._src.server.optimizers.optimizer import Optimizer, above_zero
+from psnb._src.server.optimizers.schedules import Schedule
+
+
+# numpy's error model: see Adagrad.
+@njit(cache=True, nogil=True, error_model="numpy")
+def _adam_rows(  # type: ignore[no-untyped-def]
+    values,
+    first,
+    second,
+    rows,
+    gradients,
+    rate,
+    first_kept,
+    first_new,
+    second_kept,
+    second_new,
+    root_correction,
+    epsilon,
+    shrink,
+):
+    for i in range(rows.size):
+        ahead = rows[min(i + prefetching.AHEAD, rows.size - 1)]
+        for line in range(prefetching.lines(values)):
+            prefetching.ask_for(values, ahead, line)
+            prefetching.ask_for(first, ahead, line)
+            prefetching.ask_for(second, ahead, line)
+        row = rows[i]
+        for j in range(values.shape[1]):
+            gradient = gradients[i, j]
+            mean = first_kept * first[row, j] + first_new * gradient
+            square = second_kept * second[row, j] + second_new * gradient * gradient
+            first[row, j] = mean
+            second[row, j] = square
+            step = rate * mean / (np.sqrt(square) * root_correction + epsilon)
+            values[row, j] -= step + shrink * values[row, j]
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """Adam (Kingma, Ba, ICLR 2015); with ``weight_decay`` AdamW (Loshchilov, Hutter, ICLR 2019).
+
+    ``m = beta_1 * m + (1 - beta_1) * g; v = beta_2 * v + (1 - beta_2) * g * g;``
+    ``w -= learning_rate * (m̂ / (sqrt(v̂) + epsilon) + weight_decay * w)``, where the hats divide by
+    ``1 - beta ** t`` and ``t`` is the table's count of updates, this one included: not the row's,
+    so a row that is seen late makes a smaller first step than in a table of its own.
+
+    Parameters
+    ----------
+    learning_rate : float or Schedule
+        Step size.
+    beta_1, beta_2 : float
+        How much of the means of gradients and of their squares stays; below 1.
+    epsilon : float
+        Keeps the division defined; above 0.
+    """
+
+    learning_rate: float | Schedule = 0.001
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number(self, "beta_1", below=1)
+        require_number(self, "beta_2", below=1)
+        require_number(self, "epsilon", positive=True)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("first_moment", "second_moment")
+
+    def _update(
+        self,
+        values: np.ndarray,
+        slots: Mapping[str, np.ndarray],
+        rows: np.ndarray,
+        gradients: np.ndarray,
+        rate: float,
+        step: int,
+    ) -> None:
+        scalar = values.dtype.type
+        # In double precision: 1 - 0.999 ** t would lose four of float32's seven digits.
+        first_correction = 1.0 - self.beta_1 ** (step + 1)
+        second_correction = 1.0 - self.beta_2 ** (step + 1)
+        _adam_rows(
+            values,
+            slots["first_moment"],
+            slots["second_moment"],
+            rows,
+            gradients,
+            scalar(rate / first_correction),
+            scalar(self.beta_1),
+            scalar(1.0 - self.beta_1),
+            scalar(self.beta_2),
+            scalar(1.0 - self.beta_2),
+            scalar(second_correction**-0.5),
+            above_zero(self.epsilon, scalar),
+            scalar(rate * self.weight_decay),
+        )

@@ -1,0 +1,134 @@
+"""What all optimizers have in common: a frozen description, and how a table applies it. Pure.
+
+The state of an optimizer (the *slots*, the step) belongs to the table. Every table is a matrix to
+it: a dense variable is one row, an embedding table has a row an id, so one kernel an optimizer
+serves both. A kernel works in place, without the GIL, on distinct rows of float32 or float64; it
+gets hyperparameters of that dtype, or its arithmetic would be of the wider one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import numpy as np
+
+from psnb._src.server import kernels
+from psnb._src.server.optimizers.hyperparameters import described, require_number
+from psnb._src.server.optimizers.schedules import Schedule, rate_at, require_rate
+
+
+@dataclass(frozen=True)
+class Optimizer(ABC):
+    """How a parameter server turns gradients into updates.
+
+    One push to a table is one step of it. In an embedding table only the rows that were pushed are
+    touched: the others neither decay nor move by their momentum (as TensorFlow's lazy optimizers).
+    Each shard of a variable or embedding counts its own steps; a push without ids of a shard is
+    none there.
+
+    Parameters
+    ----------
+    learning_rate : float or Schedule
+        Step size, finite and not below 0; or a function of the step.
+    weight_decay : float
+        Pulls parameters to zero: ``weight_decay * w`` is added to the gradient (L2, as in PyTorch),
+        after clipping. `Adam` takes it apart from the gradient (decoupled, AdamW).
+    clipnorm : float, optional
+        A gradient of a larger Euclidean norm is scaled down to it; the norm is that of the whole
+        push to one variable or embedding, whatever servers it is spread over, with the gradients of
+        equal ids summed.
+    clipvalue : float, optional
+        Each element of the (summed) gradient is brought into ``[-clipvalue, clipvalue]``, after
+        ``clipnorm``.
+
+    Raises
+    ------
+    ConfigurationError
+        If a hyperparameter is out of its range.
+    """
+
+    learning_rate: float | Schedule = 0.01
+    _: KW_ONLY
+    weight_decay: float = 0.0
+    clipnorm: float | None = None
+    clipvalue: float | None = None
+
+    def __post_init__(self) -> None:
+        require_rate(self)
+        require_number(self, "weight_decay")
+        for name in ("clipnorm", "clipvalue"):
+            if getattr(self, name) is not None:
+                require_number(self, name, positive=True)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the state arrays, each of the parameter's shape and dtype."""
+        return ()
+
+    def initial_slot(self, name: str) -> float:
+        """Return the value that every element of the slot starts with."""
+        return 0.0
+
+    def apply(
+        self,
+        values: np.ndarray,
+        slots: Mapping[str, np.ndarray],
+        rows: np.ndarray,
+        gradients: np.ndarray,
+        step: int,
+        norm: float | None = None,
+    ) -> None:
+        """Update rows in place.
+
+        Parameters
+        ----------
+        values : numpy.ndarray
+            The parameters, ``(rows, dim)``, float32 or float64.
+        slots : mapping of str to numpy.ndarray
+            The state, each like ``values``.
+        rows : numpy.ndarray
+            int64 ``(n,)``, distinct.
+        gradients : numpy.ndarray
+            ``(n, dim)`` of the dtype of ``values``; stays as it is.
+        step : int
+            How many updates the table has had before this one.
+        norm : float, optional
+            Euclidean norm of the whole gradient that these rows are a part of, for ``clipnorm``;
+            if it is left out, these rows are all of it.
+        """
+        if self.clipnorm is not None:
+            whole = kernels.norm(gradients) if norm is None else norm
+            if whole > self.clipnorm:
+                gradients = gradients * values.dtype.type(self.clipnorm / whole)
+        if self.clipvalue is not None:
+            bound = values.dtype.type(self.clipvalue)
+            gradients = np.clip(gradients, -bound, bound)
+        rate = rate_at(self.learning_rate, step)
+        self._update(values, slots, rows, kernels.read_only(gradients), rate, step)
+
+    @abstractmethod
+    def _update(
+        self,
+        values: np.ndarray,
+        slots: Mapping[str, np.ndarray],
+        rows: np.ndarray,
+        gradients: np.ndarray,
+        rate: float,
+        step: int,
+    ) -> None:
+        """Run the kernel; see `apply`."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return name and hyperparameters as JSON can hold them."""
+        return described(self)
+
+
+def above_zero(value: float, scalar: type[np.floating[Any]]) -> np.floating[Any]:
+    """Return a value above 0 as a scalar above 0, though it be too small for float32.
+
+    An epsilon of 0 would let a row without gradient divide 0 by 0.
+    """
+    return max(scalar(value), np.finfo(scalar).tiny)

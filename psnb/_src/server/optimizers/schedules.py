@@ -1,0 +1,233 @@
+"""Learning rates that change with the table's count of updates. Pure.
+
+A schedule is a frozen description and a function of the step: 0 for the first update of a table,
+one more for each that it has applied. Names and formulas are those of Keras and optax.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psnb._src.server.optimizers.hyperparameters import (
+    described,
+    refusal,
+    require_flag,
+    require_number,
+    require_steps,
+)
+
+
+@dataclass(frozen=True)
+class Schedule(ABC):
+    """A learning rate by step; what an optimizer takes for ``learning_rate``."""
+
+    @abstractmethod
+    def __call__(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return name and parameters as JSON can hold them."""
+        return described(self)
+
+
+@dataclass(frozen=True)
+class ExponentialDecay(Schedule):
+    """``initial_learning_rate * decay_rate ** (step / decay_steps)``.
+
+    Parameters
+    ----------
+    initial_learning_rate : float
+        Where it starts; above 0.
+    decay_steps : int
+        Steps in which it falls by one ``decay_rate``.
+    decay_rate : float
+        Above 0, 1 at most.
+    staircase : bool
+        Fall at once after each ``decay_steps``, not a little at each step.
+
+    Raises
+    ------
+    ConfigurationError
+        If a parameter is out of its range.
+    """
+
+    initial_learning_rate: float
+    decay_steps: int
+    decay_rate: float
+    staircase: bool = False
+
+    def __post_init__(self) -> None:
+        require_number(self, "initial_learning_rate", positive=True)
+        require_steps(self, "decay_steps")
+        require_number(self, "decay_rate", positive=True)
+        if self.decay_rate > 1:
+            raise refusal(self, "decay_rate", "above 0 and not above 1")
+        require_flag(self, "staircase")
+
+    def __call__(self, step: int) -> float:
+        falls = step // self.decay_steps if self.staircase else step / self.decay_steps
+        return float(self.initial_learning_rate * self.decay_rate**falls)
+
+
+@dataclass(frozen=True)
+class CosineDecay(Schedule):
+    """Half a cosine from the initial rate down to ``alpha`` of it (Loshchilov, Hutter, 2017).
+
+    Parameters
+    ----------
+    initial_learning_rate : float
+        Where it starts; above 0.
+    decay_steps : int
+        After these it stays.
+    alpha : float
+        What is left then, as a fraction of the initial rate; 0 to 1.
+
+    Raises
+    ------
+    ConfigurationError
+        If a parameter is out of its range.
+    """
+
+    initial_learning_rate: float
+    decay_steps: int
+    alpha: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_number(self, "initial_learning_rate", positive=True)
+        require_steps(self, "decay_steps")
+        require_number(self, "alpha")
+        if self.alpha > 1:
+            raise refusal(self, "alpha", "0 to 1")
+
+    def __call__(self, step: int) -> float:
+        done = min(step, self.decay_steps) / self.decay_steps
+        cosine = 0.5 * (1.0 + math.cos(math.pi * done))
+        return self.initial_learning_rate * ((1.0 - self.alpha) * cosine + self.alpha)
+
+
+@dataclass(frozen=True)
+class PolynomialDecay(Schedule):
+    """From the initial rate to the end's along ``(1 - step / decay_steps) ** power``.
+
+    Parameters
+    ----------
+    initial_learning_rate : float
+        Where it starts; above 0.
+    decay_steps : int
+        After these it stays.
+    end_learning_rate : float
+        Where it ends.
+    power : float
+        1 is a straight line; above 0.
+
+    Raises
+    ------
+    ConfigurationError
+        If a parameter is out of its range.
+    """
+
+    initial_learning_rate: float
+    decay_steps: int
+    end_learning_rate: float = 0.0
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_number(self, "initial_learning_rate", positive=True)
+        require_steps(self, "decay_steps")
+        require_number(self, "end_learning_rate")
+        require_number(self, "power", positive=True)
+
+    def __call__(self, step: int) -> float:
+        left = 1.0 - min(step, self.decay_steps) / self.decay_steps
+        span = self.initial_learning_rate - self.end_learning_rate
+        return float(span * left**self.power + self.end_learning_rate)
+
+
+@dataclass(frozen=True)
+class PiecewiseConstant(Schedule):
+    """One rate after the other.
+
+    Parameters
+    ----------
+    boundaries : sequence of int
+        Ascending: the step with which the next rate begins, as in optax and PyTorch. (In Keras it
+        begins one step later.)
+    values : sequence of float
+        The rates, one more than boundaries.
+
+    Raises
+    ------
+    ConfigurationError
+        If the boundaries do not ascend, or a rate is no number in its range.
+    """
+
+    boundaries: Sequence[int]
+    values: Sequence[float]
+
+    def __post_init__(self) -> None:
+        try:
+            boundaries = tuple(int(each) for each in self.boundaries)
+            values = tuple(float(each) for each in self.values)
+        except (TypeError, ValueError, OverflowError):
+            raise refusal(self, "values", "numbers, and boundaries steps") from None
+        if list(boundaries) != sorted(set(boundaries)) or any(each < 1 for each in boundaries):
+            raise refusal(self, "boundaries", "ascending steps, 1 or more")
+        if len(values) != len(boundaries) + 1:
+            raise refusal(self, "values", f"{len(boundaries) + 1}, one more than boundaries")
+        if not all(math.isfinite(each) and each >= 0 for each in values):
+            raise refusal(self, "values", "numbers, finite and not below 0")
+        object.__setattr__(self, "boundaries", boundaries)
+        object.__setattr__(self, "values", values)
+
+    def __call__(self, step: int) -> float:
+        return self.values[sum(step >= boundary for boundary in self.boundaries)]
+
+
+@dataclass(frozen=True)
+class Warmup(Schedule):
+    """A straight line up to another rate or schedule, which then begins with its own step 0.
+
+    Parameters
+    ----------
+    learning_rate : float or Schedule
+        What comes after; the line ends where it starts.
+    warmup_steps : int
+        Length of the line.
+    initial_learning_rate : float
+        Where the line begins.
+
+    Raises
+    ------
+    ConfigurationError
+        If a parameter is out of its range.
+    """
+
+    learning_rate: float | Schedule
+    warmup_steps: int
+    initial_learning_rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_rate(self)
+        require_steps(self, "warmup_steps")
+        require_number(self, "initial_learning_rate")
+
+    def __call__(self, step: int) -> float:
+        if step >= self.warmup_steps:
+            return rate_at(self.learning_rate, step - self.warmup_steps)
+        rise = rate_at(self.learning_rate, 0) - self.initial_learning_rate
+        return self.initial_learning_rate + rise * step / self.warmup_steps
+
+
+def rate_at(learning_rate: float | Schedule, step: int) -> float:
+    """Return the learning rate of a step, counted from 0."""
+    return learning_rate(step) if isinstance(learning_rate, Schedule) else learning_rate
+
+
+def require_rate(owner: Any) -> None:
+    """Raise ConfigurationError unless the field ``learning_rate`` is a number or a schedule."""
+    if not isinstance(owner.learning_rate, Schedule):
+        require_number(owner, "learning_rate")

@@ -1,0 +1,232 @@
+"""The parameter servers of a worker process, and the handler through which everybody reaches them.
+
+They are held here, not by Dask: an actor of Dask's goes with its client's connection to the
+scheduler, which may break and come back. A server is started and stopped by its strategy; one that
+hears nothing of it for `LIFETIME` minutes is dropped. Calls go through one handler on the worker's
+Dask server, ``psnb_server``, which finds a server by its key.
+
+Threads: operations run where they arrive, on the worker's event loop, one after the other, so no
+table needs a lock and every operation is atomic. (A thread of its own for them costs 0.3 ms a call,
+as much as the way there and back.) But a new table is compiled and made in another thread; what
+comes on the same connection meanwhile waits for it. And while the process has servers, a thread
+``psnb-life`` looks whether the loop goes round: if not, it says *busy* to all who have asked for a
+sign of life. Only a process that is frozen says nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from distributed import Worker
+from distributed.comm import Comm
+from distributed.core import Status
+
+from psnb._src.server import answers
+from psnb._src.server.host import Host, Made, Operation, to_make
+from psnb._src.server.parameter_shard import build
+from psnb._src.server.reply import Answer, PendingReply
+from psnb._src.server.shard_copy import ITSELF, Connect
+from psnb._src.server.tables import TABLES, warm_up
+from psnb._src.transport import MessageStream, Probe, can_see, message_stream
+from psnb._src.transport import probe as own_probe
+
+HANDLER = "psnb_server"
+"""The name of the handler on each Dask worker."""
+
+BUSY = -1
+"""In place of a message's number: a sign of life that nobody has asked for."""
+
+START, STOP = "start", "stop"
+"""Operations that make a server, and end one."""
+
+LIFETIME = 10
+"""Minutes for which a server lives of whose strategy nothing is heard."""
+
+_MINUTE = 60.0
+_LOOK = 0.5
+_STUCK = 1.0
+"""Seconds after which a loop that has not gone round counts as busy."""
+
+
+class _Server:
+    """A server, and for how many minutes nothing was heard of its strategy."""
+
+    def __init__(self, key: str, name: str) -> None:
+        self.host = Host(key, f"server {name}")
+        self.minutes = 0
+
+
+class ParameterServers:
+    """The servers of a process.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+        The Dask worker whose handler reaches them.
+    connect : callable
+        Connects to other servers.
+    """
+
+    def __init__(self, worker: Worker, connect: Connect) -> None:
+        self._worker, self._connect = worker, connect
+        self._loop: asyncio.AbstractEventLoop = worker.loop.asyncio_loop
+        self._servers: dict[str, _Server] = {}
+        self._followers: set[MessageStream] = set()  # who has asked for a sign of life
+        self._ticked = 0.0  # when the loop went round last; written by it, read by the thread
+        self._ended = threading.Event()  # ends the thread, which there is while there are servers
+        self._timers: list[asyncio.TimerHandle] = []
+        worker.handlers[HANDLER] = self._serve
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._servers)
+
+    def close(self) -> None:
+        """Drop all servers, and answer nobody any more."""
+        self._worker.handlers.pop(HANDLER, None)
+        for key in list(self._servers):
+            self._stop(key)
+
+    async def _serve(self, comm: Comm, probe: Probe | None) -> Status:
+        # Whoever calls keeps the connection. Then messages come, each ``(number, key,
+        # operations)``, and an answer goes back for each: ``(number, "OK", answers)``, or
+        # ``(number, "lost")`` if there is no such server (any more): its process was started again
+        # at the same address, or its strategy was closed. The operations of a message run without
+        # others in between. A message without any asks for a sign of life.
+        sees = can_see(probe)
+        await comm.write({"status": "OK", "probe": own_probe(), "sees": sees})
+        stream = message_stream(comm)
+        line = _MessageQueue(stream, self._run)
+        try:
+            seen = await stream.receive()
+            if probe is not None and sees:
+                stream.share(probe[0], seen=seen)
+            while True:
+                line.take(await stream.receive())
+        except OSError:  # whoever asked has gone
+            return Status.dont_reply
+        finally:
+            self._followers.discard(stream)
+            stream.abort()
+
+    def _run(
+        self,
+        stream: MessageStream,
+        number: int,
+        key: str,
+        operations: Sequence[Operation],
+        made: Made,
+    ) -> None:
+        if not operations:
+            self._followers.add(stream)
+        elif operations[0][0] == ITSELF and operations[0][2] in (START, STOP):
+            _, _, name, arguments = operations[0]
+            self._start(key, **arguments) if name == START else self._stop(key)
+            stream.send((number, "OK", [("OK", None)]))
+            return
+        server = self._servers.get(key)
+        if server is None:
+            stream.send((number, "lost"))
+            return
+        server.minutes = 0
+
+        def send(found: list[Answer]) -> None:
+            stream.send((number, "OK", found))
+
+        with answers.going_to(stream.lend):
+            server.host.run(operations, PendingReply(send), self._connect, made)
+
+    def _start(self, key: str, name: str) -> None:
+        if key in self._servers:
+            return  # it was asked for twice
+        self._servers[key] = _Server(key, name)
+        if len(self._servers) == 1:
+            self._ended = threading.Event()
+            self._timers = [self._loop.call_later(_MINUTE, self._count_minute)]
+            self._go_round()
+            look = partial(self._look, self._ended)
+            threading.Thread(target=look, name="psnb-life", daemon=True).start()
+
+    def _stop(self, key: str) -> None:
+        server = self._servers.pop(key, None)
+        if server is not None:
+            server.host.close()
+        if not self._servers:
+            self._ended.set()
+            for timer in self._timers:
+                timer.cancel()
+
+    def _count_minute(self) -> None:
+        for key, server in list(self._servers.items()):
+            server.minutes += 1
+            server.host.tick()
+            if server.minutes > LIFETIME:
+                self._stop(key)
+        if self._servers:
+            self._timers[0] = self._loop.call_later(_MINUTE, self._count_minute)
+
+    def _go_round(self) -> None:
+        self._ticked = time.monotonic()
+        self._timers[1:] = [self._loop.call_later(_LOOK, self._go_round)]
+
+    def _look(self, ended: threading.Event) -> None:
+        # In the thread. Sending takes the stream's lock, which the loop holds for a moment each.
+        while not ended.wait(_LOOK):
+            if time.monotonic() - self._ticked > _STUCK:
+                for stream in list(self._followers):
+                    stream.send((BUSY, "busy"))
+
+
+_Run = Callable[[MessageStream, int, str, Sequence[Operation], Made], None]
+
+
+class _MessageQueue:
+    """The messages of one connection, in their order: some must wait until tables are made."""
+
+    def __init__(self, stream: MessageStream, run: _Run) -> None:
+        self._run = partial(run, stream)
+        self._waiting: deque[Any] = deque()
+        self._making: asyncio.Task[None] | None = None
+
+    def take(self, message: Any) -> None:
+        """Run a message, or have it wait for those before it."""
+        # In a frame of its own, so that the message is not held while waiting for the next: its
+        # memory goes back with the answer.
+        if self._making is not None:
+            self._waiting.append(message)
+            return
+        number, key, operations = message
+        with contextlib.suppress(Exception):  # what cannot be read is an error when it runs
+            if wanted := [each for operation in operations for each in to_make(operation)]:
+                making = self._make(number, key, operations, wanted)
+                self._making = asyncio.create_task(making, name="psnb making tables")
+                return
+        del message
+        self._run(number, key, operations, {})
+
+    async def _make(
+        self, number: int, key: str, operations: Sequence[Operation], wanted: Sequence[Any]
+    ) -> None:
+        made = await asyncio.to_thread(_made, wanted)
+        self._run(number, key, operations, made)
+        del operations, made
+        self._making = None
+        while self._waiting and self._making is None:
+            self.take(self._waiting.popleft())
+
+
+def _made(wanted: Sequence[Any]) -> Made:
+    """Compile what tables need, and make them; what cannot be made raises when it is run."""
+    made = {}
+    for index, operation, arguments in wanted:
+        with contextlib.suppress(Exception):
+            warm_up(TABLES[operation], arguments)
+            made[index, arguments["name"]] = build(operation, arguments)
+    return made

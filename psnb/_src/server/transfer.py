@@ -1,0 +1,154 @@
+"""Transfer: a shard on its way to a copy, while it is in use. Pure.
+
+Rows are sent in pieces; those that have changed since are sent again, until so little is left that
+all of it goes at once, with what is not by row (`Transfer.last`). From that moment on the copy can
+do what the shard does. So nothing piles up, and the shard stands still for no longer than the last
+piece takes. (Dense tables, of which mostly all changes, go with the last.) This is how virtual
+machines move: Clark et al., *Live Migration of Virtual Machines*, NSDI 2005.
+
+Not thread-safe; the server's one thread is its only user.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from psnb._src.server.growing import GrowingArray
+from psnb._src.server.parameter_shard import Install, ParameterShard
+from psnb._src.server.sparse import SparseTable
+from psnb._src.server.table import Piece
+
+PIECE = 4 << 20
+"""Bytes of a piece."""
+
+LAST = 1 << 20
+"""Bytes of rows that may be left for the last pieces."""
+
+_MOST = 3
+"""How often all rows may be sent before the rest is, however much it is: rows change too fast."""
+
+_WINDOW = 1 << 20  # rows that are looked through for changed ones at a time
+
+
+class _Moving:
+    """The rows of one table on their way."""
+
+    def __init__(self, table: SparseTable) -> None:
+        self.table = table
+        self.row_nbytes = max(1, table.row_nbytes)
+        self._sent = self._at = self._dirty_count = self.total = 0
+        self._dirty = GrowingArray(1, np.dtype(np.bool_))
+        self.cleared = False
+        table.watchers.append(self)
+
+    def changing(self, rows: np.ndarray | None) -> None:
+        dirty = self._dirty.rows[: self._sent, 0]
+        if rows is None:
+            dirty[:] = True
+            self._dirty_count = self._sent
+        else:
+            rows = rows[rows < self._sent]
+            self._dirty_count += rows.size - int(np.count_nonzero(dirty[rows]))
+            dirty[rows] = True
+
+    def renumbering(self) -> None:
+        self._sent = self._at = self._dirty_count = 0
+        self.cleared = True
+
+    def close(self) -> None:
+        self.table.watchers.remove(self)
+
+    def left(self) -> int:
+        """Return how many rows are to be sent still, as it is now."""
+        return self.table.extent - self._sent + self._dirty_count
+
+    def next(self) -> Piece:
+        """Return the next rows; there are some."""
+        most = max(1, PIECE // self.row_nbytes)
+        start, extent = self._sent, self.table.extent
+        if start < extent:
+            stop = min(start + most, extent)
+            self._sent = stop
+            self._dirty.grow(stop)
+            self._dirty.rows[start:stop] = False
+            rows: slice | np.ndarray = slice(start, stop)
+            self.total += stop - start
+        else:
+            rows = self._some_dirty(most)
+            self.total += rows.size
+        return self.table.pick(rows)
+
+    def _some_dirty(self, most: int) -> np.ndarray:
+        while True:
+            if self._at >= self._sent:
+                self._at = 0
+            window = self._dirty.rows[self._at : min(self._at + _WINDOW, self._sent), 0]
+            found = np.flatnonzero(window)[:most]
+            if found.size:
+                window[found] = False
+                self._dirty_count -= found.size
+                rows = found + self._at
+                # The next one goes on behind it: rows that change all the time must wait.
+                self._at = int(rows[-1]) + 1
+                return rows
+            self._at += _WINDOW
+
+
+class Transfer:
+    """Yields what makes an empty shard the same as another one; see `Install`.
+
+    Parameters
+    ----------
+    shard : ParameterShard
+        What is to be copied.
+    """
+
+    def __init__(self, shard: ParameterShard) -> None:
+        self._shard = shard
+        self._moving: dict[str, _Moving] = {}
+
+    def next(self) -> list[Install]:
+        """Return the next steps; none if it is time for the `last`."""
+        for name in self._shard.tables():
+            table = self._shard.table(name)
+            if not isinstance(table, SparseTable):
+                continue
+            moving = self._moving.get(name)
+            if moving is None or moving.table is not table:
+                if moving is not None:
+                    moving.close()
+                self._moving[name] = _Moving(table)
+                return [("create", name, self._shard.creation(name))]
+            if moving.cleared:
+                moving.cleared = False
+                return [("clear", name, None)]
+            if not self._suffices(moving):
+                return [("put", name, moving.next())]
+        return []
+
+    def last(self) -> list[list[Install]]:
+        """Return all that is left, as it is now: steps that may be sent apart, in this order."""
+        steps: list[list[Install]] = []
+        for name in self._shard.tables():
+            table, moving = self._shard.table(name), self._moving.get(name)
+            if moving is None:
+                whole = table.piece(0, table.extent)
+                operation, arguments = self._shard.creation(name)
+                creation = operation, {**arguments, "values": whole["values"]}
+                steps.append([("create", name, creation), ("put", name, whole)])
+            else:
+                while moving.left():
+                    steps.append([("put", name, moving.next())])
+        tails = {name: self._shard.tail(name) for name in self._shard.tables()}
+        return [*steps, [("finish", "", (tails, self._shard.log()))]]
+
+    def close(self) -> None:
+        """Follow the tables no more; idempotent."""
+        for moving in self._moving.values():
+            moving.close()
+        self._moving.clear()
+
+    def _suffices(self, moving: _Moving) -> bool:
+        left = moving.left()
+        tired = moving.total > _MOST * moving.table.extent
+        return not left or left * moving.row_nbytes <= LAST or tired

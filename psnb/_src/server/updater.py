@@ -1,0 +1,103 @@
+"""Updater: the optimizer of one table, which may be changed live, and the count of its updates.
+
+Pure. Not thread-safe; like the table that it belongs to, it is used by the server's one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from psnb._src.server.optimizers import Optimizer
+from psnb.errors import ConfigurationError
+
+
+class Updater:
+    """Applies gradients to a table's rows.
+
+    Parameters
+    ----------
+    name : str
+        The table's name, for messages.
+    optimizer : Optimizer or None
+        What applies them; without one, none is taken.
+
+    Attributes
+    ----------
+    optimizer : Optimizer or None
+        As it is now.
+    step : int
+        Updates applied: one for each push. Part of checkpoints.
+    skipped : int
+        Updates (of a dense table) or rows (of a sparse one) left out because they were not finite.
+    """
+
+    def __init__(self, name: str, optimizer: Optimizer | None) -> None:
+        self._name = name
+        self.optimizer = optimizer
+        self.step = 0
+        self.skipped = 0
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the state arrays."""
+        return self.optimizer.slots if self.optimizer else ()
+
+    def initial_slot(self, name: str) -> float:
+        """Return the value that every element of the slot starts with."""
+        return self._required().initial_slot(name)
+
+    def check(self) -> None:
+        """Raise ConfigurationError if there is no optimizer."""
+        self._required()
+
+    def apply(
+        self,
+        values: np.ndarray,
+        slots: Mapping[str, np.ndarray],
+        rows: np.ndarray,
+        gradients: np.ndarray,
+        norm: float | None,
+    ) -> None:
+        """Take one step; see `Optimizer.apply`."""
+        self._required().apply(values, slots, rows, gradients, self.step, norm)
+        self.step += 1
+
+    def tune(self, hyperparameters: Mapping[str, Any]) -> None:
+        """Change hyperparameters, from the next update on.
+
+        Raises
+        ------
+        ConfigurationError
+            If one is out of its range, or would need other state; nothing was changed.
+        """
+        self.optimizer = tuned(self._required(), self._name, hyperparameters)
+
+    def _required(self) -> Optimizer:
+        if self.optimizer is None:
+            raise ConfigurationError(
+                f"{self._name!r} has no optimizer, so gradients cannot be pushed to it: "
+                "make it with optimizer=psnb.SGD(...) or another one, or use assign_sub"
+            )
+        return self.optimizer
+
+
+def tuned(optimizer: Optimizer, name: str, hyperparameters: Mapping[str, Any]) -> Optimizer:
+    """Return the optimizer with other hyperparameters, fit for a table that has its state.
+
+    Raises
+    ------
+    ConfigurationError
+        If one is out of its range, or would need other state.
+    """
+    changed = replace(optimizer, **hyperparameters)
+    if changed.slots != optimizer.slots:
+        raise ConfigurationError(
+            f"{name!r} was made with {optimizer!r}, whose state is {list(optimizer.slots)}; "
+            f"{', '.join(f'{key}={value!r}' for key, value in hyperparameters.items())} needs "
+            f"{list(changed.slots)}: make another variable or embedding with it"
+        )
+    return changed

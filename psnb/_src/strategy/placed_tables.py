@@ -1,0 +1,90 @@
+"""What a strategy has placed where: pure.
+
+It remembers how each table was made, so that it can be made again where a shard was lost, and how
+many bytes each shard was given, so that the next one goes where there is least. Not thread-safe;
+the strategy locks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from psnb._src.server import Optimizer
+
+Creation = tuple[int, str, Mapping[str, Any]]
+"""The number of a shard, the operation that makes a table there, and its arguments."""
+
+
+class PlacedTables:
+    """The tables of all shards.
+
+    Parameters
+    ----------
+    shards : int
+        How many shards there are.
+    """
+
+    def __init__(self, shards: int) -> None:
+        # What growing tables will take is not known.
+        self._bytes = [0] * shards
+        self._made: dict[str, list[Creation]] = {}
+
+    def choose(self, nbytes: int, servers: Sequence[object]) -> int:
+        """Return the shard that something of a size should go to, and count it there.
+
+        It goes to the server that was given least, and there to the shard that was.
+
+        Parameters
+        ----------
+        nbytes : int
+            Its size.
+        servers : sequence
+            The server of each shard.
+        """
+        load: dict[object, int] = {}
+        for server, held in zip(servers, self._bytes, strict=True):
+            load[server] = load.get(server, 0) + held
+        index = min(
+            range(len(self._bytes)), key=lambda shard: (load[servers[shard]], self._bytes[shard])
+        )
+        self._bytes[index] += nbytes
+        return index
+
+    def count(self, index: int, nbytes: int) -> None:
+        """Count bytes that a shard was given."""
+        self._bytes[index] += nbytes
+
+    def remember(self, parameter: str, made: Sequence[Creation]) -> None:
+        """Note how the tables of a parameter were made, but for their values."""
+        self._made[parameter] = [
+            (shard, operation, _described(arguments)) for shard, operation, arguments in made
+        ]
+
+    def made_on(self, index: int) -> list[Creation]:
+        """Return how all tables of a shard were made; those of variables hold zeros."""
+        return [
+            (shard, operation, _empty(arguments))
+            for made in self._made.values()
+            for shard, operation, arguments in made
+            if shard == index
+        ]
+
+
+def copies(optimizer: Optimizer | None) -> int:
+    """Return how many arrays of a parameter's size a server holds for it."""
+    return 1 + len(optimizer.slots if optimizer else ())
+
+
+def _described(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    values = arguments.get("values")
+    if values is None:
+        return arguments
+    return {**arguments, "values": (values.shape, values.dtype)}
+
+
+def _empty(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    values = arguments.get("values")
+    return arguments if values is None else {**arguments, "values": np.zeros(*values)}

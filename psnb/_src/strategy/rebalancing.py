@@ -1,0 +1,69 @@
+"""Rebalancing: spreads shards over the servers that there are, or empties some, while in use.
+
+What is wanted is worked out here; the `Reconciler` brings it about. A shard moves as a copy is
+made: the new server gets a copy, filled while the old one works; then the old one stops, the copy
+has everything and takes over. Whoever asks in that moment asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from distributed import Client
+
+from psnb._src.cluster import roles
+from psnb._src.monitor import EventKind
+from psnb._src.placement import moves
+from psnb._src.strategy.reconciler import Reconciler
+from psnb._src.strategy.servers import Servers
+from psnb.errors import ConfigurationError
+
+
+async def rebalance(
+    client: Client, servers: Servers, keeper: Reconciler, drain: Collection[str]
+) -> int:
+    """Spread shards over all servers that there are but those to be drained.
+
+    Cancelled, it leaves everything in order; another one goes on from there.
+
+    Returns
+    -------
+    int
+        How many shards were moved.
+    """
+    found = roles(await client.scheduler.identity(n_workers=-1))
+    known = {**found.servers, **found.workers}
+    names = {name: address for address, name in known.items()}
+    drained = {names.get(each, each) for each in drain}
+    running = {server.address: server for server in servers.running}
+    if unknown := drained - running.keys():
+        raise ConfigurationError(
+            f"rebalance(drain=...): {sorted(known.get(each, each) for each in unknown)} are no "
+            "servers of this strategy; it has "
+            f"{sorted(known.get(address, address) for address in running)}"
+        )
+    fresh = [each for each in found.servers if each not in running and each not in drained]
+    if len(running) + len(fresh) - len(drained) <= servers.layout.replicas:
+        raise ConfigurationError(
+            "rebalance(drain=...) would leave too few servers: start others first, with "
+            'dask worker ADDRESS --resources "ps=1"'
+        )
+    await servers.start(fresh)
+    layout = servers.layout
+    usable = [server for server in servers.running if server.address not in drained]
+    weights = [0.0] * len(layout.places)
+    primaries = {place.primary for place in layout.places} - {None}
+    for weighed in await asyncio.gather(
+        *(servers.orders.weigh(each) for each in primaries if each)
+    ):
+        for index, nbytes in weighed.items():
+            weights[index] = max(weights[index], float(nbytes))
+    wanted = dict(moves(layout, usable, weights))
+    await keeper.arrange(
+        wanted, [server for server in servers.running if server.address in drained]
+    )
+    if wanted:
+        text = f"shards moved: {', '.join(f'{i} to {to.address}' for i, to in wanted.items())}"
+        servers.events.add(EventKind.SHARDS_MOVED, text)
+    return len(wanted)

@@ -1,0 +1,314 @@
+"""Reconciler: watches the servers of a strategy, and mends its layout.
+
+Several times a second it tells each server what it is to hold, and hears what it does hold: that is
+the sign of life, too (`ServerControl.beat`). From what it knows then follows the next layout, by a
+pure function (`psnb._src.placement.mended`), which is published; the servers hear of it with the
+next beats. So no order needs to arrive, and whatever went wrong is seen again in the next round.
+
+Threads: the Dask client's event loop. One task makes the rounds; it waits for no server. One task
+for each server asks, one more starts servers in place of lost ones. What raises unexpectedly is
+logged, and the next round is made all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Collection, Mapping
+
+from distributed import Client
+
+from psnb._src.cluster import roles
+from psnb._src.monitor import EventKind
+from psnb._src.placement import Health, Layout, ServerAddress, Sight, Wish, mended
+from psnb._src.strategy.server_control import ServerControl, gone, silent
+from psnb._src.strategy.servers import Servers
+from psnb.errors import ClusterError, ServerLostError
+
+logger = logging.getLogger("psnb")
+
+_BEAT = 0.2
+"""Seconds between two beats of a server, at most."""
+
+_HASTY_BEAT = 0.02
+"""The same while shards move, or copies are filled: the next step waits for what servers tell."""
+
+_PUBLISH_AGAIN = 5.0
+"""Seconds after which the scheduler is told once more where all is: it may have forgotten."""
+
+_PUBLISH_SOON = 1.0
+"""The same, when it did not hear it."""
+
+_LOOK_FOR_SERVERS = 1.0
+
+
+class _WatchedServer:
+    """What the keeper knows of one server."""
+
+    def __init__(self, server: ServerAddress, orders: ServerControl) -> None:
+        self.server, self._orders = server, orders
+        self._line = orders.line(server)
+        self._heard, self._silence = 0, 0.0
+        self._asking: asyncio.Task[None] | None = None
+        self._gone: str | None = None
+        self.sight = Sight(Health.SILENT)  # nothing was heard yet
+        self.told = Health.ALIVE  # what was told of it last
+
+    def beat(self, layout: Layout, news: asyncio.Event) -> None:
+        """Ask the server, unless it has not answered yet."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask(layout, news), name="psnb beat")
+
+    def pass_time(self, seconds: float) -> None:
+        """Count time in which the server could have said something."""
+        self._silence = 0.0 if self._line.heard > self._heard else self._silence + seconds
+        self._heard = self._line.heard
+        if self.sight.health is Health.ALIVE and self.is_silent:
+            self.sight = Sight(Health.SILENT, self.sight.heard, self.sight.holdings)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing was heard of it for too long."""
+        return self._silence >= self._orders.patience
+
+    def why(self) -> str:
+        """Return what is wrong with it, for people."""
+        return self._gone or silent(self.server, self._silence)
+
+    def close(self) -> None:
+        """Ask no more."""
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def _ask(self, layout: Layout, news: asyncio.Event) -> None:
+        connected, before = self._line.connected, self.sight
+        try:
+            holdings = await self._orders.beat(self.server, layout)
+        except ConnectionRefusedError as error:
+            self._gone = gone(self.server, error)
+            self.sight = Sight(Health.GONE)
+        except OSError:
+            if not connected:
+                return  # not to be reached: time will tell
+            news.set()  # the line broke: the next beat, at once, tells more
+        else:
+            self.sight = Sight(Health.ALIVE, layout.version, holdings)
+        if self.sight != before:
+            news.set()
+
+
+class Reconciler:
+    """Sees to it that each shard is on a server that lives, and has its copies.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The cluster.
+    servers : Servers
+        The strategy's.
+    """
+
+    def __init__(self, client: Client, servers: Servers) -> None:
+        self._client, self._servers = client, servers
+        self._wanted = len(servers.running)
+        self._homes: Mapping[int, ServerAddress] = {}
+        self._drained: frozenset[ServerAddress] = frozenset()
+        self._watched: dict[ServerAddress, _WatchedServer] = {}
+        self._news, self._rounds = asyncio.Event(), asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
+        self._recruiting: asyncio.Task[None] | None = None
+        self._beaten = self._published = self._looked = 0.0
+        self._task = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
+
+    @property
+    def wanted(self) -> int:
+        """How many servers there should be."""
+        return self._wanted
+
+    def close(self) -> None:
+        """End it; returns at once, any thread. Idempotent."""
+        self._task.cancel()
+
+    async def arrange(
+        self, homes: Mapping[int, ServerAddress], drained: Collection[ServerAddress]
+    ) -> None:
+        """Have shards move to other primaries, and servers be emptied; returns when that is done.
+
+        Cancelled, it leaves everything in order, as far as it came.
+
+        Raises
+        ------
+        ServerLostError
+            If a server that shards were to move to does not answer any more.
+        """
+        # Not what is left in the end: one that dies meanwhile is to be replaced.
+        wanted = max(self._wanted, len(self._servers.running)) - len(drained)
+        self._homes, self._drained = homes, frozenset(drained)
+        self._news.set()
+        try:
+            while not self._arranged():
+                await self.next_round()
+        finally:
+            self._homes, self._drained = {}, frozenset()
+        for server in drained:
+            self._servers.give_up(server)
+        self._wanted = wanted
+
+    def _arranged(self) -> bool:
+        places = self._servers.layout.places
+        for index, home in self._homes.items():
+            watched = self._watched.get(home)
+            if home not in self._servers.running or (watched is not None and watched.is_silent):
+                why = "it was given up" if watched is None else watched.why()
+                raise ServerLostError(
+                    f"shard {index} cannot move to {home.address}: {why}. The shards are where "
+                    "they were or where they should be; call rebalance again"
+                )
+        left = [
+            server
+            for server, watched in self._watched.items()
+            if not watched.is_silent and server not in self._drained
+        ]
+        if self._drained and len(left) <= self._servers.layout.replicas:
+            raise ServerLostError(
+                "too few parameter servers answer to empty others: start some, with dask worker "
+                'ADDRESS --resources "ps=1", and call rebalance again'
+            )
+        moved = all(
+            places[index].primary in (home, None) and not places[index].heir
+            for index, home in self._homes.items()
+        )
+        return moved and not any(
+            server in place.servers for place in places for server in self._drained
+        )
+
+    async def next_round(self) -> None:
+        """Return when one more round was made; on the client's event loop."""
+        self._rounds.clear()
+        await self._rounds.wait()
+
+    async def _run(self) -> None:
+        try:
+            while self._client.status not in ("closing", "closed"):
+                try:
+                    await self._round()
+                except Exception:  # a boundary: nobody would look after them any more
+                    logger.exception("Looking after the parameter servers failed; trying again")
+                self._rounds.set()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_HASTY_BEAT if self._is_moving() else _BEAT):
+                        await self._news.wait()
+                self._news.clear()
+        finally:
+            for watched in self._watched.values():
+                watched.close()
+            if self._recruiting is not None:
+                self._recruiting.cancel()
+
+    def _is_moving(self) -> bool:
+        places = self._servers.layout.places
+        return bool(self._homes or self._drained) or any(
+            place.filling is not None or place.heir is not None for place in places
+        )
+
+    async def _round(self) -> None:
+        now = self._loop.time()
+        passed, self._beaten = min(_BEAT, now - self._beaten), now
+        self._follow(passed)
+        async with self._servers.changing:
+            before = self._servers.layout
+            sights = {server: watched.sight for server, watched in self._watched.items()}
+            usable = [each for each in self._servers.running if each not in self._drained]
+            after = mended(before, sights, Wish(usable, self._homes))
+            if after is not before or now - self._published > _PUBLISH_AGAIN:
+                try:
+                    await self._servers.publish(after)
+                    self._published = now
+                except ServerLostError as error:
+                    # Known here it is: servers obey, and workers hear of it when the scheduler is
+                    # there again.
+                    logger.warning("where the parameters are cannot be published: %s", error)
+                    self._published = now - _PUBLISH_AGAIN + _PUBLISH_SOON
+        for kind, text in changes(before, after):
+            self._servers.events.add(kind, text)
+        for watched in self._watched.values():
+            watched.beat(after, self._news)
+        if after is not before:
+            self._news.set()  # the next step may be possible at once
+        self._recruit(now)
+
+    def _follow(self, passed: float) -> None:
+        running = self._servers.running
+        for server in running:
+            if server not in self._watched:
+                self._watched[server] = _WatchedServer(server, self._servers.orders)
+        for server in self._watched.keys() - set(running):
+            self._watched.pop(server).close()
+        for server, watched in list(self._watched.items()):
+            watched.pass_time(passed)
+            health = watched.sight.health
+            if health is watched.told or (health is Health.SILENT and not watched.is_silent):
+                continue
+            watched.told = health
+            if health is Health.ALIVE:
+                text = f"parameter server {server.key} at {server.address} answers again"
+                self._servers.events.add(EventKind.SERVER_BACK, text)
+            else:
+                lost = health is Health.GONE
+                kind = EventKind.SERVER_LOST if lost else EventKind.SERVER_SILENT
+                self._servers.events.add(kind, watched.why())
+            if health is Health.GONE:
+                self._servers.give_up(server)
+
+    def _recruit(self, now: float) -> None:
+        missing = self._wanted - len(self._servers.running)
+        busy = self._recruiting is not None and not self._recruiting.done()
+        late = now - self._looked >= _LOOK_FOR_SERVERS
+        if missing > 0 and late and not busy and self._servers.layout.replicas:
+            self._looked = now
+            self._recruiting = asyncio.create_task(self._start(missing), name="psnb recruiting")
+
+    async def _start(self, missing: int) -> None:
+        try:
+            identity = await self._client.scheduler.identity(n_workers=-1)
+            used = {server.address for server in self._servers.running}
+            fresh = [each for each in roles(identity).servers if each not in used][:missing]
+            await self._servers.start(fresh)
+        except (ClusterError, OSError) as error:
+            logger.warning("a parameter server cannot be used: %s", error)
+
+
+def changes(before: Layout, after: Layout) -> list[tuple[EventKind, str]]:
+    """Return what is to be told of a new layout. Pure."""
+    taken: dict[str, list[int]] = {}
+    outdated: dict[str, list[int]] = {}
+    lost = []
+    for index, (old, new) in enumerate(zip(before.places, after.places, strict=True)):
+        if new.primary == old.primary:
+            continue
+        if new.primary is None:
+            lost.append(index)
+        elif new.primary != old.heir:
+            taken.setdefault(new.primary.address, []).append(index)
+            if new.primary in old.leaving:
+                outdated.setdefault(new.primary.address, []).append(index)
+    found = [
+        (EventKind.SHARDS_TAKEN_OVER, f"the copies of shards {shards} at {address} have taken over")
+        for address, shards in taken.items()
+    ]
+    found += [
+        (
+            EventKind.UPDATES_LOST,
+            f"the copies of shards {shards} at {address}, which have taken over, were just being "
+            "let go, and may lack the latest updates",
+        )
+        for address, shards in outdated.items()
+    ]
+    if lost:
+        text = (
+            f"shards {lost} are lost with all of their copies; strategy.recover() brings them back "
+            "from the last checkpoint"
+        )
+        found.append((EventKind.SHARDS_LOST, text))
+    return found

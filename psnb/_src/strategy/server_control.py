@@ -1,0 +1,132 @@
+"""ServerControl: what a strategy tells and asks its servers themselves, over lines of their own.
+
+On the client's event loop. A server counts as silent when nothing was heard of it for as long as
+the strategy is patient, however long an order takes: a busy one says so. Ticks of this process are
+counted rather than clocks compared, so a notebook that was frozen itself gives nobody up. See
+`psnb._src.server.host` for what the orders do there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from distributed.core import ConnectionPool
+
+from psnb._src.parameters import ControlConnection
+from psnb._src.placement import Layout, ServerAddress, ShardPlace, ShardStatus
+from psnb._src.server import START, STOP
+from psnb.errors import ServerLostError, ServerSilentError
+
+TICKS = 50
+"""Into how many ticks the patience with a server is divided."""
+
+
+class ServerControl:
+    """Gives orders to servers.
+
+    Parameters
+    ----------
+    pool : distributed.core.ConnectionPool
+        The client's connections.
+    patience : float
+        Seconds for which a server may say nothing.
+
+    Attributes
+    ----------
+    tick : float
+        Seconds between two looks.
+    patience : float
+        As given.
+    """
+
+    def __init__(self, pool: ConnectionPool, patience: float) -> None:
+        self._pool, self.patience = pool, patience
+        self.tick = patience / TICKS
+        self._lines: dict[ServerAddress, ControlConnection] = {}
+
+    def line(self, server: ServerAddress) -> ControlConnection:
+        """Return the line to a server."""
+        if server not in self._lines:
+            self._lines[server] = ControlConnection(self._pool, server)
+        return self._lines[server]
+
+    def hang_up(self, server: ServerAddress) -> None:
+        """Close the line to a server."""
+        line = self._lines.pop(server, None)
+        if line is not None:
+            line.close()
+
+    async def start(self, server: ServerAddress) -> None:
+        """Let a worker begin to be a server."""
+        name = f"{server.key.rpartition('-')[2]} at {server.address}"
+        await self.ask(server, START, name=name)
+
+    async def stop(self, server: ServerAddress) -> None:
+        """Let a server end, if it hears; what it holds goes with it. Hangs up."""
+        with contextlib.suppress(OSError):
+            await self.line(server).ask(STOP)
+        self.hang_up(server)
+
+    async def beat(self, server: ServerAddress, layout: Layout) -> dict[int, ShardStatus]:
+        """Tell a server what to hold, and return what it holds; see `ControlConnection.ask`."""
+        places = {i: place for i, place in enumerate(layout.places) if server in place.servers}
+        versions = [place.version for place in layout.places]
+        held: dict[int, ShardStatus] = await self.line(server).ask(
+            "beat", places=places, versions=versions
+        )
+        return held
+
+    async def weigh(self, server: ServerAddress) -> dict[int, int]:
+        """Return the bytes of each shard that the server holds; raises as `ask`."""
+        tables = await self.ask(server, "statistics")
+        return {index: sum(shard.values()) for index, shard in tables.items()}
+
+    async def host(
+        self,
+        server: ServerAddress,
+        places: Mapping[int, ShardPlace],
+        fences: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    ) -> None:
+        """Let a server hold new shards, in which some commits are given up; raises as `ask`."""
+        await self.ask(server, "host", places=places, fences=fences)
+
+    async def ask(self, server: ServerAddress, operation: str, **arguments: Any) -> Any:
+        """Run an operation of a server.
+
+        Raises
+        ------
+        ServerLostError
+            If it is gone.
+        ServerSilentError
+            If it says nothing.
+        """
+        line = self.line(server)
+        asking = asyncio.create_task(line.ask(operation, **arguments), name="psnb order")
+        silence, heard = 0.0, line.heard
+        try:
+            while not asking.done():
+                await asyncio.wait({asking}, timeout=self.tick)
+                silence = 0.0 if line.heard > heard else silence + self.tick
+                heard = line.heard
+                if silence >= self.patience:
+                    raise ServerSilentError(silent(server, silence))
+            return asking.result()
+        except ConnectionRefusedError as error:
+            raise ServerLostError(gone(server, error)) from error
+        except OSError as error:
+            raise ServerSilentError(f"{silent(server, silence)}: {error!r}") from error
+        finally:
+            asking.cancel()
+
+
+def gone(server: ServerAddress, error: BaseException) -> str:
+    """Return the text that says that a server has ended."""
+    return f"parameter server {server.key} at {server.address} is gone: {error}"
+
+
+def silent(server: ServerAddress, silence: float) -> str:
+    """Return the text that says that a server says nothing."""
+    return f"parameter server {server.key} at {server.address} says nothing for {silence:.0f} s"

@@ -1,0 +1,225 @@
+"""Servers: the processes that hold a strategy's shards, and the layout that says which holds which.
+
+It starts and stops them, and publishes each layout on the scheduler. Layouts are changed by one
+task at a time of the client's event loop, which has `changing`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from distributed import Client
+
+from psnb._src.cluster import ClosureScaling, ServerProtection
+from psnb._src.monitor import EventKind, EventLog
+from psnb._src.placement import (
+    Layout,
+    LayoutCache,
+    LayoutRegistry,
+    ServerAddress,
+    ShardId,
+    ShardPlace,
+)
+from psnb._src.runtime import Runtime
+from psnb._src.strategy.server_control import ServerControl
+from psnb._src.threads import aside
+from psnb.errors import ClusterError, PsnbError, ServerLostError
+
+_PUBLISH_TIMEOUT = 10.0
+_STOP_TIMEOUT = 2.0
+
+
+class Servers:
+    """The servers of one strategy.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The cluster.
+    patience : float
+        Seconds for which a server may say nothing.
+
+    Attributes
+    ----------
+    name : str
+        The strategy's, unique among those of the cluster.
+    orders : ServerControl
+        The way to give them orders.
+    directory : LayoutCache
+        What this process knows of layouts.
+    events : EventLog
+        What happened to servers and shards.
+    changing : asyncio.Lock
+        Held by whoever decides on the next layout, from looking to publishing; what is asked
+        meanwhile has time limits. The client's event loop's.
+    """
+
+    def __init__(self, client: Client, patience: float) -> None:
+        self._client = client
+        self.events = EventLog()
+        self.name = uuid.uuid4().hex[:8]
+        self.orders = ServerControl(client.rpc, patience)
+        self._numbers = itertools.count()
+        self._running: dict[ServerAddress, None] = {}
+        self._layout = Layout(self.name, 0, 0, patience, ())
+        self._stopping: set[asyncio.Task[None]] = set()
+        self._closing: asyncio.Task[None] | None = None  # somebody has to hold it
+        self.changing = asyncio.Lock()
+        self._starting = asyncio.Lock()  # one at a time looks what there is and starts the rest
+        self.directory = LayoutCache(
+            lambda strategy: client.scheduler.psnb_layout(strategy=strategy),
+        )
+        aside(_extend, client)
+
+    @property
+    def layout(self) -> Layout:
+        """Where all shards are; any thread."""
+        return self._layout
+
+    @property
+    def shards(self) -> tuple[ShardId, ...]:
+        """All shards."""
+        return tuple(ShardId(self.name, index) for index in range(len(self._layout.places)))
+
+    @property
+    def running(self) -> tuple[ServerAddress, ...]:
+        """The servers that were started and not given up, whether they hold shards or not.
+
+        Any thread.
+        """
+        return tuple(self._running)
+
+    async def start(self, addresses: Sequence[str]) -> list[ServerAddress]:
+        """Return a server at each of some Dask workers, started now; on the client's event loop.
+
+        One that was started there meanwhile, for somebody else who looked when it was not yet, is
+        taken for it: with two in one process, both could hold what must not die together.
+
+        Raises
+        ------
+        ClusterError
+            If one cannot be reached; none is started then.
+        """
+        async with self._starting:
+            there = {server.address: server for server in self.running}
+            started = [
+                ServerAddress(address, f"psnb-server-{self.name}-{next(self._numbers)}")
+                for address in addresses
+                if address not in there
+            ]
+            try:
+                await self._begin(started)
+            except BaseException:
+                for server in started:
+                    self._stop(server)
+                raise
+            # Only now: whoever asked one that has not begun would hear that it is gone.
+            self._running |= dict.fromkeys(started)
+            for server in started if there else ():  # a strategy begins with some
+                text = f"{server.address} joins as server"
+                self.events.add(EventKind.SERVER_JOINED, text)
+            there |= {server.address: server for server in started}
+            return [there[address] for address in addresses]
+
+    async def _begin(self, servers: Sequence[ServerAddress]) -> None:
+        asked = (self.orders.start(server) for server in servers)
+        for error in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(error, PsnbError):
+                raise ClusterError(f"a parameter server does not start: {error}") from error
+            if isinstance(error, BaseException):
+                raise error
+
+    def give_up(self, server: ServerAddress) -> None:
+        """Let a server go: it is gone, or holds nothing any more; on the client's event loop."""
+        if server in self._running:
+            del self._running[server]
+            self._stop(server)
+
+    async def publish(self, layout: Layout) -> None:
+        """Make a layout the one that counts; on the client's event loop.
+
+        Raises
+        ------
+        ServerLostError
+            If the scheduler does not answer.
+        """
+        # Known here first: what this process decides on next must not forget it.
+        self._layout = layout
+        self.directory.learn(layout)
+        await self._publish(layout.packed())
+
+    def close(self) -> None:
+        """Stop all servers, and forget where shards were; returns at once, any thread."""
+        # A RuntimeError: the loop is closed. Servers end by themselves some minutes later.
+        with contextlib.suppress(RuntimeError):
+            self._client.loop.asyncio_loop.call_soon_threadsafe(self._begin_to_close)
+
+    def _begin_to_close(self) -> None:
+        self._closing = asyncio.create_task(self._close(), name="psnb closing servers")
+
+    async def _close(self) -> None:
+        for server in self.running:
+            self.give_up(server)
+        if self._stopping:
+            await asyncio.wait(self._stopping, timeout=_STOP_TIMEOUT)
+        with contextlib.suppress(ServerLostError):
+            await self._publish(None)
+
+    def _stop(self, server: ServerAddress) -> None:
+        task = asyncio.create_task(self._end(server), name="psnb stopping a server")
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)
+
+    async def _end(self, server: ServerAddress) -> None:
+        # One that does not hear it ends by itself when it hears nothing for some minutes.
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT):
+                await self.orders.stop(server)
+        except TimeoutError:
+            self.orders.hang_up(server)
+
+    async def _publish(self, packed: list[Any] | None) -> None:
+        scheduler = self._client.scheduler
+        if scheduler is None:
+            raise ServerLostError("the Dask client was closed, the way to the scheduler")
+        try:
+            async with asyncio.timeout(_PUBLISH_TIMEOUT):
+                await scheduler.psnb_publish(
+                    owner=self._client.id, strategy=self.name, layout=packed
+                )
+        except (OSError, RuntimeError) as error:
+            # A timeout, or a broken connection; or Dask's client is closed in this very moment.
+            raise ServerLostError(f"the Dask scheduler does not answer: {error!r}") from error
+
+
+async def begin(servers: Servers, addresses: Sequence[str], shards: int, replicas: int) -> None:
+    """Start servers, let them hold the first shards, and publish where they are; or nothing."""
+    try:
+        started = await servers.start(addresses)
+        places = [ShardPlace(started[index % len(started)]) for index in range(shards)]
+        for server in started:
+            mine = {index: place for index, place in enumerate(places) if place.primary == server}
+            await servers.orders.host(server, mine)
+        patience = servers.orders.patience
+        await servers.publish(Layout(servers.name, 1, replicas, patience, tuple(places)))
+    except BaseException:
+        servers.close()
+        raise
+
+
+def _extend(client: Client) -> None:
+    client.register_plugin(Runtime())
+    try:
+        client.register_plugin(LayoutRegistry())
+        client.register_plugin(ServerProtection())
+        client.register_plugin(ClosureScaling())
+    except ImportError as error:
+        raise ClusterError(
+            f"the Dask scheduler cannot import psnb ({error}): install it beside the scheduler "
+            "too, in the same version as here and on the workers"
+        ) from error

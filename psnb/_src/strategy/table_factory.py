@@ -1,0 +1,158 @@
+"""TableFactory: makes the tables of variables and embeddings on the shards, and makes them again.
+
+Thread-safe. It keeps the books (`PlacedTables`) of what is where.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from psnb._src.parameters import (
+    CommServerClient,
+    DenseShard,
+    Embedding,
+    NonFinite,
+    Partitioner,
+    Request,
+    Variable,
+    row_ranges,
+)
+from psnb._src.server import Admission, CtrAccessor, Initializer, Optimizer
+from psnb._src.strategy.placed_tables import Creation, PlacedTables, copies
+from psnb._src.strategy.servers import Servers
+from psnb.errors import ConfigurationError, PsnbError
+
+
+class TableFactory:
+    """Makes parameters.
+
+    Every method raises `ServerLostError` if a server is gone; nothing was made then.
+
+    Parameters
+    ----------
+    servers : Servers
+        Where they go.
+    transport : CommServerClient
+        The way there.
+    partitioner : callable or None
+        How variables are split.
+    """
+
+    def __init__(
+        self, servers: Servers, transport: CommServerClient, partitioner: Partitioner | None
+    ) -> None:
+        self._servers, self._transport, self._partitioner = servers, transport, partitioner
+        self._lock = threading.Lock()  # guards the books; held for no request
+        self._tables = PlacedTables(len(servers.shards))
+
+    def variable(
+        self, name: str, value: np.ndarray, optimizer: Optimizer | None, nonfinite: NonFinite
+    ) -> Variable:
+        """Make a variable, split as the partitioner says."""
+        count = self._partitioner(value.shape, value.dtype) if self._partitioner else 1
+        most = max(1, value.shape[0]) if value.shape else 1
+        if not isinstance(count, int) or not 1 <= count <= most:
+            raise ConfigurationError(
+                f"variable {name!r}: the partitioner must return 1 to {most} shards for shape "
+                f"{value.shape}, it returned {count!r}"
+            )
+        ranges = row_ranges(value.shape[0], count) if count > 1 else [(0, 0)]
+        servers = [place.primary for place in self._servers.layout.places]
+        parts: list[DenseShard] = []
+        made: list[Creation] = []
+        for start, stop in ranges:
+            part = value[start:stop] if count > 1 else value
+            with self._lock:
+                index = self._tables.choose(part.nbytes * copies(optimizer), servers)
+            # A shard may hold several parts of one variable.
+            table = name if count == 1 else f"{name}/{start}"
+            parts.append(DenseShard(self._servers.shards[index], table, start, stop))
+            arguments = {"name": table, "values": part, "optimizer": optimizer}
+            made.append((index, "create_dense", arguments))
+        self._make(name, made)
+        return Variable(
+            name, value.shape, value.dtype, optimizer, parts, self._transport, nonfinite
+        )
+
+    def embedding(
+        self,
+        name: str,
+        dim: int,
+        rows: int | None,
+        dtype: np.dtype,
+        initializer: Initializer,
+        optimizer: Optimizer | None,
+        nonfinite: NonFinite,
+        padding_idx: int | None,
+        admission: Admission,
+        accessor: CtrAccessor | None,
+    ) -> Embedding:
+        """Make an embedding, spread over all shards."""
+        shards = self._servers.shards
+        table: dict[str, Any] = {
+            "name": name,
+            "dim": dim,
+            "rows": rows,
+            "shards": len(shards),
+            "dtype": dtype.str,
+            "initializer": initializer,
+            "seed": int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()),
+            "optimizer": optimizer,
+            "admission": admission,
+            "accessor": accessor,
+        }
+        self._make(
+            name,
+            [(shard.number, "create_sparse", {**table, "index": shard.number}) for shard in shards],
+        )
+        if rows is not None:
+            row = dim * dtype.itemsize * copies(optimizer)
+            with self._lock:
+                for index in range(len(shards)):
+                    self._tables.count(index, len(range(index, rows, len(shards))) * row)
+        return Embedding(
+            name,
+            dim,
+            rows,
+            dtype,
+            optimizer,
+            shards,
+            self._transport,
+            nonfinite,
+            padding_idx,
+            admission,
+            accessor,
+        )
+
+    def make_again(self, lost: Sequence[int]) -> None:
+        """Make all tables of some shards anew, as they were made first; variables hold zeros."""
+        with self._lock:
+            made = [creation for index in lost for creation in self._tables.made_on(index)]
+        self._transport.call(self._requests(made))
+
+    def _make(self, parameter: str, made: Sequence[Creation]) -> None:
+        requests = self._requests(made)
+        try:
+            self._transport.call(requests)
+        except BaseException:
+            # What some servers have made must not stand in the way of another try.
+            for request in requests:
+                drop = Request(request.to, "", "drop", {"name": request.arguments["name"]})
+                with suppress(PsnbError):
+                    self._transport.call([drop])
+            raise
+        with self._lock:
+            self._tables.remember(parameter, made)
+
+    def _requests(self, made: Sequence[Creation]) -> list[Request]:
+        shards = self._servers.shards
+        return [
+            Request(shards[number], "", operation, arguments)
+            for number, operation, arguments in made
+        ]

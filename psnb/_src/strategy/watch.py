@@ -1,0 +1,147 @@
+"""ServerWatch: how the servers fare and what optimizers are set to, for whoever watches.
+
+One daemon thread, ``psnb-servers``, asks them every second, but only while somebody wants to know:
+`keep` starts it, and it ends by itself when that was not called for some seconds. Readers never
+wait for it. A server that hangs holds up the thread for as long as a request may take, nobody else.
+What asking raises unexpectedly is logged, once, and the thread goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from psnb._src.monitor import ServerStatistics
+from psnb._src.parameters import CommServerClient, Embedding, Request, Variable
+from psnb._src.placement import ServerAddress
+from psnb._src.server import Optimizer
+from psnb._src.strategy.servers import Servers
+from psnb._src.threads import Lock
+from psnb.errors import PsnbError
+
+_INTERVAL = 1.0
+_WANTED_SECONDS = 5.0
+_OPTIMIZERS_EVERY = 2  # of the intervals: they change when somebody sets them
+_STOP_TIMEOUT = 2.0
+
+logger = logging.getLogger("psnb")
+
+
+class ServerWatch:
+    """The latest figures of a strategy's servers. Thread-safe.
+
+    Parameters
+    ----------
+    servers : Servers
+        Whom to ask.
+    transport : CommServerClient
+        The way there.
+    parameters : callable
+        Returns the strategy's parameters by name.
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
+        transport: CommServerClient,
+        parameters: Callable[[], Mapping[str, Variable | Embedding]],
+    ) -> None:
+        self._servers, self._transport, self._parameters = servers, transport, parameters
+        self._lock = Lock()  # guards the thread's start and end, and `_wanted`
+        self._thread: threading.Thread | None = None
+        self._wanted = -math.inf
+        self._stopped = threading.Event()
+        # Written by the thread alone, each replaced as a whole.
+        self._counts: dict[ServerAddress, tuple[float, dict[str, int]]] = {}
+        self._found: dict[ServerAddress, ServerStatistics] = {}
+        self._optimizers: dict[str, Optimizer] = {}
+        self._surprised = False  # something unexpected was logged
+
+    def keep(self) -> None:
+        """Ask the servers for the next seconds; cheap, never waits."""
+        with self._lock:
+            self._wanted = time.monotonic()
+            if self._thread is None and not self._stopped.is_set():
+                self._thread = threading.Thread(target=self._run, name="psnb-servers", daemon=True)
+                self._thread.start()
+
+    def statistics(self) -> tuple[ServerStatistics, ...]:
+        """Return what was found last of each server that there is; cheap, never waits."""
+        return tuple(
+            self._found.get(server) or ServerStatistics(_name(server), server.address)
+            for server in self._servers.running
+        )
+
+    def optimizers(self) -> Mapping[str, Optimizer]:
+        """Return what the optimizers were set to when last asked, by parameter; likewise."""
+        return dict(self._optimizers)
+
+    def stop(self) -> None:
+        """End the thread; idempotent."""
+        with self._lock:
+            self._stopped.set()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_STOP_TIMEOUT)
+
+    def _run(self) -> None:
+        turn = 0
+        while True:
+            if turn % _OPTIMIZERS_EVERY == 0:
+                self._try(self._ask_for_optimizers)
+            self._try(self._ask_servers)
+            turn += 1
+            self._stopped.wait(_INTERVAL)
+            with self._lock:
+                late = time.monotonic() - self._wanted > _WANTED_SECONDS
+                if late or self._stopped.is_set():
+                    self._thread = None
+                    return
+
+    def _try(self, ask: Callable[[], None]) -> None:
+        try:
+            ask()
+        except Exception:  # a boundary: the figures would stand still for good
+            if not self._surprised:
+                logger.exception("Asking the servers how they fare failed; trying again and again")
+            self._surprised = True
+
+    def _ask_servers(self) -> None:
+        found = {server: self._ask(server) for server in self._servers.running}
+        self._found = found
+        self._counts = {server: self._counts[server] for server in found if server in self._counts}
+
+    def _ask(self, server: ServerAddress) -> ServerStatistics:
+        try:
+            (load,) = self._transport.call([Request(server, "", "load", {})])
+        except (PsnbError, OSError):  # it is told as what it is: out of reach
+            return ServerStatistics(_name(server), server.address, "unreachable")
+        now = time.monotonic()
+        before, last = self._counts.get(server, (-math.inf, load))
+        self._counts[server] = now, load
+        new = {key: load[key] - last[key] for key in load}
+        return ServerStatistics(
+            _name(server),
+            server.address,
+            "serving",
+            load["shards"],
+            load["bytes"],
+            new["pulls"] / (now - before),
+            new["pushes"] / (now - before),
+            new["staleness"] / new["updates"] if new["updates"] else math.nan,
+        )
+
+    def _ask_for_optimizers(self) -> None:
+        live = {name: p.optimizer for name, p in self._parameters().items() if p.optimizer}
+        try:
+            answers = self._transport.call([each.request() for each in live.values()])
+        except (PsnbError, OSError):
+            return  # what was known is still the best that there is
+        self._optimizers = dict(zip(live, answers, strict=True))
+
+
+def _name(server: ServerAddress) -> str:
+    return f"server {server.key.rpartition('-')[2]}"

@@ -1,0 +1,15 @@
+"""Messages between processes: streams over Dask's connections, and shared memory on one host."""
+
+from psnb._src.transport.arena import Probe, can_see, probe
+from psnb._src.transport.connecting import connect
+from psnb._src.transport.stream import MessageStream, UnreadableError, message_stream
+
+__all__ = [
+    "MessageStream",
+    "Probe",
+    "UnreadableError",
+    "can_see",
+    "connect",
+    "message_stream",
+    "probe",
+]

@@ -1,0 +1,231 @@
+"""Arena: shared memory between two processes of one host, for the large buffers of messages.
+
+The sender copies a buffer into a *block*, or writes it there in the first place, and sends the
+block's name; the receiver reads it where it lies and gives the block back when nobody holds it any
+more. Blocks are anonymous files in memory
+(``memfd_create``) that the other side opens through ``/proc``: they have no names in ``/dev/shm``,
+so none is ever left behind, however the processes end, and the size of ``/dev/shm`` does not
+matter. Where the other process cannot be seen like that (another host, another container, another
+user, another system than Linux), `can_see` says so, and messages go as they are. So they do where
+Dask's setting ``psnb.shared-memory`` is false (``DASK_PSNB__SHARED_MEMORY=False``).
+
+Not thread-safe, except that blocks are given back by whichever thread drops the last array. The
+stream that owns an arena locks it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import mmap
+import os
+import secrets
+import weakref
+from collections import deque
+from dataclasses import dataclass
+
+import dask
+import numpy as np
+
+MOST_BYTES = 1 << 28
+"""Of an arena, which belongs to one direction of one connection. What is more goes without it."""
+
+_SMALLEST = 1 << 16
+
+_PROBE = "psnb-probe"
+
+Probe = tuple[int, int, bytes]
+"""A process, a file that it has open, and what is in it."""
+
+
+@functools.cache
+def _probe_of(pid: int) -> Probe | None:
+    # By process: a forked one must not offer its parent's.
+    if not hasattr(os, "memfd_create"):
+        return None
+    token = secrets.token_bytes(16)
+    fd = os.memfd_create(_PROBE, os.MFD_CLOEXEC)
+    os.write(fd, token)
+    return pid, fd, token
+
+
+def probe() -> Probe | None:
+    """Return something of this process that `can_see` can look for; None if there is no way."""
+    return _probe_of(os.getpid()) if _wanted() else None
+
+
+def can_see(other: Probe | None) -> bool:
+    """Return whether the memory of another process can be opened from this one."""
+    if other is None or not _wanted():
+        return False
+    pid, fd, token = other
+    path = f"/proc/{pid}/fd/{fd}"
+    try:
+        # The other process may be one of another host, and what has its number here have a pipe
+        # open under that one: reading it would wait for ever.
+        if not os.readlink(path).startswith(f"/memfd:{_PROBE}"):
+            return False
+        with open(path, "rb") as file:
+            return file.read(len(token)) == token
+    except OSError:
+        return False
+
+
+def _wanted() -> bool:
+    return bool(dask.config.get("psnb.shared-memory", True))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBlock:
+    """A piece of shared memory, as the sender names it.
+
+    Attributes
+    ----------
+    number : int
+        Unique in its arena.
+    fd : int
+        The sender's file descriptor.
+    capacity : int
+        Bytes.
+    """
+
+    number: int
+    fd: int
+    capacity: int
+
+
+class Arena:
+    """The sender's blocks: made when needed, used again when nobody holds them any more.
+
+    What is to be sent can be written into a block at once, if it is *lent*; else `put` copies it.
+    """
+
+    def __init__(self) -> None:
+        self._maps: list[tuple[SharedBlock, mmap.mmap]] = []  # by number
+        self._free: dict[int, list[int]] = {}  # numbers by capacity
+        self._bytes = 0
+        self._lent: dict[int, int] = {}  # to this side, numbers by address
+        self._held: dict[int, int] = {}  # by how many, this side and the reader; of those lent
+        self._lent_bytes = 0
+        self._dropped: deque[tuple[int, int]] = deque()  # (number, address); any thread adds
+
+    def put(self, buffer: memoryview) -> SharedBlock | None:
+        """Copy a buffer into a block, unless it lies in one that was lent; None without room.
+
+        A lent one is then the reader's as well, and free when both have done with it.
+        """
+        self._take_back_dropped()
+        data = np.frombuffer(buffer, np.uint8)
+        number = self._lent.get(data.ctypes.data)
+        if number is not None and self._held[number] == 1:
+            self._held[number] = 2
+            return self._maps[number][0]
+        number = self._take(buffer.nbytes)
+        if number is None:
+            return None
+        block, memory = self._maps[number]
+        np.frombuffer(memory, np.uint8, buffer.nbytes)[...] = data
+        return block
+
+    def lend(self, size: int) -> memoryview | None:
+        """Return a block to write into and perhaps to send with `put`; None without room.
+
+        It is this side's until the view, and all that is made of it, is gone.
+        """
+        self._take_back_dropped()
+        if self._lent_bytes + size > MOST_BYTES // 2:  # or nothing else could be sent meanwhile
+            return None
+        number = self._take(size)
+        if number is None:
+            return None
+        self._lent_bytes += self._maps[number][0].capacity
+        array = np.frombuffer(self._maps[number][1], np.uint8, size)
+        address = array.ctypes.data
+        self._held[number], self._lent[address] = 1, number
+        weakref.finalize(array, self._dropped.append, (number, address)).atexit = False
+        # Not the array: NumPy lets arrays that are made of one refer to what is beneath it.
+        return memoryview(array)  # type: ignore[arg-type]
+
+    def take_back(self, number: int) -> None:
+        """Note that one who held a block has done with it."""
+        holders = self._held.pop(number, 1) - 1
+        if holders:
+            self._held[number] = holders
+        elif self._maps:  # else the arena was closed
+            self._free.setdefault(self._maps[number][0].capacity, []).append(number)
+
+    def close(self) -> None:
+        """Give the memory back, as soon as nobody holds it any more; idempotent."""
+        for block, _ in self._maps:
+            os.close(block.fd)
+        self._maps, self._free, self._held, self._lent = [], {}, {}, {}
+        self._bytes = MOST_BYTES  # nothing can be put any more
+
+    def _take_back_dropped(self) -> None:
+        while self._dropped:
+            number, address = self._dropped.popleft()
+            if self._lent.pop(address, None) is not None:  # else the arena was closed
+                self._lent_bytes -= self._maps[number][0].capacity
+                self.take_back(number)
+
+    def _take(self, size: int) -> int | None:
+        capacity = max(_SMALLEST, 1 << (size - 1).bit_length())
+        free = self._free.get(capacity)
+        return free.pop() if free else self._make(capacity)
+
+    def _make(self, capacity: int) -> int | None:
+        if self._bytes + capacity > MOST_BYTES:
+            return None
+        try:
+            fd = os.memfd_create("psnb", os.MFD_CLOEXEC)
+        except OSError:  # too many open files
+            return None
+        try:
+            os.ftruncate(fd, capacity)
+            memory = mmap.mmap(fd, capacity)
+        except OSError:
+            os.close(fd)
+            return None
+        self._bytes += capacity
+        self._maps.append((SharedBlock(len(self._maps), fd, capacity), memory))
+        return len(self._maps) - 1
+
+
+class Mapped:
+    """The receiver's side of another process's arena.
+
+    Parameters
+    ----------
+    pid : int
+        That process.
+
+    Attributes
+    ----------
+    released : collections.deque
+        Numbers of blocks that nobody here holds any more, for the sender.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._maps: dict[int, mmap.mmap] = {}
+        self.released: deque[int] = deque()
+
+    def get(self, block: SharedBlock, size: int) -> memoryview:
+        """Return the first bytes of a block, writable.
+
+        The block is this side's until the view, and all that is made of it, is gone.
+
+        Raises
+        ------
+        OSError
+            If the other process is gone.
+        """
+        memory = self._maps.get(block.number)
+        if memory is None:
+            fd = os.open(f"/proc/{self._pid}/fd/{block.fd}", os.O_RDWR | os.O_CLOEXEC)
+            with contextlib.closing(os.fdopen(fd, "r+b", buffering=0)):
+                memory = self._maps[block.number] = mmap.mmap(fd, block.capacity)
+        array = np.frombuffer(memory, np.uint8, size)
+        weakref.finalize(array, self.released.append, block.number).atexit = False
+        # Not the array: NumPy lets arrays that are made of one refer to what is beneath it.
+        return memoryview(array)  # type: ignore[arg-type]

@@ -1,0 +1,304 @@
+"""Messages both ways over a connection of Dask's, with less ceremony than Dask's own.
+
+A handler on a Dask server may keep the connection that it was called through. Dask has opened it
+then, with its addresses, limits and TLS; from there on psnb talks over it as it likes: any object
+that pickles, the buffers of arrays beside the pickle and not in it, many messages under way, either
+side at any time. A message to another process and one back take half the time that Dask's framing
+takes. Connections that are no socket (``inproc://``, ``ws://``) carry the same bytes in Dask's.
+
+Between processes of one host the buffers of large arrays may go through shared memory
+(`psnb._src.transport.arena`), if both sides have called `MessageStream.share`.
+
+Threads: any thread may send, and where the connection is a plain socket that takes it at once, the
+message goes out in that very thread: waking the event loop would take longer than the rest. All
+else belongs to the connection's event loop. One lock keeps messages whole and in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import pickle
+import struct
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from distributed.comm import Comm
+from distributed.protocol.pickle import dumps as cloudpickled
+from tornado.iostream import IOStream, StreamClosedError
+
+from psnb._src.transport.arena import Arena, Mapped, SharedBlock
+
+_HEAD = struct.Struct("<II")  # how many frames follow, and how many numbers of released blocks
+_BLOCK = struct.Struct("<QQQQ")  # a frame that is in shared memory: number, fd, capacity, size
+_SHARED = 1 << 63  # marks the length of such a frame
+_CHUNK = 1 << 16
+_SMALL = 1 << 16
+"""Frames below this are copied together, larger ones are handed to the socket as they are."""
+
+HANG_UP_TIMEOUT = 1.0
+"""Seconds in which the other side, told that a message of its cannot be read, should hang up."""
+
+
+class UnreadableError(ConnectionError):
+    """A message arrived that cannot be unpickled, here or at the other end."""
+
+
+class MessageStream(ABC):
+    """Sends and receives messages; after an error, or `abort`, it is of no use any more."""
+
+    def __init__(self, comm: Comm) -> None:
+        self._comm = comm
+
+    def send(self, message: Any) -> None:
+        """Send a message as it is now; any thread that no signal interrupts.
+
+        Returns at once and never raises for a broken connection: whoever receives on this side
+        learns of that.
+        """
+        buffers: list[pickle.PickleBuffer] = []
+        try:
+            head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            # Something of a class that a notebook defines; asking for it always costs 10 us.
+            buffers.clear()
+            head = cloudpickled(message, protocol=5, buffer_callback=buffers.append)
+        self._send([head, *(buffer.raw() for buffer in buffers)])
+
+    async def receive(self) -> Any:
+        """Return the next message; its arrays can be written.
+
+        Raises
+        ------
+        UnreadableError
+            If the message cannot be unpickled, or if one that was sent cannot at the other end;
+            both sides learn what it is. Nobody can tell who waits for an answer to it, so the
+            connection is of no use any more.
+        OSError
+            If the connection is, or gets, closed.
+        """
+        head, *buffers = await self._receive()
+        if not head:  # no message: what the other side says of one of this side's
+            raise UnreadableError(str(buffers[0], "utf-8"))
+        try:
+            return pickle.loads(head, buffers=buffers)
+        except Exception as error:  # whatever a class may raise while it is made again
+            text = f"a message cannot be unpickled where it arrived: {error!r}"
+            self._send([b"", text.encode()])
+            # Hanging up first might overtake it.
+            with contextlib.suppress(OSError):
+                async with asyncio.timeout(HANG_UP_TIMEOUT):
+                    while True:
+                        await self._receive()
+            raise UnreadableError(text) from error
+
+    def abort(self) -> None:
+        """Close the connection at once; idempotent."""
+        self._comm.abort()
+
+    def lend(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+        """Return an array that can be sent without being copied; any thread.
+
+        None if there is no such memory. Sent once, it must stay as it is. It must be sent whole, or
+        from its first element on.
+        """
+        return None
+
+    @abstractmethod
+    def share(self, pid: int, *, seen: bool) -> None:
+        """Use shared memory with the process at the other end, which must be of this host.
+
+        Parameters
+        ----------
+        pid : int
+            That process.
+        seen : bool
+            Whether it can see this one's memory: if not, it can only be read from, not sent to.
+        """
+
+    @abstractmethod
+    def _send(self, frames: Sequence[Any]) -> None: ...
+
+    @abstractmethod
+    async def _receive(self) -> Sequence[Any]: ...
+
+
+class _SocketStream(MessageStream):
+    """Straight on Tornado's stream: `_HEAD`, the frames' lengths, released numbers, the frames."""
+
+    def __init__(self, comm: Comm, stream: IOStream) -> None:
+        super().__init__(comm)
+        self._stream = stream
+        self._chunk = bytearray(_CHUNK)
+        self._read = bytearray()
+        self._at = 0  # what lies before in `_read` was returned
+        self._arena: Arena | None = None
+        self._mapped: Mapped | None = None
+        self._loop = asyncio.get_running_loop()
+        # Not TLS, whose state must not be used by two threads at a time.
+        self._direct = type(stream) is IOStream
+        # Keeps messages whole and in order, and the arena to one thread. While it is held memory is
+        # copied at most, and a socket asked that does not block.
+        self._lock = threading.Lock()
+        self._handed_over = 0  # pieces on their way to the loop: what follows goes there too
+
+    def share(self, pid: int, *, seen: bool) -> None:
+        self._mapped = Mapped(pid)
+        self._arena = Arena() if seen else None
+
+    def lend(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+        size = math.prod(shape) * dtype.itemsize
+        if size < _SMALL:
+            return None
+        with self._lock:
+            block = self._arena.lend(size) if self._arena is not None else None
+        return None if block is None else np.frombuffer(block, dtype).reshape(shape)
+
+    def abort(self) -> None:
+        super().abort()
+        with self._lock:
+            if self._arena is not None:
+                self._arena.close()
+
+    def _send(self, frames: Sequence[Any]) -> None:
+        with self._lock:
+            lengths = [len(frame) for frame in frames]
+            if self._arena is not None:
+                frames = [self._shared(self._arena, frame) for frame in frames]
+                lengths = [
+                    len(frame) | _SHARED if each != len(frame) else each
+                    for each, frame in zip(lengths, frames, strict=True)
+                ]
+            released = self._released()
+            head = _HEAD.pack(len(frames), len(released)) + struct.pack(
+                f"<{len(frames) + len(released)}Q", *lengths, *released
+            )
+            if sum(map(len, frames)) < _SMALL:
+                self._write(b"".join((head, *frames)))
+                return
+            self._write(head)
+            for frame in frames:
+                if len(frame):
+                    # A copy, for it may not be sent at once, and the array may change.
+                    self._write(bytes(frame))
+
+    def _write(self, data: bytes) -> None:
+        if self._direct and not self._handed_over and not self._stream.writing():
+            data = data[self._write_at_once(data) :]
+            if not data:
+                return
+        self._handed_over += 1
+        # A RuntimeError: the loop is closed, and the connection with it.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._write_on_loop, data)
+
+    def _write_at_once(self, data: bytes) -> int:
+        socket = self._stream.socket
+        try:
+            return socket.send(data) if socket is not None else len(data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return len(data)  # `receive` raises it
+
+    def _write_on_loop(self, data: bytes) -> None:
+        with self._lock:
+            self._handed_over -= 1
+            with contextlib.suppress(StreamClosedError):  # `receive` raises it
+                self._stream.write(data)
+
+    def _shared(self, arena: Arena, frame: Any) -> Any:
+        block = arena.put(frame) if len(frame) >= _SMALL and type(frame) is not bytes else None
+        if block is None:
+            return frame
+        return _BLOCK.pack(block.number, block.fd, block.capacity, len(frame))
+
+    def _released(self) -> list[int]:
+        released: list[int] = []
+        while self._mapped is not None and self._mapped.released:
+            released.append(self._mapped.released.popleft())
+        return released
+
+    async def _receive(self) -> Sequence[Any]:
+        frames, released = _HEAD.unpack(await self._take(_HEAD.size))
+        numbers = struct.unpack(f"<{frames + released}Q", await self._take(8 * (frames + released)))
+        for number in numbers[frames:]:
+            assert self._arena is not None  # only what was sent from there comes back
+            with self._lock:
+                self._arena.take_back(number)
+        return [await self._frame(length) for length in numbers[:frames]]
+
+    async def _frame(self, length: int) -> Any:
+        frame = await self._take(length & ~_SHARED)
+        if length & _SHARED:
+            assert self._mapped is not None  # or the other side would not have shared
+            *block, size = _BLOCK.unpack(frame)
+            return self._mapped.get(SharedBlock(*block), size)
+        return frame
+
+    async def _take(self, size: int) -> Any:
+        if len(self._read) - self._at < size:
+            if size >= _SMALL:
+                return await self._take_large(size)
+            del self._read[: self._at]
+            self._at = 0
+            while len(self._read) < size:
+                # Not `read_bytes`, which makes a new buffer and copies it twice.
+                got = await self._stream.read_into(self._chunk, partial=True)
+                self._read += memoryview(self._chunk)[:got]
+        start, self._at = self._at, self._at + size
+        return self._read[start : self._at]
+
+    async def _take_large(self, size: int) -> Any:
+        # Not a bytearray, which would be zeroed first.
+        whole = memoryview(np.empty(size, np.uint8))  # type: ignore[arg-type]
+        here = len(self._read) - self._at
+        whole[:here] = self._read[self._at :]
+        self._read, self._at = bytearray(), 0
+        await self._stream.read_into(whole[here:])  # type: ignore[arg-type]
+        return whole
+
+
+class _CommStream(MessageStream):
+    """The same frames as one message of Dask's."""
+
+    def __init__(self, comm: Comm) -> None:
+        super().__init__(comm)
+        self._loop = asyncio.get_running_loop()
+        self._outgoing: asyncio.Queue[list[bytes]] = asyncio.Queue()
+        self._writer = asyncio.create_task(self._write(), name="psnb stream writer")
+
+    def abort(self) -> None:
+        self._writer.cancel()
+        super().abort()
+
+    def share(self, pid: int, *, seen: bool) -> None:
+        """Do nothing: memory within a process is shared, and other connections leave the host."""
+
+    def _send(self, frames: Sequence[Any]) -> None:
+        # Copied: within a process Dask hands over the very objects.
+        copies = [bytes(frame) for frame in frames]
+        # A RuntimeError: the loop is closed, and the connection with it.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._outgoing.put_nowait, copies)
+
+    async def _receive(self) -> Sequence[Any]:
+        frames = await self._comm.read()
+        return [bytearray(frame) for frame in frames]
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._comm.write(await self._outgoing.get())
+        except OSError:
+            self._comm.abort()  # `receive` raises it
+
+
+def message_stream(comm: Comm) -> MessageStream:
+    """Take a connection over; both sides must, after the same message of Dask's."""
+    stream = getattr(comm, "stream", None)
+    return _SocketStream(comm, stream) if isinstance(stream, IOStream) else _CommStream(comm)

@@ -1,0 +1,162 @@
+"""Tests of checkpoints on disk, without Dask."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from xxhash import xxh3_64_hexdigest
+
+from psnb._src.checkpoint import shard_files
+from psnb._src.checkpoint.manifest import read_manifest
+from psnb.errors import CheckpointError
+from tests.checkpoint.saved import STATES, Parameter, names, parameter, read
+
+KEYS = frozenset(STATES[0])
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """Return a mapping in a mapping in a mapping."""
+    made: dict[str, Any] = {}
+    for _ in range(depth):
+        made = {"x": made}
+    return made
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return shard_files.write(tmp_path, [parameter()], {"step": 3})
+
+
+def test_states_come_back_bit_by_bit(checkpoint: Path) -> None:
+    found = read(checkpoint)
+    assert [set(state) for state in found] == [KEYS, KEYS]
+    for state, expected in zip(found, STATES, strict=True):
+        for key, array in state.items():
+            np.testing.assert_array_equal(array, expected[key], strict=True)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array(3.0, np.float32),
+        np.empty((0, 4), np.float64),
+        np.array([0, 2**64 - 1], np.uint64),
+        np.arange(6, dtype=np.int16).reshape(2, 3).T,
+        np.array([np.nan, -np.inf, -0.0]),
+        np.array([True, False]),
+        np.ones(3, np.float16),
+    ],
+)
+def test_any_array_comes_back_as_it_was(tmp_path: Path, array: np.ndarray) -> None:
+    path = shard_files.write(tmp_path, [parameter(states=[{"values": array}])], {})
+    found = read(path)[0]["values"]
+    np.testing.assert_array_equal(found, array, strict=True)
+    assert found.flags.writeable
+
+
+def test_manifest_tells_description_optimizer_and_metadata(checkpoint: Path) -> None:
+    manifest = read_manifest(checkpoint)
+    assert manifest.metadata == {"step": 3}
+    assert list(manifest.entries) == ["v"]
+    entry = manifest.entries["v"]
+    assert (entry.name, entry.description, entry.optimizer) == (
+        "v",
+        {"kind": "variable"},
+        {"name": "SGD"},
+    )
+
+
+@pytest.mark.parametrize("name", ["a/b", "../x", "", "ü \n"])
+def test_names_of_parameters_need_not_suit_files(tmp_path: Path, name: str) -> None:
+    path = shard_files.write(tmp_path, [parameter(name)], {})
+    np.testing.assert_array_equal(read(path, name)[0]["values"], STATES[0]["values"])
+    assert names(tmp_path) == [path.name]
+
+
+def test_nothing_in_a_checkpoint_is_pickled(checkpoint: Path) -> None:
+    for file in checkpoint.iterdir():
+        data = file.read_bytes()
+        if file.suffix == ".safetensors":
+            header = int.from_bytes(data[:8], "little")
+            data = data[8 : 8 + header]
+        json.loads(data)
+
+
+def failing() -> Iterator[Parameter]:
+    yield parameter("first")
+    raise RuntimeError("the server is gone")
+
+
+def test_failure_half_way_leaves_what_was_there(checkpoint: Path) -> None:
+    with pytest.raises(RuntimeError, match="the server is gone"):
+        shard_files.write(checkpoint.parent, failing(), {})
+    assert names(checkpoint.parent) == [checkpoint.name]
+    assert len(read(checkpoint)) == 2
+
+
+def test_checkpoint_bears_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
+    seen = []
+
+    def watching() -> Iterator[Parameter]:
+        yield parameter()
+        seen.extend(names(tmp_path))
+
+    shard_files.write(tmp_path, watching(), {})
+    assert [name[:12] for name in seen] == [".incomplete-"]
+
+
+def test_all_of_a_checkpoint_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync, synced = shard_files._sync, {}
+
+    def syncing(path: Path) -> None:
+        synced[path.name] = path.stat().st_size
+        sync(path)
+
+    monkeypatch.setattr(shard_files, "_sync", syncing)
+    path = shard_files.write(tmp_path, [parameter()], {})
+    assert {file.name: file.stat().st_size for file in path.iterdir()}.items() <= synced.items()
+
+
+def test_write_into_a_folder_that_went_away_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"cannot be written to '.*gone'"):
+        shard_files.write(tmp_path / "gone", [parameter()], {})
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"x": object()},
+        {"x": np.float32(1)},
+        {(1, 2): 3},
+        [1],
+        None,
+        {"x": math.nan},
+        {"x": [-math.inf]},
+        {1: 2, "1": 3},
+        nested(100_000),
+    ],
+)
+def test_metadata_that_is_not_json_is_refused_and_nothing_written(
+    tmp_path: Path, metadata: Any
+) -> None:
+    with pytest.raises(CheckpointError, match="metadata"):
+        shard_files.write(tmp_path, [parameter()], metadata)
+    assert names(tmp_path) == []
+
+
+def test_shard_that_vanishes_after_the_check_is_told(checkpoint: Path) -> None:
+    entry = read_manifest(checkpoint).entries["v"]
+    (checkpoint / "0000-00001.safetensors").unlink()
+    message = r"ckpt-000001': shard 0000-00001\.safetensors of 'v' is damaged"
+    with pytest.raises(CheckpointError, match=message):
+        list(shard_files.read_states(checkpoint, entry))
+
+
+def test_checksum_is_that_of_all_pieces(tmp_path: Path) -> None:
+    content = np.random.default_rng(0).bytes(shard_files._CHUNK * 2 + 5)
+    (tmp_path / "file").write_bytes(content)
+    assert shard_files.checksum(tmp_path / "file") == xxh3_64_hexdigest(content)

@@ -1,0 +1,317 @@
+"""A kernel's way to the hub: on a real Jupyter server, and on one that misbehaves."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pickle
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psnb._src.monitor.served import hub_link
+from psnb._src.monitor.served.hub_client import JupyterServer, find_server, found
+from psnb._src.monitor.served.hub_link import HubLink
+from tests.conftest import wait_until
+from tests.monitor.hub.jupyter import Jupyter, jupyter
+from tests.monitor.sources import FakeSource, reporting
+
+
+@pytest.fixture
+def inside(server: Jupyter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend that the server started this process."""
+    monkeypatch.setenv("JPY_PARENT_PID", str(server.process))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(server.runtime))
+
+
+def _source(name: str) -> FakeSource:
+    source = reporting(1.0, 0.5)
+    source.id = name
+    return source
+
+
+def _link(source: FakeSource) -> HubLink:
+    found = find_server()
+    assert found is not None
+    link = HubLink(source, found)
+    link.start()
+    return link
+
+
+def test_without_a_server_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    assert find_server() is None
+    monkeypatch.setenv("JPY_PARENT_PID", "1")
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
+    assert find_server() is None
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("inside")
+def test_a_page_sees_a_coordinator_change_and_close(server: Jupyter) -> None:
+    source = _source("changes")
+    link = _link(source)
+    try:
+        with server.panel() as panel:
+            first = panel.hear("update", coordinator="changes", full=True)
+            assert [each["name"] for each in first["metrics"]] == ["loss"]
+            source.set(completed=11)
+            while panel.hear("update", coordinator="changes")["summary"]["completed"] != 11:
+                pass
+            link.close()
+            assert panel.hear_of("changes", gone="it was closed")
+    finally:
+        link.close()
+    assert not link.alive
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("inside")
+def test_a_button_in_a_page_reaches_a_coordinator_that_is_idle(server: Jupyter) -> None:
+    source = _source("obeys")
+    link = _link(source)
+    try:
+        with server.panel() as panel:
+            panel.hear("update", coordinator="obeys")
+            command = {"coordinator": "obeys", "command": "cancel_queued", "arguments": {}}
+            panel.say("command", id="7", **command)
+            reply = panel.hear("reply", id="7")
+            assert (reply["error"], reply["result"]) == ("", "1,234 closures cancelled")
+        assert source.told == ["cancel queued, by the panel"]
+    finally:
+        link.close()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("inside")
+def test_a_hub_that_forgot_a_coordinator_is_told_everything_again(server: Jupyter) -> None:
+    source = _source("forgotten")
+    link = _link(source)
+    try:
+        with server.panel() as panel:
+            panel.hear("update", coordinator="forgotten", full=True)
+            for _ in range(2):
+                server.request("DELETE", "psnb/coordinators/forgotten")
+            panel.hear("update", coordinator="forgotten", full=True)
+    finally:
+        link.close()
+
+
+_PROCESS = """
+import sys
+from psnb._src.monitor.served import hub_link
+from psnb._src.monitor.served.hub_link import HubLink
+from psnb._src.monitor.served.hub_client import find_server
+from tests.monitor.sources import FakeSource
+source = FakeSource()
+source.id = "process"
+HubLink(source, find_server()).start()
+print("started", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("inside")
+def test_a_process_that_is_killed_is_gone_and_its_history_stays(server: Jupyter) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _PROCESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        with server.panel() as panel:
+            panel.hear("update", coordinator="process")
+            os.kill(process.pid, signal.SIGKILL)
+            listed = panel.hear_of("process")
+            while not listed["gone"]:
+                listed = panel.hear_of("process")
+            assert "no news for 5 s" in listed["gone"]
+        with server.panel() as panel:
+            panel.hear("update", coordinator="process", full=True)
+
+
+@pytest.mark.slow
+def test_a_server_on_a_unix_socket_that_wants_no_token_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = (f"--ServerApp.sock={tmp_path}/sock", "--IdentityProvider.token=")
+    with jupyter(tmp_path, *options, wait=False) as server:
+        monkeypatch.setenv("JPY_PARENT_PID", str(server.process))
+        monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(server.runtime))
+        there = find_server()
+        assert there is not None
+        assert (there.socket, there.token) == (f"{tmp_path}/sock", "")
+        wait_until(lambda: _posted(there), "the hub takes a post")
+
+
+def _posted(there: JupyterServer) -> bool:
+    connection = there.connection()
+    body = b'{"version": 1, "updates": [], "replies": []}'
+    try:
+        return connection.request("POST", "psnb/coordinators/x", body)[0] == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def test_the_token_of_the_hub_of_jupyterhub_is_used_where_a_server_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    info = {"url": "http://localhost:1/user/x/", "base_url": "/user/x/", "sock": "", "token": ""}
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "abc")
+    assert found(info).token == "abc"
+    assert found({**info, "token": "own"}).token == "own"
+
+
+class _Server(BaseHTTPRequestHandler):
+    """A server that answers posts as the test says."""
+
+    protocol_version = "HTTP/1.1"
+    posts: queue.SimpleQueue[dict[str, Any]]
+    status: Callable[[dict[str, Any]], int]
+    orders = b'{"version": 1, "hello": false, "commands": []}'
+
+    def do_POST(self) -> None:
+        batch = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(type(self).status(batch))
+        self.send_header("Content-Length", str(len(self.orders)))
+        self.end_headers()
+        self.wfile.write(self.orders)
+        self.posts.put(batch)
+
+    def do_DELETE(self) -> None:
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def _linked(
+    status: Callable[[dict[str, Any]], int], source: FakeSource | None = None
+) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Link a coordinator to a server, and give what returns the server's next post."""
+    posts: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    kind = type("Server", (_Server,), {"posts": posts, "status": staticmethod(status)})
+    source = source or FakeSource()  # held here: a link does not
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        link = HubLink(source, JupyterServer(f"http://127.0.0.1:{server.server_port}/", "", ""))
+        try:
+            link.start()
+            yield lambda: posts.get(timeout=10)
+        finally:
+            link.close()
+            assert not link.alive
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.slow
+def test_a_server_without_a_hub_is_asked_again_for_everything_and_costs_no_error() -> None:
+    with _linked(lambda batch: 404) as next_post:
+        for _ in range(3):
+            assert next_post()["updates"][0]["full"]
+
+
+@pytest.mark.slow
+def test_one_that_is_idle_gives_signs_of_life_and_tells_everything_when_one_is_lost() -> None:
+    failed: list[int] = []
+
+    def status(batch: dict[str, Any]) -> int:
+        if not batch["updates"] and not failed:
+            failed.append(1)
+            return 500
+        return 200
+
+    with _linked(status) as next_post:
+
+        def next_updates() -> list[bool]:
+            # On a busy machine there is more than one sign of life between them.
+            posts = (next_post()["updates"] for _ in itertools.count())
+            return [each["full"] for each in next(filter(None, posts))]
+
+        assert next_updates() == [True]
+        while not failed:
+            assert next_post()["updates"] == []
+        assert next_updates() == [True]
+        assert next_post()["updates"] == []
+
+
+@pytest.mark.slow
+def test_what_the_hub_refuses_is_told_once_left_out_and_not_repeated(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = FakeSource()
+    refused: list[dict[str, Any]] = []
+
+    def status(batch: dict[str, Any]) -> int:
+        if any(each.get("failures") for each in batch["updates"]):
+            refused.append(batch)
+            return 400
+        return 200
+
+    with _linked(status, source) as next_post:
+        assert next_post()["updates"][0]["full"]
+        taken = []
+        for count in (1, 2):
+            source.records.failures.add("alice", "step", pickle.dumps(ValueError("x")))
+            wait_until(lambda count=count: len(refused) == count, "the hub has refused it")
+            source.set(completed=source.now.completed + 1)
+            posts = (next_post() for _ in itertools.count())
+            taken += next(
+                each["updates"] for each in posts if each["updates"] and each not in refused
+            )
+        told = [row["number"] for batch in refused for row in batch["updates"][0]["failures"]]
+    assert told == [0, 1]
+    assert [each["sequence"] for each in taken] == [1, 2]  # the hub sees no gap
+    assert not any(each["full"] for each in taken)
+    assert [each.message for each in caplog.records if "is left out" in each.message] == [
+        "What a coordinator tells its panels is not all understood, and is left out: the hub "
+        """answers 400: b'{"version": 1, "hello": false, "commands": []}'; please report it"""
+    ]
+
+
+@pytest.mark.slow
+def test_a_full_update_that_the_hub_refuses_is_not_sent_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def status(batch: dict[str, Any]) -> int:
+        return 400 if any(each["full"] for each in batch["updates"]) else 200
+
+    orders = b'{"version": 1, "hello": true, "commands": []}'  # it has no full one
+    monkeypatch.setattr(_Server, "orders", orders)
+    with _linked(status) as next_post:
+        sent = [each["full"] for _ in range(6) for each in next_post()["updates"]]
+    assert sent == [True]
+    monkeypatch.setattr(hub_link, "REFUSED_PAUSE", 0.0)
+    with _linked(status) as next_post:
+        while sent.count(True) < 3:  # after the pause it is
+            sent += [each["full"] for each in next_post()["updates"]]
+
+
+@pytest.mark.slow
+def test_closing_does_not_wait_for_a_server_that_hangs() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        source = FakeSource()
+        link = HubLink(source, JupyterServer(f"http://127.0.0.1:{deaf.getsockname()[1]}/", "", ""))
+        link.start()
+        closer = threading.Thread(target=link.close)
+        closer.start()
+        closer.join(4)
+        assert not closer.is_alive()
+        wait_until(lambda: not link.alive, "the link's threads end")

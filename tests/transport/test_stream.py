@@ -1,0 +1,219 @@
+"""Messages over Dask's connections: the same for every kind of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed.comm import Comm, CommClosedError, connect, listen
+from tornado.iostream import StreamClosedError
+
+from psnb._src.transport import stream as stream_module
+from psnb._src.transport.stream import MessageStream, UnreadableError, message_stream
+
+ADDRESSES = ["tcp://127.0.0.1:0", "inproc://", "ws://127.0.0.1:0"]
+
+
+def converse(address: str, talk: Callable[[MessageStream], Awaitable[None]]) -> None:
+    """Connect to something that sends back what it gets, and talk."""
+
+    async def echo(comm: Comm) -> None:
+        stream = message_stream(comm)
+        try:
+            while True:
+                message = await stream.receive()
+                stream.send(message)
+                if isinstance(message, str) and message == "share":
+                    stream.share(os.getpid(), seen=True)
+                del message
+        except OSError:
+            stream.abort()
+
+    async def run() -> None:
+        async with listen(address, echo) as listener:  # type: ignore[attr-defined]
+            stream = message_stream(await connect(listener.contact_address))
+            try:
+                async with asyncio.timeout(10):
+                    await talk(stream)
+            finally:
+                stream.abort()
+                await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+@pytest.mark.parametrize(
+    "message",
+    [None, {"a": [1, "x", b"bytes"]}, b"z" * 1_000_000, ("short", b"y" * 70_000, "end")],
+    ids=["none", "nested", "large", "mixed"],
+)
+def test_a_message_arrives_as_it_was_sent(address: str, message: Any) -> None:
+    async def talk(stream: MessageStream) -> None:
+        stream.send(message)
+        assert await stream.receive() == message
+
+    converse(address, talk)
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+@pytest.mark.parametrize("size", [0, 3, 10_000, 1_000_000])
+def test_arrays_arrive_as_copies_that_can_be_written(address: str, size: int) -> None:
+    async def talk(stream: MessageStream) -> None:
+        sent = np.arange(size, dtype=np.float32)
+        stream.send({"a": sent, "twice": [sent[:2]]})
+        got = await stream.receive()
+        np.testing.assert_array_equal(got["a"], sent)
+        got["a"][...] = -1
+        assert not (sent == -1).any()
+
+    converse(address, talk)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_arrays_in_lent_memory_arrive_as_others_do(address: str, shared: bool) -> None:
+    async def talk(stream: MessageStream) -> None:
+        if shared:
+            stream.share(os.getpid(), seen=True)
+            stream.send("share")
+            assert await stream.receive() == "share"
+        for number in range(5):
+            lent = stream.lend((100, 500), np.dtype("f4"))
+            assert (lent is not None) is (shared and address.startswith("tcp"))
+            array = np.empty((100, 500), "f4") if lent is None else lent
+            array[...] = number
+            stream.send(("x", array))
+            _, got = await stream.receive()
+            np.testing.assert_array_equal(got, np.full((100, 500), number, "f4"))
+
+    converse(address, talk)
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_an_object_of_a_class_that_no_module_has_arrives(address: str) -> None:
+    class Local:
+        def __init__(self, array: np.ndarray) -> None:
+            self.array = array
+
+    async def talk(stream: MessageStream) -> None:
+        stream.send(Local(np.arange(3)))
+        assert (await stream.receive()).array.tolist() == [0, 1, 2]
+
+    converse(address, talk)
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_many_messages_keep_their_order(address: str) -> None:
+    async def talk(stream: MessageStream) -> None:
+        messages = [(n, bytes(n * 37 % 90_000)) for n in range(0, 5000, 7)]
+        for message in messages:
+            stream.send(message)
+        for message in messages:
+            assert await stream.receive() == message
+
+    converse(address, talk)
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_whoever_receives_learns_of_the_end_and_who_sends_does_not(address: str) -> None:
+    async def hang_up(comm: Comm) -> None:
+        comm.abort()
+
+    async def run() -> None:
+        async with listen(address, hang_up) as listener:  # type: ignore[attr-defined]
+            stream = message_stream(await connect(listener.contact_address))
+            with pytest.raises((CommClosedError, StreamClosedError)):
+                async with asyncio.timeout(10):
+                    await stream.receive()
+            stream.send("nobody hears this")
+            stream.abort()
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_threads_may_send_at_the_same_time_and_messages_stay_whole(address: str) -> None:
+    each, threads = 200, 4
+
+    async def talk(stream: MessageStream) -> None:
+        def send(thread: int) -> None:
+            for number in range(each):
+                stream.send((thread, number, bytes(number * 701)))
+
+        with ThreadPoolExecutor(threads) as pool:
+            running = [pool.submit(send, thread) for thread in range(threads)]
+            got = [await stream.receive() for _ in range(each * threads)]
+            for thread in running:
+                thread.result()
+        for thread in range(threads):
+            assert [m for m in got if m[0] == thread] == [
+                (thread, number, bytes(number * 701)) for number in range(each)
+            ]
+
+    converse(address, talk)
+
+
+class Unreadable:
+    """Pickles, but does not come back."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return __import__, ("no_such_module",)
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_both_sides_learn_what_could_not_be_unpickled(address: str) -> None:
+    async def run() -> None:
+        theirs: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
+
+        async def listening(comm: Comm) -> None:
+            stream = message_stream(comm)
+            try:
+                await stream.receive()
+            except OSError as error:
+                stream.abort()
+                theirs.set_result(error)
+
+        async with listen(address, listening) as listener:  # type: ignore[attr-defined]
+            stream = message_stream(await connect(listener.contact_address))
+            async with asyncio.timeout(10):
+                stream.send(("a request", Unreadable()))
+                with pytest.raises(UnreadableError, match="'no_such_module'") as ours:
+                    await stream.receive()
+                stream.abort()
+                assert str(await theirs) == str(ours.value)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_whoever_cannot_unpickle_does_not_wait_for_a_side_that_stays(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "HANG_UP_TIMEOUT", 0.05)
+
+    async def run() -> None:
+        leave = asyncio.Event()
+
+        async def staying(comm: Comm) -> None:
+            stream = message_stream(comm)
+            stream.send(Unreadable())
+            await leave.wait()
+            stream.abort()
+
+        async with listen(address, staying) as listener:  # type: ignore[attr-defined]
+            stream = message_stream(await connect(listener.contact_address))
+            async with asyncio.timeout(10):
+                with pytest.raises(UnreadableError, match="'no_such_module'"):
+                    await stream.receive()
+            leave.set()
+            stream.abort()
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
