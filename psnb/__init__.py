@@ -11,9 +11,9 @@ from psnb import errors
 
 if TYPE_CHECKING:
     from psnb import data
-    from psnb._src.checkpoint import CheckpointManager
     from psnb._src.cluster import connect, local_cluster
     from psnb._src.coordinator import (
+        CheckpointManager,
         ClosureStatus,
         ClusterCoordinator,
         PerWorkerValues,
@@ -138,7 +138,6 @@ __all__ = [
 ]
 
 _ROOMS = (
-    "checkpoint",
     "cluster",
     "coordinator",
     "modes",

@@ -55,7 +55,8 @@ FOREIGN = {
 NOT_PURE = [
     *("cluster/cluster", "cluster/local", "cluster/protection", "cluster/resizing"),
     *("cluster/scaling", "coordinator/closures/awaiting", "coordinator/steps"),
-    *("coordinator/workers/membership", "coordinator/workers/worker_connection", "demo/run"),
+    *("coordinator/coordinator_view", "coordinator/workers/membership"),
+    *("coordinator/workers/worker_connection", "demo/run"),
     *("monitor/hub/__init__", "monitor/hub/handlers", "monitor/hub/hub"),
     *("monitor/hub/jupyter_kernels", "monitor/hub/panel", "monitor/hub/schedulers"),
     *("monitor/served/hub_client", "monitor/served/links", "monitor/served/scheduler_link"),
@@ -64,7 +65,7 @@ NOT_PURE = [
     *("parameters/server_connection", "placement/layout_cache", "placement/layout_registry"),
     *("runtime/interrupt", "runtime/mail", "runtime/plugin", "runtime/result_sender"),
     *("runtime/session", "server/host", "server/serving"),
-    *("strategy/rebalancing", "strategy/reconciler", "strategy/recovery"),
+    *("strategy/core", "strategy/rebalancing", "strategy/reconciler", "strategy/recovery"),
     *("strategy/server_control", "strategy/servers", "strategy/strategy"),
     *("threads/aside", "transport/arena", "transport/connecting", "transport/stream"),
 ]

@@ -40,11 +40,11 @@ def rates(
     def apart() -> None:
         requests = []
         for variable in (first, second):
-            (to,) = variable._shards
+            (to,) = variable._shards._shards
             commit = Commit(f"process {uuid.uuid4().hex}", 0, shards=(to.shard,))
             parts = {to.shard.number: Part([(to.table, "add", {"values": one.copy()})])}
             requests.append(Request(to.shard, "", "commit", {"commit": commit, "parts": parts}))
-        first.transport.call(requests)
+        first._shards.transport.call(requests)
 
     ways: dict[str, Callable[[], None]] = {"one": to_one, "apart": apart, "both": to_both}
     found: dict[str, list[float]] = {name: [] for name in ways}

@@ -1,4 +1,4 @@
-"""A coordinator without Dask, for tests of managers."""
+"""A strategy without Dask, for tests of managers."""
 
 from __future__ import annotations
 
@@ -39,27 +39,23 @@ class Parameter:
         (self.value,) = np.unique([state["values"] for state in states]).tolist()
 
 
-class Coordinator:
-    """Its own strategy: some parameters and what was noted."""
+class Strategy:
+    """Some parameters, and what was noted."""
 
     def __init__(self) -> None:
-        self.parameters = {name: Parameter() for name in "abc"}
+        self.made = {name: Parameter() for name in "abc"}
         self.noted: list[Path] = []
 
-    @property
-    def strategy(self) -> Coordinator:
-        return self
+    def parameters(self) -> Mapping[str, Parameter]:
+        return self.made
 
     def note_checkpoint(self, path: Path) -> None:
         self.noted.append(path)
 
-    def note_manager(self, manager: object) -> None:
-        pass
-
     @property
     def values(self) -> list[int]:
-        return [parameter.value for parameter in self.parameters.values()]
+        return [parameter.value for parameter in self.made.values()]
 
     def assign(self, value: int) -> None:
-        for parameter in self.parameters.values():
+        for parameter in self.made.values():
             parameter.value = value

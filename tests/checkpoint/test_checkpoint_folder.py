@@ -27,7 +27,7 @@ def write(folder: Path, *meanwhile: Callable[[], object], **metadata: Any) -> Pa
             each()
         yield parameter("b")
 
-    return shard_files.write(folder, parameters(), metadata)
+    return shard_files.write_checkpoint(folder, parameters(), metadata)
 
 
 def is_whole(path: Path) -> bool:
@@ -136,7 +136,7 @@ def test_number_that_was_taken_nonetheless_stays_its_owners(
     monkeypatch.setattr(
         checkpoint_folder, "_numbered", lambda folder: []
     )  # as if both had looked before
-    path = shard_files.write(tmp_path, [parameter("other")], {})
+    path = shard_files.write_checkpoint(tmp_path, [parameter("other")], {})
     assert path.name == "ckpt-000003"
     assert list(read_manifest(path).entries) == ["other"]
     assert is_whole(checkpoint)

@@ -13,8 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from psnb._src.checkpoint import shard_files
 from psnb._src.checkpoint.checkpoint import Checkpoint
-from psnb._src.parameters.embedding import Embedding
-from psnb._src.parameters.variable import Variable
+from psnb._src.parameters import DenseShards, SparseShards, shards_of
 from psnb._src.server.admission import CountFilter
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.kernels import hash_ids
@@ -44,8 +43,8 @@ class Model:
         }
 
     @property
-    def parameters(self) -> dict[str, Variable | Embedding]:
-        return {"w": self.variable, **self.tables}
+    def parameters(self) -> dict[str, DenseShards | SparseShards]:
+        return {n: shards_of(p) for n, p in {"w": self.variable, **self.tables}.items()}
 
     def train(self) -> None:
         self.variable.push(np.ones((5, 2), np.float32))
@@ -59,7 +58,7 @@ class Model:
 
     def save(self, directory: Path) -> Path:
         parameters = [(n, p.describe(), None, p.shard_states()) for n, p in self.parameters.items()]
-        return shard_files.write(directory, parameters, {})
+        return shard_files.write_checkpoint(directory, parameters, {})
 
 
 @pytest.fixture
@@ -281,7 +280,7 @@ def test_unfit_ones_are_found_before_any_is_loaded(model: Model, saved: Path) ->
 
 
 def transport(model: Model) -> InProcess:
-    found = model.variable.transport
+    found = model.variable._shards.transport
     assert isinstance(found, InProcess)
     return found
 

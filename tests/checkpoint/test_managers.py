@@ -4,54 +4,54 @@ from pathlib import Path
 
 import pytest
 
-import psnb
-from psnb._src.checkpoint import manager as module
+from psnb._src.checkpoint import folder_manager
 from psnb._src.checkpoint.checkpoint import Checkpoint
+from psnb._src.checkpoint.folder_manager import FolderManager
 from psnb.errors import CheckpointError, InternalError
-from tests.checkpoint.fakes import Coordinator
+from tests.checkpoint.fakes import Strategy
 from tests.checkpoint.saved import names
 
 
 @pytest.fixture
-def coordinator() -> Coordinator:
-    return Coordinator()
+def strategy() -> Strategy:
+    return Strategy()
 
 
 @pytest.fixture
-def manager(coordinator: Coordinator, tmp_path: Path) -> psnb.CheckpointManager:
-    return psnb.CheckpointManager(coordinator, tmp_path, max_to_keep=1)
+def manager(strategy: Strategy, tmp_path: Path) -> FolderManager:
+    return FolderManager(strategy, tmp_path, max_to_keep=1)
 
 
 def test_save_is_whole_though_another_manager_is_made_in_the_middle(
-    coordinator: Coordinator, manager: psnb.CheckpointManager, tmp_path: Path
+    strategy: Strategy, manager: FolderManager, tmp_path: Path
 ) -> None:
-    coordinator.assign(7)
-    coordinator.parameters["b"].when_saved = lambda: psnb.CheckpointManager(Coordinator(), tmp_path)
+    strategy.assign(7)
+    strategy.made["b"].when_saved = lambda: FolderManager(Strategy(), tmp_path, 3)
     path = manager.save()
-    coordinator.assign(0)
+    strategy.assign(0)
     manager.restore(path)
-    assert coordinator.values == [7, 7, 7]
+    assert strategy.values == [7, 7, 7]
 
 
 def test_what_save_returns_is_there_though_others_were_faster(
-    coordinator: Coordinator, manager: psnb.CheckpointManager, tmp_path: Path
+    strategy: Strategy, manager: FolderManager, tmp_path: Path
 ) -> None:
-    other = psnb.CheckpointManager(Coordinator(), tmp_path, max_to_keep=1)
-    coordinator.parameters["b"].when_saved = other.save
+    other = FolderManager(Strategy(), tmp_path, max_to_keep=1)
+    strategy.made["b"].when_saved = other.save
     path = manager.save()
     assert manager.latest_checkpoint == path
     assert names(tmp_path) == [path.name]
 
 
 def test_checkpoint_is_not_removed_before_it_was_loaded(
-    coordinator: Coordinator, manager: psnb.CheckpointManager, tmp_path: Path
+    strategy: Strategy, manager: FolderManager, tmp_path: Path
 ) -> None:
-    coordinator.assign(1)
-    saved = Checkpoint(manager.save(), coordinator.parameters)
-    coordinator.assign(2)
+    strategy.assign(1)
+    saved = Checkpoint(manager.save(), strategy.parameters())
+    strategy.assign(2)
     second = manager.save()
     saved.load()
-    assert coordinator.values == [1, 1, 1]
+    assert strategy.values == [1, 1, 1]
     assert names(tmp_path) == [saved.path.name, second.name]
     del saved
     third = manager.save()
@@ -59,8 +59,8 @@ def test_checkpoint_is_not_removed_before_it_was_loaded(
 
 
 def test_newer_one_is_restored_if_the_latest_was_removed_meanwhile(
-    coordinator: Coordinator,
-    manager: psnb.CheckpointManager,
+    strategy: Strategy,
+    manager: FolderManager,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -72,13 +72,13 @@ def test_newer_one_is_restored_if_the_latest_was_removed_meanwhile(
             others.pop()()
         return Checkpoint(path, parameters)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "Checkpoint", late)
+    monkeypatch.setattr(folder_manager, "Checkpoint", late)
     assert manager.restore() == {"save": 2}
-    assert coordinator.noted[-1] == tmp_path / "ckpt-000002"
+    assert strategy.noted[-1] == tmp_path / "ckpt-000002"
 
 
 def test_latest_that_is_there_and_damaged_is_told(
-    coordinator: Coordinator, manager: psnb.CheckpointManager
+    strategy: Strategy, manager: FolderManager
 ) -> None:
     (manager.save() / "0001-00000.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"shard 0001-00000\.safetensors of 'b' is damaged"):
@@ -86,24 +86,24 @@ def test_latest_that_is_there_and_damaged_is_told(
 
 
 def test_chosen_one_that_was_removed_is_told_and_nothing_changed(
-    coordinator: Coordinator, manager: psnb.CheckpointManager
+    strategy: Strategy, manager: FolderManager
 ) -> None:
-    coordinator.assign(1)
+    strategy.assign(1)
     first = manager.save()
-    coordinator.assign(2)
+    strategy.assign(2)
     manager.save()
     with pytest.raises(CheckpointError, match="ckpt-000001' is no checkpoint, or was removed"):
         manager.restore(first)
-    assert coordinator.values == [2, 2, 2]
+    assert strategy.values == [2, 2, 2]
 
 
 def test_failed_save_leaves_nothing_behind(
-    coordinator: Coordinator, manager: psnb.CheckpointManager, tmp_path: Path
+    strategy: Strategy, manager: FolderManager, tmp_path: Path
 ) -> None:
     def fail() -> None:
         raise InternalError("gone")
 
-    coordinator.parameters["b"].when_saved = fail
+    strategy.made["b"].when_saved = fail
     with pytest.raises(InternalError):
         manager.save()
     assert names(tmp_path) == []

@@ -20,7 +20,7 @@ FIRST = "0000-00000.safetensors"
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    return shard_files.write(
+    return shard_files.write_checkpoint(
         tmp_path, [parameter("v"), parameter("w")], {"step": 3, "loss": 0.1, "é": 1}
     )
 

@@ -28,7 +28,7 @@ def nested(depth: int) -> dict[str, Any]:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    return shard_files.write(tmp_path, [parameter()], {"step": 3})
+    return shard_files.write_checkpoint(tmp_path, [parameter()], {"step": 3})
 
 
 def test_states_come_back_bit_by_bit(checkpoint: Path) -> None:
@@ -52,7 +52,7 @@ def test_states_come_back_bit_by_bit(checkpoint: Path) -> None:
     ],
 )
 def test_any_array_comes_back_as_it_was(tmp_path: Path, array: np.ndarray) -> None:
-    path = shard_files.write(tmp_path, [parameter(states=[{"values": array}])], {})
+    path = shard_files.write_checkpoint(tmp_path, [parameter(states=[{"values": array}])], {})
     found = read(path)[0]["values"]
     np.testing.assert_array_equal(found, array, strict=True)
     assert found.flags.writeable
@@ -72,7 +72,7 @@ def test_manifest_tells_description_optimizer_and_metadata(checkpoint: Path) -> 
 
 @pytest.mark.parametrize("name", ["a/b", "../x", "", "ü \n"])
 def test_names_of_parameters_need_not_suit_files(tmp_path: Path, name: str) -> None:
-    path = shard_files.write(tmp_path, [parameter(name)], {})
+    path = shard_files.write_checkpoint(tmp_path, [parameter(name)], {})
     np.testing.assert_array_equal(read(path, name)[0]["values"], STATES[0]["values"])
     assert names(tmp_path) == [path.name]
 
@@ -93,7 +93,7 @@ def failing() -> Iterator[Parameter]:
 
 def test_failure_half_way_leaves_what_was_there(checkpoint: Path) -> None:
     with pytest.raises(RuntimeError, match="the server is gone"):
-        shard_files.write(checkpoint.parent, failing(), {})
+        shard_files.write_checkpoint(checkpoint.parent, failing(), {})
     assert names(checkpoint.parent) == [checkpoint.name]
     assert len(read(checkpoint)) == 2
 
@@ -105,7 +105,7 @@ def test_checkpoint_bears_its_name_only_when_it_is_whole(tmp_path: Path) -> None
         yield parameter()
         seen.extend(names(tmp_path))
 
-    shard_files.write(tmp_path, watching(), {})
+    shard_files.write_checkpoint(tmp_path, watching(), {})
     assert [name[:12] for name in seen] == [".incomplete-"]
 
 
@@ -117,13 +117,13 @@ def test_all_of_a_checkpoint_is_synced(tmp_path: Path, monkeypatch: pytest.Monke
         sync(path)
 
     monkeypatch.setattr(shard_files, "_sync", syncing)
-    path = shard_files.write(tmp_path, [parameter()], {})
+    path = shard_files.write_checkpoint(tmp_path, [parameter()], {})
     assert {file.name: file.stat().st_size for file in path.iterdir()}.items() <= synced.items()
 
 
 def test_write_into_a_folder_that_went_away_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"cannot be written to '.*gone'"):
-        shard_files.write(tmp_path / "gone", [parameter()], {})
+        shard_files.write_checkpoint(tmp_path / "gone", [parameter()], {})
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_metadata_that_is_not_json_is_refused_and_nothing_written(
     tmp_path: Path, metadata: Any
 ) -> None:
     with pytest.raises(CheckpointError, match="metadata"):
-        shard_files.write(tmp_path, [parameter()], metadata)
+        shard_files.write_checkpoint(tmp_path, [parameter()], metadata)
     assert names(tmp_path) == []
 
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-import psnb
-from tests.checkpoint.fakes import Coordinator
+from psnb._src.checkpoint.folder_manager import FolderManager
+from tests.checkpoint.fakes import Strategy
 from tests.checkpoint.saved import names
 from tests.conftest import DEADLINE
 
@@ -30,26 +30,26 @@ pytestmark = pytest.mark.slow
 KEEP = 3
 SAVES, RESTORES, KILLS = 200, 50, 20
 
-Managed = tuple[Coordinator, psnb.CheckpointManager]
+Managed = tuple[Strategy, FolderManager]
 
 
 def managed(folder: Path) -> Managed:
-    coordinator = Coordinator()
-    return coordinator, psnb.CheckpointManager(coordinator, folder, KEEP)
+    strategy = Strategy()
+    return strategy, FolderManager(strategy, folder, KEEP)
 
 
 def save(to: Managed, stamp: int) -> Path:
-    coordinator, manager = to
-    coordinator.assign(stamp)
+    strategy, manager = to
+    strategy.assign(stamp)
     return manager.save({"stamp": stamp})
 
 
 def stamp_of(to: Managed, path: Path | None = None) -> int:
     """Restore a checkpoint, which must be whole."""
-    coordinator, manager = to
-    coordinator.assign(-1)
+    strategy, manager = to
+    strategy.assign(-1)
     stamp = manager.restore(path)["stamp"]
-    assert coordinator.values == [stamp] * 3
+    assert strategy.values == [stamp] * 3
     return int(stamp)
 
 
@@ -91,13 +91,13 @@ def working(workers: list[Worker]) -> Iterator[None]:
 
 
 def halt_in_a_save(folder: Path, end: Connection) -> None:
-    coordinator, manager = managed(folder)
+    strategy, manager = managed(folder)
 
     def halt() -> None:
         end.send("half")
         signal.pause()
 
-    coordinator.parameters["b"].when_saved = halt
+    strategy.made["b"].when_saved = halt
     manager.save()
 
 

@@ -1,4 +1,4 @@
-"""The states of a lane."""
+"""The states of a connection."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import itertools
 
 import pytest
 
-from psnb._src.coordinator.workers.connection_state import ConnectionState, check_lane_transition
+from psnb._src.coordinator.workers.connection_state import (
+    ConnectionState,
+    check_connection_transition,
+)
 from psnb.errors import InternalError
 
 ALLOWED = {
@@ -21,7 +24,7 @@ ALLOWED = {
 @pytest.mark.parametrize(("old", "new"), [*itertools.product(ConnectionState, ConnectionState)])
 def test_only_these_transitions_are_allowed(old: ConnectionState, new: ConnectionState) -> None:
     if (old, new) in ALLOWED:
-        check_lane_transition(old, new)
+        check_connection_transition(old, new)
     else:
         with pytest.raises(InternalError, match=f"from {old.value} to {new.value}"):
-            check_lane_transition(old, new)
+            check_connection_transition(old, new)

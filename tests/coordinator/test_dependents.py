@@ -67,7 +67,8 @@ def test_fetching_an_input_does_not_take_it_from_those_who_wait() -> None:
 
 def test_a_completed_input_wakes_a_hungry_lane() -> None:
     calls: list[int] = []
-    queue = ClosureQueue(10, lambda: calls.append(1))
+    queue = ClosureQueue(10)
+    queue.attach(lambda: calls.append(1))
     first = put_one(queue, 0)
     queue.take(up_to(2))
     put_one(queue, 1, call=call_with(queue, first.remote))
@@ -182,12 +183,12 @@ def test_dependents_count_as_queued_and_a_small_queue_does_not_deadlock() -> Non
     remote = put_one(queue, 0).remote
     done = threading.Event()
 
-    def lane() -> None:
+    def connection() -> None:
         while not done.is_set():
             for closure in queue.take(up_to(1)):
                 succeed(queue, closure, closure.id)
 
-    thread = threading.Thread(target=lane)
+    thread = threading.Thread(target=connection)
     thread.start()
     try:
         for number in range(1, 1000):

@@ -10,7 +10,9 @@ from tests.coordinator.queues import TIMEOUT, in_thread, put, succeed, up_to, wa
 
 def flushing() -> tuple[ClosureQueue, list[Step]]:
     steps: list[Step] = []
-    return ClosureQueue(100, gate=FlushGate(), on_step=steps.append), steps
+    queue = ClosureQueue(100, gate=FlushGate())
+    queue.attach(on_step=steps.append)
+    return queue, steps
 
 
 def test_join_waits_for_what_workers_hold() -> None:

@@ -343,7 +343,8 @@ def test_so_does_a_round_that_a_server_has_not_applied() -> None:
 @GATES
 def test_an_open_one_that_has_had_its_effect_has_it_in_every_mode(make: type[Gate]) -> None:
     steps: list[Step] = []
-    queue = ClosureQueue(10, gate=make(), on_step=steps.append)
+    queue = ClosureQueue(10, gate=make())
+    queue.attach(on_step=steps.append)
     (lost,) = put(queue, 1)
     queue.take(up_to(1))
     queue.lose([lost])
@@ -359,7 +360,8 @@ def test_an_open_one_that_has_had_its_effect_has_it_in_every_mode(make: type[Gat
 
 def test_a_round_waits_for_an_open_one() -> None:
     steps: list[Step] = []
-    queue = ClosureQueue(10, gate=RoundGate(2), on_step=steps.append)
+    queue = ClosureQueue(10, gate=RoundGate(2))
+    queue.attach(on_step=steps.append)
     lost, other = put(queue, 2, retries=1)
     queue.take(up_to(9))
     queue.lose([lost])
@@ -371,7 +373,8 @@ def test_a_round_waits_for_an_open_one() -> None:
 
 def test_one_that_runs_again_takes_its_seat_again() -> None:
     steps: list[Step] = []
-    queue = ClosureQueue(10, gate=RoundGate(2), on_step=steps.append)
+    queue = ClosureQueue(10, gate=RoundGate(2))
+    queue.attach(on_step=steps.append)
     lost, other, _ = put(queue, 3, retries=1)
     queue.take(up_to(9))
     queue.lose([lost])
@@ -384,7 +387,8 @@ def test_one_that_runs_again_takes_its_seat_again() -> None:
 
 def test_one_whose_seat_was_taken_runs_in_a_later_round() -> None:
     steps: list[Step] = []
-    queue = ClosureQueue(10, gate=RoundGate(1), on_step=steps.append)
+    queue = ClosureQueue(10, gate=RoundGate(1))
+    queue.attach(on_step=steps.append)
     (lost,) = put(queue, 1, retries=1)
     queue.take(up_to(1))
     urgent = put_one(queue, 1, priority=1)

@@ -31,9 +31,10 @@ def test_nothing_is_taken_while_the_queue_is_paused() -> None:
     assert queue.take(up_to(2), worker) == closures
 
 
-def test_resuming_wakes_the_lanes() -> None:
+def test_resuming_wakes_the_connections() -> None:
     woken = threading.Event()
-    queue = ClosureQueue(10, woken.set)
+    queue = ClosureQueue(10)
+    queue.attach(woken.set)
     queue.pause()
     put(queue, 1)
     woken.clear()

@@ -242,7 +242,8 @@ def test_put_back_may_exceed_the_size_without_blocking() -> None:
 
 def test_a_hungry_lane_is_woken_by_the_next_put_only() -> None:
     calls: list[int] = []
-    queue = ClosureQueue(10, lambda: calls.append(1))
+    queue = ClosureQueue(10)
+    queue.attach(lambda: calls.append(1))
     put(queue, 1)
     assert not calls
     queue.take(up_to(2))
@@ -299,23 +300,24 @@ def test_close_ends_a_put_that_waits_for_room() -> None:
         putting.result(TIMEOUT)
 
 
-def test_a_queue_of_two_passes_thousands_of_closures_through_several_lanes() -> None:
+def test_a_queue_of_two_passes_thousands_of_closures_through_several_connections() -> None:
     work = threading.Semaphore(0)
-    queue = ClosureQueue(2, work.release)
+    queue = ClosureQueue(2)
+    queue.attach(work.release)
     ended = threading.Event()
 
-    def lane() -> None:
+    def connection() -> None:
         while not ended.is_set():
             taken = queue.take(up_to(3))
             queue.settle([(each, True, b"", False) for each in taken])
             if not taken:
                 work.acquire(timeout=0.05)
 
-    lanes = [in_thread(lane) for _ in range(3)]
+    connections = [in_thread(connection) for _ in range(3)]
     closures = put(queue, 3000)
     queue.join(timeout=TIMEOUT)
     ended.set()
-    for each in lanes:
+    for each in connections:
         each.result(TIMEOUT)
     assert all(each.remote.status is ClosureStatus.COMPLETED for each in closures)
     assert queue.statistics().completed == 3000
@@ -333,7 +335,8 @@ def test_what_a_worker_gives_back_runs_first_and_is_no_retry() -> None:
 
 def test_what_a_worker_gives_back_wakes_a_hungry_lane() -> None:
     woken = threading.Event()
-    queue = ClosureQueue(10, woken.set)
+    queue = ClosureQueue(10)
+    queue.attach(woken.set)
     put(queue, 1)
     taken = queue.take(up_to(1))
     queue.take(up_to(1))
@@ -355,7 +358,8 @@ def test_what_a_worker_gives_back_after_a_failure_is_cancelled() -> None:
 
 def test_nobody_is_woken_in_vain_when_nothing_waits() -> None:
     woken = threading.Event()
-    queue = ClosureQueue(10, woken.set)
+    queue = ClosureQueue(10)
+    queue.attach(woken.set)
     assert not queue.has_work()
     put(queue, 1)
     assert woken.is_set()

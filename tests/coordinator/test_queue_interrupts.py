@@ -42,7 +42,7 @@ def assert_usable(queue: ClosureQueue) -> None:
     assert not queue.settled._waiters
 
 
-class Lanes:
+class Connections:
     """What is woken when there is work."""
 
     def __init__(self) -> None:
@@ -53,16 +53,17 @@ class Lanes:
         self.woken += 1
 
     def queue(self, size: int = 10) -> ClosureQueue:
-        """Return a queue whose lanes have gone away hungry."""
-        made = ClosureQueue(size, self.wake, self.events)
+        """Return a queue whose connections have gone away hungry."""
+        made = ClosureQueue(size, events=self.events)
+        made.attach(self.wake)
         assert not made.has_work()
         return made
 
 
 def test_put_queues_a_closure_once_and_wakes_the_lanes_or_has_done_nothing() -> None:
     def make() -> Scene:
-        lanes = Lanes()
-        queue = lanes.queue()
+        connections = Connections()
+        queue = connections.queue()
         new = closure(queue)
 
         def check(error: BaseException | None) -> None:
@@ -70,7 +71,7 @@ def test_put_queues_a_closure_once_and_wakes_the_lanes_or_has_done_nothing() -> 
             taken = queue.take(lambda each: True)
             assert taken in ([], [new])
             assert error is not None or taken
-            assert lanes.woken == len(taken)
+            assert connections.woken == len(taken)
 
         return lambda: queue.put(new), check
 
@@ -205,13 +206,13 @@ def test_fetch_returns_the_same_value_after_an_interrupt(monkeypatch: pytest.Mon
 
 def test_a_closure_with_a_fetched_input_is_put_once_or_not_at_all() -> None:
     def make() -> Scene:
-        lanes = Lanes()
-        queue = lanes.queue()
+        connections = Connections()
+        queue = connections.queue()
         first = put_one(queue, 1)
         queue.take(up_to(1))
         succeed(queue, first, "value")
         first.remote.fetch(0)
-        woken = lanes.woken
+        woken = connections.woken
         assert not queue.has_work()
         second = closure(queue, 2)
         second.call = call_with(queue, first.remote)
@@ -221,7 +222,7 @@ def test_a_closure_with_a_fetched_input_is_put_once_or_not_at_all() -> None:
             taken = queue.take(lambda each: True)
             assert taken in ([], [second])
             assert error is not None or taken
-            assert lanes.woken - woken == len(taken)
+            assert connections.woken - woken == len(taken)
 
         return lambda: queue.put(second), check
 
@@ -230,13 +231,13 @@ def test_a_closure_with_a_fetched_input_is_put_once_or_not_at_all() -> None:
 
 def test_pause_is_wholly_done_or_not_at_all() -> None:
     def make() -> Scene:
-        lanes = Lanes()
-        queue = lanes.queue()
+        connections = Connections()
+        queue = connections.queue()
 
         def check(error: BaseException | None) -> None:
             assert_usable(queue)
             paused = [EventKind.COORDINATOR_PAUSED] if queue.statistics().paused else []
-            assert [event.kind for event in lanes.events.all()] == paused
+            assert [event.kind for event in connections.events.all()] == paused
 
         return queue.pause, check
 
@@ -245,13 +246,13 @@ def test_pause_is_wholly_done_or_not_at_all() -> None:
 
 def test_resume_wakes_the_lanes_or_has_done_nothing() -> None:
     def make() -> Scene:
-        lanes = Lanes()
-        queue = lanes.queue()
+        connections = Connections()
+        queue = connections.queue()
         queue.pause()
 
         def check(error: BaseException | None) -> None:
             assert_usable(queue)
-            assert lanes.woken == (not queue.statistics().paused)
+            assert connections.woken == (not queue.statistics().paused)
 
         return queue.resume, check
 

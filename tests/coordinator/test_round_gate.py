@@ -25,7 +25,9 @@ from tests.coordinator.queues import (
 
 def rounds_of(closures: int) -> tuple[ClosureQueue, list[Step]]:
     steps: list[Step] = []
-    return ClosureQueue(100, gate=RoundGate(closures), on_step=steps.append), steps
+    queue = ClosureQueue(100, gate=RoundGate(closures))
+    queue.attach(on_step=steps.append)
+    return queue, steps
 
 
 def take(queue: ClosureQueue, count: int = 100) -> list[Closure]:
@@ -56,7 +58,8 @@ def test_no_closure_of_a_round_begins_before_the_round_before_it_was_applied() -
 
 def test_lanes_that_went_away_are_woken_when_the_next_round_may_begin() -> None:
     woken: list[None] = []
-    queue = ClosureQueue(100, lambda: woken.append(None), gate=RoundGate(1))
+    queue = ClosureQueue(100, gate=RoundGate(1))
+    queue.attach(lambda: woken.append(None))
     put(queue, 2)
     (first,) = take(queue)
     assert take(queue) == []

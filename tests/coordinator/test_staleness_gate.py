@@ -47,7 +47,8 @@ def test_nothing_begins_while_a_slow_closure_would_get_too_stale() -> None:
 
 def test_lanes_are_woken_when_the_slow_closure_ends() -> None:
     woken: list[None] = []
-    queue = ClosureQueue(100, lambda: woken.append(None), gate=StalenessGate(0))
+    queue = ClosureQueue(100, gate=StalenessGate(0))
+    queue.attach(lambda: woken.append(None))
     put(queue, 2)
     (each,) = take(queue)
     assert take(queue) == []

@@ -149,7 +149,8 @@ def test_options_of_the_wrong_kind_are_refused(given: dict[str, object], named: 
 
 def test_the_first_failure_wakes_the_lanes_so_that_they_ask_what_runs_to_stop() -> None:
     calls: list[bool] = []
-    queue = ClosureQueue(10, lambda: calls.append(queue.failing()))
+    queue = ClosureQueue(10)
+    queue.attach(lambda: calls.append(queue.failing()))
     closures = [put_one(queue, number) for number in range(3)]
     queue.take(up_to(3))
     for closure in closures[:2]:

@@ -16,7 +16,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
 from psnb._src.checkpoint.checkpoint import Checkpoint
-from psnb._src.checkpoint.shard_files import MANIFEST, write
+from psnb._src.checkpoint.shard_files import MANIFEST, write_checkpoint
+from psnb._src.parameters import DenseShards, SparseShards, shards_of
 from psnb._src.parameters.embedding import Embedding
 from psnb._src.parameters.variable import Variable
 from psnb._src.server.admission import CountFilter
@@ -55,6 +56,10 @@ class Model:
             "any": embedding(None, 2, Adagrad(0.1), **more),
         }
 
+    def shards(self) -> dict[str, DenseShards | SparseShards]:
+        """Return what is saved."""
+        return {name: shards_of(handle) for name, handle in self.parameters.items()}
+
     def use(self) -> None:
         """Have all loops go over what there is."""
         w, fixed, growing = self.parameters.values()
@@ -63,7 +68,7 @@ class Model:
         assert isinstance(growing, Embedding)
         w.push(np.ones((3, 2), np.float32))
         fixed.push(IDS, ONES)
-        ids = [growing_ids(state) for state in growing.shard_states()]
+        ids = [growing_ids(state) for state in growing._shards.shard_states()]
         known = np.concatenate([IDS, *ids])
         for _ in range(3):
             growing.push(known, np.ones((known.size, DIM), np.float32))
@@ -89,9 +94,9 @@ def seeds() -> list[bytes]:
     for _ in range(2):
         with tempfile.TemporaryDirectory() as folder:
             parameters = [
-                (n, p.describe(), None, p.shard_states()) for n, p in model.parameters.items()
+                (n, p.describe(), None, p.shard_states()) for n, p in model.shards().items()
             ]
-            path = write(Path(folder), parameters, {"step": 1})
+            path = write_checkpoint(Path(folder), parameters, {"step": 1})
             made.append(BETWEEN.join((path / name).read_bytes() for name in FILES))
         model.parameters["any"].push(IDS, ONES)
     return made
@@ -150,7 +155,7 @@ def _load_forged(model: Model, folder: Path) -> None:
 
 def _load(model: Model, folder: Path) -> None:
     try:
-        saved = Checkpoint(folder, model.parameters)
+        saved = Checkpoint(folder, model.shards())
     except CheckpointError:
         return
     saved.load()  # what was checked can be loaded

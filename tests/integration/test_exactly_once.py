@@ -107,8 +107,12 @@ def test_a_worker_given_up_for_dead_that_wakes_up_does_not_count_twice(tmp_path:
         wait_until(lambda: begun.exists() and bool(begun.read_text()), "the closure runs")
         late = begun.read_text()
         # The worker is alive and its closure goes on, but the coordinator has lost its session.
-        lane = next(lane for lane in coordinator._membership._lanes if len(lane._load))
-        task = coordinator._membership._tasks[lane]
+        connection = next(
+            connection
+            for connection in coordinator._membership._connections
+            if len(connection._load)
+        )
+        task = coordinator._membership._tasks[connection]
         coordinator._membership._loop.call_soon_threadsafe(task.cancel)
         remote.fetch(DEADLINE)
         assert int(v.read()) == 1
@@ -156,7 +160,7 @@ def count_while_they_die(
                 if ready:
                     _kill_listener(rng.choice(ready).address)
                     kills += 1
-                servers = strategy._servers
+                servers = strategy._core.servers
                 # One at a time: a second one dead, before anybody has noticed the first, is what
                 # two copies do not survive.
                 noticed = killed not in servers.running

@@ -161,8 +161,8 @@ def test_a_message_that_a_worker_cannot_unpickle_costs_its_session_and_says_so(
     run_message = WorkerConnection._run_message
     bad = iter([Unreadable()])
 
-    def once(lane: WorkerConnection, closures: list[Any]) -> dict[str, Any]:
-        return {**run_message(lane, closures), "more": next(bad, None)}
+    def once(connection: WorkerConnection, closures: list[Any]) -> dict[str, Any]:
+        return {**run_message(connection, closures), "more": next(bad, None)}
 
     monkeypatch.setattr(WorkerConnection, "_run_message", once)
     assert coordinator.schedule(abs, args=(-1,)).fetch(DEADLINE) == 1

@@ -65,15 +65,15 @@ def test_a_server_refuses_by_itself_what_a_checkpoint_must_not_hold(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
     table = strategy.embedding("e", 2, optimizer=psnb.SGD(1.0), admission=psnb.CountFilter(3))
-    shard = table._shards[0]
+    shard = table._shards._shards[0]
     tail = {
         "step": np.array([1]),
         "waiting.ids": np.array([7], np.uint64),
         "waiting.sightings": np.array([FAR], np.uint32),
     }
     with pytest.raises(ConfigurationError, match=r"waiting\.sightings of 'e'"):
-        strategy._transport.call([Request(shard, "e", "finish", {"tail": tail})])
+        strategy._core.server_client.call([Request(shard, "e", "finish", {"tail": tail})])
     look = Request(shard, "e", "lookup", {"ids": tail["waiting.ids"]})
-    (found,) = strategy._transport.call([look])
+    (found,) = strategy._core.server_client.call([look])
     assert not found.any()
     assert not strategy.server_events()

@@ -116,8 +116,8 @@ def test_the_coordinator_is_closed_wholly_or_not_at_all(
         def check(error: BaseException | None) -> None:
             if coordinator.statistics().state == "closed":
                 assert psnb.ClusterCoordinator(strategy) is not coordinator
-                lanes = coordinator._membership._tasks
-                wait_until(lambda: not lanes, "the lanes end")
+                connections = coordinator._membership._tasks
+                wait_until(lambda: not connections, "the connections end")
             else:
                 assert error is not None
                 assert coordinator.schedule(len, ("abc",)).fetch(DEADLINE) == 3
@@ -153,7 +153,7 @@ def test_interrupted_rebalancing_goes_on(cluster: Client, monkeypatch: pytest.Mo
         interrupt_its_sleep(monkeypatch)
         with pytest.raises(KeyboardInterrupt):
             strategy.rebalance()
-        layout = strategy._servers
+        layout = strategy._core.servers
         wait_until(lambda: len(layout.layout.servers) == 2, "shards are on both servers")
         assert v.read().sum() == 10
         assert_as_before()

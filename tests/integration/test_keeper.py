@@ -50,7 +50,7 @@ def whole(started: Client) -> Client:
 
 
 def copied(strategy: psnb.ParameterServerStrategy) -> bool:
-    return all(place.copies for place in strategy._servers.layout.places)
+    return all(place.copies for place in strategy._core.layout.places)
 
 
 def wait_until_copied(strategy: psnb.ParameterServerStrategy) -> None:
@@ -241,7 +241,7 @@ def test_there_is_always_a_copy_while_servers_are_drained_and_added(
             counter.wait_for(30)
             strategy.rebalance(drain=[f"server-{number}"])
             gone = address_of(whole, f"server-{number}")
-            assert gone not in {each.address for each in strategy._servers.layout.servers}
+            assert gone not in {each.address for each in strategy._core.layout.servers}
             counter.wait_for(30)
             strategy.rebalance()
         counter.require_all()
@@ -292,8 +292,12 @@ def test_a_rebalance_that_is_interrupted_can_be_called_again(whole: Client, repl
 
             async def interrupted(patience: float = patience) -> None:
                 moving = asyncio.create_task(
-                    strategy._keeper.arrange(
-                        {0: strategy._servers.running[-1], 1: strategy._servers.running[-1]}, ()
+                    strategy._core.reconciler.arrange(
+                        {
+                            0: strategy._core.servers.running[-1],
+                            1: strategy._core.servers.running[-1],
+                        },
+                        (),
                     )
                 )
                 await asyncio.wait({moving}, timeout=patience)
@@ -305,7 +309,7 @@ def test_a_rebalance_that_is_interrupted_can_be_called_again(whole: Client, repl
         strategy.rebalance(drain=["server-0"])
         counter.wait_for(30)
         counter.require_all()
-        places = strategy._servers.layout.places
+        places = strategy._core.layout.places
         assert address_of(whole, "server-0") not in {p.primary.address for p in places if p.primary}
 
 
@@ -391,7 +395,7 @@ def test_servers_are_watched_without_replicas_as_well(whole: Client) -> None:
 
 def test_two_who_need_a_server_at_once_get_one_in_a_process(whole: Client) -> None:
     with psnb.ParameterServerStrategy(whole, num_servers=2) as strategy:
-        servers = strategy._servers
+        servers = strategy._core.servers
         (free,) = processes(whole).keys() - set(strategy.server_addresses)
 
         async def start() -> Any:
@@ -406,7 +410,7 @@ def test_a_server_that_has_not_begun_is_not_taken_for_dead(
     whole: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with psnb.ParameterServerStrategy(whole, num_servers=2) as strategy:
-        servers = strategy._servers
+        servers = strategy._core.servers
         (free,) = processes(whole).keys() - set(strategy.server_addresses)
         real, looked_after = servers.orders.start, []
 

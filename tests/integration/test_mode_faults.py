@@ -200,8 +200,12 @@ def test_a_frozen_closure_of_a_round_that_is_over_comes_too_late(
         wait_until(lambda: begun.exists() and bool(begun.read_text()), "the closure runs")
         late = begun.read_text()
         # The worker is alive and its closure goes on, but the coordinator has lost its session.
-        lane = next(lane for lane in coordinator._membership._lanes if len(lane._load))
-        task = coordinator._membership._tasks[lane]
+        connection = next(
+            connection
+            for connection in coordinator._membership._connections
+            if len(connection._load)
+        )
+        task = coordinator._membership._tasks[connection]
         coordinator._membership._loop.call_soon_threadsafe(task.cancel)
         remote.fetch(DEADLINE)
         coordinator.join(DEADLINE)

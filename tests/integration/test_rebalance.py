@@ -50,7 +50,7 @@ def growing(tmp_path: Path) -> Iterator[Growing]:
 def shards(strategy: psnb.ParameterServerStrategy) -> dict[str, int]:
     """Return how many shards each server is the primary of."""
     found: dict[str, int] = {}
-    for place in strategy._servers.layout.places:
+    for place in strategy._core.layout.places:
         assert place.primary is not None
         found[place.primary.address] = found.get(place.primary.address, 0) + 1
     return found
@@ -105,7 +105,7 @@ def test_a_closure_that_begins_after_a_move_knows_of_it(growing: Growing) -> Non
         assert coordinator.schedule(known_version, args=(strategy.name,)).fetch(DEADLINE) > 0
         growing.add_server("s2")
         assert strategy.rebalance() == 1
-        moved = strategy.layout.version
+        moved = strategy._core.layout.version
         assert coordinator.schedule(known_version, args=(strategy.name,)).fetch(DEADLINE) >= moved
 
 
@@ -121,11 +121,11 @@ def test_with_copies_servers_come_and_go_likewise(growing: Growing) -> None:
         strategy.rebalance(drain=["s1"])
         assert set(shards(strategy).values()) == {3}
         wait_until(
-            lambda: all(place.copies for place in strategy._servers.layout.places),
+            lambda: all(place.copies for place in strategy._core.layout.places),
             "each shard has a copy",
         )
         gone = address_of(growing.client, "s1")
-        assert all(server.address != gone for server in strategy._servers.layout.servers)
+        assert all(server.address != gone for server in strategy._core.layout.servers)
         counter.require_all()
 
 

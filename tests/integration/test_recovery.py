@@ -53,9 +53,9 @@ class Model:
             strategy.variable(np.zeros(4), optimizer=psnb.Momentum(1.0, 0.5)) for _ in "ab"
         ]
         self.table = strategy.embedding("table", 2, optimizer=psnb.Adagrad(1.0), initializer=0.0)
-        places = strategy._servers.layout.places
-        assert {places[v._tables[0][0].number].primary for v in self.variables} == set(
-            strategy._servers.layout.servers
+        places = strategy._core.layout.places
+        assert {places[v._shards._tables[0][0].number].primary for v in self.variables} == set(
+            strategy._core.layout.servers
         )
 
         variables, table = self.variables, self.table
@@ -71,7 +71,9 @@ class Model:
         return [*(variable.read() for variable in self.variables), self.table.lookup(IDS)]
 
     def server_of(self, variable: int) -> str:
-        place = self.strategy._servers.layout.places[self.variables[variable]._tables[0][0].number]
+        place = self.strategy._core.layout.places[
+            self.variables[variable]._shards._tables[0][0].number
+        ]
         assert place.primary is not None
         return place.primary.address
 
@@ -175,10 +177,10 @@ def test_without_a_loss_everything_is_rolled_back_all_the_same(
     psnb.CheckpointManager(coordinator, tmp_path).save()
     saved = model.values()
     model.step()
-    before = strategy._servers.layout
+    before = strategy._core.layout
     strategy.recover()
     assert_same(model.values(), saved)
-    assert strategy._servers.layout == before
+    assert strategy._core.layout == before
 
 
 def test_a_recovery_that_failed_can_be_tried_again(

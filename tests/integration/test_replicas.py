@@ -30,13 +30,13 @@ def pair() -> Iterator[Client]:
 
 def wait_until_copied(strategy: psnb.ParameterServerStrategy) -> None:
     wait_until(
-        lambda: all(place.copies for place in strategy._servers.layout.places),
+        lambda: all(place.copies for place in strategy._core.layout.places),
         "each shard has a copy",
     )
 
 
 def primary(strategy: psnb.ParameterServerStrategy, shard: int = 0) -> str:
-    server = strategy._servers.layout.places[shard].primary
+    server = strategy._core.layout.places[shard].primary
     assert server is not None
     return server.address
 

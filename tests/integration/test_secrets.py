@@ -67,7 +67,7 @@ def test_the_scheduler_never_hears_what_a_closure_that_failed_was_called_with(
 
         hub.start()
         with server.panel() as panel:
-            told = panel.hear("update", coordinator=coordinator.id, full=True)
+            told = panel.hear("update", coordinator=coordinator._view.id, full=True)
             assert SECRET in told["failures"][0]["traceback"]
 
         wait_until(lambda: bool(_failures(client)), "the scheduler has heard of the failure")

@@ -121,8 +121,8 @@ def test_closures_train_and_workers_join_behind_certificates(private: Client) ->
 def test_copies_take_over_behind_certificates(private: Client) -> None:
     with psnb.ParameterServerStrategy(private, replicas=1) as strategy:
         counter = Counter(strategy)
-        places = strategy._servers.layout.places
-        wait_until(lambda: all(place.copies for place in strategy._servers.layout.places), "copies")
+        places = strategy._core.layout.places
+        wait_until(lambda: all(place.copies for place in strategy._core.layout.places), "copies")
         counter.schedule(500)
         counter.wait_for(50)
         kill(private, next(place.primary.address for place in places if place.primary))

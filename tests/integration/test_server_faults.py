@@ -34,7 +34,7 @@ def patient(client: Client, replicas: int = 0) -> psnb.ParameterServerStrategy:
 
 def wait_until_copied(strategy: psnb.ParameterServerStrategy) -> None:
     wait_until(
-        lambda: all(place.copies for place in strategy._servers.layout.places),
+        lambda: all(place.copies for place in strategy._core.layout.places),
         "each shard has a copy",
     )
 
@@ -49,7 +49,7 @@ def wait_for(strategy: psnb.ParameterServerStrategy, kind: EventKind, times: int
 
 def pids(strategy: psnb.ParameterServerStrategy) -> list[int]:
     """Return the processes of the servers of the shards, in their order."""
-    places = strategy._servers.layout.places
+    places = strategy._core.layout.places
     addresses = [place.primary.address for place in places if place.primary]
     found = strategy.client.run(os.getpid, workers=addresses)
     return [found[address] for address in addresses]
@@ -187,7 +187,7 @@ from distributed import Client
 from tests.integration.counting import Counter
 with Client(sys.argv[1]) as client:
     with psnb.ParameterServerStrategy(client, replicas=1, heartbeat_timeout=2) as strategy:
-        while not all(place.copies for place in strategy._servers.layout.places):
+        while not all(place.copies for place in strategy._core.layout.places):
             threading.Event().wait(0.05)
         counter = Counter(strategy)
         counter.wait_for(100)
@@ -232,7 +232,7 @@ def test_saving_much_takes_no_server_for_dead(whole: Client, tmp_path: Path) -> 
 def test_a_server_that_works_for_long_says_that_it_is_busy(whole: Client) -> None:
     with psnb.ParameterServerStrategy(whole, heartbeat_timeout=1.5) as strategy:
         v = strategy.variable(np.zeros(1))
-        name = next(p.primary.address for p in strategy._servers.layout.places if p.primary)
+        name = next(p.primary.address for p in strategy._core.layout.places if p.primary)
 
         async def work() -> None:
             time.sleep(4)  # on the event loop: nothing is read or answered meanwhile
@@ -324,7 +324,7 @@ def test_a_server_of_whose_strategy_something_is_heard_lives_on(whole: Client) -
 def test_servers_that_hear_nothing_for_minutes_are_dropped(whole: Client) -> None:
     strategy = psnb.ParameterServerStrategy(whole)
     v = strategy.variable(np.zeros(1))
-    strategy._keeper.close()
+    strategy._core.reconciler.close()
 
     def wait_for_ever(dask_worker: object) -> int:
         servers = dask_worker.plugins["psnb"]._servers  # type: ignore[attr-defined]

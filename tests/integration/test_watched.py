@@ -60,7 +60,7 @@ def test_rates_memory_and_timeline_of_workers(coordinator: psnb.ClusterCoordinat
     now = coordinator.statistics()
     assert now.examples == 10 * now.completed
     assert now.examples_per_second == pytest.approx(10 * now.closures_per_second, rel=0.5)
-    spans = coordinator.records.timeline.since(0.0)
+    spans = coordinator._view.records.timeline.since(0.0)
     assert sum(span["closures"] for span in spans) == now.completed
     assert {span["worker"] for span in spans} == {0, 1}
 
@@ -75,7 +75,7 @@ def test_servers_are_asked_while_somebody_watches(
         table.push(ids, table.lookup(ids))
 
     def seen() -> bool:
-        coordinator.watch()
+        coordinator._view.watch()
         for _ in range(20):
             coordinator.schedule(step)
         coordinator.join(DEADLINE)
@@ -91,8 +91,8 @@ def test_servers_are_asked_while_somebody_watches(
     wait_until(seen, "both servers tell what they do")
 
     def told(rate: float) -> bool:
-        coordinator.watch()
-        return coordinator.optimizers() == {"rows": ("Adagrad", rate)}
+        coordinator._view.watch()
+        return coordinator._view.optimizers() == {"rows": ("Adagrad", rate)}
 
     wait_until(lambda: told(0.5), "the rate is told")
     coordinator.set_learning_rate("rows", 0.25)
@@ -139,9 +139,9 @@ def test_a_checkpoint_is_saved_with_the_manager_made_last(
     strategy.variable(np.zeros(2), name="v")
     with pytest.raises(errors.CheckpointError, match="CheckpointManager"):
         coordinator.checkpoint()
-    assert "CheckpointManager" in coordinator.controls()["checkpoint"]
+    assert "CheckpointManager" in coordinator._view.controls()["checkpoint"]
     psnb.CheckpointManager(coordinator, tmp_path)
-    assert coordinator.controls()["checkpoint"] == ""
+    assert coordinator._view.controls()["checkpoint"] == ""
     path = coordinator.checkpoint()
     assert path.parent == tmp_path
     saved = coordinator.statistics().checkpoint

@@ -73,7 +73,8 @@ class Notebook(Keeper):
         super().__init__(world, servers, shards, replicas)
         gates: dict[str, Gate] = {"async": Gate(), "sync": RoundGate(3), "geo": FlushGate()}
         self._steps: list[Step] = []
-        self.queue = ClosureQueue(10_000, gate=gates[mode], on_step=self._steps.append)
+        self.queue = ClosureQueue(10_000, gate=gates[mode])
+        self.queue.attach(on_step=self._steps.append)
         self.resolver = _Resolver(self, mode == "geo")
         self.closures: list[Closure] = []
         self._mode = mode

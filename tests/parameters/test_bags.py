@@ -24,7 +24,7 @@ COMBINERS = ["sum", "mean", "sqrtn", "max"]
 
 def padded(padding_idx: int | None, optimizer: Optimizer | None = None, **more: Any) -> Embedding:
     e = embedding(optimizer=optimizer, dtype="float64", **more)
-    e.padding_idx = padding_idx
+    e._shards.padding_idx = padding_idx
     return e
 
 
@@ -111,7 +111,7 @@ def test_bags_and_their_gradients_are_as_defined(
     np.testing.assert_allclose(found, combined(before, bags, combiner), atol=1e-12)
     gradients = np.random.default_rng(0).normal(size=(len(offsets), DIM))
     e.push_bags(values, offsets, gradients, combiner, given_weights)
-    e.padding_idx = None  # to see that row too: it took nothing
+    e._shards.padding_idx = None  # to see that row too: it took nothing
     after = e.lookup(range(ROWS))
     expected = before - derivative(before, bags, combiner, gradients)
     np.testing.assert_allclose(after, expected, atol=1e-12)
@@ -181,7 +181,7 @@ def test_padding_gives_zeros_and_takes_no_gradient(rows: int | None) -> None:
     e.push([[3, 4]], np.ones((1, 2, DIM)))
     found = e.lookup([[3, 4]])
     np.testing.assert_array_equal(found, [[np.zeros(DIM), before[1] - 1]])
-    e.padding_idx = None
+    e._shards.padding_idx = None
     np.testing.assert_array_equal(e.lookup(3), before[0])
 
 

@@ -141,7 +141,7 @@ def test_skipped_update_of_a_variable_is_counted_and_no_step() -> None:
     v.push([1.0, 2.0, 3.0])
     assert v.read().tolist() == [-1, -2, -3]
     assert v.skipped() == 2
-    assert [state["step"].tolist() for state in v.shard_states()] == [[1]] * 3
+    assert [state["step"].tolist() for state in v._shards.shard_states()] == [[1]] * 3
 
 
 @KINDS

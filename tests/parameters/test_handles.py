@@ -9,12 +9,13 @@ import pytest
 
 from psnb._src.parameters import server_client
 from psnb._src.parameters.commit import committing, drive
-from psnb._src.parameters.dense_shards import DenseShard
+from psnb._src.parameters.dense_shards import DenseShard, DenseShards
 from psnb._src.parameters.embedding import Embedding
 from psnb._src.parameters.gradients import NonFinite
 from psnb._src.parameters.partition import FixedShards, row_ranges
 from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.server_client import set_process_transport
+from psnb._src.parameters.sparse_shards import SparseShards
 from psnb._src.parameters.variable import Variable
 from psnb._src.placement.layout import ShardId, ShardPlace
 from psnb._src.server.admission import Admission, Always
@@ -102,7 +103,8 @@ def variable(
         transport.call([Request(transport.shards[i], "", "create_dense", arguments)])
         placed.append(DenseShard(transport.shards[i], f"{name}/{start}", start, stop))
     choice = NonFinite(nonfinite)
-    return Variable(name, value.shape, value.dtype, optimizer, placed, transport, choice)
+    spread = DenseShards(name, value.shape, value.dtype, optimizer, placed, transport, choice)
+    return Variable(spread)
 
 
 def embedding(
@@ -132,16 +134,18 @@ def embedding(
         }
         transport.call([Request(shard, "", "create_sparse", arguments)])
     return Embedding(
-        "e",
-        DIM,
-        rows,
-        np.dtype(dtype),
-        optimizer,
-        transport.shards,
-        transport,
-        NonFinite(nonfinite),
-        admission=admission or Always(),
-        accessor=accessor,
+        SparseShards(
+            "e",
+            DIM,
+            rows,
+            np.dtype(dtype),
+            optimizer,
+            transport.shards,
+            transport,
+            NonFinite(nonfinite),
+            admission=admission or Always(),
+            accessor=accessor,
+        )
     )
 
 
@@ -286,7 +290,7 @@ def test_variable_states_load_onto_any_number_of_shards(before: int, after: int)
     gradient = np.arange(5, dtype=np.float32)
     saved, restored = (variable(np.ones(5, np.float32), n, Adagrad()) for n in (before, after))
     saved.push(gradient)
-    restored.load_states(saved.shard_states())
+    restored._shards.load_states(saved._shards.shard_states())
     for v in (saved, restored):
         v.push(gradient)
     np.testing.assert_array_equal(restored.read(), saved.read())
@@ -420,7 +424,7 @@ def test_embedding_states_load_onto_any_number_of_shards(
     gradient = np.arange(3 * DIM, dtype=np.float32).reshape(3, DIM)
     saved, restored = (embedding(rows, n, Adagrad()) for n in (before, after))
     saved.push([0, 5, 9], gradient)
-    restored.load_states(saved.shard_states())
+    restored._shards.load_states(saved._shards.shard_states())
     for e in (saved, restored):
         e.push([0, 5, 9], gradient)
     np.testing.assert_array_equal(restored.lookup(range(ROWS)), saved.lookup(range(ROWS)))

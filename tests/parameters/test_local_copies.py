@@ -11,6 +11,7 @@ import pytest
 
 from psnb._src.parameters.commit import UndecidedError
 from psnb._src.parameters.embedding import Embedding
+from psnb._src.parameters.handles import shards_of
 from psnb._src.parameters.local_copies import LocalCopies
 from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.updates import Updates, buffered, read_request
@@ -65,8 +66,8 @@ class Worker:
 
 def on_shards(handle: Variable | Embedding) -> Any:
     """Return the handle as closures get it: with the transport of whatever it is used in."""
-    kind, arguments = handle.__reduce__()  # type: ignore[misc]
-    return kind(*arguments)
+    kind, arguments = shards_of(handle).__reduce__()  # type: ignore[misc]
+    return type(handle)(kind(*arguments))
 
 
 def made(
@@ -102,7 +103,9 @@ def test_one_worker_alone_gives_what_the_servers_give(
     every = np.arange(30)
     np.testing.assert_allclose(e.lookup(every), expected_e.lookup(every), rtol=0, atol=1e-12)
     for found, wanted in ((v, expected_v), (e, expected_e)):
-        for one, other in zip(found.shard_states(), wanted.shard_states(), strict=True):
+        for one, other in zip(
+            found._shards.shard_states(), wanted._shards.shard_states(), strict=True
+        ):
             assert one["step"] == other["step"]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from psnb._src.parameters.ending_rounds import apply_round
+from psnb._src.parameters.handles import shards_of
 from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.updates import Round, Updates, buffered
 from psnb._src.parameters.variable import Variable
@@ -40,7 +41,15 @@ def test_a_round_is_clipped_by_the_norm_of_all_shards() -> None:
         updates.commit(transport, Commit("a", number))
     np.testing.assert_array_equal(v.read(), np.full(3, 2.0))
     for _ in range(2):
-        apply_round(transport.attempt, transport.shards, [v, e, free], "a", 0, [0, 1], never)
+        apply_round(
+            transport.attempt,
+            transport.shards,
+            [shards_of(each) for each in (v, e, free)],
+            "a",
+            0,
+            [0, 1],
+            never,
+        )
     np.testing.assert_allclose(v.read(), 2 - np.array([1.5, 3.0, 1.0]), rtol=1e-12)
     np.testing.assert_allclose(free.read(), np.full(3, -1.0), rtol=1e-12)
     change = np.array([[3.0, 4.0], [0.0, 4.0]]) / np.sqrt(9 + 16 + 16)
@@ -52,7 +61,7 @@ def test_all_shards_are_asked_first_where_there_are_several(shards: int) -> None
     transport = InProcess(shards)
     v = variable(np.zeros(2), 1, SGD(1.0), transport)
     transport.carried.clear()
-    apply_round(transport.attempt, transport.shards, [v], "a", 0, [], never)
+    apply_round(transport.attempt, transport.shards, [shards_of(v)], "a", 0, [], never)
     asked = ["square_norms"] * (shards if shards > 1 else 0)
     assert [each.operation for each in transport.carried] == [*asked, *["end_round"] * shards]
 
@@ -88,7 +97,7 @@ def in_a_round(error: Exception, operation: str, times: int) -> tuple[Failing, V
 def test_a_round_is_applied_nowhere_if_a_server_is_lost_before() -> None:
     transport, v = in_a_round(ServerLostError("gone"), "square_norms", 1)
     with pytest.raises(ServerLostError):
-        apply_round(transport.attempt, transport.shards, [v], "a", 0, [0], never)
+        apply_round(transport.attempt, transport.shards, [shards_of(v)], "a", 0, [0], never)
     assert v.read().tolist() == [0, 0]
 
 
@@ -97,14 +106,14 @@ def test_a_server_that_says_nothing_is_asked_until_it_has_applied_the_round(oper
     silent = ServerSilentError("silent")
     transport, v = in_a_round(silent, operation, 3)
     told: list[Exception] = []
-    apply_round(transport.attempt, transport.shards, [v], "a", 0, [0], told.append)
+    apply_round(transport.attempt, transport.shards, [shards_of(v)], "a", 0, [0], told.append)
     assert told == [silent] * 3
     assert v.read().tolist() == [1, 1]
 
 
 def test_a_server_that_is_lost_while_others_apply_a_round_is_not_waited_for() -> None:
     transport, v = in_a_round(ServerLostError("gone"), "end_round", 1)
-    apply_round(transport.attempt, transport.shards, [v], "a", 0, [0], never)
+    apply_round(transport.attempt, transport.shards, [shards_of(v)], "a", 0, [0], never)
     assert v.gather([0]).tolist() == [1]
 
 
@@ -118,5 +127,5 @@ def test_clipnorm_of_a_divided_variable_that_was_switched_on_live_is_of_the_whol
         with buffered(updates):
             v.push(gradient)
         updates.commit(transport, Commit("a", closure))
-    apply_round(transport.attempt, transport.shards, [v], "a", 0, [0, 1], never)
+    apply_round(transport.attempt, transport.shards, [shards_of(v)], "a", 0, [0, 1], never)
     np.testing.assert_allclose(v.read(), [-0.6, -0.8])  # of (3, 4)

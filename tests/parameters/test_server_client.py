@@ -38,7 +38,7 @@ def shared_memory(request: pytest.FixtureRequest) -> Iterator[bool]:
 def request(
     strategy: psnb.ParameterServerStrategy, table: str, operation: str, **arguments: Any
 ) -> Request:
-    return Request(strategy._servers.shards[0], table, operation, arguments)
+    return Request(strategy._core.servers.shards[0], table, operation, arguments)
 
 
 def nowhere() -> LayoutCache:
@@ -55,13 +55,14 @@ def test_results_come_in_the_order_of_the_requests(strategy: psnb.ParameterServe
     for i, name in enumerate(names):
         strategy.variable(float(i), name=name)
     requests = [
-        Request(p._tables[0][0], name, "read", {}) for name, p in strategy.parameters.items()
+        Request(p._shards._tables[0][0], name, "read", {})
+        for name, p in strategy.parameters.items()
     ]
-    places = strategy._servers.layout.places
+    places = strategy._core.layout.places
     assert {places[request.to.number].primary for request in requests} == set(  # type: ignore[union-attr]
-        strategy._servers.layout.servers
+        strategy._core.layout.servers
     )
-    found = strategy._transport.call(requests)
+    found = strategy._core.server_client.call(requests)
     assert [float(value) for value in found] == [0, 1, 2, 3, 4, 5]
 
 
@@ -89,7 +90,7 @@ def test_all_requests_of_a_call_to_one_server_go_in_one_message(
 
 
 def test_no_requests_have_no_results(strategy: psnb.ParameterServerStrategy) -> None:
-    assert strategy._transport.call([]) == []
+    assert strategy._core.server_client.call([]) == []
 
 
 def test_read_array_is_writable_and_independent(strategy: psnb.ParameterServerStrategy) -> None:
@@ -124,7 +125,7 @@ def test_large_arrays_go_through_shared_memory_where_it_is_wanted(
 ) -> None:
     v = strategy.variable(np.zeros(100_000))
     v.read()
-    mapped = [each._stream._mapped for each in strategy._transport._open.values()]  # type: ignore[attr-defined]
+    mapped = [each._stream._mapped for each in strategy._core.server_client._open.values()]  # type: ignore[attr-defined]
     assert any(each is not None and each._maps for each in mapped) is shared_memory
 
 
@@ -200,18 +201,18 @@ def test_error_of_the_server_reaches_the_caller_as_it_is(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
     with pytest.raises(InternalError, match="has no operation 'explode'"):
-        strategy._transport.call([request(strategy, "", "explode")])
+        strategy._core.server_client.call([request(strategy, "", "explode")])
     with pytest.raises(ConfigurationError, match="holds no 'nothing'"):
-        strategy._transport.call([request(strategy, "nothing", "read")])
+        strategy._core.server_client.call([request(strategy, "nothing", "read")])
 
 
 def test_bug_in_an_operation_is_an_internal_error_that_says_where(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
     v = strategy.variable([1.0, 2.0], name="v")
-    wrong = Request(v._shards[0].shard, "v", "assign", {"value": np.ones(2, np.float32)})
+    wrong = Request(v._shards._shards[0].shard, "v", "assign", {"value": np.ones(2, np.float32)})
     with pytest.raises(InternalError, match=r"assign of 'v' on .*unexpected keyword"):
-        strategy._transport.call([wrong])
+        strategy._core.server_client.call([wrong])
     assert v.read().tolist() == [1, 2]
 
 
@@ -219,9 +220,9 @@ def test_one_failed_request_leaves_the_connection_in_order(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
     v = strategy.variable(7.0, name="v")
-    good = Request(v._shards[0].shard, "v", "read", {})
+    good = Request(v._shards._shards[0].shard, "v", "read", {})
     with pytest.raises(InternalError):
-        strategy._transport.call([good, request(strategy, "", "explode"), good])
+        strategy._core.server_client.call([good, request(strategy, "", "explode"), good])
     assert v.read() == 7
 
 
@@ -307,7 +308,7 @@ def test_a_server_that_cannot_be_reached_is_lost_when_patience_is_over(
     with pytest.raises(
         ServerSilentError, match=r"psnb-server-x at tcp://127.0.0.1:1 does not answer"
     ):
-        strategy._transport.call([Request(server, "v", "read", {})])
+        strategy._core.server_client.call([Request(server, "v", "read", {})])
     assert 1 <= time.monotonic() - before < 4
 
 

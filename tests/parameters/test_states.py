@@ -36,11 +36,11 @@ def test_a_variable_goes_and_comes_in_pieces(shape: tuple[int, ...], shards: int
     value = np.random.default_rng(0).normal(size=shape)
     v = variable(value, shards, Adam(0.1), transport)
     v.push(np.ones(shape))
-    saved, before = v.shard_states(), v.read()
+    saved, before = v._shards.shard_states(), v.read()
     assert operations(transport, "piece") >= value.nbytes * 3 / 100
     v.push(np.ones(shape))
     after = v.read()
-    v.load_states(saved)
+    v._shards.load_states(saved)
     np.testing.assert_array_equal(v.read(), before)
     v.push(np.ones(shape))
     np.testing.assert_array_equal(v.read(), after)  # the optimizer's state came back as well
@@ -54,19 +54,19 @@ def test_an_embedding_goes_and_comes_in_pieces(rows: int | None, shards: int) ->
     e = embedding(rows, shards, Adagrad(0.1), transport)
     ids = np.arange(50)
     e.push(ids, np.ones((50, 2), np.float32))
-    saved, before = e.shard_states(), e.lookup(ids)
+    saved, before = e._shards.shard_states(), e.lookup(ids)
     assert operations(transport, "piece") >= 10
     e.push(ids, np.ones((50, 2), np.float32))
-    e.load_states(saved)
+    e._shards.load_states(saved)
     np.testing.assert_array_equal(e.lookup(ids), before)
     assert operations(transport, "put") >= 10
 
 
 def test_an_embedding_without_rows_goes_and_comes() -> None:
     e = embedding(None, 3, Adagrad(0.1))
-    saved = e.shard_states()
+    saved = e._shards.shard_states()
     e.push([1], np.ones((1, 2), np.float32))
-    e.load_states(saved)
+    e._shards.load_states(saved)
     assert e.statistics().rows == 0
 
 
@@ -89,7 +89,7 @@ def test_what_is_cleared_while_it_is_read_is_read_from_the_beginning() -> None:
     transport = Cleared(2)
     e = embedding(50, 2, Adagrad(0.1), transport)
     e.push(np.arange(50), np.ones((50, 2), np.float32))
-    first, second = e.shard_states()
+    first, second = e._shards.shard_states()
     assert (first["slot.accumulator"] == np.float32(0.1)).all()  # as it is since it was cleared
     assert (second["slot.accumulator"] > 0.1).all()
 
@@ -99,4 +99,4 @@ def test_what_is_cleared_again_and_again_cannot_be_read() -> None:
     e = embedding(50, 1, Adagrad(0.1), transport)
     transport.times = 1000
     with pytest.raises(ServerLostError, match=r"what \['e'\] hold could not be read"):
-        e.shard_states()
+        e._shards.shard_states()

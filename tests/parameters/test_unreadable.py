@@ -45,9 +45,9 @@ def test_a_request_that_the_server_cannot_unpickle_is_the_callers(
     strategy: psnb.ParameterServerStrategy, operation: str
 ) -> None:
     v = strategy.variable([1.0, 2.0], name="v")
-    request = Request(v._shards[0].shard, "v", operation, {"values": Unreadable()})
+    request = Request(v._shards._shards[0].shard, "v", operation, {"values": Unreadable()})
     with at_once(), pytest.raises(SerializationError, match=rf"{operation} of 'v'.*{MISSING}"):
-        strategy._transport.call([request])
+        strategy._core.server_client.call([request])
     assert v.read().tolist() == [1, 2]
 
 
@@ -55,11 +55,13 @@ def test_other_calls_on_that_connection_fail_with_it_and_do_not_wait(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
     v = strategy.variable([1.0, 2.0], name="v")
-    server = v._shards[0].shard
+    server = v._shards._shards[0].shard
     ok = Request(server, "v", "read", {})
     with at_once(), pytest.raises(SerializationError, match=MISSING):
-        strategy._transport.call([Request(server, "v", "read", {"rows": Unreadable()}), ok])
-    assert strategy._transport.call([ok])[0].tolist() == [1, 2]
+        strategy._core.server_client.call(
+            [Request(server, "v", "read", {"rows": Unreadable()}), ok]
+        )
+    assert strategy._core.server_client.call([ok])[0].tolist() == [1, 2]
 
 
 def test_an_answer_that_cannot_be_unpickled_here_is_the_callers(

@@ -102,7 +102,7 @@ def test_bags_count_their_ids() -> None:
 
 def test_padding_and_gradients_left_out() -> None:
     e = ctr(nonfinite="skip")
-    e.padding_idx = 5
+    e._shards.padding_idx = 5
     gradients = ONES.copy()
     gradients[0] = np.nan
     e.push(IDS, gradients)
@@ -147,10 +147,10 @@ def test_all_state_loads_onto_any_number_of_servers(before: int, after: int) -> 
         saved.push(IDS[:number], ONES[:number], [5] * number)
     saved.end_day()
     restored.push([77], ONES[:1])  # is forgotten
-    states = saved.shard_states()
+    states = saved._shards.shard_states()
     for shard, state in enumerate(states):
-        restored.check_state(SavedShard(shard, before, forms("", state), state.__getitem__))
-    restored.load_states(states)
+        restored._shards.check_state(SavedShard(shard, before, forms("", state), state.__getitem__))
+    restored._shards.load_states(states)
     for e in (saved, restored):
         e.push(IDS, ONES)  # the second id is admitted by it
     assert (restored.statistics().rows, restored.statistics().waiting) == (2, 2)

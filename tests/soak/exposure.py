@@ -11,7 +11,7 @@ class Exposure:
     """What the documentation allows to be lost, if it is told of all kills."""
 
     def __init__(self, strategy: psnb.ParameterServerStrategy, is_told: bool) -> None:
-        self._servers = strategy._servers
+        self._servers = strategy._core.servers
         self._killed: set[str] = set()
         self._kills: Counter[int] = Counter()  # by shard: those that took the last copy of it
         self._forgotten: Counter[int] = Counter()

@@ -121,12 +121,12 @@ class Notebook:
                 break
             if time.monotonic() > end:
                 raise ViolationError(f"it does not come to rest: {self._state()}")
-        layout = self.strategy._servers.layout
+        layout = self.strategy._core.layout
         while layout.replicas and not all(place.copies for place in layout.places):
             if time.monotonic() > end:
                 raise ViolationError(f"shards have no copies: {layout.places}")
             threading.Event().wait(0.1)
-            layout = self.strategy._servers.layout
+            layout = self.strategy._core.layout
         kinds = [event.kind for event in self.strategy.server_events()]
         self._row.failovers += kinds.count(EventKind.SHARDS_TAKEN_OVER)
 
@@ -281,4 +281,4 @@ class Notebook:
         events = [*self._coordinator.events(), *self.strategy.server_events()]
         latest = sorted(events, key=lambda event: event.time)[-20:]
         said = "\n".join(f"  {event.time:.3f} {event.message}" for event in latest)
-        return f"{self._coordinator!r}\n{self.strategy._servers.layout}\n{said}"
+        return f"{self._coordinator!r}\n{self.strategy._core.layout}\n{said}"

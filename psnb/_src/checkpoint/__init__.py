@@ -1,11 +1,7 @@
-"""Checkpoints: atomic, pickle-free, independent of the number of servers."""
+"""Checkpoints on disk: atomic, pickle-free, independent of the number of servers."""
 
 from psnb._src.checkpoint.checkpoint import Checkpoint
 from psnb._src.checkpoint.checkpoint_folder import prepare
-from psnb._src.checkpoint.manager import CheckpointManager
+from psnb._src.checkpoint.folder_manager import FolderManager
 
-__all__ = [
-    "Checkpoint",
-    "CheckpointManager",
-    "prepare",
-]
+__all__ = ["Checkpoint", "FolderManager", "prepare"]

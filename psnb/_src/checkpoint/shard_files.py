@@ -37,7 +37,7 @@ State = dict[str, np.ndarray]
 _CHUNK = 1 << 18
 
 
-def write(
+def write_checkpoint(
     directory: Path,
     parameters: Iterable[tuple[str, Mapping[str, Any], Mapping[str, Any] | None, list[State]]],
     metadata: Mapping[str, Any],

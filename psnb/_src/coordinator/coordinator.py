@@ -1,9 +1,9 @@
 """ClusterCoordinator: the notebook's side of scheduling.
 
-A facade over four parts: the queue (what waits and runs), the membership (a lane for each worker,
-on the Dask client's event loop), the registries of functions and per-worker values, and the records
-that people read (`Watched`). It starts no thread of its own; its methods may be called from any
-thread but the event loop's.
+A facade over four parts: the queue (what waits and runs), the membership (a connection for each
+worker, on the Dask client's event loop), the registries of functions and per-worker values, and the
+view that people read (`CoordinatorView`). It starts no thread of its own; its methods may be called
+from any thread but the event loop's.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from psnb._src.coordinator.closures import (
     options,
     pack_call,
 )
+from psnb._src.coordinator.coordinator_view import CoordinatorView
 from psnb._src.coordinator.datasets import (
     DatasetServices,
     LeasedDataset,
@@ -39,21 +40,29 @@ from psnb._src.coordinator.datasets import (
     make_dataset_of,
     run_epoch,
 )
+from psnb._src.coordinator.observed import Observed
 from psnb._src.coordinator.queue import ClosureQueue, PinnedCalls, Resolver
+from psnb._src.coordinator.saving import Saving
 from psnb._src.coordinator.settings import DEFAULT_QUEUE_SIZE, Settings
 from psnb._src.coordinator.steps import Steps, gate_for
 from psnb._src.coordinator.structure import map_structure
-from psnb._src.coordinator.watched import Watched
-from psnb._src.coordinator.workers import DRAIN, HEARTBEAT, Membership, StartDelay, Timeouts
+from psnb._src.coordinator.workers import (
+    DRAIN,
+    HEARTBEAT,
+    Membership,
+    Services,
+    StartDelay,
+    Timeouts,
+)
 from psnb._src.modes import Geo
-from psnb._src.monitor import ProgressLine, Records, wanted
+from psnb._src.monitor import LiveView, ProgressLine, Records, tell_panels, wanted
 from psnb._src.runtime import unpack_error
-from psnb._src.strategy import ParameterServerStrategy
+from psnb._src.strategy import Fences, ParameterServerStrategy, core_of
 from psnb._src.threads import uninterrupted
 from psnb.errors import ConfigurationError, CoordinatorClosedError
 
 
-class ClusterCoordinator(Watched):
+class ClusterCoordinator(Observed):
     """Schedules closures on the workers of a strategy, asynchronously.
 
     There is one for each strategy: asking again returns it. As the last line of a notebook's cell
@@ -86,8 +95,6 @@ class ClusterCoordinator(Watched):
         As given.
     settings : Settings
         The other arguments.
-    records : Records
-        What its lanes write down; for views.
 
     Raises
     ------
@@ -128,63 +135,58 @@ class ClusterCoordinator(Watched):
             StartDelay(start_delay, start_delay_max),
         )
 
-        def make() -> ClusterCoordinator:
+        def make() -> tuple[ClusterCoordinator, Callable[[], Fences]]:
             made = object.__new__(cls)
             made._begin(strategy, settings)
-            return made
+            return made, made._resolver.fences
 
-        one = strategy.one_coordinator(make)
+        one = core_of(strategy).one_coordinator(make)
         one.settings.require(settings)
         return one
 
     def _begin(self, strategy: ParameterServerStrategy, settings: Settings) -> None:
         self.strategy = strategy
         self.settings = settings
-        self.records = Records.empty(unpack_error)
-        self._desk = LeaseRegistry()
-        self._functions = FunctionRegistry()
-        self._resources = ResourceRegistry(
-            self._fetch_per_worker, lambda: membership.wake_all_lanes()
-        )
-        # The queue wakes the lanes and the lanes take from the queue: one must know the other late.
+        core, records = core_of(strategy), Records.empty(unpack_error)
+        self._functions, self._leases = FunctionRegistry(), LeaseRegistry()
+        self._resources = ResourceRegistry(self._fetch_per_worker)
         self._queue = ClosureQueue(
             settings.max_queue_size,
-            lambda: membership.wake_lanes(),
-            self.records.events,
+            records.events,
             gate_for(strategy.mode),
-            lambda step: steps.begin(step),
-            self.records.failures.add,
-            self._desk.end,
+            on_failure=records.failures.add,
+            on_end=self._leases.end,
         )
-        self._resolver = Resolver(self._queue, strategy, isinstance(strategy.mode, Geo))
-        weak = weakref.ref(strategy)
+        self._resolver = Resolver(self._queue, core, isinstance(strategy.mode, Geo))
+        weak = weakref.ref(core)
 
         def workers(cluster: dict[str, Any]) -> dict[str, str]:
             # Servers come and go; and nothing here must keep the strategy alive.
             known = weak()
             return known.closure_workers(cluster) if known is not None else {}
 
-        self._membership = membership = Membership(
-            strategy.client,
-            workers,
+        services = Services(
             self._queue,
             self._resources,
-            self.records,
-            self._desk,
+            self._leases,
             self._resolver,
+            records,
             settings.timeouts,
             settings.start_delay,
             strategy.mode,
             strategy.name,
         )
-        steps = Steps(self._queue, membership, strategy)
+        self._membership = Membership(strategy.client, workers, services)
+        self._queue.attach(self._membership.wake, Steps(self._queue, self._membership, core).begin)
+        self._resources.attach(self._membership.wake_all)
         self._ids = itertools.count()
-        self._watch_from_now_on()
-        # Queue and lanes know neither coordinator nor strategy, so it can be collected while they
-        # live.
-        self._finalizer = weakref.finalize(self, _end, self._queue, membership)
+        self._live = LiveView()
+        self._view = CoordinatorView(core, self._queue, self._membership, records, Saving())
+        # Queue and connections know neither coordinator nor strategy, so it can be collected while
+        # they live.
+        self._finalizer = weakref.finalize(self, _end, self._queue, self._membership)
         try:
-            self._tell_panels()
+            self._link = tell_panels(self._view, strategy.client)
         except BaseException:  # an interrupt: nobody gets to know this one
             self._finalizer()
             raise
@@ -329,7 +331,7 @@ class ClusterCoordinator(Watched):
         if not wanted(progress):
             self._queue.join(timeout)
             return
-        with ProgressLine(self):
+        with ProgressLine(self._view):
             self._queue.join(timeout)
 
     async def join_async(self, timeout: float | None = None) -> None:
@@ -514,7 +516,7 @@ class ClusterCoordinator(Watched):
             lambda chooser: self.schedule(fn, every, kwargs, worker=chooser),
             self._queue.withdraw,
             lambda: len(self._membership.statistics()),
-            self._membership.wake_lanes,
+            self._membership.wake,
             self._queue.settled,
         )
         self.join()
@@ -522,23 +524,21 @@ class ClusterCoordinator(Watched):
 
     @uninterrupted  # but while it waits, and it is closed then
     def close(self) -> None:
-        """Cancel what is queued or in flight, end all lanes, free the workers; idempotent.
+        """Cancel what is queued or in flight, end all connections, free the workers; idempotent.
 
         What runs on a worker at this moment runs to its end there, and its result is dropped. The
         strategy and its parameters stay; `ClusterCoordinator` makes a new coordinator for them.
         """
         if self._finalizer.alive:
             try:
-                self._note_end()
+                self._view.note_end()
                 self._finalizer()
                 self._resolver.end()
             finally:
-                self.strategy.forget_coordinator(self)
-                self._stop_views()
-
-    def fences(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return what new shards must know of commits that were given up; for the strategy."""
-        return self._resolver.fences()
+                core_of(self.strategy).forget_coordinator(self)
+                self._live.stop()
+                if self._link is not None:
+                    self._link.close()
 
     def _schedule(
         self,
@@ -563,7 +563,7 @@ class ClusterCoordinator(Watched):
             return self._schedule(fn, args, {}, how)
 
         pinned = PinnedCalls(schedule, self.strategy.worker_names, self._queue)
-        return DatasetServices(self._resources, self._desk, schedule, pinned)
+        return DatasetServices(self._resources, self._leases, schedule, pinned)
 
     def _require_open(self) -> None:
         if not self._finalizer.alive:
@@ -574,3 +574,8 @@ class ClusterCoordinator(Watched):
 def _end(queue: ClosureQueue, membership: Membership) -> None:
     queue.close()
     membership.close()
+
+
+def view_of(coordinator: ClusterCoordinator) -> CoordinatorView:
+    """Return what views read of a coordinator."""
+    return coordinator._view

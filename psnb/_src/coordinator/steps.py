@@ -20,7 +20,7 @@ from psnb._src.coordinator.queue import (
 )
 from psnb._src.coordinator.workers import Membership
 from psnb._src.modes import BoundedStaleness, Geo, Mode, Sync
-from psnb._src.strategy import ParameterServerStrategy
+from psnb._src.strategy import StrategyCore
 
 
 def gate_for(mode: Mode) -> Gate:
@@ -44,13 +44,11 @@ class Steps:
         Whose gate wants them.
     membership : Membership
         The way to the workers, and to the event loop.
-    strategy : ParameterServerStrategy
+    strategy : StrategyCore
         The way to the servers.
     """
 
-    def __init__(
-        self, queue: ClosureQueue, membership: Membership, strategy: ParameterServerStrategy
-    ) -> None:
+    def __init__(self, queue: ClosureQueue, membership: Membership, strategy: StrategyCore) -> None:
         self._queue, self._membership = queue, membership
         self._strategy = weakref.ref(strategy)
         self._tasks: set[asyncio.Task[None]] = set()  # the event loop's alone

@@ -2,10 +2,11 @@
 
 from psnb._src.parameters.commit import UndecidedError
 from psnb._src.parameters.control_connection import ControlConnection
-from psnb._src.parameters.dense_shards import DenseShard
+from psnb._src.parameters.dense_shards import DenseShard, DenseShards
 from psnb._src.parameters.embedding import Embedding
 from psnb._src.parameters.ending_rounds import apply_round
 from psnb._src.parameters.gradients import NonFinite, as_nonfinite
+from psnb._src.parameters.handles import shards_of
 from psnb._src.parameters.local_copies import LocalCopies
 from psnb._src.parameters.parameter_arguments import (
     as_admission,
@@ -16,11 +17,13 @@ from psnb._src.parameters.parameter_arguments import (
     check_rows,
     initial_array,
 )
+from psnb._src.parameters.parameter_shards import ParameterShards
 from psnb._src.parameters.partition import FixedShards, MaxSize, MinSize, Partitioner, row_ranges
 from psnb._src.parameters.prefetch_parameters import prefetch
 from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.server_client import PATIENCE, CommServerClient, set_process_transport
 from psnb._src.parameters.server_connection import open_connection
+from psnb._src.parameters.sparse_shards import SparseShards
 from psnb._src.parameters.table_statistics import EmbeddingStatistics, RowStatistics
 from psnb._src.parameters.together import pull, push
 from psnb._src.parameters.updates import Round, Updates, buffered
@@ -31,6 +34,7 @@ __all__ = [
     "CommServerClient",
     "ControlConnection",
     "DenseShard",
+    "DenseShards",
     "Embedding",
     "EmbeddingStatistics",
     "FixedShards",
@@ -38,10 +42,12 @@ __all__ = [
     "MaxSize",
     "MinSize",
     "NonFinite",
+    "ParameterShards",
     "Partitioner",
     "Request",
     "Round",
     "RowStatistics",
+    "SparseShards",
     "UndecidedError",
     "Updates",
     "Variable",
@@ -61,4 +67,5 @@ __all__ = [
     "push",
     "row_ranges",
     "set_process_transport",
+    "shards_of",
 ]

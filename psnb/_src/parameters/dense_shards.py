@@ -1,23 +1,28 @@
-"""DenseShards: how a variable is spread over servers, sent and saved.
+"""DenseShards: how a variable is spread over servers, read, written and saved.
 
-What `Variable` is made of; it keeps no state, so any number of threads may use one.
+It keeps no state, so any number of threads may use one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from psnb._src.parameters.gradients import NonFinite
-from psnb._src.parameters.handle import Handle
+from psnb._src.parameters.parameter_arguments import checked_array, checked_rows
+from psnb._src.parameters.parameter_shards import ParameterShards
 from psnb._src.parameters.partition import row_ranges
+from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.server_client import ServerClient
 from psnb._src.parameters.states import read_states, write_states
+from psnb._src.parameters.updates import PendingRead, TableWrite, read_request
 from psnb._src.placement import ShardId
-from psnb._src.server import Expected, Optimizer, SavedShard
+from psnb._src.server import Expected, Optimizer, SavedShard, all_finite, copy_with_norm, norm
 from psnb.errors import GradientError
 
 
@@ -31,7 +36,7 @@ class DenseShard:
     stop: int
 
 
-class DenseShards(Handle):
+class DenseShards(ParameterShards):
     """A description of a variable, and the way to its shards."""
 
     def __init__(
@@ -48,6 +53,12 @@ class DenseShards(Handle):
         super().__init__(name, optimizer, tables, transport, nonfinite)
         self.shape, self.dtype = shape, dtype
         self._shards = tuple(shards)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DenseShards, (
+            *(self.name, self.shape, self.dtype, self._made, self._shards, None),
+            self._nonfinite,
+        )
 
     @property
     def clips_by_norm(self) -> bool:
@@ -115,6 +126,11 @@ class DenseShards(Handle):
             numbered=True,
         )
 
+    def skipped(self) -> int:
+        """Return how many updates were left out because they were not finite."""
+        requests = [Request(s.shard, s.table, "skipped", {}) for s in self._shards]
+        return sum(self.transport.call(requests))
+
     def _split(self, key: str, array: np.ndarray) -> list[dict[str, Any]]:
         return [{key: part} for part in self._parts(array)]
 
@@ -136,3 +152,93 @@ class DenseShards(Handle):
         owners = np.searchsorted(stops, flat, side="right")
         split = [(shard, np.flatnonzero(owners == i)) for i, shard in enumerate(self._shards)]
         return [(shard, at) for shard, at in split if at.size]
+
+    def reading(self, rows: ArrayLike | None = None) -> PendingRead:
+        """Return how the value, or some rows of it, are read."""
+        if rows is None:
+            requests = [read_request(s.shard, s.table, ("read", {})) for s in self._shards]
+            return PendingRead(self.transport, requests, self._joined)
+        checked = checked_rows(rows, self.name, self.shape)
+        flat = checked.reshape(-1)
+        parts = self._split_rows(flat)
+        requests = [
+            read_request(s.shard, s.table, ("gather", {"rows": flat[at] - s.start}))
+            for s, at in parts
+        ]
+
+        def value(answers: list[np.ndarray]) -> np.ndarray:
+            out = np.empty((flat.size, *self.shape[1:]), self.dtype)
+            for (_, at), values in zip(parts, answers, strict=True):
+                out[at] = values
+            return out.reshape((*checked.shape, *self.shape[1:]))
+
+        return PendingRead(self.transport, requests, value)
+
+    def pushing(self, gradient: ArrayLike) -> list[TableWrite]:
+        """Return what a push writes where."""
+        self.require_optimizer()
+        array = self.checked(gradient, "gradient")
+        parts, size = self._written(array)
+        what = f"gradient for variable {self.name!r}"
+        finite = math.isfinite(size) or all_finite(array)
+        if not finite and self.must_skip(array, what):
+            first = self._shards[0]
+            return [(first.shard, first.table, ("skip", {"count": 1}))]
+        # The norm costs what looking for NaN and infinities does, and tells of them: so it is
+        # always sent, and clipnorm can be switched on live.
+        return [
+            (s.shard, s.table, ("push", {"gradient": part, "norm": size}))
+            for s, part in zip(self._shards, parts, strict=True)
+        ]
+
+    def _written(self, array: np.ndarray) -> tuple[list[np.ndarray], float]:
+        """Return what each shard gets of a gradient, and the norm of the whole.
+
+        In memory that the servers see, if there is such: then it is looked at and copied in one go.
+        """
+        parts, norms = [], []
+        for shard, part in zip(self._shards, self._parts(array), strict=True):
+            lent = self.transport.lend(shard.shard, part.shape, part.dtype)
+            norms.append(norm(part) if lent is None else copy_with_norm(part, lent))
+            if lent is not None:
+                lent.flags.writeable = False
+            parts.append(part if lent is None else lent)
+        return parts, math.hypot(*norms)
+
+    def checked(self, value: ArrayLike, what: str) -> np.ndarray:
+        array = checked_array(value, self.dtype, f"{what} for variable {self.name!r}")
+        if array.shape != self.shape:
+            raise GradientError(
+                f"{what} for variable {self.name!r}: expected shape {self.shape}, "
+                f"found {array.shape}"
+            )
+        return array
+
+    def scatter(
+        self, operation: str, rows: ArrayLike, values: ArrayLike, immediate: bool, sign: int = 1
+    ) -> None:
+        checked = checked_rows(rows, self.name, self.shape)
+        array = checked_array(values, self.dtype, f"values for variable {self.name!r}")
+        expected = (*checked.shape, *self.shape[1:])
+        if array.shape != expected:
+            raise GradientError(
+                f"values for variable {self.name!r}: expected shape {expected} for rows of shape "
+                f"{checked.shape}, found {array.shape}"
+            )
+        flat = checked.reshape(-1)
+        array = (array if sign > 0 else -array).reshape(flat.size, *self.shape[1:])
+        self.send(
+            [
+                (
+                    s.shard,
+                    s.table,
+                    (operation, {"rows": flat[where] - s.start, "values": array[where]}),
+                )
+                for s, where in self._split_rows(flat)
+            ],
+            immediate,
+        )
+
+    def write(self, operation: str, key: str, array: np.ndarray, immediate: bool) -> None:
+        parts = zip(self._shards, self._split(key, array), strict=True)
+        self.send([(s.shard, s.table, (operation, part)) for s, part in parts], immediate)

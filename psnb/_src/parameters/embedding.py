@@ -5,20 +5,16 @@ Like `Variable`, a handle is a description that pickles into closures; it keeps 
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from psnb._src.parameters.bags import Bags, Combiner, make_bags
-from psnb._src.parameters.gradients import must_skip, split_finite
-from psnb._src.parameters.ids import SeenIds
-from psnb._src.parameters.parameter_arguments import checked_array, checked_ids, require_optimizer
-from psnb._src.parameters.sparse_shards import share
-from psnb._src.parameters.updates import PendingRead, TableWrite, read_request
+from psnb._src.parameters.live_optimizer import LiveOptimizer
+from psnb._src.parameters.parameter_arguments import checked_array, checked_ids
 from psnb._src.parameters.upkeep import Upkeep
-from psnb._src.server import distinct, norm
+from psnb._src.server import Admission, CtrAccessor
 from psnb.errors import GradientError
 
 
@@ -28,24 +24,6 @@ class Embedding(Upkeep):
     Thread-safe; usable in the notebook, in closures and in Dask tasks. A lookup or push is atomic
     for each shard. A push is made on all shards or none, and in a closure held back until its end
     and applied exactly once, as with `Variable`.
-
-    Attributes
-    ----------
-    name : str
-        Unique within the strategy.
-    dim : int
-        Floats a row.
-    rows : int or None
-        Ids are ``0 <= id < rows``; with None any int64 or uint64 is an id, and a row is made when
-        its id is first looked up or pushed. (A negative int64 is the uint64 of the same 64 bits.)
-    dtype : numpy.dtype
-        float32 or float64.
-    padding_idx : int or None
-        The id that gives zeros, takes no gradient and is left out of bags.
-    admission : Admission
-        Which ids get a row, if `rows` is None.
-    accessor : CtrAccessor or None
-        How the use of rows is remembered, if it is.
     """
 
     def __repr__(self) -> str:
@@ -53,19 +31,51 @@ class Embedding(Upkeep):
         return f"<psnb.Embedding {self.name!r} {rows} of {self.dtype}[{self.dim}]>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Embedding, (
-            self.name,
-            self.dim,
-            self.rows,
-            self.dtype,
-            self._made,
-            self._shards,
-            None,
-            self._nonfinite,
-            self.padding_idx,
-            self.admission,
-            self.accessor,
-        )
+        return Embedding, (self._shards,)
+
+    @property
+    def name(self) -> str:
+        """What it is called; unique within the strategy."""
+        return self._shards.name
+
+    @property
+    def dim(self) -> int:
+        """Floats a row."""
+        return self._shards.dim
+
+    @property
+    def rows(self) -> int | None:
+        """Ids are ``0 <= id < rows``; with None any int64 or uint64 is an id.
+
+        A row is made then when its id is first looked up or pushed. (A negative int64 is the uint64
+        of the same 64 bits.)
+        """
+        return self._shards.rows
+
+    @property
+    def dtype(self) -> np.dtype:
+        """float32 or float64."""
+        return self._shards.dtype
+
+    @property
+    def padding_idx(self) -> int | None:
+        """The id that gives zeros, takes no gradient and is left out of bags."""
+        return self._shards.padding_idx
+
+    @property
+    def admission(self) -> Admission:
+        """Which ids get a row, if `rows` is None."""
+        return self._shards.admission
+
+    @property
+    def accessor(self) -> CtrAccessor | None:
+        """How the use of rows is remembered, if it is."""
+        return self._shards.accessor
+
+    @property
+    def optimizer(self) -> LiveOptimizer | None:
+        """What the servers do with pushed gradients; its hyperparameters can be set live."""
+        return self._shards.optimizer
 
     def lookup(self, ids: ArrayLike, *, training: bool = True) -> np.ndarray:
         """Fetch the rows of some ids.
@@ -93,30 +103,7 @@ class Embedding(Upkeep):
         ServerLostError
             If a server is gone.
         """
-        return self.reading(ids, training=training).fetch()
-
-    def reading(
-        self, ids: ArrayLike, *, training: bool = True, seen: SeenIds | None = None
-    ) -> PendingRead:
-        """Return how the rows of some ids are read; for `psnb.pull`."""
-        own = (seen or SeenIds()).get(ids, self.name, self.rows, self.padding_idx)
-        asked = own.asked
-        parts = self._split(asked)
-
-        def value(answers: list[np.ndarray]) -> np.ndarray:
-            if len(parts) == 1:
-                return own.spread(answers[0])
-            out = np.empty((asked.size, self.dim), self.dtype)
-            for (_, at), rows in zip(parts, answers, strict=True):
-                out[at] = rows
-            return own.spread(out)
-
-        more = {} if training else {"training": False}
-        requests = [
-            read_request(shard, self.name, ("lookup", {"ids": share(asked, at), **more}))
-            for shard, at in parts
-        ]
-        return PendingRead(self.transport, requests, value)
+        return self._shards.reading(ids, training=training).fetch()
 
     def lookup_bags(
         self,
@@ -204,7 +191,7 @@ class Embedding(Upkeep):
         GradientError, ConfigurationError, IdOutOfRangeError, ServerLostError
             As for `lookup_bags` and `push`; nothing was changed.
         """
-        require_optimizer(self._made, self.name)
+        self._shards.require_optimizer()
         bags = self._bags(values, offsets, combiner, weights)
         what = f"gradients for bags of embedding {self.name!r}"
         array = checked_array(gradients, self.dtype, what)
@@ -212,13 +199,13 @@ class Embedding(Upkeep):
             raise GradientError(
                 f"{what}: expected shape {(bags.count, self.dim)}, found {array.shape}"
             )
-        must_skip(array, self._nonfinite, what)  # named by bag; what is to be skipped, `push` finds
+        self._shards.must_skip(array, what)  # named by bag; what is to be skipped, `push` finds
         looked_up = None
         if bags.combiner is Combiner.MAX:
             looked_up = self.lookup(bags.ids, training=False)  # seen they are by the push
         use: list[Any] = [None, None]
         if self.accessor is not None or shows is not None or clicks is not None:
-            of_bags = self._use((bags.count,), shows, clicks)
+            of_bags = self._shards.use((bags.count,), shows, clicks)
             use = [bags.total(each) for each in of_bags]
         self.push(bags.ids, bags.spread(array, looked_up), *use, immediate=immediate)
 
@@ -262,80 +249,7 @@ class Embedding(Upkeep):
         ServerLostError
             If a server is gone.
         """
-        self.send(self.pushing(ids, gradients, shows, clicks), immediate)
-
-    def pushing(
-        self,
-        ids: ArrayLike,
-        gradients: ArrayLike,
-        shows: ArrayLike | None = None,
-        clicks: ArrayLike | None = None,
-        *,
-        seen: SeenIds | None = None,
-    ) -> list[TableWrite]:
-        """Return what a push writes where; for `psnb.push`."""
-        require_optimizer(self._made, self.name)
-        own = (seen or SeenIds()).get(ids, self.name, self.rows, self.padding_idx)
-        what = f"gradients for embedding {self.name!r}"
-        array = checked_array(gradients, self.dtype, what)
-        if array.shape != (*own.shape, self.dim):
-            raise GradientError(
-                f"{what}: expected shape {(*own.shape, self.dim)} for ids of shape {own.shape}, "
-                f"found {array.shape}"
-            )
-        rows, use = array.reshape(-1, self.dim), self._use(own.shape, shows, clicks)
-        if own.real is not None:
-            rows, use = rows[own.real], use[:, own.real]
-        bad = own.flat[:0]
-        found, position = own.distinct
-        sums, finite = self._summed(found, position, rows)
-        if not finite and must_skip(rows, self._nonfinite, what):
-            flat, rows, bad = split_finite(own.flat, rows)
-            found, position = distinct(flat)
-            sums, _ = self._summed(found, position, rows)
-        more: dict[str, Any] = {"distinct": True}
-        if self._sends_norm:
-            more["norm"] = norm(sums)
-        writes: list[TableWrite] = [
-            (shard, self.name, ("push", {"ids": ids, "gradients": gradients, **more}))
-            for shard, ids, gradients in self._dealt(found, sums)
-        ]
-        writes += [
-            (shard, self.name, ("skip", {"count": bad[at].size})) for shard, at in self._split(bad)
-        ]
-        if self.accessor is not None:
-            writes += [
-                (
-                    shard,
-                    self.name,
-                    ("record", {"ids": own.flat[at], "shows": use[0, at], "clicks": use[1, at]}),
-                )
-                for shard, at in self._split(own.flat)
-            ]
-        return writes
-
-    def _use(
-        self, shape: tuple[int, ...], shows: ArrayLike | None, clicks: ArrayLike | None
-    ) -> np.ndarray:
-        """Return shows and clicks, float32 ``(2, n)``; empty if the table keeps none."""
-        if self.accessor is None:
-            if shows is not None or clicks is not None:
-                self.require_accessor()
-            return np.empty((0, math.prod(shape)), np.float32)
-        use = np.empty((2, *shape), np.float32)
-        for i, (what, given, default) in enumerate([("shows", shows, 1), ("clicks", clicks, 0)]):
-            array = np.asarray(default if given is None else given)
-            if given is not None and array.shape != shape:
-                raise GradientError(
-                    f"{what} for embedding {self.name!r}: expected shape {shape}, found "
-                    f"{array.shape}"
-                )
-            if array.dtype.kind not in "biuf" or not (np.isfinite(array) & (array >= 0)).all():
-                raise GradientError(
-                    f"{what} for embedding {self.name!r}: expected finite numbers not below 0"
-                )
-            use[i] = array
-        return use.reshape(2, -1)
+        self._shards.send(self._shards.pushing(ids, gradients, shows, clicks), immediate)
 
     def _bags(
         self, values: ArrayLike, offsets: ArrayLike, combiner: str, weights: ArrayLike | None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from psnb._src.parameters.commit import Steps, drive
-from psnb._src.parameters.handle import Handle
+from psnb._src.parameters.parameter_shards import ParameterShards
 from psnb._src.parameters.request_batch import Request
 from psnb._src.placement import ShardId
 from psnb.errors import ServerLostError, ServerSilentError
@@ -20,7 +20,7 @@ from psnb.errors import ServerLostError, ServerSilentError
 def apply_round(
     attempt: Callable[[Sequence[Request]], Sequence[Any]],
     shards: Sequence[ShardId],
-    parameters: Iterable[Handle],
+    parameters: Iterable[ParameterShards],
     writer: str,
     number: int,
     closures: Sequence[int],
@@ -34,7 +34,7 @@ def apply_round(
         Makes requests of shards, and returns errors in the place of answers.
     shards : sequence of ShardId
         All of the strategy.
-    parameters : iterable of Handle
+    parameters : iterable of ParameterShards
         Those that may have been pushed.
     writer : str
         The coordinator whose round it is.

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from psnb._src.parameters.together import Handle, asking
+from psnb._src.parameters.handles import Handle
+from psnb._src.parameters.together import asking
 from psnb._src.threads import Answer, uninterrupted
 from psnb.errors import ConfigurationError
 

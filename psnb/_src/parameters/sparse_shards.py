@@ -1,20 +1,26 @@
-"""SparseShards: how an embedding is spread over servers and saved.
+"""SparseShards: how an embedding is spread over servers, read, written and saved.
 
-What `Embedding` is made of; it keeps no state, so any number of threads may use one.
+It keeps no state, so any number of threads may use one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from psnb._src.parameters.gradients import NonFinite
-from psnb._src.parameters.handle import Handle
+from psnb._src.parameters.gradients import NonFinite, split_finite
+from psnb._src.parameters.ids import SeenIds
+from psnb._src.parameters.parameter_arguments import checked_array, checked_ids
+from psnb._src.parameters.parameter_shards import ParameterShards
 from psnb._src.parameters.partition import shard_of_ids
+from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.server_client import ServerClient
 from psnb._src.parameters.states import read_states, write_states
+from psnb._src.parameters.updates import PendingRead, TableWrite, read_request
 from psnb._src.placement import ShardId
 from psnb._src.server import (
     Admission,
@@ -24,14 +30,16 @@ from psnb._src.server import (
     Optimizer,
     SavedShard,
     add_up,
+    distinct,
+    norm,
 )
-from psnb.errors import GradientError
+from psnb.errors import ConfigurationError, GradientError
 
 _ALWAYS = Always()
 _NO_IDS = np.empty(0, np.uint64)
 
 
-class SparseShards(Handle):
+class SparseShards(ParameterShards):
     """A description of an embedding, and the way to its shards."""
 
     def __init__(
@@ -53,6 +61,12 @@ class SparseShards(Handle):
         self.dim, self.rows, self.dtype = dim, rows, dtype
         self.padding_idx, self.admission, self.accessor = padding_idx, admission, accessor
         self._shards = tuple(shards)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SparseShards, (
+            *(self.name, self.dim, self.rows, self.dtype, self._made, self._shards, None),
+            *(self._nonfinite, self.padding_idx, self.admission, self.accessor),
+        )
 
     def _knows_norm(self) -> bool:
         return self._server_sees_all or self._sends_norm
@@ -142,6 +156,132 @@ class SparseShards(Handle):
                 for i, table in enumerate(self._tables)
                 if only is None or table[0].number in only
             ],
+        )
+
+    def reading(
+        self, ids: ArrayLike, *, training: bool = True, seen: SeenIds | None = None
+    ) -> PendingRead:
+        """Return how the rows of some ids are read."""
+        own = (seen or SeenIds()).get(ids, self.name, self.rows, self.padding_idx)
+        asked = own.asked
+        parts = self._split(asked)
+
+        def value(answers: list[np.ndarray]) -> np.ndarray:
+            if len(parts) == 1:
+                return own.spread(answers[0])
+            out = np.empty((asked.size, self.dim), self.dtype)
+            for (_, at), rows in zip(parts, answers, strict=True):
+                out[at] = rows
+            return own.spread(out)
+
+        more = {} if training else {"training": False}
+        requests = [
+            read_request(shard, self.name, ("lookup", {"ids": share(asked, at), **more}))
+            for shard, at in parts
+        ]
+        return PendingRead(self.transport, requests, value)
+
+    def pushing(
+        self,
+        ids: ArrayLike,
+        gradients: ArrayLike,
+        shows: ArrayLike | None = None,
+        clicks: ArrayLike | None = None,
+        *,
+        seen: SeenIds | None = None,
+    ) -> list[TableWrite]:
+        """Return what a push writes where."""
+        self.require_optimizer()
+        own = (seen or SeenIds()).get(ids, self.name, self.rows, self.padding_idx)
+        what = f"gradients for embedding {self.name!r}"
+        array = checked_array(gradients, self.dtype, what)
+        if array.shape != (*own.shape, self.dim):
+            raise GradientError(
+                f"{what}: expected shape {(*own.shape, self.dim)} for ids of shape {own.shape}, "
+                f"found {array.shape}"
+            )
+        rows, use = array.reshape(-1, self.dim), self.use(own.shape, shows, clicks)
+        if own.real is not None:
+            rows, use = rows[own.real], use[:, own.real]
+        bad = own.flat[:0]
+        found, position = own.distinct
+        sums, finite = self._summed(found, position, rows)
+        if not finite and self.must_skip(rows, what):
+            flat, rows, bad = split_finite(own.flat, rows)
+            found, position = distinct(flat)
+            sums, _ = self._summed(found, position, rows)
+        more: dict[str, Any] = {"distinct": True}
+        if self._sends_norm:
+            more["norm"] = norm(sums)
+        writes: list[TableWrite] = [
+            (shard, self.name, ("push", {"ids": ids, "gradients": gradients, **more}))
+            for shard, ids, gradients in self._dealt(found, sums)
+        ]
+        writes += [
+            (shard, self.name, ("skip", {"count": bad[at].size})) for shard, at in self._split(bad)
+        ]
+        if self.accessor is not None:
+            writes += [
+                (
+                    shard,
+                    self.name,
+                    ("record", {"ids": own.flat[at], "shows": use[0, at], "clicks": use[1, at]}),
+                )
+                for shard, at in self._split(own.flat)
+            ]
+        return writes
+
+    def use(
+        self, shape: tuple[int, ...], shows: ArrayLike | None, clicks: ArrayLike | None
+    ) -> np.ndarray:
+        """Return shows and clicks, float32 ``(2, n)``; empty if the table keeps none."""
+        if self.accessor is None:
+            if shows is not None or clicks is not None:
+                self.require_accessor()
+            return np.empty((0, math.prod(shape)), np.float32)
+        use = np.empty((2, *shape), np.float32)
+        for i, (what, given, default) in enumerate([("shows", shows, 1), ("clicks", clicks, 0)]):
+            array = np.asarray(default if given is None else given)
+            if given is not None and array.shape != shape:
+                raise GradientError(
+                    f"{what} for embedding {self.name!r}: expected shape {shape}, found "
+                    f"{array.shape}"
+                )
+            if array.dtype.kind not in "biuf" or not (np.isfinite(array) & (array >= 0)).all():
+                raise GradientError(
+                    f"{what} for embedding {self.name!r}: expected finite numbers not below 0"
+                )
+            use[i] = array
+        return use.reshape(2, -1)
+
+    def require_accessor(self) -> CtrAccessor:
+        """Return the accessor, or raise ConfigurationError if there is none."""
+        if self.accessor is None:
+            raise ConfigurationError(
+                f"embedding {self.name!r} does not remember how its rows are used: make it with "
+                "accessor=psnb.CtrAccessor()"
+            )
+        return self.accessor
+
+    def end_day(self) -> None:
+        """End a day on all shards or none."""
+        self.send([(shard, self.name, ("end_day", {})) for shard in self._shards], immediate=True)
+
+    def row_use(self, ids: ArrayLike) -> np.ndarray:
+        """Return shows, clicks and days unseen, ``(3, *ids.shape)``; 0 for ids without a row."""
+        checked = checked_ids(ids, self.name, self.rows)
+        flat = checked.reshape(-1)
+        found = np.zeros((3, flat.size), np.float32)
+        parts = self._split(flat)
+        requests = [Request(s, self.name, "row_use", {"ids": flat[at]}) for s, at in parts]
+        for (_, at), part in zip(parts, self.transport.call(requests), strict=True):
+            found[:, at] = part.T
+        return found.reshape(3, *checked.shape)
+
+    def ask_all(self, operation: str, arguments: dict[str, Any]) -> list[Any]:
+        """Ask all shards."""
+        return self.transport.call(
+            [Request(shard, self.name, operation, arguments) for shard in self._shards]
         )
 
     def _owners(self, flat: np.ndarray) -> np.ndarray:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from psnb._src.parameters.embedding import Embedding
+from psnb._src.parameters.handles import Handle, shards_of
 from psnb._src.parameters.ids import SeenIds
+from psnb._src.parameters.parameter_shards import ParameterShards
+from psnb._src.parameters.sparse_shards import SparseShards
 from psnb._src.parameters.updates import TableWrite, fetch_together
-from psnb._src.parameters.variable import Variable
 from psnb.errors import ConfigurationError, GradientError
-
-Handle: TypeAlias = Variable | Embedding
 
 
 def pull(wanted: Mapping[Handle, Any], *, training: bool = True) -> dict[Handle, np.ndarray]:
@@ -59,10 +58,10 @@ def asking(
     handles = list(wanted)
     seen = SeenIds()
     readings = [
-        handle.reading(which, training=training, seen=seen)
-        if isinstance(handle, Embedding)
-        else handle.reading(which)
-        for handle, which in wanted.items()
+        shards.reading(which, training=training, seen=seen)
+        if isinstance(shards, SparseShards)
+        else shards.reading(which)
+        for shards, which in ((shards_of(handle), which) for handle, which in wanted.items())
     ]
     return lambda: dict(zip(handles, fetch_together(readings), strict=True))
 
@@ -90,26 +89,27 @@ def push(gradients: Mapping[Handle, Any], *, immediate: bool = False) -> None:
     """
     _check(gradients)
     seen = SeenIds()
-    writes: dict[int, tuple[Handle, list[TableWrite]]] = {}
+    writes: dict[int, tuple[ParameterShards, list[TableWrite]]] = {}
     for handle, given in gradients.items():
-        if isinstance(handle, Variable):
-            parts = handle.pushing(given)
+        shards = shards_of(handle)
+        if not isinstance(shards, SparseShards):
+            parts = shards.pushing(given)
         elif isinstance(given, tuple | list) and 2 <= len(given) <= 4:
-            parts = handle.pushing(*given, seen=seen)
+            parts = shards.pushing(*given, seen=seen)
         else:
             raise GradientError(
                 f"psnb.push: expected (ids, gradients) for embedding {handle.name!r}, found "
                 f"{type(given).__name__}"
             )
         # One request to each server: what shares a transport goes together.
-        writes.setdefault(id(handle.transport), (handle, []))[1].extend(parts)
-    for handle, parts in writes.values():
-        handle.send(parts, immediate)
+        writes.setdefault(id(shards.transport), (shards, []))[1].extend(parts)
+    for first, parts in writes.values():
+        first.send(parts, immediate)
 
 
 def _check(handles: Mapping[Handle, Any]) -> None:
     for handle in handles:
-        if not isinstance(handle, Variable | Embedding):
+        if not isinstance(handle, Handle):
             raise ConfigurationError(
                 f"psnb.pull and psnb.push take variables and embeddings as keys, found {handle!r}"
             )

@@ -5,21 +5,23 @@ A part of `Embedding`; it keeps no state, so any number of threads may use one.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 from numpy.typing import ArrayLike
 
-from psnb._src.parameters.parameter_arguments import checked_ids
-from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.sparse_shards import SparseShards
 from psnb._src.parameters.table_statistics import EmbeddingStatistics, RowStatistics
-from psnb._src.server import CtrAccessor
-from psnb.errors import ConfigurationError
 
 
-class Upkeep(SparseShards):
-    """What is done with all rows of an embedding, on all servers."""
+class Upkeep:
+    """What is done with all rows of an embedding, on all servers.
+
+    Parameters
+    ----------
+    shards : SparseShards
+        Where they are.
+    """
+
+    def __init__(self, shards: SparseShards) -> None:
+        self._shards = shards
 
     def end_day(self) -> None:
         """End a day: shows and clicks decay, and every row is one day unseen until it is pushed.
@@ -34,8 +36,8 @@ class Upkeep(SparseShards):
         ServerLostError
             If a server is gone; no other has done it. A `ServerSilentError` says if they may have.
         """
-        self.require_accessor()
-        self.send([(shard, self.name, ("end_day", {})) for shard in self._shards], immediate=True)
+        self._shards.require_accessor()
+        self._shards.end_day()
 
     def shrink(
         self,
@@ -68,14 +70,14 @@ class Upkeep(SparseShards):
         ServerLostError
             If a server is gone; the others may have done it.
         """
-        accessor = self.require_accessor()
+        accessor = self._shards.require_accessor()
         threshold, days = delete_threshold, delete_after_unseen_days
         arguments = {
             "threshold": accessor.delete_threshold if threshold is None else float(threshold),
             "days": accessor.delete_after_unseen_days if days is None else float(days),
             "forget_waiting": bool(forget_waiting),
         }
-        return sum(self._ask_all("shrink", arguments))
+        return sum(self._shards.ask_all("shrink", arguments))
 
     def row_use(self, ids: ArrayLike) -> RowStatistics:
         """Tell how the rows of some ids were used; makes no rows and is no sighting.
@@ -97,15 +99,8 @@ class Upkeep(SparseShards):
         ServerLostError
             If a server is gone.
         """
-        accessor = self.require_accessor()
-        checked = checked_ids(ids, self.name, self.rows)
-        flat = checked.reshape(-1)
-        found = np.zeros((3, flat.size), np.float32)
-        parts = self._split(flat)
-        requests = [Request(s, self.name, "row_use", {"ids": flat[at]}) for s, at in parts]
-        for (_, at), part in zip(parts, self.transport.call(requests), strict=True):
-            found[:, at] = part.T
-        show, click, unseen = found.reshape(3, *checked.shape)
+        accessor = self._shards.require_accessor()
+        show, click, unseen = self._shards.row_use(ids)
         return RowStatistics(show, click, unseen, accessor.score(show, click))
 
     def statistics(self) -> EmbeddingStatistics:
@@ -116,7 +111,7 @@ class Upkeep(SparseShards):
         ServerLostError
             If a server is gone.
         """
-        parts = self._ask_all("describe_rows", {})
+        parts = self._shards.ask_all("describe_rows", {})
         return EmbeddingStatistics(**{key: sum(part[key] for part in parts) for key in parts[0]})
 
     def skipped(self) -> int:
@@ -125,18 +120,4 @@ class Upkeep(SparseShards):
         Counted with ``nonfinite="skip"``, since the table was made. What a closure pushes counts
         when the closure has ended.
         """
-        return sum(self._ask_all("skipped", {}))
-
-    def require_accessor(self) -> CtrAccessor:
-        """Return the accessor, or raise ConfigurationError if there is none."""
-        if self.accessor is None:
-            raise ConfigurationError(
-                f"embedding {self.name!r} does not remember how its rows are used: make it with "
-                "accessor=psnb.CtrAccessor()"
-            )
-        return self.accessor
-
-    def _ask_all(self, operation: str, arguments: dict[str, Any]) -> list[Any]:
-        return self.transport.call(
-            [Request(shard, self.name, operation, arguments) for shard in self._shards]
-        )
+        return sum(self._shards.ask_all("skipped", {}))

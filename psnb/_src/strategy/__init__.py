@@ -1,7 +1,6 @@
 """ParameterServerStrategy: where parameters are, and who looks after their servers."""
 
-from psnb._src.strategy.strategy import ParameterServerStrategy
+from psnb._src.strategy.core import Fences, StrategyCore
+from psnb._src.strategy.strategy import ParameterServerStrategy, core_of
 
-__all__ = [
-    "ParameterServerStrategy",
-]
+__all__ = ["Fences", "ParameterServerStrategy", "StrategyCore", "core_of"]

@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any
 
 import numpy as np
 from distributed import Client
 from numpy.typing import ArrayLike, DTypeLike
 
 from psnb._src.checkpoint import Checkpoint
-from psnb._src.cluster import choose_servers, closure_workers, identity
+from psnb._src.cluster import choose_servers, identity
 from psnb._src.modes import Async, Mode, Sync, check_mode
-from psnb._src.monitor import Event, ServerStatistics
+from psnb._src.monitor import Event
 from psnb._src.parameters import (
     PATIENCE,
     CommServerClient,
@@ -32,7 +31,6 @@ from psnb._src.parameters import (
     Partitioner,
     Request,
     Variable,
-    apply_round,
     as_admission,
     as_initializer,
     as_nonfinite,
@@ -42,49 +40,21 @@ from psnb._src.parameters import (
     check_rows,
     initial_array,
 )
-from psnb._src.placement import Layout, ShardId
 from psnb._src.server import OPTIMIZABLE, Admission, CtrAccessor, Initializer, Optimizer
+from psnb._src.strategy.core import StrategyCore
 from psnb._src.strategy.rebalancing import rebalance
 from psnb._src.strategy.reconciler import Reconciler
-from psnb._src.strategy.recovery import recover_shards
-from psnb._src.strategy.registry import Registry
 from psnb._src.strategy.servers import Servers, begin
-from psnb._src.strategy.table_factory import TableFactory
 from psnb._src.strategy.watch import ServerWatch
 from psnb._src.threads import on_loop, uninterrupted
 from psnb.errors import (
     CheckpointError,
     ClusterError,
     ConfigurationError,
-    CoordinatorClosedError,
-    ServerLostError,
     ServerSilentError,
 )
 
 _ASYNC = Async()
-
-
-class Coordinator(Protocol):
-    """What a strategy knows of its coordinator."""
-
-    @property
-    def paused(self) -> bool:
-        """Whether nothing is begun at present."""
-
-    def drain(self, timeout: float | None = None) -> None:
-        """Begin nothing more and wait until nothing runs."""
-
-    def resume(self) -> None:
-        """Begin closures again."""
-
-    def fences(self) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """Return what new shards must know of commits that were given up."""
-
-    def close(self) -> None:
-        """End it; idempotent."""
-
-
-C = TypeVar("C", bound=Coordinator)
 
 
 class ParameterServerStrategy:
@@ -171,14 +141,6 @@ class ParameterServerStrategy:
             )
         check_mode(mode)
         self.client = client
-        self._coordinator: Coordinator | None = None
-        self._closed = False
-        self._lock = threading.Lock()  # guards all fields here that change; held for no request
-        self._registry = Registry()
-        self._last_checkpoint: Path | None = None
-        # Shards whose recovery was begun and has not ended; the event loop adds them, and so each
-        # operation on it is one that needs no lock.
-        self._lost: set[int] = set()
         addresses = choose_servers(client, num_servers)
         if len(addresses) <= replicas:
             raise ClusterError(
@@ -191,25 +153,23 @@ class ParameterServerStrategy:
             raise ConfigurationError(
                 f"shards must be {len(addresses)} or more, one for each server; found {shards!r}"
             )
-        self._servers = Servers(client, float(heartbeat_timeout))
-        self._transport = CommServerClient(client.loop, client.rpc, self._servers.directory)
+        servers = Servers(client, float(heartbeat_timeout))
         self._loop = client.loop.asyncio_loop
-        on_loop(self._loop, lambda: begin(self._servers, addresses, count, replicas))
-        self._maker = TableFactory(self._servers, self._transport, partitioner)
+        on_loop(self._loop, lambda: begin(servers, addresses, count, replicas))
+        with uninterrupted:  # a reconciler that nobody closes would keep the servers
+            self._core = StrategyCore(client, servers, partitioner)
+            # Dropped without a word, it takes its servers and connections with it; handles keep the
+            # connections only. Not of the core, which knows the coordinator and so the strategy.
+            core = self._core
+            parts = core.server_client, core.reconciler, core.watch, core.servers
+            self._hang_up = weakref.finalize(self, _hang_up, *parts)
         if mode == Sync():
             mode = Sync(max(1, self.num_workers))
-        self.mode = mode
-        self._watch = ServerWatch(self._servers, self._transport, self._registry.all)
-        # Dropped without a word, it takes its servers and connections with it; handles keep the
-        # transport only.
-        with uninterrupted:  # a keeper that nobody closes would keep the servers
-            self._keeper = Reconciler(client, self._servers)
-            hangs_up = self._transport, self._keeper, self._watch, self._servers
-            self._hang_up = weakref.finalize(self, _hang_up, *hangs_up)
+        self.mode = self._core.mode = mode
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self.num_servers} servers"
-        return f"<psnb.ParameterServerStrategy {state}, {len(self._registry)} parameters>"
+        state = "closed" if self._core.closed else f"{self.num_servers} servers"
+        return f"<psnb.ParameterServerStrategy {state}, {len(self._core.registry)} parameters>"
 
     def __enter__(self) -> ParameterServerStrategy:
         return self
@@ -219,8 +179,8 @@ class ParameterServerStrategy:
 
     @property
     def name(self) -> str:
-        """What its shards are told from those of other strategies by."""
-        return self._servers.name
+        """What tells its shards from those of other strategies."""
+        return self._core.name
 
     @property
     def num_servers(self) -> int:
@@ -239,7 +199,7 @@ class ParameterServerStrategy:
     @property
     def server_addresses(self) -> tuple[str, ...]:
         """Dask addresses of the servers."""
-        return tuple(server.address for server in self._servers.running)
+        return tuple(server.address for server in self._core.servers.running)
 
     def memory(self) -> dict[str, dict[str, int]]:
         """Ask the servers for the bytes of all tables: parameters, optimizer state and index.
@@ -255,8 +215,9 @@ class ParameterServerStrategy:
         ServerLostError
             If a server is gone.
         """
-        servers = self._servers.layout.servers
-        answers = self._transport.call([Request(each, "", "statistics", {}) for each in servers])
+        servers = self._core.layout.servers
+        requests = [Request(each, "", "statistics", {}) for each in servers]
+        answers = self._core.server_client.call(requests)
         found: dict[str, dict[str, int]] = {}
         for server, shards in zip(servers, answers, strict=True):
             tables = found.setdefault(server.address, {})
@@ -268,68 +229,7 @@ class ParameterServerStrategy:
     @property
     def parameters(self) -> Mapping[str, Variable | Embedding]:
         """All variables and embeddings by name, in the order of their making; read-only."""
-        return self._registry.all()
-
-    def apply_round(
-        self,
-        coordinator: str,
-        number: int,
-        closures: Sequence[int],
-        held_up: Callable[[Exception], None],
-    ) -> None:
-        """Make one update of what closures pushed in a round; for `ClusterCoordinator`."""
-        parameters = self.parameters.values()
-        apply_round(
-            self._transport.attempt,
-            self._servers.shards,
-            parameters,
-            coordinator,
-            number,
-            closures,
-            held_up,
-        )
-
-    def attempt(self, requests: Sequence[Request]) -> list[Any]:
-        """Ask shards, and return errors in the place of answers; for `ClusterCoordinator`."""
-        return self._transport.attempt(requests)
-
-    @property
-    def shards(self) -> tuple[ShardId, ...]:
-        """All shards; for `ClusterCoordinator`."""
-        return self._servers.shards
-
-    @property
-    def layout(self) -> Layout:
-        """Where all shards are; for `ClusterCoordinator`."""
-        return self._servers.layout
-
-    def shards_of(self, strategy: str) -> Sequence[ShardId]:
-        """All shards of another strategy, none if it is closed; for `ClusterCoordinator`."""
-        try:
-            layout = on_loop(self._loop, lambda: self._servers.directory.refresh(strategy))
-        except (OSError, ServerLostError, RuntimeError):  # the last: the client is closed
-            return ()
-        return [ShardId(strategy, number) for number in range(len(layout.places))]
-
-    @property
-    def patience(self) -> float:
-        """The ``heartbeat_timeout``; for `ClusterCoordinator`."""
-        return self._servers.orders.patience
-
-    @uninterrupted  # but while it waits, and it is closed then
-    def one_coordinator(self, make: Callable[[], C]) -> C:
-        """Return the coordinator that is there, or make it; for `ClusterCoordinator`."""
-        with self._lock:
-            self._require_open()
-            if self._coordinator is None:
-                self._coordinator = make()
-            return cast(C, self._coordinator)
-
-    def forget_coordinator(self, coordinator: Coordinator) -> None:
-        """Let the next one be made anew; for `ClusterCoordinator`."""
-        with self._lock:
-            if self._coordinator is coordinator:
-                self._coordinator = None
+        return self._core.registry.all()
 
     @uninterrupted  # but while it waits, and the name is free then
     def variable(
@@ -368,13 +268,13 @@ class ParameterServerStrategy:
         ServerLostError
             If a server is gone.
         """
-        self._check_open()
-        with self._registry.taking(name, "variable") as name:
+        self._core.check_open()
+        with self._core.registry.taking(name, "variable") as name:
             value = initial_array(initial_value, dtype, name)
             check_optimizer(optimizer, value.dtype, name)
             choice = as_nonfinite(nonfinite, name)
-            made = self._maker.variable(name, value, optimizer, choice)
-        self._registry.add(made)
+            made = self._core.tables.variable(name, value, optimizer, choice)
+        self._core.registry.add(made)
         return made
 
     @uninterrupted  # as `variable`
@@ -433,8 +333,8 @@ class ParameterServerStrategy:
         ServerLostError
             If a server is gone.
         """
-        self._check_open()
-        with self._registry.taking(name, "embedding"):
+        self._core.check_open()
+        with self._core.registry.taking(name, "embedding"):
             check_rows(name, dim, rows)
             kind = np.dtype(dtype)
             if kind not in OPTIMIZABLE:
@@ -443,7 +343,7 @@ class ParameterServerStrategy:
                 )
             check_optimizer(optimizer, kind, name)
             check_accessor(accessor, name, rows)
-            made = self._maker.embedding(
+            made = self._core.tables.embedding(
                 name,
                 int(dim),
                 None if rows is None else int(rows),
@@ -455,7 +355,7 @@ class ParameterServerStrategy:
                 as_admission(admission, name, rows),
                 accessor,
             )
-        self._registry.add(made)
+        self._core.registry.add(made)
         return made
 
     @uninterrupted  # but while it waits, and what is lost is known then
@@ -495,30 +395,30 @@ class ParameterServerStrategy:
         CoordinatorClosedError
             If the strategy is closed.
         """
-        with self._lock:
-            self._require_open()
-            path = self._last_checkpoint if checkpoint is None else Path(checkpoint)
-            coordinator = self._coordinator
+        core = self._core
+        core.check_open()
+        path = core.last_checkpoint if checkpoint is None else Path(checkpoint)
         if path is None:
             raise CheckpointError(
                 "there is no checkpoint to recover from: pass its path, and save some with "
                 "psnb.CheckpointManager(coordinator, directory).save()"
             )
-        saved = Checkpoint(path, self.parameters)  # first: it raises if it cannot be loaded
+        saved = Checkpoint(path, core.parameters())  # first: it raises if it cannot be loaded
+        coordinator, fences = core.coordinator()
         paused = coordinator is None or coordinator.paused
         try:
             if coordinator is not None:
                 with suppress(ServerSilentError):  # what it holds up is settled when it is replaced
                     coordinator.drain()
-            fences = [] if coordinator is None else coordinator.fences()
-            on_loop(self._loop, lambda: self._host_lost(fences), goes_on=True)
-            lost = frozenset(self._lost)
-            self._maker.make_again(sorted(lost))
-            for parameter in self.parameters.values():
+            given_up = fences()
+            on_loop(self._loop, lambda: core.host_lost(given_up), goes_on=True)
+            lost = frozenset(core.lost)
+            core.tables.make_again(sorted(lost))
+            for parameter in core.parameters().values():
                 # Hyperparameters may have been changed since the parameter was made.
                 parameter.tune_like_survivors(lost)
             saved.load(None if consistent else lost)
-            self._lost -= lost
+            core.lost -= lost
         finally:
             if coordinator is not None and not paused:
                 coordinator.resume()
@@ -552,43 +452,17 @@ class ParameterServerStrategy:
             they are, or if too few are left; all other shards are where they were or where they
             should be, and it can be called again.
         """
-        self._check_open()
+        core = self._core
+        core.check_open()
         return on_loop(
             self._loop,
-            lambda: rebalance(self.client, self._servers, self._keeper, frozenset(drain)),
+            lambda: rebalance(self.client, core.servers, core.reconciler, frozenset(drain)),
             goes_on=True,
         )
 
-    def watch(self) -> None:
-        """Keep `server_statistics` and `optimizers` fresh for some seconds; cheap, never waits."""
-        self._watch.keep()
-
-    def server_statistics(self) -> tuple[ServerStatistics, ...]:
-        """Return how the servers fared when they were last asked (`watch`); cheap, any thread."""
-        return self._watch.statistics()
-
-    def optimizers(self) -> Mapping[str, Optimizer]:
-        """Return what each parameter's optimizer was set to when last asked, likewise."""
-        return self._watch.optimizers()
-
     def server_events(self, since: float = 0.0) -> tuple[Event, ...]:
         """Return what happened to servers and shards after a time, the oldest first; any thread."""
-        return self._servers.events.since(since)
-
-    def note_checkpoint(self, path: Path) -> None:
-        """Remember what to `recover` from; for `CheckpointManager`."""
-        with self._lock:
-            self._last_checkpoint = path
-
-    def closure_workers(self, cluster: dict[str, Any]) -> dict[str, str]:
-        """Return name by address of the workers that may run closures; for the coordinator.
-
-        Parameters
-        ----------
-        cluster : dict
-            What the Dask scheduler says of it.
-        """
-        return closure_workers(frozenset(self.server_addresses), cluster)
+        return self._core.servers.events.since(since)
 
     @uninterrupted  # but while it waits, and it is closed then
     def close(self) -> None:
@@ -597,37 +471,29 @@ class ParameterServerStrategy:
         The servers end a moment later. The notebook's handles raise `CoordinatorClosedError` from
         now on, those on workers `ServerLostError`.
         """
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
+        if self._core.closed:
+            return
+        coordinator = self._core.begin_to_close()
         try:
-            if self._coordinator is not None:
-                self._coordinator.close()
+            if coordinator is not None:
+                coordinator.close()
         finally:
             self._hang_up()
 
     def _closure_workers(self) -> dict[str, str]:
-        return self.closure_workers(identity(self.client))
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise CoordinatorClosedError("the strategy is closed: make a new one")
-
-    def _check_open(self) -> None:
-        with self._lock:
-            self._require_open()
-
-    async def _host_lost(self, fences: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        found = await recover_shards(self.client, self._servers, self._keeper, fences)
-        self._lost.update(found)
+        return self._core.closure_workers(identity(self.client))
 
 
 @uninterrupted  # also where the strategy is collected
 def _hang_up(
-    transport: CommServerClient, keeper: Reconciler, watch: ServerWatch, servers: Servers
+    server_client: CommServerClient, reconciler: Reconciler, watch: ServerWatch, servers: Servers
 ) -> None:
-    keeper.close()
-    transport.close()  # what the watch has asked for ends with it
+    reconciler.close()
+    server_client.close()  # what the watch has asked for ends with it
     watch.stop()
     servers.close()
+
+
+def core_of(strategy: ParameterServerStrategy) -> StrategyCore:
+    """Return what psnb knows of a strategy."""
+    return strategy._core

@@ -16,10 +16,12 @@ import numpy as np
 from psnb._src.parameters import (
     CommServerClient,
     DenseShard,
+    DenseShards,
     Embedding,
     NonFinite,
     Partitioner,
     Request,
+    SparseShards,
     Variable,
     row_ranges,
 )
@@ -77,7 +79,9 @@ class TableFactory:
             made.append((index, "create_dense", arguments))
         self._make(name, made)
         return Variable(
-            name, value.shape, value.dtype, optimizer, parts, self._transport, nonfinite
+            DenseShards(
+                name, value.shape, value.dtype, optimizer, parts, self._transport, nonfinite
+            )
         )
 
     def embedding(
@@ -117,17 +121,19 @@ class TableFactory:
                 for index in range(len(shards)):
                     self._tables.count(index, len(range(index, rows, len(shards))) * row)
         return Embedding(
-            name,
-            dim,
-            rows,
-            dtype,
-            optimizer,
-            shards,
-            self._transport,
-            nonfinite,
-            padding_idx,
-            admission,
-            accessor,
+            SparseShards(
+                name,
+                dim,
+                rows,
+                dtype,
+                optimizer,
+                shards,
+                self._transport,
+                nonfinite,
+                padding_idx,
+                admission,
+                accessor,
+            )
         )
 
     def make_again(self, lost: Sequence[int]) -> None:

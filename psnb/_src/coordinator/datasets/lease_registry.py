@@ -1,7 +1,7 @@
 """LeaseRegistry: the leases of all epochs of a coordinator's datasets. Pure, thread-safe.
 
-Lanes bring workers' questions here, the queue says how closures have ended, and the notebook reads
-how far an epoch is.
+Connections bring workers' questions here, the queue says how closures have ended, and the notebook
+reads how far an epoch is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Values that are another one on each worker: datasets, iterators and whatever else is made there.
 
 The notebook holds their names only. `ResourceRegistry` knows which values each worker must have: it
-is written by the notebook's threads and read by the lanes, in the order of the values' numbers.
+is written by the notebook's threads and read by the connections, in the order of the values'
+numbers.
 """
 
 from __future__ import annotations
@@ -32,23 +33,29 @@ class ResourceRegistry:
     fetch : callable, optional
         The coordinator's method that reads a value back, given the value and a timeout. It is held
         weakly: values do not keep their coordinator alive.
-    on_change : callable
-        Called when workers are to make or forget a value; by any thread, also in the middle of a
-        garbage collection.
     """
 
     def __init__(
-        self,
-        fetch: Callable[[PerWorkerValues, float | None], list[Any]] | None = None,
-        on_change: Callable[[], None] = lambda: None,
+        self, fetch: Callable[[PerWorkerValues, float | None], list[Any]] | None = None
     ) -> None:
-        self._on_change = on_change
+        self._on_change: Callable[[], object] = bool  # nobody makes values yet
         self._fetch = None if fetch is None else weakref.WeakMethod(fetch)
         # Re-entrant: a garbage collection inside a locked region may release a value. Taken by the
         # main thread in sections only.
-        self._lock = threading.RLock()  # guards _live, read by lanes while callers add
+        self._lock = threading.RLock()  # guards _live, read by connections while callers add
         self._live: dict[int, tuple[bytes, tuple[PerWorkerReference, ...]]] = {}
         self._numbers = itertools.count(1)
+
+    def attach(self, on_change: Callable[[], None]) -> None:
+        """Tell who has the workers make values; once, before the first is added.
+
+        Parameters
+        ----------
+        on_change : callable
+            Called when workers are to make or forget a value; by any thread, also in the middle of
+            a garbage collection.
+        """
+        self._on_change = on_change
 
     @uninterrupted
     def add(self, payload: bytes, references: Sequence[PerWorkerReference]) -> int:

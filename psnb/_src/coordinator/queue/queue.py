@@ -1,8 +1,8 @@
 """ClosureQueue: the coordinated queue. Pure, without Dask; bounded and thread-safe.
 
-After TensorFlow's ``_CoordinatedClosureQueue``. Callers `put` and `join`; lanes `take`, `settle`
-and `put_back`. Errors come in *generations*: with the first failure every queued closure is
-cancelled, the running ones are waited for, and then the next `put`, `join` or `done` raises the
+After TensorFlow's ``_CoordinatedClosureQueue``. Callers `put` and `join`; connections `take`,
+`settle` and `put_back`. Errors come in *generations*: with the first failure every queued closure
+is cancelled, the running ones are waited for, and then the next `put`, `join` or `done` raises the
 first error once, the others of the generation attached. After that the queue is as new.
 
 A closure that was lost with its worker is *open* until it is known whether it has had its effect
@@ -67,6 +67,14 @@ class QueueStatistics:
     closed: bool
 
 
+def _nobody_works() -> None:
+    """Nobody takes closures yet."""
+
+
+def _nobody_steps(step: Step) -> None:
+    """Nobody carries out steps yet."""
+
+
 class ClosureQueue:
     """Closures that wait or run.
 
@@ -74,8 +82,6 @@ class ClosureQueue:
     ----------
     max_size : int
         How many may wait; `put` blocks beyond that.
-    on_work : callable
-        Called without the lock when a lane that went away hungry may come again; any thread.
     events : EventLog, optional
         Where retries, failures and cancellations are noted; without the lock, too.
     gate : Gate, optional
@@ -85,24 +91,21 @@ class ClosureQueue:
         the lock, likewise.
     on_failure : callable, optional
         Called with worker, closure and pickled exception of each that failed; without the lock.
-    on_step : callable, optional
-        Called with the lock when the gate wants something done: it must neither block nor raise.
     """
 
     def __init__(
         self,
         max_size: int,
-        on_work: Callable[[], None] = lambda: None,
         events: EventLog | None = None,
         gate: Gate | None = None,
-        on_step: Callable[[Step], None] = lambda step: None,
         on_failure: Callable[[str, str, bytes], None] = lambda worker, closure, error: None,
         on_end: Callable[[int, bool], None] = lambda closure, succeeded: None,
     ) -> None:
         self._max_size = max_size
         self._gate = gate or Gate()
-        self._on_step, self._on_failure, self._on_end = on_step, on_failure, on_end
-        self._on_work = on_work
+        self._on_failure, self._on_end = on_failure, on_end
+        self._on_work: Callable[[], object] = _nobody_works
+        self._on_step: Callable[[Step], object] = _nobody_steps
         self._events = EventLog() if events is None else events
         # Not told yet:
         self._news: list[tuple[EventKind, str, list[Closure]]] = []
@@ -120,10 +123,28 @@ class ClosureQueue:
         self._commits = itertools.count()
         self._watermark = Watermark()
         self.name = uuid.uuid4().hex  # tells its closures' commits from another coordinator's
-        self._hungry = False  # a lane went away with less than it wanted
-        self._wake = False  # the lanes are to be woken once the lock is free
+        self._hungry = False  # a connection went away with less than it wanted
+        self._wake = False  # the connections are to be woken once the lock is free
         self._closed = self._paused = False
         self._completed = self._failed = self._cancelled = self._retried = 0
+
+    def attach(
+        self,
+        on_work: Callable[[], object] = _nobody_works,
+        on_step: Callable[[Step], object] = _nobody_steps,
+    ) -> None:
+        """Tell who takes closures; once, before the first is put.
+
+        Parameters
+        ----------
+        on_work : callable, optional
+            Called without the lock when a connection that went away hungry may come again; any
+            thread.
+        on_step : callable, optional
+            Called with the lock when the gate wants something done: it must neither block nor
+            raise.
+        """
+        self._on_work, self._on_step = on_work, on_step
 
     def put(self, closure: Closure) -> None:
         """Append a closure, waiting while the queue is full.
@@ -535,7 +556,7 @@ class ClosureQueue:
                 self._tell()
         return chosen
 
-    @uninterrupted  # to the end: what was put without waking a lane might wait for ever
+    @uninterrupted  # to the end: what was put without waking a connection might wait for ever
     def _put(self, closure: Closure) -> tuple[int, RemoteValue] | None:
         # Returns an input whose value has to be pickled again before, or None if it has put it.
         with self._room:
@@ -661,7 +682,7 @@ class ClosureQueue:
             self._failures.append((worker, str(closure), error))
         self._news.append((EventKind.CLOSURE_FAILED, f"closure {closure} failed", [closure]))
         if not closure.options.detached:
-            self._wake = self._wake or not self._errors  # lanes ask what runs to stop early
+            self._wake = self._wake or not self._errors  # connections ask what runs to stop early
             self._errors.add(closure.remote)
             self._cancel_queued("an earlier closure failed")
 

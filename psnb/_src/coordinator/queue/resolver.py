@@ -1,8 +1,9 @@
 """Resolver: settles what became of closures that were lost, or whose worker could not tell.
 
-The lanes bring them. Threads: one for each worker that was lost and each closure that is undecided,
-named ``psnb-fates``, which asks the servers (`psnb._src.coordinator.queue.fates`) and hands the
-answer to the queue. It waits for servers that say nothing, and ends when the queue is closed.
+The connections bring them. Threads: one for each worker that was lost and each closure that is
+undecided, named ``psnb-fates``, which asks the servers (`psnb._src.coordinator.queue.fates`) and
+hands the answer to the queue. It waits for servers that say nothing, and ends when the queue is
+closed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from psnb._src.parameters import Request
 from psnb._src.placement import Layout, ShardId
 from psnb._src.runtime import exchange_writer, pack_error
 from psnb._src.server import Commit
-from psnb._src.strategy import ParameterServerStrategy
+from psnb._src.strategy import StrategyCore
 from psnb.errors import CoordinatorClosedError, PsnbError, ServerLostError, ServerSilentError
 
 Applied = Mapping[CommitKey, Commit]
@@ -34,15 +35,13 @@ class Resolver:
     ----------
     queue : ClosureQueue
         Whose closures they are.
-    strategy : ParameterServerStrategy
+    strategy : StrategyCore
         The way to the servers; held weakly.
     exchanging : bool
         Whether workers commit what several closures have learned together.
     """
 
-    def __init__(
-        self, queue: ClosureQueue, strategy: ParameterServerStrategy, exchanging: bool
-    ) -> None:
+    def __init__(self, queue: ClosureQueue, strategy: StrategyCore, exchanging: bool) -> None:
         self._queue, self._exchanging = queue, exchanging
         self._strategy = weakref.ref(strategy)
         # Both are added to by the event loop and copied by threads, which is atomic.
@@ -133,7 +132,7 @@ class Resolver:
         if strategy is not None:
             _start(partial(self._tell_that_it_ended, strategy))
 
-    def _tell_that_it_ended(self, strategy: ParameterServerStrategy) -> None:
+    def _tell_that_it_ended(self, strategy: StrategyCore) -> None:
         writers = [self._queue.name, *self._ended_sessions]
         requests = [
             Request(shard, "", "end_writer", {"writer": writer})
@@ -165,14 +164,16 @@ class Resolver:
         self._require_strategy()
         self._queue.hold_up(error)
 
-    def _require_strategy(self) -> ParameterServerStrategy:
+    def _require_strategy(self) -> StrategyCore:
         strategy = self._strategy()
         if strategy is None or self._queue.statistics().closed:
             raise CoordinatorClosedError("the coordinator is closed")
         return strategy
 
-    def _shards(self, strategy: ParameterServerStrategy) -> list[ShardId]:
-        others = [shard for name in list(self._others) for shard in strategy.shards_of(name)]
+    def _shards(self, strategy: StrategyCore) -> list[ShardId]:
+        others = [
+            shard for name in list(self._others) for shard in strategy.shards_of_strategy(name)
+        ]
         return [*strategy.shards, *others]
 
 
@@ -182,7 +183,7 @@ def lost_exchange() -> bytes:
     return pack_error(ServerLostError(lost), [])
 
 
-def _attempt(strategy: ParameterServerStrategy, requests: Sequence[Request]) -> Sequence[Any]:
+def _attempt(strategy: StrategyCore, requests: Sequence[Request]) -> Sequence[Any]:
     try:
         return strategy.attempt(requests) if requests else []
     except ServerSilentError as error:

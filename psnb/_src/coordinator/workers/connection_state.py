@@ -1,4 +1,4 @@
-"""The states of a lane and the ways between them. Pure."""
+"""The states of a connection and the ways between them. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from psnb.errors import InternalError
 
 
 class ConnectionState(enum.Enum):
-    """Where a lane is in its life."""
+    """Where a connection is in its life."""
 
     CONNECTING = "connecting"
     """The worker has not answered yet."""
@@ -17,7 +17,7 @@ class ConnectionState(enum.Enum):
     DRAINING = "draining"
     """The worker leaves: it gets no new closures and finishes those that it has."""
     LOST = "lost"
-    """The worker has left, whichever way; the lane has ended."""
+    """The worker has left, whichever way; the connection has ended."""
 
 
 _TRANSITIONS = {
@@ -28,7 +28,7 @@ _TRANSITIONS = {
 }
 
 
-def check_lane_transition(old: ConnectionState, new: ConnectionState) -> None:
-    """Raise InternalError unless a lane may go from ``old`` to ``new``."""
+def check_connection_transition(old: ConnectionState, new: ConnectionState) -> None:
+    """Raise InternalError unless a connection may go from ``old`` to ``new``."""
     if new not in _TRANSITIONS[old]:
-        raise InternalError(f"a lane cannot go from {old.value} to {new.value}")
+        raise InternalError(f"a connection cannot go from {old.value} to {new.value}")

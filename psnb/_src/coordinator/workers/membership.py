@@ -1,10 +1,11 @@
-"""Membership: which workers are here, and a lane for each of them.
+"""Membership: which workers are here, and a connection for each of them.
 
 One task on the Dask client's event loop asks the scheduler twice a second who is there, starts a
-lane for every newcomer and drains the lanes of those that Dask retires; a lane whose connection
-breaks reports itself, so a lost worker is noticed at once. With each poll it tells the scheduler
-how much there is to do, which adaptive scaling goes by (see `psnb._src.cluster.scaling`). The
-lanes' list is changed on the loop only; other threads read a copy.
+connection for every newcomer and drains the connections of those that Dask retires; a connection
+whose connection breaks reports itself, so a lost worker is noticed at once. With each poll it tells
+the scheduler how much there is to do, which adaptive scaling goes by (see
+`psnb._src.cluster.scaling`). The connections' list is changed on the loop only; other threads read
+a copy.
 """
 
 from __future__ import annotations
@@ -23,17 +24,13 @@ from distributed import Client
 from distributed.comm import Comm, connect
 
 from psnb._src.cluster import DEMAND, Demand
-from psnb._src.coordinator.datasets import LeaseRegistry, ResourceRegistry
-from psnb._src.coordinator.queue import ClosureQueue, Resolver
 from psnb._src.coordinator.workers.backoff import Backoff
 from psnb._src.coordinator.workers.connection_state import ConnectionState
 from psnb._src.coordinator.workers.load import RECALL_SECONDS
-from psnb._src.coordinator.workers.start_delay import StartDelay
-from psnb._src.coordinator.workers.timeouts import Timeouts
+from psnb._src.coordinator.workers.services import Services
 from psnb._src.coordinator.workers.worker_connection import WorkerConnection
 from psnb._src.coordinator.workers.workload import Workload
-from psnb._src.modes import Mode
-from psnb._src.monitor import EventKind, Records, WorkerStatistics
+from psnb._src.monitor import EventKind, WorkerStatistics
 from psnb._src.runtime import unpack_error
 from psnb._src.threads import on_loop, uninterrupted
 
@@ -46,7 +43,7 @@ _WITHDRAW_TIMEOUT = 2.0
 
 
 class Membership:
-    """Keeps one lane for each worker of the cluster that may run closures.
+    """Keeps one connection for each worker of the cluster that may run closures.
 
     Parameters
     ----------
@@ -55,49 +52,39 @@ class Membership:
     workers : callable
         Takes the scheduler's description of the cluster, returns name by address of the workers
         that may run closures.
-    queue, resources, records, desk, resolver, timeouts, start_delay, mode, strategy
-        Handed to the lanes.
+    services : Services
+        What connections need.
     """
 
     def __init__(
         self,
         client: Client,
         workers: Callable[[dict[str, Any]], dict[str, str]],
-        queue: ClosureQueue,
-        resources: ResourceRegistry,
-        records: Records,
-        desk: LeaseRegistry,
-        resolver: Resolver,
-        timeouts: Timeouts,
-        start_delay: StartDelay,
-        mode: Mode,
-        strategy: str,
+        services: Services,
     ) -> None:
-        self._client, self._workers = client, workers
-        self._queue, self._resources, self._records = queue, resources, records
-        self._desk, self._resolver = desk, resolver
+        self._client, self._workers, self._services = client, workers, services
+        self._queue, self._records = services.queue, services.records
+        self._timeouts = services.timeouts
         self._sessions = itertools.count()
-        self._timeouts, self._mode, self._strategy = timeouts, mode, strategy
-        self._start_delay = start_delay
         self._backoff = Backoff()
         unknown = dask.config.get("distributed.scheduler.unknown-task-duration")
         self._workload = Workload(parse_timedelta(unknown))
         self._demands = False  # the scheduler has a demand of ours
         self._waits_since: float | None = None  # since when work waits and no worker is there
         self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
-        self._lanes: list[WorkerConnection] = []  # by worker index
+        self._connections: list[WorkerConnection] = []  # by worker index
         self._idle: dict[WorkerConnection, None] = {}  # those that could do more, the latest last
         self._balancing = False
         self._tasks: dict[WorkerConnection, asyncio.Task[None]] = {}
         self._watch = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
 
-    def wake_lanes(self) -> None:
-        """Let as many idle lanes look for work as there is work for; any thread."""
-        self.soon(self._wake_lanes)
+    def wake(self) -> None:
+        """Let as many idle connections look for work as there is work for; any thread."""
+        self.soon(self._wake)
 
-    def wake_all_lanes(self) -> None:
-        """Let all lanes tell their workers what per-worker values to make; any thread."""
-        self.soon(self._wake_all_lanes)
+    def wake_all(self) -> None:
+        """Let all connections tell their workers what per-worker values to make; any thread."""
+        self.soon(self._wake_all)
 
     def call_back(self) -> None:
         """Let workers return what they have not begun; any thread."""
@@ -121,17 +108,17 @@ class Membership:
         Exception
             What the first worker raised that could not.
         """
-        answers = await asyncio.gather(*(lane.flush() for lane in list(self._tasks)))
+        answers = await asyncio.gather(*(connection.flush() for connection in list(self._tasks)))
         for answer in answers:
             if answer:
                 raise unpack_error(answer)
 
     def statistics(self) -> tuple[WorkerStatistics, ...]:
         """Return a snapshot of the workers, by index; any thread."""
-        return tuple(lane.statistics() for lane in list(self._lanes))
+        return tuple(connection.statistics() for connection in list(self._connections))
 
     def close(self) -> None:
-        """End all lanes and wait for them; idempotent. After this no closure is sent.
+        """End all connections and wait for them; idempotent. After this no closure is sent.
 
         In a section: an interrupt ends the waiting only.
         """
@@ -139,37 +126,37 @@ class Membership:
         if self._loop.is_closed() or not self._loop.is_running():
             return
         try:
-            on_loop(self._loop, self._end_lanes, _CLOSE_TIMEOUT, goes_on=True)
+            on_loop(self._loop, self._end_connections, _CLOSE_TIMEOUT, goes_on=True)
         except TimeoutError:
             logger.warning("the Dask client's event loop did not answer while closing")
 
-    def _wake_lanes(self) -> None:
+    def _wake(self) -> None:
         if self._queue.failing():
-            self._wake_all_lanes()
+            self._wake_all()
         # No more of them than there is work for: there may be hundreds. The latest first, which are
         # busy with a little: work that is done in no time is not worth spreading.
-        for lane in reversed(list(self._idle)):
+        for connection in reversed(list(self._idle)):
             if not self._queue.has_work():
                 break
-            del self._idle[lane]
-            lane.pump()
+            del self._idle[connection]
+            connection.pump()
 
-    def _wake_all_lanes(self) -> None:
-        for lane in self._lanes:
-            lane.pump()
+    def _wake_all(self) -> None:
+        for connection in self._connections:
+            connection.pump()
 
     def _others_starve(self) -> bool:
-        # The longest idle one, for all: a lane that pumps is not among them.
+        # The longest idle one, for all: a connection that pumps is not among them.
         first = next(iter(self._idle), None)
         return first is not None and first.starves()
 
     def _call_back(self) -> None:
-        for lane in self._lanes:
-            lane.call_back()
+        for connection in self._connections:
+            connection.call_back()
 
-    def _on_idle(self, lane: WorkerConnection) -> None:
-        self._idle.pop(lane, None)
-        self._idle[lane] = None  # as the latest
+    def _on_idle(self, connection: WorkerConnection) -> None:
+        self._idle.pop(connection, None)
+        self._idle[connection] = None  # as the latest
         if not self._balancing:
             self._balancing = True
             self._loop.call_later(RECALL_SECONDS, self._balance)
@@ -177,13 +164,13 @@ class Membership:
     def _balance(self) -> None:
         # Something that was sent ahead as short work may wait behind what turned out to be long.
         self._balancing = False
-        if any(lane.starves() for lane in self._idle) and not self._queue.has_work():
-            busy = [lane for lane in self._lanes if lane.recall()]
+        if any(connection.starves() for connection in self._idle) and not self._queue.has_work():
+            busy = [connection for connection in self._connections if connection.recall()]
             if busy:
                 self._balancing = True
                 self._loop.call_later(RECALL_SECONDS, self._balance)
 
-    async def _end_lanes(self) -> None:
+    async def _end_connections(self) -> None:
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -229,63 +216,60 @@ class Membership:
         self._demands = bool(demand)
 
     def _follow(self, names: dict[str, str]) -> None:
-        for lane, task in self._tasks.items():
-            if lane.address not in names:
-                if lane.state is ConnectionState.CONNECTING:
+        for connection, task in self._tasks.items():
+            if connection.address not in names:
+                if connection.state is ConnectionState.CONNECTING:
                     task.cancel()
                 # Retired, or dead: then the connection breaks or falls silent.
-                lane.drain("is not in the Dask cluster any more")
-        served = {lane.address for lane in self._tasks}
+                connection.drain("is not in the Dask cluster any more")
+        served = {connection.address for connection in self._tasks}
         now = self._loop.time()
         self._backoff.keep(set(names))
         newcomers = [a for a in names if a not in served and self._backoff.ready(a, now)]
-        count = sum(lane.address in names for lane in self._tasks) + len(newcomers)
-        for lane in self._tasks:
-            lane.num_workers = count
+        count = sum(connection.address in names for connection in self._tasks) + len(newcomers)
+        for connection in self._tasks:
+            connection.num_workers = count
         for address in newcomers:
             index = next(
-                (lane.index for lane in self._lanes if lane.state is ConnectionState.LOST),
-                len(self._lanes),
+                (
+                    connection.index
+                    for connection in self._connections
+                    if connection.state is ConnectionState.LOST
+                ),
+                len(self._connections),
             )
-            lane = WorkerConnection(
+            connection = WorkerConnection(
                 names[address],
                 address,
                 index,
                 count,
-                self._queue,
-                self._resources,
-                self._records,
-                self._desk,
-                self._resolver,
                 next(self._sessions),
-                self._timeouts,
-                self._start_delay,
-                self._mode,
-                self._strategy,
+                self._services,
                 self._connect,
                 self._on_idle,
                 self._others_starve,
             )
-            self._lanes[index : index + 1] = [lane]
-            task = asyncio.create_task(lane.run(), name=f"psnb lane to {address}")
-            self._tasks[lane] = task
-            task.add_done_callback(partial(self._ended, lane))
+            self._connections[index : index + 1] = [connection]
+            task = asyncio.create_task(connection.run(), name=f"psnb connection to {address}")
+            self._tasks[connection] = task
+            task.add_done_callback(partial(self._ended, connection))
 
-    def _ended(self, lane: WorkerConnection, task: asyncio.Task[None]) -> None:
-        del self._tasks[lane]
-        self._idle.pop(lane, None)
+    def _ended(self, connection: WorkerConnection, task: asyncio.Task[None]) -> None:
+        del self._tasks[connection]
+        self._idle.pop(connection, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("the lane to worker %r failed", lane.name, exc_info=error)
-        # A later poll makes a new lane if the worker is there still: not at once, so that one that
-        # is frozen or refuses is not asked without pause.
-        if lane.was_ready:
-            self._backoff.succeeded(lane.address)
-        self._backoff.failed(lane.address, self._loop.time())
+            logger.error("the connection to worker %r failed", connection.name, exc_info=error)
+        # A later poll makes a new connection if the worker is there still: not at once, so that one
+        # that is frozen or refuses is not asked without pause.
+        if connection.was_ready:
+            self._backoff.succeeded(connection.address)
+        self._backoff.failed(connection.address, self._loop.time())
 
     def _fail_what_waited_too_long(self) -> None:
         now, limit = self._loop.time(), self._timeouts.worker
         usable = any(
-            lane.state in (ConnectionState.READY, ConnectionState.DRAINING) for lane in self._tasks
+            connection.state in (ConnectionState.READY, ConnectionState.DRAINING)
+            for connection in self._tasks
         )
         if limit is None or usable or not self._queue.statistics().queued:
             self._waits_since = None

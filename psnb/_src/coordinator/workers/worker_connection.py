@@ -1,6 +1,6 @@
 """WorkerConnection: the way from the queue to one worker and back.
 
-A lane lives on the event loop of the Dask client: one task opens a session on the worker (see
+A connection lives on the event loop of the Dask client: one task opens a session on the worker (see
 `psnb._src.runtime.session` for the messages), receives what it says and hands outcomes to the
 queue. `pump` sends as many closures as keep the worker busy (`Load`); it runs whenever there may be
 room or work, in whatever task of that loop, and never waits. When the connection breaks, or the
@@ -19,14 +19,15 @@ from typing import Any
 from distributed.comm import Comm
 
 from psnb._src.coordinator.closures import Closure, Duration
-from psnb._src.coordinator.datasets import LeaseRegistry, ResourceRegistry
-from psnb._src.coordinator.queue import ClosureQueue, Resolver, lost_exchange
-from psnb._src.coordinator.workers.connection_state import ConnectionState, check_lane_transition
+from psnb._src.coordinator.queue import lost_exchange
+from psnb._src.coordinator.workers.connection_state import (
+    ConnectionState,
+    check_connection_transition,
+)
 from psnb._src.coordinator.workers.load import AHEAD_SECONDS, RECALL_SECONDS, SPREAD_SECONDS, Load
-from psnb._src.coordinator.workers.start_delay import StartDelay
-from psnb._src.coordinator.workers.timeouts import Timeouts
-from psnb._src.modes import Geo, Mode
-from psnb._src.monitor import EventKind, Rate, Records, WorkerStatistics
+from psnb._src.coordinator.workers.services import Services
+from psnb._src.modes import Geo
+from psnb._src.monitor import EventKind, Rate, WorkerStatistics
 from psnb._src.runtime import HANDLER, unpack_error
 from psnb._src.transport import MessageStream, message_stream
 
@@ -51,30 +52,14 @@ class WorkerConnection:
         Its index among the coordinator's workers.
     num_workers : int
         For the worker's context.
-    queue : ClosureQueue
-        Where closures come from.
-    resources : ResourceRegistry
-        What the worker must have.
-    records : Records
-        Where reports go, and what happens is noted.
-    desk : LeaseRegistry
-        Who answers what the worker asks about leased datasets.
-    resolver : Resolver
-        Who finds out what became of closures that are lost.
     session : int
-        Unique among the coordinator's lanes.
-    timeouts : Timeouts
-        How patient to be.
-    start_delay : StartDelay
-        When to take the first closure.
-    mode : Mode
-        How updates come together.
-    strategy : str
-        Whose updates do: those to parameters of another one are made at once.
+        Unique among the coordinator's connections.
+    services : Services
+        What it needs of the coordinator.
     connect : callable
         Opens a connection to an address.
     on_idle : callable
-        Called with the lane when the worker could do more than there is.
+        Called with the connection when the worker could do more than there is.
     others_starve : callable
         Tells whether other workers have nothing to do.
 
@@ -90,16 +75,8 @@ class WorkerConnection:
         address: str,
         index: int,
         num_workers: int,
-        queue: ClosureQueue,
-        resources: ResourceRegistry,
-        records: Records,
-        desk: LeaseRegistry,
-        resolver: Resolver,
         session: int,
-        timeouts: Timeouts,
-        start_delay: StartDelay,
-        mode: Mode,
-        strategy: str,
+        services: Services,
         connect: Callable[[str], Awaitable[Comm]],
         on_idle: Callable[[WorkerConnection], None],
         others_starve: Callable[[], bool],
@@ -107,10 +84,10 @@ class WorkerConnection:
         self.name, self.address, self.index = name, address, index
         self.state = ConnectionState.CONNECTING
         self.num_workers = num_workers
-        self._queue, self._resources, self._records = queue, resources, records
-        self._desk, self._resolver, self._session = desk, resolver, session
-        self._timeouts, self._start_delay = timeouts, start_delay
-        self._mode, self._strategy = mode, strategy
+        self._session, self._services = session, services
+        self._queue, self._records = services.queue, services.records
+        self._leases, self._resolver = services.leases, services.resolver
+        self._timeouts = services.timeouts
         self._connect, self._on_idle, self._others_starve = connect, on_idle, others_starve
         self._stream: MessageStream | None = None  # once the worker may be sent closures
         self._heard = True
@@ -156,7 +133,7 @@ class WorkerConnection:
             stream = await self._open()
             self._enter(ConnectionState.READY)
             self.was_ready = True
-            self._desk.enter(self, self.name)
+            self._leases.enter(self, self.name)
             self._note(EventKind.WORKER_JOINED, f"gets work as number {self.index}")
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._receive(stream))
@@ -177,10 +154,10 @@ class WorkerConnection:
                 stream.abort()
             self._flushed(b"")
             closures = self._load.clear()
-            kind, text = ended or (None, "the lane was ended")
+            kind, text = ended or (None, "the connection was ended")
             if kind is not None:
                 self._note(kind, text, closures)
-            self._desk.lose(self)
+            self._leases.lose(self)
             lost = f"worker {self.name!r} at {self.address}: {text}"
             if self.was_ready:
                 self._resolver.lose(closures, self._threads, lost, self.name, self._session)
@@ -261,7 +238,7 @@ class WorkerConnection:
         return True
 
     def _enter(self, state: ConnectionState) -> None:
-        check_lane_transition(self.state, state)
+        check_connection_transition(self.state, state)
         self.state = state
         if state is ConnectionState.LOST:
             self._stream = None
@@ -287,7 +264,7 @@ class WorkerConnection:
                     raise ConnectionError(f"it leaves, and did not finish within {draining:g} s")
 
     async def _open(self) -> MessageStream:
-        mode = self._mode
+        mode = self._services.mode
         async with asyncio.timeout(OPEN_TIMEOUT):
             comm = await self._connect(self.address)
             try:
@@ -299,7 +276,7 @@ class WorkerConnection:
                         "num_workers": self.num_workers,
                         "beat": self._timeouts.beat,
                         "drain": self._timeouts.drain,
-                        "strategy": self._strategy,
+                        "strategy": self._services.strategy,
                         "exchange": mode.closures if isinstance(mode, Geo) else None,
                         "session": self._session,
                     }
@@ -316,13 +293,13 @@ class WorkerConnection:
         return message_stream(comm)
 
     async def _start(self, stream: MessageStream) -> None:
-        await asyncio.sleep(self._start_delay.seconds(self.index))
+        await asyncio.sleep(self._services.start_delay.seconds(self.index))
         self._stream = stream
         self.pump()
 
     async def _end_when_drained(self) -> None:
         await self._drained.wait()
-        if isinstance(self._mode, Geo) and (error := await self.flush()):
+        if isinstance(self._services.mode, Geo) and (error := await self.flush()):
             raise ConnectionError(f"it could not send what it had learned: {unpack_error(error)}")
         raise _Drained
 
@@ -345,7 +322,7 @@ class WorkerConnection:
             stream.send({"op": "cancel", "ids": sorted(new)})
 
     def _resource_messages(self) -> list[dict[str, Any]]:
-        new, gone = self._resources.changes(self._known_resources)
+        new, gone = self._services.resources.changes(self._known_resources)
         self._known_resources.update(number for number, _ in new)
         self._known_resources.difference_update(gone)
         messages: list[dict[str, Any]] = [
@@ -377,7 +354,7 @@ class WorkerConnection:
             "closures": [
                 (
                     *(c.id, c.function.id, c.run.attempt, c.run.commit, c.run.round),
-                    *(c.call.payload, c.call.inputs, self._desk.portions(c.id)),
+                    *(c.call.payload, c.call.inputs, self._leases.portions(c.id)),
                 )
                 for c in closures
             ],
@@ -449,7 +426,7 @@ class WorkerConnection:
             case ("writes to", strategies):
                 self._resolver.writes_to(strategies)
                 return True
-        return self._desk.answer(self, question)
+        return self._leases.answer(self, question)
 
     def _decided(self, applied: bool) -> None:
         # In a thread of the resolver's.

@@ -1,4 +1,4 @@
-"""Records: what a coordinator's lanes write down and its views read. Each part is thread-safe."""
+"""Records: what connections to workers write down and views read. Each part is thread-safe."""
 
 from __future__ import annotations
 

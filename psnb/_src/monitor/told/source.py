@@ -19,7 +19,7 @@ class Viewed(Protocol):
 
     @property
     def records(self) -> Records:
-        """What its lanes have written down."""
+        """What its connections have written down."""
 
     def statistics(self) -> Statistics:
         """Return the state of affairs now."""

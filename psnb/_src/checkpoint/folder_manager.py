@@ -1,4 +1,4 @@
-"""CheckpointManager: saves and restores all parameters of a coordinator's strategy.
+"""FolderManager: saves parameters into a folder of numbered checkpoints, and restores them. Pure.
 
 The notebook's process fetches the shards from the servers and writes them, so the directory is a
 path of the notebook's machine; closures go on meanwhile. Where managers share a directory,
@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 
-from psnb._src.checkpoint import shard_files
 from psnb._src.checkpoint.checkpoint import Checkpoint, Parameter
 from psnb._src.checkpoint.checkpoint_folder import checkpoints, prepare, prune
+from psnb._src.checkpoint.shard_files import write_checkpoint
 from psnb._src.excerpt import excerpt
 from psnb._src.monitor import CheckpointStatistics
 from psnb._src.threads import aside
@@ -24,7 +24,7 @@ from psnb.errors import CheckpointError, ConfigurationError
 
 
 class SavedParameter(Parameter, Protocol):
-    """What a variable or embedding is to a checkpoint."""
+    """What a parameter is to a checkpoint."""
 
     @property
     def optimizer(self) -> Any:
@@ -34,71 +34,36 @@ class SavedParameter(Parameter, Protocol):
         """Return the state of each shard."""
 
 
-class Strategy(Protocol):
+class SavedStrategy(Protocol):
     """What has parameters to be saved."""
 
-    @property
     def parameters(self) -> Mapping[str, SavedParameter]:
-        """All of them, by name."""
+        """Return all of them, by name."""
 
     def note_checkpoint(self, path: Path) -> None:
         """Remember what can be recovered from."""
 
 
-@runtime_checkable
-class CheckpointedCoordinator(Protocol):
-    """What has a strategy."""
-
-    @property
-    def strategy(self) -> Strategy:
-        """The strategy."""
-
-    def note_manager(self, manager: CheckpointManager) -> None:
-        """Let its ``checkpoint`` save with this one."""
-
-
-class CheckpointManager:
-    """Numbered checkpoints in one directory.
-
-    Thread-safe; and several managers, of one notebook or of many, may share a directory. Saves get
-    their numbers in the order in which they end.
+class FolderManager:
+    """Numbered checkpoints of a strategy in one directory; users hold a `CheckpointManager`.
 
     Parameters
     ----------
-    coordinator : ClusterCoordinator
-        Whose strategy's variables and embeddings are saved, optimizer state included.
-    directory : str or os.PathLike
-        Made if it is not there.
-    max_to_keep : int
-        Older checkpoints than these many are removed after each save, whoever saved them; one that
-        is being restored, after a later save.
-
-    Raises
-    ------
-    CheckpointError
-        If the directory cannot be written.
-    ConfigurationError
-        If an argument is of the wrong kind.
+    strategy : SavedStrategy
+        What is saved.
+    directory, max_to_keep
+        As for `CheckpointManager`.
     """
 
     def __init__(
-        self,
-        coordinator: CheckpointedCoordinator,
-        directory: str | os.PathLike[str],
-        max_to_keep: int = 3,
+        self, strategy: SavedStrategy, directory: str | os.PathLike[str], max_to_keep: int
     ) -> None:
-        if not isinstance(coordinator, CheckpointedCoordinator):
-            raise ConfigurationError(
-                f"coordinator must be a psnb.ClusterCoordinator, found {coordinator!r}"
-            )
         if not isinstance(max_to_keep, int) or max_to_keep < 1:
             raise ConfigurationError(f"max_to_keep must be 1 or more, found {max_to_keep!r}")
         self.directory = Path(directory).absolute()
-        self._strategy = coordinator.strategy
-        self._max_to_keep = max_to_keep
+        self._strategy, self._max_to_keep = strategy, max_to_keep
         self._status = CheckpointStatistics()
         prepare(self.directory)
-        coordinator.note_manager(self)
 
     @property
     def status(self) -> CheckpointStatistics:
@@ -142,7 +107,7 @@ class CheckpointManager:
         """
         self._status = CheckpointStatistics("saving")
         try:
-            path = shard_files.write(self.directory, self._states(), metadata or {})
+            path = write_checkpoint(self.directory, self._states(), metadata or {})
             self._strategy.note_checkpoint(path)
             # What is half removed would stay: an interrupt ends the waiting only.
             aside(prune, self.directory, self._max_to_keep)
@@ -179,7 +144,7 @@ class CheckpointManager:
             If a server is gone; a part was brought back: a note of the error says which parameters
             were, and which were not.
         """
-        parameters = self._strategy.parameters
+        parameters = self._strategy.parameters()
         saved = self._newest() if path is None else Checkpoint(Path(path), parameters)
         saved.load()
         self._strategy.note_checkpoint(saved.path)
@@ -188,7 +153,7 @@ class CheckpointManager:
     def _newest(self) -> Checkpoint:
         while path := self.latest_checkpoint:
             try:
-                return Checkpoint(path, self._strategy.parameters)
+                return Checkpoint(path, self._strategy.parameters())
             except CheckpointError:
                 if path.exists():
                     raise
@@ -196,7 +161,7 @@ class CheckpointManager:
         raise CheckpointError(f"there is no checkpoint in {str(self.directory)!r}")
 
     def _states(self) -> Iterator[tuple[str, Any, Any, list[dict[str, np.ndarray]]]]:
-        parameters = self._strategy.parameters
+        parameters = self._strategy.parameters()
         for done, (name, parameter) in enumerate(parameters.items()):
             self._status = CheckpointStatistics("saving", share=done / len(parameters))
             optimizer = parameter.optimizer.describe() if parameter.optimizer else None

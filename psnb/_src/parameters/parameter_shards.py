@@ -1,6 +1,7 @@
-"""Handle: what variables and embeddings have in common, the way to their shards.
+"""ParameterShards: what psnb knows of a variable or embedding, and the way to its shards.
 
-A handle is a description; it keeps no state, so any number of threads may use one.
+`Variable` and `Embedding` are what users hold of it. It is a description and keeps no state, so any
+number of threads may use one; it pickles into closures without the way, which each process has.
 """
 
 from __future__ import annotations
@@ -8,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
-from psnb._src.parameters.gradients import NonFinite
+import numpy as np
+
+from psnb._src.parameters.gradients import NonFinite, must_skip
 from psnb._src.parameters.live_optimizer import LiveOptimizer
+from psnb._src.parameters.parameter_arguments import require_optimizer
 from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.server_client import ServerClient, process_transport
 from psnb._src.parameters.updates import TableWrite, current_updates, write
@@ -17,7 +21,7 @@ from psnb._src.placement import ShardId
 from psnb._src.server import Optimizer
 
 
-class Handle:
+class ParameterShards:
     """A parameter, by its name, and how its shards are reached.
 
     Parameters
@@ -75,6 +79,14 @@ class Handle:
     def table_names(self) -> frozenset[str]:
         """What it is called on its shards."""
         return frozenset(table for _, table in self._tables)
+
+    def require_optimizer(self) -> None:
+        """Raise ConfigurationError if gradients cannot be pushed."""
+        require_optimizer(self._made, self.name)
+
+    def must_skip(self, gradients: np.ndarray, what: str) -> bool:
+        """Return whether some are left out as not finite, or raise GradientError."""
+        return must_skip(gradients, self._nonfinite, what)
 
     def _knows_norm(self) -> bool:
         """Return whether servers know the norm of a push."""

@@ -1,0 +1,221 @@
+"""CoordinatorView: what views read of a coordinator, and what their buttons do.
+
+Made of the coordinator's parts: it does not know the coordinator, which can be collected. All of it
+may be used from any thread, while another one is blocked in ``join``. Snapshots are made from the
+records; only what the buttons do goes to the cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from distributed import Client
+
+from psnb._src.cluster import add_worker, cannot_add, retire_worker
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.saving import Saving
+from psnb._src.coordinator.workers import Membership
+from psnb._src.excerpt import NAME, excerpt
+from psnb._src.monitor import (
+    CommandName,
+    Event,
+    EventKind,
+    Identity,
+    Records,
+    Statistics,
+    WorkerStatistics,
+    kernel_id,
+)
+from psnb._src.strategy import StrategyCore
+from psnb._src.threads import uninterrupted
+from psnb.errors import ConfigurationError
+
+
+class CoordinatorView:
+    """A `monitor.Viewed`.
+
+    Parameters
+    ----------
+    strategy : StrategyCore
+        The coordinator's.
+    queue, membership, records, saving
+        Its parts.
+
+    Attributes
+    ----------
+    records : Records
+        As given.
+    saving : Saving
+        As given.
+    """
+
+    def __init__(
+        self,
+        strategy: StrategyCore,
+        queue: ClosureQueue,
+        membership: Membership,
+        records: Records,
+        saving: Saving,
+    ) -> None:
+        self._strategy, self._queue, self._membership = strategy, queue, membership
+        self.records, self.saving = records, saving
+        self._started, self._began = time.monotonic(), time.time()
+        self._elapsed: float | None = None  # when it was closed
+        self._last_workers: tuple[WorkerStatistics, ...] | None = None  # likewise
+
+    def note_end(self) -> None:
+        """Keep what is to be told of it for good; before its connections end."""
+        self._elapsed = time.monotonic() - self._started
+        self._last_workers = self._membership.statistics()
+
+    @property
+    def id(self) -> str:
+        """What tells it from all other coordinators of the cluster."""
+        return self._queue.name
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing new is begun."""
+        return self._queue.statistics().paused
+
+    def statistics(self) -> Statistics:
+        """Return a frozen snapshot of queue, workers, servers and metrics; cheap, any thread."""
+        queue = self._queue.statistics()
+        if queue.closed:
+            state = "closed"
+        elif queue.failing:
+            state = "failing"
+        elif queue.paused:
+            state = "draining" if queue.in_flight else "paused"
+        else:
+            state = "running" if queue.queued or queue.in_flight else "idle"
+        records = self.records
+        workers = tuple(
+            replace(each, last_error=records.failures.last_of(each.name)) if each.failed else each
+            for each in self._last_workers or self._membership.statistics()
+        )
+        rate = sum(worker.closures_per_second for worker in workers)
+        left = queue.queued + queue.in_flight
+        metrics = records.history.metrics()
+        return Statistics(
+            state=state,
+            elapsed=time.monotonic() - self._started if self._elapsed is None else self._elapsed,
+            queued=queue.queued,
+            in_flight=queue.in_flight,
+            completed=queue.completed,
+            failed=queue.failed,
+            cancelled=queue.cancelled,
+            retried=queue.retried,
+            workers=workers,
+            servers=self._strategy.watch.statistics(),
+            metrics=metrics,
+            staleness=records.staleness.statistics(),
+            closures_per_second=rate,
+            eta=left / rate if left and rate and state == "running" else None,
+            examples=metrics["examples"].total if "examples" in metrics else None,
+            examples_per_second=records.history.examples_per_second(),
+            checkpoint=self.saving.status,
+        )
+
+    def events(self, since: float = 0.0) -> tuple[Event, ...]:
+        """Return what happened later than that, the oldest first; seconds since the epoch."""
+        both = [*self.records.events.since(since), *self._strategy.servers.events.since(since)]
+        return tuple(sorted(both, key=lambda event: event.time))
+
+    def identity(self) -> Identity:
+        """Return who it is, for views."""
+        client = self._client
+        scheduler = client.scheduler
+        return Identity(
+            name=excerpt(self._strategy.name, NAME),
+            kernel=kernel_id(),
+            process=os.getpid(),
+            host=socket.gethostname(),
+            cluster=scheduler.address if scheduler is not None else "",
+            dashboard=client.dashboard_link or "",
+            started=self._began,
+        )
+
+    def optimizers(self) -> Mapping[str, tuple[str, float | str]]:
+        """Return class and learning rate of each optimizer, as last heard."""
+        found = {}
+        for name, optimizer in self._strategy.watch.optimizers().items():
+            rate = optimizer.learning_rate
+            told = float(rate) if isinstance(rate, int | float) else repr(rate)
+            found[name] = type(optimizer).__name__, told
+        return found
+
+    def controls(self) -> dict[CommandName, str]:
+        """Return for each control of a view why it cannot be used now; empty if it can."""
+        queue = self._queue.statistics()
+        closed = "the coordinator is closed" if queue.closed else ""
+        return {
+            "pause": closed or ("it is paused already" if queue.paused else ""),
+            "resume": closed or ("" if queue.paused else "it is not paused"),
+            "drain": closed,
+            "cancel_queued": closed or ("" if queue.queued else "nothing is queued"),
+            "checkpoint": closed or self.saving.cannot,
+            "set_learning_rate": closed,
+            "add_worker": closed or cannot_add(self._client),
+            "retire_worker": closed,
+        }
+
+    def watch(self) -> None:
+        """Keep figures fresh that take asking the servers, for some seconds."""
+        self._strategy.watch.keep()
+
+    @uninterrupted
+    def pause(self) -> None:
+        """Begin no more closures."""
+        self._queue.pause()
+        self._membership.call_back()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._queue.resume()
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Pause, and wait until nothing runs."""
+        self.pause()
+        self._queue.wait_until_nothing_runs(timeout)
+
+    def cancel_queued(self) -> int:
+        """Cancel what waits; return how many closures that was."""
+        return self._queue.cancel_queued()
+
+    def checkpoint(self) -> Path:
+        """Save all parameters; return where."""
+        return self.saving.save()
+
+    def set_learning_rate(self, parameter: str, value: float) -> None:
+        """Set an optimizer's learning rate."""
+        found = self._strategy.registry.all().get(parameter)
+        optimizer = None if found is None else found.optimizer
+        if optimizer is None:
+            raise ConfigurationError(f"there is no parameter {parameter!r} with an optimizer")
+        optimizer.learning_rate = value
+
+    def add_worker(self) -> None:
+        """Have the cluster start one worker more."""
+        add_worker(self._client)
+
+    def retire_worker(self, worker: str) -> None:
+        """Have a worker finish its closures and leave."""
+        for each in self._membership.statistics():
+            if worker in (str(each.name), each.address) and each.state == "ready":
+                retire_worker(self._client, each.address)
+                return
+        raise ConfigurationError(f"there is no worker {worker!r} that is ready")
+
+    def note_command(self, message: str) -> None:
+        """Note among the events that somebody gave a command."""
+        self.records.events.add(EventKind.COMMAND_GIVEN, message)
+
+    @property
+    def _client(self) -> Client:
+        return self._strategy.client

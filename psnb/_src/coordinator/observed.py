@@ -1,0 +1,241 @@
+"""Observed: the side of a coordinator that people see and steer.
+
+Everything here may be used from any thread, while another one is blocked in ``join``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from psnb._src.coordinator.coordinator_view import CoordinatorView
+from psnb._src.monitor import Event, Failure, LiveView, Statistics, in_notebook, plot
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Observed:
+    """What users see of a coordinator, and steer; a part of `ClusterCoordinator`."""
+
+    _view: CoordinatorView
+    _live: LiveView
+
+    def __repr__(self) -> str:
+        s = self.statistics()
+        ready = sum(worker.state == "ready" for worker in s.workers)
+        text = (
+            f"<psnb.ClusterCoordinator {s.state}: {s.queued} queued, {s.in_flight} in flight, "
+            f"{s.completed} completed, {s.failed} failed, {s.retried} retried; {ready} workers"
+        )
+        metrics = ", ".join(f"{name} {m.smoothed:.4g}" for name, m in s.metrics.items())
+        return f"{text}; {metrics}>" if metrics else f"{text}>"
+
+    def dashboard(self) -> None:
+        """Show the live dashboard below this cell, as the coordinator does as a cell's last line.
+
+        It follows the coordinator also while another cell blocks in `join`, and its buttons work
+        then. When the coordinator is closed, its final state takes the place. Outside of notebooks
+        this prints a line.
+        """
+        self._live.show(self._view)
+
+    def _ipython_display_(self) -> None:
+        if not in_notebook():
+            raise NotImplementedError  # IPython takes the repr then.
+        self._live.show(self._view)
+
+    def statistics(self) -> Statistics:
+        """Return a frozen snapshot of queue, workers, servers and metrics; cheap, any thread."""
+        return self._view.statistics()
+
+    def events(self, since: float = 0.0) -> tuple[Event, ...]:
+        """Return what happened to workers, servers and closures, the oldest first; cheap.
+
+        Any thread may call.
+
+        The last ten thousand events are kept. Each is also logged through `logging` under
+        ``psnb``: losses as warnings, the rest as information.
+
+        Parameters
+        ----------
+        since : float
+            Only those later than this, in seconds since the epoch.
+        """
+        return self._view.events(since)
+
+    def failures(self) -> tuple[Failure, ...]:
+        """Return which closures raised and what, the oldest first; any thread may call.
+
+        The last two hundred are kept, whether `join` has raised them or not. Those that failed only
+        because an input of theirs did are not among them.
+        """
+        return self._view.records.failures.since(0)
+
+    def history(self) -> dict[str, dict[str, np.ndarray]]:
+        """Return everything that closures reported with `psnb.report`, by metric.
+
+        Returns
+        -------
+        dict of str to dict
+            Of each metric ``step`` (int64: how many values had been reported), ``time`` (float64,
+            seconds since the epoch), ``value`` and ``smoothed`` (float64), each of shape
+            ``(points,)``. A series is thinned out evenly when it gets longer than ten thousand
+            points, so it always spans the whole run.
+        """
+        history = self._view.records.history
+        return {name: history.series(name) for name in history.metrics()}
+
+    def plot(self, metrics: Sequence[str] | None = None, *, log: bool = False) -> Figure:
+        """Draw what closures reported, for papers; a live view is `dashboard`.
+
+        Parameters
+        ----------
+        metrics : sequence of str, optional
+            Which; all of them if left out.
+        log : bool
+            Whether the values get a logarithmic axis.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            One chart for each metric: raw values pale, smoothed ones strong. Not registered with
+            pyplot; ``savefig`` writes it, and as the last line of a cell it is shown.
+
+        Raises
+        ------
+        ConfigurationError
+            If one of the metrics was never reported, or none at all.
+        """
+        return plot(self.history(), metrics, log=log)
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing new is begun, after `pause` or `drain`."""
+        return self._view.paused
+
+    def pause(self) -> None:
+        """Begin no more closures until `resume`; idempotent, returns at once.
+
+        What runs on a worker goes on to its end; what was only sent there comes back to the queue.
+        Closures can be scheduled meanwhile. `join` and `fetch` wait for what is paused, too.
+
+        Raises
+        ------
+        CoordinatorClosedError
+            If the coordinator is closed.
+        """
+        self._view.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause` or `drain`; idempotent.
+
+        Raises
+        ------
+        CoordinatorClosedError
+            If the coordinator is closed.
+        """
+        self._view.resume()
+
+    def cancel_queued(self) -> int:
+        """Cancel all closures that wait in the queue; what workers hold goes on.
+
+        A worker holds short closures ahead of time, too; `pause` has it return what it has not
+        begun. To fetch one that was cancelled raises `CancelledError`; for `join` it has ended,
+        without an error. What was lost with its worker counts as running until it is known whether
+        it has had its effect.
+
+        Returns
+        -------
+        int
+            How many those were.
+
+        Raises
+        ------
+        CoordinatorClosedError
+            If the coordinator is closed.
+        """
+        return self._view.cancel_queued()
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Pause, and wait until nothing runs: then the parameters stand still until `resume`.
+
+        For a checkpoint of one moment, for example. Errors of closures are left for `join`.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; None waits for as long as it takes.
+
+        Raises
+        ------
+        TimeoutError
+            If it takes longer; the coordinator stays paused.
+        ServerSilentError
+            If nothing runs, but a server that says nothing must tell what became of closures; the
+            coordinator stays paused.
+        CoordinatorClosedError
+            If the coordinator is closed.
+        """
+        self._view.drain(timeout)
+
+    def checkpoint(self) -> Path:
+        """Save all parameters with the `CheckpointManager` that was made last; see its ``save``.
+
+        Returns
+        -------
+        pathlib.Path
+            The new checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            If no manager was made for this coordinator, or as for `CheckpointManager.save`.
+        ServerLostError
+            If a server is gone.
+        """
+        return self._view.checkpoint()
+
+    def set_learning_rate(self, parameter: str, value: float) -> None:
+        """Set the learning rate of a parameter's optimizer, from the next update on.
+
+        The same as ``strategy.parameters[parameter].optimizer.learning_rate = value``.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such parameter, if it has no optimizer, or if the value is out of range.
+        ServerLostError
+            If a server is gone; the others may have it already.
+        """
+        self._view.set_learning_rate(parameter, value)
+
+    def add_worker(self) -> None:
+        """Have the cluster start one worker more; returns at once, and it joins when it is ready.
+
+        Raises
+        ------
+        ClusterError
+            If this notebook has not started the cluster, or it scales itself.
+        """
+        self._view.add_worker()
+
+    def retire_worker(self, worker: str) -> None:
+        """Have a worker finish the closures that it has, and leave the cluster.
+
+        Parameters
+        ----------
+        worker : str
+            Its name or its address.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such worker, or it is not ready.
+        ClusterError
+            If it did not leave in a minute.
+        """
+        self._view.retire_worker(worker)

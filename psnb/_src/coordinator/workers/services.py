@@ -1,0 +1,48 @@
+"""Services: what connections to workers need of their coordinator."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from psnb._src.coordinator.datasets import LeaseRegistry, ResourceRegistry
+from psnb._src.coordinator.queue import ClosureQueue, Resolver
+from psnb._src.coordinator.workers.start_delay import StartDelay
+from psnb._src.coordinator.workers.timeouts import Timeouts
+from psnb._src.modes import Mode
+from psnb._src.monitor import Records
+
+
+class Services(NamedTuple):
+    """Where closures come from and go to.
+
+    Attributes
+    ----------
+    queue : ClosureQueue
+        Where closures come from.
+    resources : ResourceRegistry
+        The per-worker values that workers must have.
+    leases : LeaseRegistry
+        Answers what workers ask about leased datasets.
+    resolver : Resolver
+        Finds out what became of closures that are lost.
+    records : Records
+        Where reports go, and what happens is noted.
+    timeouts : Timeouts
+        How patient to be.
+    start_delay : StartDelay
+        When a worker takes its first closure.
+    mode : Mode
+        How updates come together.
+    strategy : str
+        Whose updates do: those to parameters of another one are made at once.
+    """
+
+    queue: ClosureQueue
+    resources: ResourceRegistry
+    leases: LeaseRegistry
+    resolver: Resolver
+    records: Records
+    timeouts: Timeouts
+    start_delay: StartDelay
+    mode: Mode
+    strategy: str

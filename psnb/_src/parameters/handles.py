@@ -1,0 +1,25 @@
+"""Handles: what users hold of parameters, and the door to what psnb knows of them."""
+
+from __future__ import annotations
+
+from typing import TypeAlias, overload
+
+from psnb._src.parameters.dense_shards import DenseShards
+from psnb._src.parameters.embedding import Embedding
+from psnb._src.parameters.sparse_shards import SparseShards
+from psnb._src.parameters.variable import Variable
+
+Handle: TypeAlias = Variable | Embedding
+
+
+@overload
+def shards_of(handle: Variable) -> DenseShards: ...
+
+
+@overload
+def shards_of(handle: Embedding) -> SparseShards: ...
+
+
+def shards_of(handle: Handle) -> DenseShards | SparseShards:
+    """Return how a parameter is spread over servers."""
+    return handle._shards

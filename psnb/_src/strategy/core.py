@@ -1,0 +1,219 @@
+"""StrategyCore: what psnb knows of a strategy; users hold a `ParameterServerStrategy`.
+
+Thread-safe. It does not know the strategy that it belongs to, so that one can be collected; whoever
+lives longer than it (threads, the event loop) holds a core weakly.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, cast
+
+from distributed import Client
+
+from psnb._src.cluster import closure_workers
+from psnb._src.modes import Mode
+from psnb._src.parameters import (
+    CommServerClient,
+    DenseShards,
+    Partitioner,
+    Request,
+    SparseShards,
+    apply_round,
+    shards_of,
+)
+from psnb._src.placement import Layout, ShardId
+from psnb._src.strategy.reconciler import Reconciler
+from psnb._src.strategy.recovery import recover_shards
+from psnb._src.strategy.registry import Registry
+from psnb._src.strategy.servers import Servers
+from psnb._src.strategy.table_factory import TableFactory
+from psnb._src.strategy.watch import ServerWatch
+from psnb._src.threads import on_loop, uninterrupted
+from psnb.errors import CoordinatorClosedError, ServerLostError
+
+
+class Coordinator(Protocol):
+    """What a strategy knows of its coordinator."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is begun at present."""
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Begin nothing more and wait until nothing runs."""
+
+    def resume(self) -> None:
+        """Begin closures again."""
+
+    def close(self) -> None:
+        """End it; idempotent."""
+
+
+Fences = Sequence[tuple[str, Mapping[str, Any]]]
+"""What new shards must know of commits that were given up."""
+
+C = TypeVar("C", bound=Coordinator)
+
+
+class StrategyCore:
+    """The parts of a strategy, and what other rooms do with them.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The cluster.
+    servers : Servers
+        Its servers, which have begun.
+    partitioner : callable or None
+        How variables are split.
+
+    Attributes
+    ----------
+    client : distributed.Client
+        As given.
+    mode : Mode
+        When updates are applied; set once the number of workers is known.
+    servers : Servers
+        As given.
+    server_client : CommServerClient
+        The way to them.
+    registry : Registry
+        The parameters.
+    tables : TableFactory
+        Makes them.
+    reconciler : Reconciler
+        Mends the layout.
+    watch : ServerWatch
+        How the servers fare.
+    """
+
+    mode: Mode
+
+    def __init__(self, client: Client, servers: Servers, partitioner: Partitioner | None) -> None:
+        self.client, self.servers = client, servers
+        self.server_client = CommServerClient(client.loop, client.rpc, servers.directory)
+        self.registry = Registry()
+        self.tables = TableFactory(servers, self.server_client, partitioner)
+        self.watch = ServerWatch(servers, self.server_client, self.registry.all)
+        self.reconciler = Reconciler(client, servers)
+        self._loop = client.loop.asyncio_loop
+        self._lock = threading.Lock()  # guards all fields below; held for no request
+        self._closed = False
+        self._coordinator: Coordinator | None = None
+        self._fences: Callable[[], Fences] = tuple  # the coordinator's; else there are none
+        self._last_checkpoint: Path | None = None
+        # Shards whose recovery was begun and has not ended; the event loop adds them, and so each
+        # operation on it is one that needs no lock.
+        self.lost: set[int] = set()
+
+    @property
+    def name(self) -> str:
+        """What tells the strategy's shards from those of others."""
+        return self.servers.name
+
+    @property
+    def shards(self) -> tuple[ShardId, ...]:
+        """All shards."""
+        return self.servers.shards
+
+    @property
+    def layout(self) -> Layout:
+        """Where all shards are."""
+        return self.servers.layout
+
+    def shards_of_strategy(self, name: str) -> Sequence[ShardId]:
+        """All shards of another strategy, none if it is closed."""
+        try:
+            layout = on_loop(self._loop, lambda: self.servers.directory.refresh(name))
+        except (OSError, ServerLostError, RuntimeError):  # the last: the client is closed
+            return ()
+        return [ShardId(name, number) for number in range(len(layout.places))]
+
+    def parameters(self) -> dict[str, DenseShards | SparseShards]:
+        """Return how each parameter is spread over the servers, by name."""
+        return {name: shards_of(handle) for name, handle in self.registry.all().items()}
+
+    def attempt(self, requests: Sequence[Request]) -> list[Any]:
+        """Ask shards, and return errors in the place of answers."""
+        return self.server_client.attempt(requests)
+
+    def apply_round(
+        self,
+        coordinator: str,
+        number: int,
+        closures: Sequence[int],
+        held_up: Callable[[Exception], None],
+    ) -> None:
+        """Make one update of what closures pushed in a round; see `parameters.apply_round`."""
+        parameters = self.parameters().values()
+        apply_round(self.attempt, self.shards, parameters, coordinator, number, closures, held_up)
+
+    def closure_workers(self, cluster: dict[str, Any]) -> dict[str, str]:
+        """Return name by address of the workers that may run closures.
+
+        Parameters
+        ----------
+        cluster : dict
+            What the Dask scheduler says of it.
+        """
+        addresses = frozenset(server.address for server in self.servers.running)
+        return closure_workers(addresses, cluster)
+
+    @uninterrupted  # but while it waits, and it is closed then
+    def one_coordinator(self, make: Callable[[], tuple[C, Callable[[], Fences]]]) -> C:
+        """Return the coordinator that is there, or make it; ``make`` returns its fences, too."""
+        with self._lock:
+            self._require_open()
+            if self._coordinator is None:
+                self._coordinator, self._fences = make()
+            return cast(C, self._coordinator)
+
+    def forget_coordinator(self, coordinator: Coordinator) -> None:
+        """Let the next one be made anew."""
+        with self._lock:
+            if self._coordinator is coordinator:
+                self._coordinator, self._fences = None, tuple
+
+    def coordinator(self) -> tuple[Coordinator | None, Callable[[], Fences]]:
+        """Return the coordinator, if there is one, and what returns its fences."""
+        with self._lock:
+            return self._coordinator, self._fences
+
+    def note_checkpoint(self, path: Path) -> None:
+        """Remember what can be recovered from."""
+        with self._lock:
+            self._last_checkpoint = path
+
+    @property
+    def last_checkpoint(self) -> Path | None:
+        """What was noted last."""
+        with self._lock:
+            return self._last_checkpoint
+
+    async def host_lost(self, fences: Fences) -> None:
+        """Make the shards anew that are lost, empty; on the event loop."""
+        found = await recover_shards(self.client, self.servers, self.reconciler, fences)
+        self.lost.update(found)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed."""
+        return self._closed
+
+    def check_open(self) -> None:
+        """Raise CoordinatorClosedError if it is closed."""
+        with self._lock:
+            self._require_open()
+
+    def begin_to_close(self) -> Coordinator | None:
+        """Refuse all from now on; return the coordinator, to be closed."""
+        with self._lock:
+            self._closed = True
+            return self._coordinator
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise CoordinatorClosedError("the strategy is closed: make a new one")
