@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from psnb._src.checks import integer
 from psnb.errors import ConfigurationError
 
 
@@ -168,5 +169,4 @@ def check_mode(mode: object) -> Mode:
 
 
 def _require(mode: Mode, name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigurationError(f"{mode!r}: {name} must be a whole number, {least} or more")
+    integer(f"{mode!r}: {name}", value, least)

@@ -19,7 +19,7 @@ PUBLIC = [
     *("FixedLen", "MultiSlotDataGenerator", "Slot", "TFRecordWriter", "VarLen", "encode_example"),
 ]
 
-BELOW = ("psnb.errors", "psnb._src.threads")
+BELOW = ("psnb.errors", "psnb._src.checks", "psnb._src.threads")
 """What is pure and below every room."""
 
 METHODS = [

@@ -17,10 +17,11 @@ import numpy as np
 from psnb._src.checkpoint.checkpoint import Checkpoint, Parameter
 from psnb._src.checkpoint.checkpoint_folder import checkpoints, prepare, prune
 from psnb._src.checkpoint.shard_files import write_checkpoint
+from psnb._src.checks import integer
 from psnb._src.excerpt import excerpt
 from psnb._src.monitor import CheckpointStatistics
 from psnb._src.threads import aside
-from psnb.errors import CheckpointError, ConfigurationError
+from psnb.errors import CheckpointError
 
 
 class SavedParameter(Parameter, Protocol):
@@ -58,8 +59,7 @@ class FolderManager:
     def __init__(
         self, strategy: SavedStrategy, directory: str | os.PathLike[str], max_to_keep: int
     ) -> None:
-        if not isinstance(max_to_keep, int) or max_to_keep < 1:
-            raise ConfigurationError(f"max_to_keep must be 1 or more, found {max_to_keep!r}")
+        max_to_keep = integer("max_to_keep", max_to_keep, 1)
         self.directory = Path(directory).absolute()
         self._strategy, self._max_to_keep = strategy, max_to_keep
         self._status = CheckpointStatistics()

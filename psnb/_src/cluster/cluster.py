@@ -14,6 +14,7 @@ from typing import Any
 import dask
 from distributed import Client, Scheduler, Security, Worker
 
+from psnb._src.checks import integer
 from psnb._src.cluster.local import (
     QUIET,
     LocalCluster,
@@ -24,7 +25,7 @@ from psnb._src.cluster.local import (
 from psnb._src.cluster.neighbours import neighbours, private_folder
 from psnb._src.cluster.protection import ROLE
 from psnb._src.threads import on_loop
-from psnb.errors import ClusterError, ConfigurationError
+from psnb.errors import ClusterError
 
 logger = logging.getLogger("psnb")
 
@@ -145,8 +146,7 @@ def local_cluster(
     """
     numbers = {"workers": workers, "servers": servers, "threads_per_worker": threads_per_worker}
     for name, value in numbers.items():
-        if not isinstance(value, int) or value < 1:
-            raise ConfigurationError(f"local_cluster({name}={value!r}): must be 1 or more")
+        integer(f"local_cluster: {name}", value, 1)
     link = _link(security)
     settings = dict(QUIET) if dashboard_address is None else {}
     options = {

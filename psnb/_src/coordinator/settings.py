@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
+from psnb._src.checks import integer
 from psnb._src.coordinator.workers import StartDelay, Timeouts
 from psnb.errors import ConfigurationError
 
@@ -25,10 +26,7 @@ class Settings:
     start_delay: StartDelay = field(default_factory=StartDelay)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_queue_size, int) or self.max_queue_size < 1:
-            raise ConfigurationError(
-                f"max_queue_size must be 1 or more, found {self.max_queue_size!r}"
-            )
+        integer("max_queue_size", self.max_queue_size, 1)
 
     def require(self, asked: Settings) -> None:
         """Raise ConfigurationError if others are asked for; defaults ask for nothing."""

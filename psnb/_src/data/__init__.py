@@ -1,6 +1,5 @@
 """Datasets that feed workers: chained, lazy, vectorised, and resumed at the very next element."""
 
-from psnb._src.data.checked_numbers import as_seed
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.formats import (
     FixedLen,
@@ -17,6 +16,7 @@ from psnb._src.data.memory import Memory, MemoryStatistics, ShufflePlan
 from psnb._src.data.nodes import FileRange, Format
 from psnb._src.data.queue_dataset import QueueDataset
 from psnb._src.data.ragged import Ragged
+from psnb._src.data.seeds import as_seed
 from psnb._src.data.spec import ArraySpec, DatasetSpec
 from psnb._src.data.splits import sharded, splits
 

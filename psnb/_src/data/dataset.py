@@ -8,8 +8,8 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Self
 
+from psnb._src.checks import integer
 from psnb._src.data import nodes
-from psnb._src.data.checked_numbers import at_least
 from psnb._src.data.dataset_sources import DatasetSources
 from psnb._src.data.iteration_context import AUTOTUNE, Options
 from psnb._src.data.iterator import DatasetIterator
@@ -130,7 +130,7 @@ class Dataset(DatasetSources):
         """
         _check_callable("map", function)
         if num_parallel_calls not in (None, AUTOTUNE):
-            num_parallel_calls = at_least("map", "num_parallel_calls", num_parallel_calls, 1)
+            num_parallel_calls = integer("map: num_parallel_calls", num_parallel_calls, 1)
         node = nodes.Map(self.node, function, num_parallel_calls, deterministic, batched)
         return type(self)(node)
 
@@ -168,8 +168,8 @@ class Dataset(DatasetSources):
             How many elements of one before it is the next one's turn.
         """
         _check_callable("interleave", function)
-        cycle = at_least("interleave", "cycle_length", cycle_length, 1)
-        block = at_least("interleave", "block_length", block_length, 1)
+        cycle = integer("interleave: cycle_length", cycle_length, 1)
+        block = integer("interleave: block_length", block_length, 1)
         return type(self)(nodes.Interleave(self.node, function, cycle, block))
 
     def scan(self, initial_state: Any, scan_func: Callable[..., Any]) -> Self:
@@ -209,7 +209,7 @@ class Dataset(DatasetSources):
         reshuffle_each_iteration : bool
             False: the same order in each epoch; without a seed, in each iteration of a dataset too.
         """
-        size = at_least("shuffle", "buffer_size", buffer_size, 1)
+        size = integer("shuffle: buffer_size", buffer_size, 1)
         if seed is None and not reshuffle_each_iteration:
             seed = secrets.randbits(63)
         return type(self)(nodes.Shuffle(self.node, size, seed, reshuffle_each_iteration))
@@ -218,24 +218,24 @@ class Dataset(DatasetSources):
         """Return all elements so many times; None or -1: for ever."""
         if count in (None, -1):
             return type(self)(nodes.Repeat(self.node))
-        return type(self)(nodes.Repeat(self.node, at_least("repeat", "count", count, 0)))
+        return type(self)(nodes.Repeat(self.node, integer("repeat: count", count, 0)))
 
     def take(self, count: int) -> Self:
         """Return the first ``count`` elements; -1: all."""
         if count == -1:
             return self
-        return type(self)(nodes.Take(self.node, at_least("take", "count", count, 0)))
+        return type(self)(nodes.Take(self.node, integer("take: count", count, 0)))
 
     def skip(self, count: int) -> Self:
         """Return all but the first ``count`` elements; -1: none."""
         if count == -1:
             return self.take(0)
-        return type(self)(nodes.Skip(self.node, at_least("skip", "count", count, 0)))
+        return type(self)(nodes.Skip(self.node, integer("skip: count", count, 0)))
 
     def shard(self, num_shards: int, index: int) -> Self:
         """Return the elements whose number, divided by ``num_shards``, leaves ``index``."""
-        count = at_least("shard", "num_shards", num_shards, 1)
-        place = at_least("shard", "index", index, 0)
+        count = integer("shard: num_shards", num_shards, 1)
+        place = integer("shard: index", index, 0)
         if place >= count:
             raise ConfigurationError(f"shard: index is {place}, but there are {count} shards")
         return type(self)(nodes.EveryNth(self.node, count, place))
@@ -259,7 +259,7 @@ class Dataset(DatasetSources):
 
         Elements of different shapes cannot be stacked: see `padded_batch` and `ragged_batch`.
         """
-        size = at_least("batch", "batch_size", batch_size, 1)
+        size = integer("batch: batch_size", batch_size, 1)
         return type(self)(nodes.Batch(self.node, size, drop_remainder))
 
     def padded_batch(
@@ -283,7 +283,7 @@ class Dataset(DatasetSources):
         drop_remainder : bool
             Leave out a last batch of fewer elements.
         """
-        size = at_least("padded_batch", "batch_size", batch_size, 1)
+        size = integer("padded_batch: batch_size", batch_size, 1)
         node = nodes.PaddedBatch(self.node, size, drop_remainder, padded_shapes, padding_values)
         return type(self)(node)
 
@@ -294,7 +294,7 @@ class Dataset(DatasetSources):
         array, features of fixed length in a file, what a batched `map` returns as an array. All
         others become a `Ragged`, also those that happen to be equally long.
         """
-        size = at_least("ragged_batch", "batch_size", batch_size, 1)
+        size = integer("ragged_batch: batch_size", batch_size, 1)
         return type(self)(nodes.RaggedBatch(self.node, size, drop_remainder))
 
     def unbatch(self) -> Self:
@@ -321,9 +321,9 @@ class Dataset(DatasetSources):
         drop_remainder : bool
             Leave out windows of fewer elements.
         """
-        size = at_least("window", "size", size, 1)
-        shift = size if shift is None else at_least("window", "shift", shift, 1)
-        stride = at_least("window", "stride", stride, 1)
+        size = integer("window: size", size, 1)
+        shift = size if shift is None else integer("window: shift", shift, 1)
+        stride = integer("window: stride", stride, 1)
         return type(self)(nodes.Window(self.node, size, shift, stride, drop_remainder, type(self)))
 
     # How it runs
@@ -355,7 +355,7 @@ class Dataset(DatasetSources):
             is left after it was full.
         """
         if buffer_size != AUTOTUNE:
-            buffer_size = at_least("prefetch", "buffer_size", buffer_size, 0)
+            buffer_size = integer("prefetch: buffer_size", buffer_size, 0)
         return type(self)(nodes.Prefetch(self.node, buffer_size))
 
     def ignore_errors(self) -> Self:

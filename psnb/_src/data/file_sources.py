@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
+from psnb._src.checks import integer
 from psnb._src.data import nodes
 from psnb._src.data.formats import (
     MAX_COLUMNS,
@@ -24,7 +25,6 @@ from psnb._src.data.formats import (
     list_files,
 )
 from psnb._src.data.node import Node
-from psnb.errors import ConfigurationError
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """Paths or addresses, with patterns; what fsspec opens: local, ``s3://``, ``http://``, …"""
@@ -213,8 +213,7 @@ class FileSources:
         max_record_bytes : int
             How long a line may be; longer ones are refused, and no memory is taken for them.
         """
-        if not isinstance(threads, int) or threads < 1:
-            raise ConfigurationError(f"threads must be 1 or more, found {threads!r}")
+        threads = integer("threads", threads, 1)
         form = MultiSlot(slots, pipe_command, max_record_bytes=max_record_bytes)
         paths = list_files(files)
         if threads == 1:

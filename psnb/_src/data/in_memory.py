@@ -15,13 +15,14 @@ from typing import Any, Self
 
 import psutil
 
+from psnb._src.checks import integer
 from psnb._src.data import nodes
-from psnb._src.data.checked_numbers import as_seed, at_least
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.formats import MAX_RECORD_BYTES, MultiSlot, Slot, list_files
 from psnb._src.data.iterator import DatasetIterator
 from psnb._src.data.memory import Loading, Memory, MemoryStatistics, ShufflePlan
 from psnb._src.data.node import Node
+from psnb._src.data.seeds import as_seed
 from psnb._src.data.splits import splits
 from psnb.errors import ConfigurationError
 
@@ -120,10 +121,10 @@ class InMemoryDataset:
     def _begin(
         self, source: Dataset, batch_size: int, threads: int, memory_limit: int | None
     ) -> None:
-        self.batch_size = at_least(_NAME, "batch_size", batch_size, 1)
-        self.threads = at_least(_NAME, "threads", threads, 1)
+        self.batch_size = integer(f"{_NAME}: batch_size", batch_size, 1)
+        self.threads = integer(f"{_NAME}: threads", threads, 1)
         self.memory_limit = (
-            None if memory_limit is None else at_least(_NAME, "memory_limit", memory_limit, 1)
+            None if memory_limit is None else integer(f"{_NAME}: memory_limit", memory_limit, 1)
         )
         _check_steady(source.node)
         self.source = source

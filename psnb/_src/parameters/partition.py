@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from psnb._src.checks import integer
 from psnb._src.server import hash_ids
-from psnb.errors import ConfigurationError
 
 Partitioner = Callable[[tuple[int, ...], np.dtype], int]
 """Takes a variable's shape and dtype, returns into how many shards to split its first axis."""
@@ -117,9 +117,7 @@ class MaxSize:
 
 def _require_positive(partitioner: object, *names: str) -> None:
     for name in names:
-        value = getattr(partitioner, name)
-        if not isinstance(value, int) or value < 1:
-            raise ConfigurationError(f"{partitioner!r}: {name} must be 1 or more")
+        integer(f"{partitioner!r}: {name}", getattr(partitioner, name), 1)
 
 
 def row_ranges(rows: int, shards: int) -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from psnb._src.checks import integer, is_number
 from psnb._src.server import kernels
 from psnb.errors import ConfigurationError
 
@@ -70,7 +71,7 @@ class Probability(Admission):
     probability: float
 
     def __post_init__(self) -> None:
-        if not isinstance(self.probability, int | float) or not 0 < self.probability <= 1:
+        if not is_number(self.probability) or not 0 < self.probability <= 1:
             raise ConfigurationError(f"{self!r}: probability must be above 0 and at most 1")
 
     def may_enter(self, ids: np.ndarray, seed: int) -> np.ndarray:
@@ -104,8 +105,7 @@ class CountFilter(Admission):
     count: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.count, int) or not 1 <= self.count <= MOST_SIGHTINGS:
-            raise ConfigurationError(f"{self!r}: count must be 1 to {MOST_SIGHTINGS}")
+        integer(f"{self!r}: count", self.count, 1, MOST_SIGHTINGS)
 
     @property
     def sightings(self) -> int:

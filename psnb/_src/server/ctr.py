@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from psnb._src.checks import is_number
 from psnb._src.server.growing import GrowingArray
 from psnb.errors import ConfigurationError
 
@@ -53,7 +54,7 @@ class CtrAccessor:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not isinstance(value, int | float) or not value >= 0:
+            if not is_number(value) or value < 0:
                 raise ConfigurationError(f"{self!r}: {name} must be a number and not below 0")
         if self.show_click_decay_rate > 1:
             raise ConfigurationError(f"{self!r}: show_click_decay_rate must be 1 at most")

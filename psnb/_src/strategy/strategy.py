@@ -8,7 +8,6 @@ closures get the handles that it makes.
 
 from __future__ import annotations
 
-import math
 import os
 import weakref
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from distributed import Client
 from numpy.typing import ArrayLike, DTypeLike
 
 from psnb._src.checkpoint import Checkpoint
+from psnb._src.checks import integer, is_integer, seconds
 from psnb._src.cluster import choose_servers, identity
 from psnb._src.modes import Async, Mode, Sync, check_mode
 from psnb._src.monitor import Event
@@ -127,18 +127,13 @@ class ParameterServerStrategy:
                 f"client must be a synchronous distributed.Client, found {client!r}: "
                 "psnb.local_cluster() makes one, or distributed.Client('tcp://host:8786')"
             )
-        if num_servers is not None and (not isinstance(num_servers, int) or num_servers < 1):
-            raise ConfigurationError(f"num_servers must be 1 or more, found {num_servers!r}")
+        if num_servers is not None:
+            num_servers = integer("num_servers", num_servers, 1)
         if partitioner is not None and not callable(partitioner):
             raise ConfigurationError(f"partitioner must be callable, found {partitioner!r}")
-        if replicas not in (0, 1):
+        if not is_integer(replicas) or replicas not in (0, 1):
             raise ConfigurationError(f"replicas must be 0 or 1, found {replicas!r}")
-        number = isinstance(heartbeat_timeout, int | float)
-        if not number or not 0 < heartbeat_timeout < math.inf:
-            raise ConfigurationError(
-                "heartbeat_timeout must be a positive number of seconds, found "
-                f"{heartbeat_timeout!r}"
-            )
+        patience = seconds("heartbeat_timeout", heartbeat_timeout)
         check_mode(mode)
         self.client = client
         addresses = choose_servers(client, num_servers)
@@ -149,11 +144,8 @@ class ParameterServerStrategy:
                 "psnb.local_cluster(servers=2)"
             )
         count = len(addresses) if shards is None else shards
-        if not isinstance(count, int) or count < len(addresses):
-            raise ConfigurationError(
-                f"shards must be {len(addresses)} or more, one for each server; found {shards!r}"
-            )
-        servers = Servers(client, float(heartbeat_timeout))
+        count = integer("shards", count, len(addresses))  # one for each server
+        servers = Servers(client, patience)
         self._loop = client.loop.asyncio_loop
         on_loop(self._loop, lambda: begin(servers, addresses, count, replicas))
         with uninterrupted:  # a reconciler that nobody closes would keep the servers

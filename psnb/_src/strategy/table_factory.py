@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from psnb._src.checks import is_integer
 from psnb._src.parameters import (
     CommServerClient,
     DenseShard,
@@ -59,7 +60,7 @@ class TableFactory:
         """Make a variable, split as the partitioner says."""
         count = self._partitioner(value.shape, value.dtype) if self._partitioner else 1
         most = max(1, value.shape[0]) if value.shape else 1
-        if not isinstance(count, int) or not 1 <= count <= most:
+        if not is_integer(count) or not 1 <= count <= most:
             raise ConfigurationError(
                 f"variable {name!r}: the partitioner must return 1 to {most} shards for shape "
                 f"{value.shape}, it returned {count!r}"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from psnb._src.checks import integer, is_integer
 from psnb._src.monitor import WorkerStatistics
 from psnb.errors import ConfigurationError
 
@@ -46,11 +47,10 @@ class ScheduleOptions:
     detached: bool = False
 
     def __post_init__(self) -> None:
-        if not _is_int(self.retries) or self.retries < 0:
-            raise ConfigurationError(f"retries must be 0 or more, found {self.retries!r}")
-        if not _is_int(self.priority):
+        integer("retries", self.retries, 0)
+        if not is_integer(self.priority):
             raise ConfigurationError(f"priority must be an int, found {self.priority!r}")
-        index = _is_int(self.worker) and self.worker >= 0  # type: ignore[operator]
+        index = is_integer(self.worker) and self.worker >= 0  # type: ignore[operator]
         if not (index or self.worker is None or isinstance(self.worker, str)) and not callable(
             self.worker
         ):
@@ -70,7 +70,3 @@ def options(retries: int, priority: int, worker: Pin | None) -> ScheduleOptions:
 @lru_cache(maxsize=256, typed=True)
 def _unpinned(retries: int, priority: int) -> ScheduleOptions:
     return ScheduleOptions(retries, priority)
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

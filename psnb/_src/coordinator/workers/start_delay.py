@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from psnb.errors import ConfigurationError
+from psnb._src.checks import seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,8 @@ class StartDelay:
     most: float = math.inf
 
     def __post_init__(self) -> None:
-        for name, value in (("start_delay", self.step), ("start_delay_max", self.most)):
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not value >= 0 or (name == "start_delay" and value == math.inf):
-                raise ConfigurationError(f"{name} must be 0 or more seconds, found {value!r}")
+        seconds("start_delay", self.step, zero=True)
+        seconds("start_delay_max", self.most, zero=True, infinite=True)
 
     def seconds(self, index: int) -> float:
         """Return what the worker of an index waits."""

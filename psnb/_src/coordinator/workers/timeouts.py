@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from psnb.errors import ConfigurationError
+from psnb._src.checks import seconds
 
 HEARTBEAT = 10.0
 """Seconds, by default, that a worker may give no sign of life."""
@@ -40,13 +39,8 @@ class Timeouts:
     def __post_init__(self) -> None:
         for name in ("worker", "heartbeat", "drain"):
             value = getattr(self, name)
-            if name == "worker" and value is None:
-                continue
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not 0 < value < math.inf:
-                raise ConfigurationError(
-                    f"{name}_timeout must be a positive number of seconds, found {value!r}"
-                )
+            if name != "worker" or value is not None:
+                seconds(f"{name}_timeout", value)
 
     @property
     def beat(self) -> float:

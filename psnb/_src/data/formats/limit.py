@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from psnb._src.checks import integer
 from psnb._src.data.formats.file_position import FilePosition
-from psnb.errors import ConfigurationError, DatasetError
+from psnb.errors import DatasetError
 
 MAX_RECORD_BYTES = 1 << 26
 """How many bytes a record may have, unless a reader is told otherwise."""
@@ -19,8 +20,7 @@ LONGEST = 1 << 30
 
 def check_limit(limit: int) -> None:
     """Raise `ConfigurationError` if records cannot be limited to so many bytes."""
-    if not isinstance(limit, int) or not 1 <= limit <= LONGEST:
-        raise ConfigurationError(f"max_record_bytes is {limit!r}: not an integer in 1..{LONGEST}")
+    integer("max_record_bytes", limit, 1, LONGEST)
 
 
 def too_long(place: FilePosition, noun: str, number: int, byte: int, limit: int) -> DatasetError:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from psnb._src.checks import is_integer
 from psnb.errors import ConfigurationError
 
 
@@ -35,7 +36,7 @@ def require_number(
 def require_steps(owner: Any, name: str) -> None:
     """Make a field of a frozen dataclass an int of 1 or more, or raise ConfigurationError."""
     value = getattr(owner, name)
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+    if not is_integer(value) or value < 1:
         raise refusal(owner, name, "a whole number of steps, 1 or more")
     object.__setattr__(owner, name, int(value))
 

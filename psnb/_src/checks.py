@@ -1,0 +1,69 @@
+"""Checks of numbers that users pass, the same everywhere: True is never taken for 1. Pure."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from typing import Any
+
+from psnb.errors import ConfigurationError
+
+
+def integer(what: str, value: Any, least: int, most: int | None = None) -> int:
+    """Return a whole number of Python's or numpy's as an int.
+
+    Parameters
+    ----------
+    what : str
+        What it is, for the error: ``"local_cluster: workers"``.
+    value : object
+        What the user passed.
+    least, most : int
+        The smallest that will do, and the largest if there is one.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no whole number, or not within these.
+    """
+    bounds = f"{least} or more" if most is None else f"{least} to {most}"
+    if not is_integer(value):
+        raise ConfigurationError(f"{what} must be {bounds} and whole, found {value!r:.200}")
+    number = operator.index(value)
+    if number < least or (most is not None and number > most):
+        raise ConfigurationError(f"{what} must be {bounds}, found {value!r:.200}")
+    return number
+
+
+def is_integer(value: Any) -> bool:
+    """Return whether something is a whole number; no bool is."""
+    return not isinstance(value, bool) and hasattr(value, "__index__")
+
+
+def is_number(value: Any) -> bool:
+    """Return whether something is a real number, perhaps infinite; neither a bool nor NaN is."""
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return real and not math.isnan(value)
+
+
+def seconds(what: str, value: Any, *, zero: bool = False, infinite: bool = False) -> float:
+    """Return a number of seconds.
+
+    Parameters
+    ----------
+    what, value
+        As for `integer`.
+    zero, infinite : bool
+        Whether it may be 0, or infinite.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no number, negative, or one of those that it may not be.
+    """
+    good = is_number(value) and value >= 0 and (zero or value > 0)
+    if not good or (value == math.inf and not infinite):
+        bounds = "0 or more" if zero else "a positive number of"
+        raise ConfigurationError(f"{what} must be {bounds} seconds, found {value!r:.200}")
+    return float(value)

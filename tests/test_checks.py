@@ -1,0 +1,69 @@
+"""Checks of numbers that users pass."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import psnb
+from psnb._src.checks import integer, is_number, seconds
+from psnb.errors import ConfigurationError
+
+
+@pytest.mark.parametrize("value", [2, np.int64(2), np.uint8(2)])
+def test_whole_numbers_become_ints(value: Any) -> None:
+    found = integer("x", value, 1)
+    assert found == 2
+    assert type(found) is int
+
+
+@pytest.mark.parametrize("value", [True, 1.0, "1", None, np.float32(1)])
+def test_what_is_not_a_whole_number_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match="x must be 1 or more and whole, found"):
+        integer("x", value, 1)
+
+
+@pytest.mark.parametrize("value", [0, 10, 10**30])
+def test_what_is_out_of_bounds_is_refused(value: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"x must be 1 to 9, found {value}"):
+        integer("x", value, 1, 9)
+
+
+@pytest.mark.parametrize("value", [True, math.nan, "1", 1j, None])
+def test_what_is_not_a_number_is_none(value: Any) -> None:
+    assert not is_number(value)
+
+
+def test_seconds_are_above_0_unless_0_will_do() -> None:
+    assert seconds("x", np.float32(0.5)) == 0.5
+    assert seconds("x", 0, zero=True) == 0.0
+    for value in (0, -1, math.inf, True):
+        with pytest.raises(ConfigurationError, match="x must be a positive number of seconds"):
+            seconds("x", value)
+
+
+def test_seconds_may_be_infinite_where_that_means_for_ever() -> None:
+    assert seconds("x", math.inf, zero=True, infinite=True) == math.inf
+    with pytest.raises(ConfigurationError, match="x must be 0 or more seconds"):
+        seconds("x", -math.inf, zero=True, infinite=True)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: psnb.FixedShards(True),
+        lambda: psnb.CountFilter(True),
+        lambda: psnb.Probability(True),
+        lambda: psnb.CtrAccessor(click_coeff=True),
+        lambda: psnb.Sync(True),
+        lambda: psnb.local_cluster(workers=True),
+        lambda: psnb.data.Dataset.text_lines(__file__, max_record_bytes=True),
+        lambda: psnb.data.Dataset.range(3).batch(True),
+    ],
+)
+def test_true_is_not_taken_for_1(call: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        call()
