@@ -48,7 +48,7 @@ def main() -> None:
         alone, watched = [], []
         for _ in range(TURNS):
             alone.append(throughput())
-            publisher = Publisher(coordinator, json.dumps, "psnb-watching")
+            publisher = Publisher(coordinator._view, json.dumps, "psnb-watching")
             publisher.start()
             watched.append(throughput())
             publisher.stop()

@@ -229,7 +229,7 @@ def test_no_file_is_open_in_a_folder_that_is_renamed(
 def test_partial_folder_cannot_be_read(tmp_path: Path) -> None:
     def look() -> None:
         with pytest.raises(CheckpointError, match="is no checkpoint"):
-            checkpoint_folder.hold(partials(tmp_path)[0])
+            checkpoint_folder.keep(partials(tmp_path)[0])
 
     assert is_whole(write(tmp_path, look))
 
@@ -272,7 +272,7 @@ def test_prune_of_fewer_than_are_kept_removes_nothing(checkpoint: Path) -> None:
 
 def test_prune_leaves_what_is_read_to_another_time(tmp_path: Path, checkpoint: Path) -> None:
     newer = [write(tmp_path).name, write(tmp_path).name]
-    with checkpoint_folder.hold(checkpoint), checkpoint_folder.hold(checkpoint):
+    with checkpoint_folder.keep(checkpoint), checkpoint_folder.keep(checkpoint):
         checkpoint_folder.prune(tmp_path, 1)
         assert names(tmp_path) == [checkpoint.name, newer[1]]
         assert is_whole(checkpoint)
@@ -287,14 +287,14 @@ def test_nobody_begins_to_read_what_is_about_to_be_removed(
     rename, waits = Path.rename, []
 
     def renaming(path: Path, new: Path) -> Path:
-        waits.append(would_wait(lambda: checkpoint_folder.hold(checkpoint)))
+        waits.append(would_wait(lambda: checkpoint_folder.keep(checkpoint)))
         return rename(path, new)
 
     monkeypatch.setattr(Path, "rename", renaming)
     checkpoint_folder.prune(tmp_path, 1)
     assert waits == [True]
     with pytest.raises(CheckpointError, match="ckpt-000001' is no checkpoint, or was removed"):
-        checkpoint_folder.hold(checkpoint)
+        checkpoint_folder.keep(checkpoint)
 
 
 def test_what_another_manager_has_removed_first_is_nothing_to_tell(
@@ -330,7 +330,7 @@ def test_what_cannot_be_removed_is_told_and_the_rest_goes(
 def test_reading_leaves_no_lock_where_no_manager_was(tmp_path: Path) -> None:
     path = write(tmp_path)
     (tmp_path / ".lock").unlink()  # as if the checkpoint had been copied there
-    checkpoint_folder.hold(path).release()
+    checkpoint_folder.keep(path).release()
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
@@ -350,7 +350,7 @@ def test_without_locks_nothing_is_cleared_and_it_is_told(
 @pytest.mark.usefixtures("without_locks")
 def test_without_locks_checkpoints_are_written_read_and_removed(tmp_path: Path) -> None:
     old, new = write(tmp_path), write(tmp_path)
-    with checkpoint_folder.hold(old):
+    with checkpoint_folder.keep(old):
         assert is_whole(old)
     checkpoint_folder.prune(tmp_path, 1)
     assert names(tmp_path) == [new.name]

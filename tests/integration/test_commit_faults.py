@@ -13,7 +13,7 @@ from tests.integration.helpers import kill_myself
 
 pytestmark = pytest.mark.slow
 
-HELD_BY_ALL = ("hold", dying.after_all)
+HELD_BY_ALL = ("prepare", dying.after_all)
 """From here on it is decided."""
 
 
@@ -53,8 +53,8 @@ class Ledger:
 @pytest.mark.parametrize(
     ("operation", "die", "attempt"),
     [
-        ("hold", dying.before, 2),
-        ("hold", dying.after_one, 2),
+        ("prepare", dying.before, 2),
+        ("prepare", dying.after_one, 2),
         (*HELD_BY_ALL, 1),
         ("apply", dying.before, 1),
         ("apply", dying.after_one, 1),
@@ -81,7 +81,7 @@ def test_a_commit_to_two_servers_is_of_one_attempt(
 def test_an_answer_that_does_not_arrive_leaves_a_commit_that_is_whole(whole: Client) -> None:
     with psnb.ParameterServerStrategy(whole) as strategy:
         ledger = Ledger(strategy)
-        attempt = ledger.move("hold", dying.before_the_answer).fetch(DEADLINE)
+        attempt = ledger.move("prepare", dying.before_the_answer).fetch(DEADLINE)
         assert ledger.moved() == attempt
 
 
@@ -111,7 +111,7 @@ def test_a_commit_to_one_server_is_of_one_attempt(
 def test_a_closure_whose_second_attempt_raises_has_written_nothing(whole: Client) -> None:
     with psnb.ParameterServerStrategy(whole) as strategy:
         ledger = Ledger(strategy)
-        ledger.move("hold", dying.after_one, again=False)
+        ledger.move("prepare", dying.after_one, again=False)
         with pytest.raises(ValueError, match="second attempt"):
             ledger.coordinator.join(DEADLINE)
         assert ledger.moved() == 0
@@ -176,7 +176,7 @@ def test_amounts_that_are_moved_between_servers_are_neither_made_nor_lost(
             other.assign_sub(np.int64(amount))
             if seed % 40 == 7 and psnb.worker_context().attempt == 1:
                 how = [dying.after_one, dying.before_the_answer, dying.after_all, dying.before]
-                dying.arrange(["hold", "apply"][seed // 40 % 2], how[seed // 80 % 4])
+                dying.arrange(["prepare", "apply"][seed // 40 % 2], how[seed // 80 % 4])
             elif seed % 40 == 8 and psnb.worker_context().attempt == 1:
                 kill_myself()
             return amount

@@ -40,8 +40,8 @@ pytestmark = pytest.mark.slow
 DEATHS = pytest.mark.parametrize(
     ("operation", "die", "attempt"),
     [
-        ("hold", dying.after_one, 2),
-        ("hold", dying.after_all, 1),
+        ("prepare", dying.after_one, 2),
+        ("prepare", dying.after_all, 1),
         ("apply", dying.after_one, 1),
         ("apply", dying.after_all, 1),
     ],

@@ -178,7 +178,7 @@ class Episode:
             if not whole or place.filling or place.heir or place.leaving:
                 return False
         return all(
-            set(server.host._held)
+            set(server.host._hosted)
             == {i for i, place in enumerate(layout.places) if server.address in place.servers}
             for server in notebook.watched()
             if server.alive
@@ -200,7 +200,7 @@ class Episode:
         for closure in notebook.closures:
             self._check_closure(closure, {i: float(v[closure.id]) for i, v in values.items()})
         for server in notebook.watched():
-            for held in server.host._held.values() if server.alive else ():
+            for held in server.host._hosted.values() if server.alive else ():
                 held.shard.call("", "end_writer", {"writer": notebook.queue.name})
                 assert self._mode == "geo" or not len(held.shard.log())
 
@@ -243,7 +243,7 @@ class Episode:
 
 
 def contents(host: Host, index: int) -> np.ndarray:
-    values: np.ndarray = host._held[index].shard.call(TABLE, "read", {})
+    values: np.ndarray = host._hosted[index].shard.call(TABLE, "read", {})
     return values
 
 

@@ -8,11 +8,13 @@ from typing import Any
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+from tests.notebooks.running import NOTEBOOKS, run, told
+
 WIDGET = "application/vnd.jupyter.widget-view+json"
+
+_ANEW = "the notebook puts out something else than when it was committed: python -m tests.notebooks"
 
 
 def outputs(notebook: Any, mime: str) -> list[Any]:
@@ -36,33 +38,23 @@ def printed(notebook: Any) -> str:
     )
 
 
-def run(path: Path, folder: Path) -> Any:
-    """Execute a notebook, and return it with its outputs."""
-    notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(
-        notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": folder}}
-    )
-    client.execute()
-    return notebook
-
-
 def test_there_are_notebooks() -> None:
     assert NOTEBOOKS
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebooks_are_committed_without_outputs(path: Path) -> None:
+def test_notebooks_are_committed_as_they_ran_from_top_to_bottom(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            assert cell.outputs == []
-            assert cell.execution_count is None
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert path.stat().st_size < 300_000
 
 
 @pytest.mark.slow
 def test_the_quickstart_trains_shows_the_widget_and_saves(tmp_path: Path) -> None:
     notebook = run(NOTEBOOKS[0], tmp_path)
+    assert told(notebook) == told(nbformat.read(NOTEBOOKS[0], as_version=4)), _ANEW
     auc = re.search(r"held-out AUC ([\d.]+)", printed(notebook))
     assert auc is not None
     assert float(auc[1]) > 0.80
@@ -83,6 +75,7 @@ def test_the_notebook_of_datasets_uses_every_example_once_though_a_worker_is_kil
     tmp_path: Path,
 ) -> None:
     notebook = run(NOTEBOOKS[1], tmp_path)
+    assert told(notebook) == told(nbformat.read(NOTEBOOKS[1], as_version=4)), _ANEW
     said = printed(notebook)
     assert "the same batch: True" in said
     assert "a worker was killed: True" in said

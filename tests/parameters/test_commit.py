@@ -57,13 +57,13 @@ def test_what_goes_to_one_server_goes_at_once() -> None:
 def test_what_goes_to_several_is_held_by_all_and_then_applied() -> None:
     servers = Servers([None, None], [2, 5])
     assert servers.commit(A, B) == 5
-    assert servers.asked == [("hold", [A, B]), ("apply", [A, B])]
+    assert servers.asked == [("prepare", [A, B]), ("apply", [A, B])]
 
 
 def test_servers_may_know_better_that_it_goes_to_several() -> None:
     servers = Servers([APART], [None, None], [None, None])
     assert servers.commit(A, B, together=True) is None
-    assert [operation for operation, _ in servers.asked] == ["commit", "hold", "apply"]
+    assert [operation for operation, _ in servers.asked] == ["commit", "prepare", "apply"]
 
 
 @pytest.mark.parametrize("error", [LOST, SILENT, WRONG])

@@ -336,7 +336,7 @@ def test_an_exchange_that_not_all_servers_hold_is_made_by_none() -> None:
     v = variable(np.zeros(4), 2, SGD(1.0), transport)
     near, worker = on_shards(v), Worker(transport, 100)
     worker.run(lambda: near.push(-np.ones(4)))
-    transport.lost_at = "hold"
+    transport.lost_at = "prepare"
     with pytest.raises(UndecidedError) as raised:  # some may hold it still
         worker.copies.exchange()
     assert isinstance(raised.value.reason, ServerSilentError)

@@ -71,7 +71,7 @@ def test_a_closure_reads_its_own_scattered_rows(shards: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shards", "expected"), [(1, ["commit"]), (2, ["hold", "hold", "apply", "apply"])]
+    ("shards", "expected"), [(1, ["commit"]), (2, ["prepare", "prepare", "apply", "apply"])]
 )
 def test_all_writes_travel_in_one_request_to_each_server(shards: int, expected: list[str]) -> None:
     transport = InProcess(shards)
@@ -256,7 +256,7 @@ def test_a_write_that_one_of_several_servers_has_made_is_made_by_the_silent_one_
 def test_a_write_that_a_silent_server_did_not_take_is_made_nowhere() -> None:
     transport = Silent(2)
     v = variable(np.zeros(2), 2, transport=transport)
-    transport.operation = "hold"
+    transport.operation = "prepare"
     with pytest.raises(ServerSilentError):
         v.assign_add([1.0, 1.0])
     transport.goes_on.set()

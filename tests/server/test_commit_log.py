@@ -33,7 +33,7 @@ def commit(number: int = 0, attempt: int = 1, below: int = 0, **more: Any) -> Co
 
 def do(to: ParameterShard, operation: str, which: Commit, *writes: Any, **more: Any) -> Any:
     """Take one step with a commit that pushes, or has other writes."""
-    if operation in ("hold", "commit"):
+    if operation in ("prepare", "commit"):
         more["part"] = Part(writes or [PUSH])
     return to.call("", operation, {"commit": which, **more})
 
@@ -58,13 +58,13 @@ def value(of: ParameterShard) -> float:
 
 def test_what_is_held_is_not_applied() -> None:
     made = shard()
-    do(made, "hold", commit())
+    do(made, "prepare", commit())
     assert value(made) == 0
     do(made, "apply", commit())
     assert value(made) == 1
 
 
-@pytest.mark.parametrize("steps", [["commit"], ["hold", "apply"]])
+@pytest.mark.parametrize("steps", [["commit"], ["prepare", "apply"]])
 def test_what_comes_twice_is_applied_once(steps: list[str]) -> None:
     made = shard()
     for _ in range(3):
@@ -82,16 +82,16 @@ def test_coordinators_do_not_share_numbers() -> None:
 
 def test_what_was_given_up_is_never_applied() -> None:
     made = shard()
-    do(made, "hold", commit())
+    do(made, "prepare", commit())
     do(made, "give_up", commit())
-    for step in ("hold", "apply", "commit"):
+    for step in ("prepare", "apply", "commit"):
         assert refused(made, step, commit())
 
 
 def test_it_may_be_given_up_before_it_comes() -> None:
     made = shard()
     do(made, "give_up", commit())
-    assert refused(made, "hold", commit())
+    assert refused(made, "prepare", commit())
 
 
 def test_what_is_applied_cannot_be_given_up() -> None:
@@ -103,7 +103,7 @@ def test_what_is_applied_cannot_be_given_up() -> None:
 
 def test_another_attempt_may_follow_one_that_was_given_up() -> None:
     made = shard()
-    do(made, "hold", commit())
+    do(made, "prepare", commit())
     do(made, "give_up", commit())
     do(made, "commit", commit(attempt=2))
     assert value(made) == 1
@@ -113,8 +113,8 @@ def test_another_attempt_may_follow_one_that_was_given_up() -> None:
 def test_what_an_earlier_attempt_sends_late_changes_nothing() -> None:
     made = shard()
     fence(made, n0=1)
-    do(made, "hold", commit(attempt=2))
-    for late in ("hold", "apply", "commit"):
+    do(made, "prepare", commit(attempt=2))
+    for late in ("prepare", "apply", "commit"):
         assert refused(made, late, commit(attempt=1))
     do(made, "give_up", commit(attempt=1))
     do(made, "apply", commit(attempt=2))
@@ -131,7 +131,7 @@ def test_what_has_ended_for_good_is_forgotten_and_never_applied_again() -> None:
 
 def test_what_is_held_is_forgotten_when_it_has_ended() -> None:
     made = shard()
-    do(made, "hold", commit(1))
+    do(made, "prepare", commit(1))
     do(made, "commit", commit(9, below=5))
     assert len(made.log()) == 1
 
@@ -144,7 +144,7 @@ def test_a_late_comer_with_an_old_mark_does_not_lower_it() -> None:
 
 def test_after_it_was_asked_for_only_the_notebook_decides() -> None:
     made = shard()
-    do(made, "hold", commit())
+    do(made, "prepare", commit())
     assert fence(made, n0=1) == [(0, False)]
     assert refused(made, "apply", commit())
     do(made, "apply", commit(), decided=True)
@@ -153,7 +153,7 @@ def test_after_it_was_asked_for_only_the_notebook_decides() -> None:
 
 def test_after_it_was_asked_for_its_worker_cannot_give_it_up_either() -> None:
     made = shard()
-    do(made, "hold", commit())
+    do(made, "prepare", commit())
     fence(made, n0=1)
     do(made, "give_up", commit())
     do(made, "apply", commit(), decided=True)
@@ -162,7 +162,7 @@ def test_after_it_was_asked_for_its_worker_cannot_give_it_up_either() -> None:
 
 def test_what_the_notebook_gives_up_is_given_up() -> None:
     made = shard()
-    do(made, "hold", commit())
+    do(made, "prepare", commit())
     fence(made, n0=1)
     do(made, "give_up", commit(), decided=True)
     with pytest.raises(errors.CancelledError):
@@ -172,7 +172,7 @@ def test_what_the_notebook_gives_up_is_given_up() -> None:
 def test_what_is_held_may_be_sent_again() -> None:
     made = shard()
     for _ in range(2):
-        do(made, "hold", commit())
+        do(made, "prepare", commit())
     do(made, "apply", commit())
     assert value(made) == 1
 
@@ -180,24 +180,24 @@ def test_what_is_held_may_be_sent_again() -> None:
 def test_what_is_applied_is_answered_so_to_another_attempt() -> None:
     made = shard()
     do(made, "commit", commit())
-    for operation in ("hold", "apply", "commit"):
+    for operation in ("prepare", "apply", "commit"):
         do(made, operation, commit(attempt=2))
     assert value(made) == 1
 
 
-def test_what_was_given_up_here_is_not_told_as_held() -> None:
+def test_what_was_given_up_here_is_not_told_as_prepared() -> None:
     made = shard()
-    do(made, "hold", commit())
+    do(made, "prepare", commit())
     do(made, "give_up", commit())
     assert fence(made, n0=1) == []
 
 
-def test_another_attempt_that_is_asked_for_is_given_up_though_one_before_it_was_held() -> None:
+def test_another_attempt_that_is_asked_for_is_given_up_though_one_before_it_was_prepared() -> None:
     made = shard()
-    do(made, "hold", commit())
+    do(made, "prepare", commit())
     fence(made, n0=1)
     assert fence(made, n0=2) == []
-    assert refused(made, "hold", commit(attempt=2))
+    assert refused(made, "prepare", commit(attempt=2))
 
 
 def test_nothing_is_kept_of_what_has_ended_before_it_is_given_up() -> None:
@@ -211,7 +211,7 @@ def test_nothing_is_kept_of_what_has_ended_before_it_is_given_up() -> None:
 def test_what_was_asked_for_and_is_not_here_will_not_come() -> None:
     made = shard()
     assert fence(made, n0=1, n1=2) == []
-    assert refused(made, "hold", commit())
+    assert refused(made, "prepare", commit())
     for attempt in (1, 2):
         assert refused(made, "commit", commit(1, attempt))
     do(made, "commit", commit(1, attempt=3))
@@ -220,7 +220,7 @@ def test_what_was_asked_for_and_is_not_here_will_not_come() -> None:
 
 def test_a_question_that_comes_late_is_about_an_earlier_attempt() -> None:
     made = shard()
-    do(made, "hold", commit(attempt=2))
+    do(made, "prepare", commit(attempt=2))
     assert fence(made, n0=1) == []
     do(made, "apply", commit(attempt=2))
     assert value(made) == 1
@@ -229,7 +229,7 @@ def test_a_question_that_comes_late_is_about_an_earlier_attempt() -> None:
 def test_a_commit_tells_who_takes_part_and_what_its_closures_return() -> None:
     made = shard()
     whole = commit(shards=(ShardId("s", 0), ShardId("s", 1)), closures=((0, b"result"),))
-    do(made, "hold", whole)
+    do(made, "prepare", whole)
     (fact,) = made.call("", "fence", {"attempts": {"a": {0: 1}}})
     assert fact.commit == whole
 
@@ -238,7 +238,7 @@ def test_an_exchange_is_the_effect_of_its_closures() -> None:
     made = shard()
     closures = ((4, b"four"), (5, None))
     exchange = Commit("a/0", 0, closures=closures, coordinator="a", ended_below=4)
-    do(made, "hold", exchange)
+    do(made, "prepare", exchange)
     assert fence(made, n4=1) == []
     do(made, "apply", exchange)
     facts = made.call("", "fence", {"attempts": {"a": {4: 1, 5: 1, 6: 1}}})
@@ -252,7 +252,7 @@ def test_a_writer_that_is_closed_tells_what_there_is_of_it_and_commits_no_more()
     made = shard()
     held, applied = Commit("a/0", 1), Commit("a/0", 0)
     do(made, "commit", applied)
-    do(made, "hold", held)
+    do(made, "prepare", held)
     for _ in range(2):
         facts = made.call("", "fence", {"attempts": {}, "closed": ["a/0"]})
         assert [(fact.commit.number, fact.applied) for fact in facts] == [(0, True), (1, False)]
@@ -265,10 +265,10 @@ def test_a_writer_that_is_closed_tells_what_there_is_of_it_and_commits_no_more()
 def test_a_writer_that_has_ended_is_forgotten_and_commits_no_more() -> None:
     made = shard()
     do(made, "commit", commit(0))
-    do(made, "hold", commit(1))
+    do(made, "prepare", commit(1))
     made.call("", "end_writer", {"writer": "a"})
     assert len(made.log()) == 0
-    for step in ("hold", "apply", "commit"):
+    for step in ("prepare", "apply", "commit"):
         assert refused(made, step, commit(1))
 
 
@@ -307,7 +307,7 @@ def test_a_process_that_goes_on_writing_is_remembered() -> None:
 def test_a_commit_to_a_table_that_is_not_there_changes_nothing_and_may_come_again() -> None:
     made = shard()
     gone = ("gone", "push", {"gradient": -ONES})
-    for step in ("hold", "commit"):
+    for step in ("prepare", "commit"):
         with pytest.raises(errors.ConfigurationError, match="'gone'"):
             do(made, step, commit(1), PUSH, gone)
     assert value(made) == 0
@@ -318,13 +318,13 @@ def test_a_commit_to_a_table_that_is_not_there_changes_nothing_and_may_come_agai
 def test_a_table_that_is_dropped_while_a_commit_is_held_takes_its_part_with_it() -> None:
     made = shard()
     made.call("", "create_dense", {"name": "w", "values": 0 * ONES, "optimizer": None})
-    do(made, "hold", commit(), ("w", "add", {"values": ONES}), PUSH)
+    do(made, "prepare", commit(), ("w", "add", {"values": ONES}), PUSH)
     made.call("", "drop", {"name": "w"})
     do(made, "apply", commit())
     assert value(made) == 1
 
 
-@pytest.mark.parametrize("step", ["hold", "commit"])
+@pytest.mark.parametrize("step", ["prepare", "commit"])
 def test_a_commit_makes_no_reads_nor_loads(step: str) -> None:
     made = shard()
     for operation in ("read", "clear", "tune"):
@@ -334,9 +334,9 @@ def test_a_commit_makes_no_reads_nor_loads(step: str) -> None:
 
 def test_a_log_travels_with_what_it_holds() -> None:
     log = CommitLog()
-    log.hold(commit(), Part([PUSH]))
+    log.prepare(commit(), Part([PUSH]))
     entry = pickle.loads(pickle.dumps(log)).find(commit())
-    assert entry.state is CommitState.HELD
+    assert entry.state is CommitState.PREPARED
     np.testing.assert_array_equal(entry.part.writes[0][2]["gradient"], -ONES)
 
 

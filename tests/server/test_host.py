@@ -135,10 +135,10 @@ class Pair:
         return self.send(host, (0, "", "commit", arguments))
 
     def shard(self, host: str) -> ParameterShard:
-        return self.hosts[host]._held[0].shard
+        return self.hosts[host]._hosted[0].shard
 
     def holding(self, host: str) -> ShardStatus:
-        return self.hosts[host]._held[0].holding()
+        return self.hosts[host]._hosted[0].status()
 
     def copied(self) -> CopyState:
         """Return how far the copy is."""
@@ -239,7 +239,7 @@ def test_a_step_of_a_commit_is_a_change_as_well() -> None:
     pair = Pair()
     pair.fill()
     commit = Commit("w", 0)
-    for step, more in (("hold", {"part": Part([push()])}), ("apply", {}), ("give_up", {})):
+    for step, more in (("prepare", {"part": Part([push()])}), ("apply", {}), ("give_up", {})):
         answers = pair.send("a", (0, "", step, {"commit": commit, **more}))
         assert answers == []
         pair.flow()
@@ -315,7 +315,7 @@ def test_a_commit_that_the_dead_primary_answered_is_not_applied_again_by_its_cop
 def test_what_the_dead_primary_held_its_copy_holds() -> None:
     pair = Pair()
     commit = Commit("w", 0)
-    pair.send("a", (0, "", "hold", {"commit": commit, "part": Part([push()])}))
+    pair.send("a", (0, "", "prepare", {"commit": commit, "part": Part([push()])}))
     pair.fill()
     pair.promote()
     pair.send("b", (0, "", "apply", {"commit": commit}))
@@ -429,7 +429,7 @@ def test_only_one_that_holds_the_very_same_is_taken_for_a_copy_without_being_fil
     pair.fill()
     pair.tell("b", primary=B, copies=(A,), heir=None)  # it did not wait for the last change
     pair.commit(push(), number=9)  # of which nothing is on the way yet
-    pair.hosts["a"]._held[0].copies.clear()
+    pair.hosts["a"]._hosted[0].copies.clear()
     pair.flow()
     assert pair.holding("b").copies["a"] is CopyState.BROKEN
 
@@ -564,7 +564,7 @@ STEP = st.one_of(
     st.tuples(st.just("rows"), IDS),
     st.tuples(st.just("both"), IDS),
     st.tuples(st.just("lookup"), IDS),
-    st.tuples(st.just("hold"), IDS),
+    st.tuples(st.just("prepare"), IDS),
     st.tuples(st.just("apply"), IDS),
     st.tuples(st.just("use"), IDS),
     st.tuples(st.just("load"), IDS),
@@ -620,9 +620,9 @@ def take(pair: Pair, what: str, value: Any) -> None:
             pair.commit(push_rows(*value))
         case "both":
             pair.commit(push(), push_rows(*value))
-        case "hold":
+        case "prepare":
             part = Part([push(), push_rows(*value)])
-            pair.send("a", (0, "", "hold", {"commit": Commit("h", value[0]), "part": part}))
+            pair.send("a", (0, "", "prepare", {"commit": Commit("h", value[0]), "part": part}))
         case "apply":
             pair.send("a", (0, "", "apply", {"commit": Commit("h", value[0])}))
         case "lookup":

@@ -165,7 +165,7 @@ def test_what_is_held_of_a_round_counts_when_it_is_applied(shard: ParameterShard
     count: Any = ("count", "add", {"values": np.ones(3, np.float32)})
     push: Any = ("v", "push", {"gradient": np.full(3, -2.0, np.float32)})
     commit = Commit("a", 0)
-    shard.call("", "hold", {"commit": commit, "part": Part([push, count], -1, 0)})
+    shard.call("", "prepare", {"commit": commit, "part": Part([push, count], -1, 0)})
     assert shard.call("count", "read", {}).tolist() == [0, 0, 0]
     shard.call("", "apply", {"commit": commit})
     assert shard.call("count", "read", {}).tolist() == [1, 1, 1]  # what is not pushed is done

@@ -19,8 +19,8 @@ def sparse(ids: list[int], gradients: list[list[float]]) -> Write:
 
 def test_gradients_are_divided_by_the_number_of_closures() -> None:
     rounds = Rounds()
-    rounds.hold("a", 1, [dense(1.0, 2.0)])
-    rounds.hold("a", 0, [dense(3.0, 4.0), dense(1.0, 1.0)])
+    rounds.collect("a", 1, [dense(1.0, 2.0)])
+    rounds.collect("a", 0, [dense(3.0, 4.0), dense(1.0, 1.0)])
     ((table, operation, arguments),) = rounds.averages("a", [0, 1])
     assert (table, operation) == ("v", "push")
     assert arguments["gradient"].tolist() == [2.5, 3.5]
@@ -28,8 +28,8 @@ def test_gradients_are_divided_by_the_number_of_closures() -> None:
 
 def test_gradients_of_equal_ids_are_summed_over_closures() -> None:
     rounds = Rounds()
-    rounds.hold("a", 0, [sparse([3, 5, 3], [[1.0], [2.0], [3.0]])])
-    rounds.hold("a", 1, [sparse([5, 9], [[4.0], [8.0]])])
+    rounds.collect("a", 0, [sparse([3, 5, 3], [[1.0], [2.0], [3.0]])])
+    rounds.collect("a", 1, [sparse([5, 9], [[4.0], [8.0]])])
     ((_, _, arguments),) = rounds.averages("a", [0, 1])
     assert arguments["ids"].tolist() == [3, 5, 9]
     assert arguments["gradients"].tolist() == [[2.0], [3.0], [4.0]]
@@ -37,8 +37,8 @@ def test_gradients_of_equal_ids_are_summed_over_closures() -> None:
 
 def test_a_closure_that_did_not_push_to_a_table_counts_there_too() -> None:
     rounds = Rounds()
-    rounds.hold("a", 0, [dense(4.0)])
-    rounds.hold("a", 1, [sparse([1], [[6.0]])])
+    rounds.collect("a", 0, [dense(4.0)])
+    rounds.collect("a", 1, [sparse([1], [[6.0]])])
     pushes = {table: arguments for table, _, arguments in rounds.averages("a", [0, 1])}
     assert pushes["v"]["gradient"].tolist() == [2.0]
     assert pushes["e"]["gradients"].tolist() == [[3.0]]
@@ -46,8 +46,8 @@ def test_a_closure_that_did_not_push_to_a_table_counts_there_too() -> None:
 
 def test_only_closures_that_have_completed_count() -> None:
     rounds = Rounds()
-    rounds.hold("a", 0, [dense(4.0)])
-    rounds.hold("a", 1, [dense(100.0)])
+    rounds.collect("a", 0, [dense(4.0)])
+    rounds.collect("a", 1, [dense(100.0)])
     ((_, _, arguments),) = rounds.averages("a", [0])
     assert arguments["gradient"].tolist() == [4.0]
 
@@ -55,7 +55,7 @@ def test_only_closures_that_have_completed_count() -> None:
 def test_the_sum_is_the_same_to_the_last_bit_in_whatever_order_closures_are_named() -> None:
     rounds, gradients = Rounds(), (1e16, 1.0, -1e16)
     for number, gradient in enumerate(gradients):
-        rounds.hold("w", number, [dense(gradient)])
+        rounds.collect("w", number, [dense(gradient)])
     for closures in itertools.permutations(range(3)):
         ((_, _, push),) = rounds.averages("w", closures)
         assert push["gradient"] == sum(gradients) / 3
@@ -63,8 +63,8 @@ def test_the_sum_is_the_same_to_the_last_bit_in_whatever_order_closures_are_name
 
 def test_what_a_closure_commits_first_counts() -> None:
     rounds = Rounds()
-    rounds.hold("a", 0, [dense(4.0)])
-    rounds.hold("a", 0, [dense(5.0)])
+    rounds.collect("a", 0, [dense(4.0)])
+    rounds.collect("a", 0, [dense(5.0)])
     ((_, _, arguments),) = rounds.averages("a", [0])
     assert arguments["gradient"].tolist() == [4.0]
 
@@ -75,7 +75,7 @@ def test_the_order_of_arrival_does_not_matter_to_the_last_digit() -> None:
     for order in (range(9), reversed(range(9))):
         rounds = Rounds()
         for commit in order:
-            rounds.hold("a", commit, [("v", "push", {"gradient": numbers[commit : commit + 1]})])
+            rounds.collect("a", commit, [("v", "push", {"gradient": numbers[commit : commit + 1]})])
         ((_, _, arguments),) = rounds.averages("a", range(9))
         found.append(arguments["gradient"].item())
     assert found[0] == found[1]
@@ -84,22 +84,22 @@ def test_the_order_of_arrival_does_not_matter_to_the_last_digit() -> None:
 def test_what_comes_beside_pushes_comes_after_them_as_it_was() -> None:
     rounds = Rounds()
     record: Write = ("e", "record", {"shows": np.ones(1)})
-    rounds.hold("a", 0, [record, sparse([1], [[6.0]])])
+    rounds.collect("a", 0, [record, sparse([1], [[6.0]])])
     assert [write[1] for write in rounds.averages("a", [0])] == ["push", "record"]
 
 
 def test_a_gradient_that_was_pushed_is_not_changed() -> None:
     rounds, gradient = Rounds(), np.ones(2)
     gradient.flags.writeable = False
-    rounds.hold("a", 0, [("v", "push", {"gradient": gradient})])
-    rounds.hold("a", 1, [dense(2.0, 3.0)])
+    rounds.collect("a", 0, [("v", "push", {"gradient": gradient})])
+    rounds.collect("a", 1, [dense(2.0, 3.0)])
     ((_, _, arguments),) = rounds.averages("a", [0, 1])
     assert arguments["gradient"].tolist() == [1.5, 2.0]
 
 
 def test_a_round_is_over_once_it_has_ended() -> None:
     rounds = Rounds()
-    rounds.hold("a", 0, [dense(1.0)])
+    rounds.collect("a", 0, [dense(1.0)])
     assert not rounds.over("a", 0)
     rounds.end("a", 0)
     assert rounds.over("a", 0)
@@ -110,7 +110,7 @@ def test_a_round_is_over_once_it_has_ended() -> None:
 
 def test_the_end_of_a_round_forgets_what_another_coordinator_has_left() -> None:
     rounds = Rounds()
-    rounds.hold("closed", 0, [dense(1.0)])
+    rounds.collect("closed", 0, [dense(1.0)])
     assert rounds.nbytes() == 8
     rounds.end("a", 0)
     assert rounds.nbytes() == 0
@@ -118,8 +118,8 @@ def test_the_end_of_a_round_forgets_what_another_coordinator_has_left() -> None:
 
 def test_the_norm_is_that_of_the_average() -> None:
     rounds = Rounds()
-    rounds.hold("a", 0, [sparse([1, 2], [[4.0], [6.0]])])
-    rounds.hold("a", 1, [sparse([1], [[2.0]])])
+    rounds.collect("a", 0, [sparse([1, 2], [[4.0], [6.0]])])
+    rounds.collect("a", 1, [sparse([1], [[2.0]])])
     ((_, _, arguments),) = rounds.averages("a", [0, 1])
     assert square_norm(arguments) == 9 + 9
     assert square_norm({"gradient": np.array([3.0, 4.0])}) == 25

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from psnb._src.checkpoint.check_files import Loads, check_files
-from psnb._src.checkpoint.checkpoint_folder import hold
+from psnb._src.checkpoint.checkpoint_folder import keep
 from psnb._src.checkpoint.manifest import read_manifest
 from psnb._src.checkpoint.shard_files import read_states
 from psnb.errors import CheckpointError
@@ -56,7 +56,7 @@ class Checkpoint:
 
     def __init__(self, path: Path, parameters: Mapping[str, Parameter]) -> None:
         self.path, self._parameters = path, parameters
-        weakref.finalize(self, hold(path).release)
+        weakref.finalize(self, keep(path).release)
         self._manifest = read_manifest(path)
         self.metadata = self._manifest.metadata
         for name, parameter in parameters.items():

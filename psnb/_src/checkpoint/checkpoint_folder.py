@@ -134,7 +134,7 @@ def place(path: Path, manifest: FolderLock) -> Path:
                     raise
 
 
-def hold(path: Path) -> FolderLock:
+def keep(path: Path) -> FolderLock:
     """Keep a checkpoint from being removed until the lock is released.
 
     Raises

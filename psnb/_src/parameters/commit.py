@@ -89,7 +89,7 @@ def committing(
             staleness: int | None = outcome
             return staleness
     holds = yield [
-        Request(shard, "", "hold", {"commit": commit, "part": parts[shard]}) for shard in shards
+        Request(shard, "", "prepare", {"commit": commit, "part": parts[shard]}) for shard in shards
     ]
     if failed := _errors(holds):
         # Not all hold it, so nobody will apply it; those that do need not wait to be told so.

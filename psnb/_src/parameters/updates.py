@@ -25,7 +25,7 @@ from psnb._src.parameters.direct import commit_now
 from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.server_client import ServerClient
 from psnb._src.placement import ShardId
-from psnb._src.server import HELD, Commit, Part
+from psnb._src.server import COLLECTED, Commit, Part
 from psnb.errors import ConfigurationError
 
 Write = tuple[str, Mapping[str, Any]]
@@ -97,7 +97,7 @@ class Updates:
         for shard, table, (operation, arguments) in writes:
             self._writes.setdefault(shard, []).append((table, operation, arguments))
 
-    def hold(self, writes: Sequence[TableWrite]) -> None:
+    def buffer(self, writes: Sequence[TableWrite]) -> None:
         """Hold writes back; arrays that could change meanwhile are copied."""
         self.add(
             [
@@ -115,7 +115,7 @@ class Updates:
 
         What is pushed in a round changes nothing before its end.
         """
-        hidden = HELD if self.in_round(shard) else ()
+        hidden = COLLECTED if self.in_round(shard) else ()
         writes = self._writes.get(shard, ())
         return [
             (operation, arguments)
@@ -199,7 +199,7 @@ def write(transport: ServerClient, writes: Sequence[TableWrite], *, immediate: b
     if immediate:
         if held is not None:
             for shard, table, (operation, _) in writes:
-                if operation in HELD and held.in_round(shard):
+                if operation in COLLECTED and held.in_round(shard):
                     raise ConfigurationError(
                         f"push(immediate=True) to {table!r}: in mode Sync the pushes of all "
                         "closures of a round are applied together, at its end; leave "
@@ -207,7 +207,7 @@ def write(transport: ServerClient, writes: Sequence[TableWrite], *, immediate: b
                     )
         held = None
     if held is not None:
-        held.hold(writes)
+        held.buffer(writes)
     elif writes:
         updates = Updates()
         updates.add(writes)

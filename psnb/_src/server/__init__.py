@@ -24,7 +24,7 @@ from psnb._src.server.optimizers import (
     Schedule,
     Warmup,
 )
-from psnb._src.server.rounds import HELD
+from psnb._src.server.rounds import COLLECTED
 from psnb._src.server.row_index import GrowingRowIndex
 from psnb._src.server.serving import BUSY, HANDLER, START, STOP, ParameterServers
 from psnb._src.server.shard_copy import ITSELF, ForwardedRequest, Opening
@@ -35,10 +35,10 @@ from psnb._src.server.updater import tuned
 __all__ = [
     "APART",
     "BUSY",
+    "COLLECTED",
     "ENDED",
     "FTRL",
     "HANDLER",
-    "HELD",
     "ITSELF",
     "OPTIMIZABLE",
     "PROCESS",

@@ -1,12 +1,12 @@
-"""CommitLog: which commits a shard holds, has applied, or will never apply. Pure.
+"""CommitLog: which commits a shard has prepared, has applied, or will never apply. Pure.
 
 The writes of a closure are one *commit*. Those that go to several servers go out in two steps: each
-shard *holds* its part without applying it, and when all hold theirs it is decided: each *applies*
-it. What goes to one server is held and applied at once. This is commitment in two phases (Gray,
-*Notes on Data Base Operating Systems*, 1978), with the worker that runs the closure in the lead as
-long as it lives. When it is lost, or cannot tell, the notebook asks all shards (`CommitLog.fence`),
-and decides (`psnb._src.coordinator.queue.fates`): from the moment in which a shard has answered,
-the worker cannot change what it has said, though it may be alive still.
+shard *prepares* its part without applying it, and when all have prepared theirs it is decided: each
+*applies* it. What goes to one server is prepared and applied at once. This is commitment in two
+phases (Gray, *Notes on Data Base Operating Systems*, 1978), with the worker that runs the closure
+in the lead as long as it lives. When it is lost, or cannot tell, the notebook asks all shards
+(`CommitLog.fence`), and decides (`psnb._src.coordinator.queue.fates`): from the moment in which a
+shard has answered, the worker cannot change what it has said, though it may be alive still.
 
 A closure that runs again does so in another *attempt*, under the same number. Attempts that were
 given up are refused, and so are all numbers below a coordinator's *watermark*, which have ended for
@@ -99,7 +99,7 @@ class Part(NamedTuple):
 class CommitState(StrEnum):
     """What a shard makes of a commit."""
 
-    HELD = "held"
+    PREPARED = "prepared"
     APPLIED = "applied"
     GIVEN_UP = "given up"
     """This attempt, and all before it, will never be applied."""
@@ -116,7 +116,7 @@ class LogEntry:
     state : CommitState
         What became of it.
     part : Part or None
-        While it is held.
+        While it is prepared.
     staleness : int or None
         Once it is applied, if it counts.
     fenced : bool
@@ -131,7 +131,7 @@ class LogEntry:
 
 
 class Fact(NamedTuple):
-    """What a shard tells of a commit that it holds or has applied.
+    """What a shard tells of a commit that it has prepared or applied.
 
     Attributes
     ----------
@@ -173,8 +173,8 @@ class CommitLog:
         """Return how many commits are kept."""
         return sum(len(each.entries) for each in self._writers.values())
 
-    def hold(self, commit: Commit, part: Part) -> LogEntry:
-        """Take a commit in, and return what there is of it: held now, or applied before.
+    def prepare(self, commit: Commit, part: Part) -> LogEntry:
+        """Take a commit in, and return what there is of it: prepared now, or applied before.
 
         Raises
         ------
@@ -187,15 +187,15 @@ class CommitLog:
         if entry is not None and entry.state is CommitState.APPLIED:
             return entry
         if entry is not None and entry.commit.attempt >= commit.attempt:
-            if entry.state is CommitState.HELD and entry.commit.attempt == commit.attempt:
+            if entry.state is CommitState.PREPARED and entry.commit.attempt == commit.attempt:
                 return entry
             raise _given_up(commit)
-        entry = LogEntry(commit, CommitState.HELD, part)
+        entry = LogEntry(commit, CommitState.PREPARED, part)
         self._settle(commit.writer, commit.settled_below).entries[commit.number] = entry
         return entry
 
     def find(self, commit: Commit, *, decided: bool = False) -> LogEntry:
-        """Return a commit that is to be applied, and is held or was applied before.
+        """Return a commit that is to be applied, and is prepared or was applied before.
 
         Parameters
         ----------
@@ -260,7 +260,7 @@ class CommitLog:
                 facts.append(Fact(entry.commit, applied=True))
             elif entry is None or entry.commit.attempt < attempt:
                 self.give_up(Commit(writer, number, attempt), decided=True)
-            elif entry.commit.attempt == attempt and entry.state is CommitState.HELD:
+            elif entry.commit.attempt == attempt and entry.state is CommitState.PREPARED:
                 entry.fenced = True
                 facts.append(Fact(entry.commit, applied=False))
             # Else the question comes late: another attempt was begun since.

@@ -73,7 +73,7 @@ class _HostedShard:
         for copy in self.copies.values():
             copy.forward(table, operation, arguments, reply, len(reply.answers))
 
-    def holding(self) -> ShardStatus:
+    def status(self) -> ShardStatus:
         idle = self.role is Role.RETIRED and all(copy.idle for copy in self.copies.values())
         copies = {key: copy.state for key, copy in self.copies.items()}
         return ShardStatus(self.role, self.version, idle, copies)
@@ -92,7 +92,7 @@ class Host:
 
     def __init__(self, key: str, name: str) -> None:
         self._key, self._name = key, name
-        self._held: dict[int, _HostedShard] = {}
+        self._hosted: dict[int, _HostedShard] = {}
         self._traffic = Traffic()
         self._made: Made = {}
         # With the minutes since they were used.
@@ -115,12 +115,12 @@ class Host:
 
     def close(self) -> None:
         """Forget all shards, and hang up on the servers of their copies."""
-        self._drop(list(self._held))
+        self._drop(list(self._hosted))
 
     def tick(self) -> None:
         """Count a minute."""
-        for held in self._held.values():
-            held.shard.tick()
+        for hosted in self._hosted.values():
+            hosted.shard.tick()
         for number, (taken, ticks) in list(self._snapshots.items()):
             self._snapshots[number] = taken, ticks + 1
             if ticks + 1 >= _SNAPSHOT_TICKS:
@@ -140,11 +140,11 @@ class Host:
         try:
             if index == ITSELF:
                 return "OK", self._manage(name, arguments, connect)
-            held = self._primary(index)
-            if held is None:
+            hosted = self._primary(index)
+            if hosted is None:
                 return ("moved",)
-            result = self._on_shard(held, table, name, arguments, reply)
-            return "OK", result, held.shard.version
+            result = self._on_shard(hosted, table, name, arguments, reply)
+            return "OK", result, hosted.shard.version
         except PsnbError as error:
             return "error", error
         except Exception as error:  # a bug of ours must reach its caller, not only the log
@@ -152,7 +152,7 @@ class Host:
 
     def _on_shard(
         self,
-        held: _HostedShard,
+        hosted: _HostedShard,
         table: str,
         name: str,
         arguments: Mapping[str, Any],
@@ -162,50 +162,50 @@ class Host:
             case "commit":
                 return self._commit(reply=reply, **arguments)
             case "snapshot":
-                return self._begin_snapshot(held.shard.table(table))
+                return self._begin_snapshot(hosted.shard.table(table))
             case "piece":
                 return self._piece(**arguments)
             case "release":
                 return self._release(**arguments)
-        return self._run(held, table, name, arguments, reply)
+        return self._run(hosted, table, name, arguments, reply)
 
     def _run(
         self,
-        held: _HostedShard,
+        hosted: _HostedShard,
         table: str,
         name: str,
         arguments: Mapping[str, Any],
         reply: PendingReply,
     ) -> Any:
         try:
-            result = held.shard.call(table, name, arguments)
+            result = hosted.shard.call(table, name, arguments)
         except PsnbError:
             raise
         except Exception as error:  # a bug: it may have changed something, which copies do not have
-            held.fail(error)
+            hosted.fail(error)
             raise
         self._traffic.count(table, name, arguments, result)
-        if held.shard.changes(table, name):
-            held.changed(table, name, arguments, reply)
+        if hosted.shard.changes(table, name):
+            hosted.changed(table, name, arguments, reply)
         return result
 
     def _commit(self, commit: Commit, parts: Mapping[int, Part], reply: PendingReply) -> Any:
         """Hold and apply a commit on all shards that take part; or none, if that may fall apart."""
         found = [self._primary(index) for index in parts]
-        held = [each for each in found if each is not None]
-        if len(held) < len(parts) or (len(held) > 1 and any(each.copies for each in held)):
+        hosted = [each for each in found if each is not None]
+        if len(hosted) < len(parts) or (len(hosted) > 1 and any(each.copies for each in hosted)):
             return APART
-        if len(held) == 1:
+        if len(hosted) == 1:
             (part,) = parts.values()
-            return self._run(held[0], "", "commit", {"commit": commit, "part": part}, reply)
+            return self._run(hosted[0], "", "commit", {"commit": commit, "part": part}, reply)
         try:
-            for each, part in zip(held, parts.values(), strict=True):
-                self._run(each, "", "hold", {"commit": commit, "part": part}, reply)
+            for each, part in zip(hosted, parts.values(), strict=True):
+                self._run(each, "", "prepare", {"commit": commit, "part": part}, reply)
         except Exception:
-            for each in held:
+            for each in hosted:
                 self._run(each, "", "give_up", {"commit": commit}, reply)
             raise
-        stale = [self._run(each, "", "apply", {"commit": commit}, reply) for each in held]
+        stale = [self._run(each, "", "apply", {"commit": commit}, reply) for each in hosted]
         return max((each for each in stale if each is not None), default=None)
 
     def _manage(self, operation: str, arguments: Mapping[str, Any], connect: Connect) -> Any:
@@ -238,7 +238,9 @@ class Host:
             shard = self._shard(index)
             for operation, arguments in fences:
                 shard.call("", operation, arguments)
-            self._held[index] = _HostedShard(index, shard, Role.PRIMARY, place.term, place.version)
+            self._hosted[index] = _HostedShard(
+                index, shard, Role.PRIMARY, place.term, place.version
+            )
 
     def _beat(
         self, places: Mapping[int, ShardPlace], versions: Sequence[int], connect: Connect
@@ -255,40 +257,42 @@ class Host:
             Connects to another server.
         """
         for index, place in places.items():
-            held = self._held.get(index)
-            if held is not None and place.version > held.version:
-                self._obey(held, place, connect)
-        rest = [(index, held) for index, held in self._held.items() if index not in places]
-        self._drop([index for index, held in rest if held.version <= versions[index]])
-        return {index: held.holding() for index, held in self._held.items()}
+            hosted = self._hosted.get(index)
+            if hosted is not None and place.version > hosted.version:
+                self._obey(hosted, place, connect)
+        rest = [(index, hosted) for index, hosted in self._hosted.items() if index not in places]
+        self._drop([index for index, hosted in rest if hosted.version <= versions[index]])
+        return {index: hosted.status() for index, hosted in self._hosted.items()}
 
-    def _obey(self, held: _HostedShard, place: ShardPlace, connect: Connect) -> None:
-        held.version = place.version
+    def _obey(self, hosted: _HostedShard, place: ShardPlace, connect: Connect) -> None:
+        hosted.version = place.version
         if place.primary is None or place.primary.key != self._key:
-            held.deposed()
+            hosted.deposed()
             return
-        held.term = place.term
-        held.enter(Role.RETIRED if place.heir is not None else Role.PRIMARY)
+        hosted.term = place.term
+        hosted.enter(Role.RETIRED if place.heir is not None else Role.PRIMARY)
         wanted = {server.key: server for server in place.followers}
-        for key, copy in list(held.copies.items()):
+        for key, copy in list(hosted.copies.items()):
             again = key == (place.filling and place.filling.key) and copy.state is CopyState.BROKEN
             if again or key not in wanted:
-                del held.copies[key]
+                del hosted.copies[key]
                 copy.let_go()
-        for key in wanted.keys() - held.copies.keys():
-            copy = held.copies[key] = ShardCopy(held, wanted[key])
+        for key in wanted.keys() - hosted.copies.keys():
+            copy = hosted.copies[key] = ShardCopy(hosted, wanted[key])
             begin = copy.fill if wanted[key] == place.filling else copy.attach
             begin(connect)
 
     def _statistics(self) -> dict[int, dict[str, int]]:
         """Return the bytes of all tables of each shard, copies too."""
-        return {index: held.shard.call("", "statistics", {}) for index, held in self._held.items()}
+        return {
+            index: hosted.shard.call("", "statistics", {}) for index, hosted in self._hosted.items()
+        }
 
     def _load(self) -> dict[str, int]:
         """Return how much it holds, and was asked to do since it was started."""
         traffic = self._traffic
         return {
-            "shards": len(self._held),
+            "shards": len(self._hosted),
             "bytes": sum(sum(tables.values()) for tables in self._statistics().values()),
             "pulls": traffic.pulls,
             "pushes": traffic.pushes,
@@ -300,43 +304,43 @@ class Host:
 
     def _adopt(self, index: int, term: int, version: int) -> str:
         """Begin anew with a copy."""
-        held = self._held.get(index)
-        if held is not None:
-            if held.term > term or (held.term == term and held.role is Role.PRIMARY):
+        hosted = self._hosted.get(index)
+        if hosted is not None:
+            if hosted.term > term or (hosted.term == term and hosted.role is Role.PRIMARY):
                 return DEPOSED
-            held.deposed()
-            version = max(version, held.version)
-        self._held[index] = _HostedShard(index, self._shard(index), Role.COPY, term, version)
+            hosted.deposed()
+            version = max(version, hosted.version)
+        self._hosted[index] = _HostedShard(index, self._shard(index), Role.COPY, term, version)
         return DONE
 
     def _install(self, index: int, term: int, steps: Sequence[Install], position: int = 0) -> str:
-        held = self._held.get(index)
-        if held is None or held.role is not Role.COPY or held.term != term:
-            return _refusal(held, term)
-        held.shard.install(steps)
-        held.position = position
+        hosted = self._hosted.get(index)
+        if hosted is None or hosted.role is not Role.COPY or hosted.term != term:
+            return _refusal(hosted, term)
+        hosted.shard.install(steps)
+        hosted.position = position
         return DONE
 
     def _attach(self, index: int, term: int, version: int, position: int) -> str:
         """Go on as a copy of a new primary, which holds the same."""
-        held = self._held.get(index)
-        if held is None or held.term >= term or held.position != position:
-            return _refusal(held, term)
-        held.deposed()
-        held.enter(Role.COPY)
-        held.term, held.version = term, max(version, held.version)
+        hosted = self._hosted.get(index)
+        if hosted is None or hosted.term >= term or hosted.position != position:
+            return _refusal(hosted, term)
+        hosted.deposed()
+        hosted.enter(Role.COPY)
+        hosted.term, hosted.version = term, max(version, hosted.version)
         return DONE
 
     def _follow(
         self, index: int, term: int, position: int, table: str, operation: str, arguments: Any
     ) -> str:
-        held = self._held.get(index)
-        if held is None or held.role is not Role.COPY or held.term != term:
-            return _refusal(held, term)
-        if held.position + 1 != position:
-            return f"change {position} comes after {held.position}"
-        held.shard.call(table, operation, plain(arguments))
-        held.position = position
+        hosted = self._hosted.get(index)
+        if hosted is None or hosted.role is not Role.COPY or hosted.term != term:
+            return _refusal(hosted, term)
+        if hosted.position + 1 != position:
+            return f"change {position} comes after {hosted.position}"
+        hosted.shard.call(table, operation, plain(arguments))
+        hosted.position = position
         return DONE
 
     # What readers of whole tables ask for.
@@ -360,12 +364,12 @@ class Host:
             taken.close()
 
     def _primary(self, index: int) -> _HostedShard | None:
-        held = self._held.get(index)
-        return held if held is not None and held.role is Role.PRIMARY else None
+        hosted = self._hosted.get(index)
+        return hosted if hosted is not None and hosted.role is Role.PRIMARY else None
 
     def _drop(self, indices: Sequence[int]) -> None:
         for index in indices:
-            self._held.pop(index).deposed()
+            self._hosted.pop(index).deposed()
 
     def _shard(self, index: int) -> ParameterShard:
         return ParameterShard(f"shard {index} on {self._name}", partial(self._make, index))
@@ -375,8 +379,8 @@ class Host:
         return build(operation, arguments) if made is None else made
 
 
-def _refusal(held: _HostedShard | None, term: int) -> str:
-    if held is not None and (held.term, held.role is Role.PRIMARY) > (term, False):
+def _refusal(hosted: _HostedShard | None, term: int) -> str:
+    if hosted is not None and (hosted.term, hosted.role is Role.PRIMARY) > (term, False):
         return DEPOSED
     return "not a copy"
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from psnb._src.server.commit_log import Commit, CommitLog, CommitState, Fact, LogEntry, Part
-from psnb._src.server.rounds import HELD, square_norm
+from psnb._src.server.rounds import COLLECTED, square_norm
 from psnb._src.server.tables import TABLES, Table
 from psnb.errors import ConfigurationError, InternalError
 
@@ -64,7 +64,7 @@ class ParameterShard:
         table : str
             A table's name; empty for operations of the shard itself.
         operation : str
-            One of the table's, or ``create_dense``, ``create_sparse``, ``drop``; ``hold``,
+            One of the table's, or ``create_dense``, ``create_sparse``, ``drop``; ``prepare``,
             ``apply``, ``give_up``, ``commit`` (the first two at once), ``fence`` (see
             `psnb._src.server.commit_log`), ``end_writer``; ``end_round``, ``square_norms``,
             ``statistics``.
@@ -72,7 +72,7 @@ class ParameterShard:
             Its keyword arguments.
         """
         if table:
-            return self._held(table).call(operation, arguments)
+            return self._table(table).call(operation, arguments)
         match operation:
             case "create_dense" | "create_sparse":
                 # Once more, if its answer was lost: nobody has used it meanwhile.
@@ -82,13 +82,13 @@ class ParameterShard:
                 self._tables.pop(arguments["name"], None)
                 self._creations.pop(arguments["name"], None)
                 return None
-            case "hold":
-                self._hold(**arguments)
+            case "prepare":
+                self._prepare(**arguments)
                 return None
             case "apply":
                 return self._apply(self._log.find(**arguments))
             case "commit":
-                return self._apply(self._hold(**arguments))
+                return self._apply(self._prepare(**arguments))
             case "give_up":
                 return self._log.give_up(**arguments)
             case "fence":
@@ -100,12 +100,12 @@ class ParameterShard:
             case "square_norms":
                 return self._square_norms(**arguments)
             case "statistics":
-                return {name: held.nbytes() for name, held in self._tables.items()}
+                return {name: table.nbytes() for name, table in self._tables.items()}
         raise InternalError(f"{self.name} has no operation {operation!r}")
 
     def changes(self, table: str, operation: str) -> bool:
         """Return whether an operation may change the shard."""
-        return self._held(table).changes(operation) if table else operation not in _READS
+        return self._table(table).changes(operation) if table else operation not in _READS
 
     def tick(self) -> None:
         """Count a minute."""
@@ -162,11 +162,11 @@ class ParameterShard:
             arguments = {**arguments, "values": np.empty(0, arguments["values"].dtype)}
         self._creations[name] = operation, arguments
 
-    def _hold(self, commit: Commit, part: Part) -> LogEntry:
+    def _prepare(self, commit: Commit, part: Part) -> LogEntry:
         """Take part in a commit, if that can be: nothing may come in between later."""
         for name, operation, _ in part.writes:
-            self._held(name).check_write(operation)
-        return self._log.hold(commit, part)
+            self._table(name).check_write(operation)
+        return self._log.prepare(commit, part)
 
     def _apply(self, entry: LogEntry) -> int | None:
         """Make the writes of a commit, once, and return how stale they were."""
@@ -176,12 +176,12 @@ class ParameterShard:
         # First: what raises here is a bug, and must not be tried again.
         entry.state, entry.part = CommitState.APPLIED, None
         commit, turn = entry.commit, part.round_number
-        held = [write for write in part.writes if turn is not None and write[1] in HELD]
-        if held:
-            log.rounds.hold(commit.writer, commit.number, held)
+        collected = [write for write in part.writes if turn is not None and write[1] in COLLECTED]
+        if collected:
+            log.rounds.collect(commit.writer, commit.number, collected)
         for name, operation, arguments in part.writes:
             table = self._tables.get(name)  # it may have been dropped meanwhile
-            if table is not None and (turn is None or operation not in HELD):
+            if table is not None and (turn is None or operation not in COLLECTED):
                 table.write(operation, arguments)
         log.note(commit)
         if part.seen is not None:
@@ -244,8 +244,8 @@ class ParameterShard:
             if operation == "push" and name in tables
         }
 
-    def _held(self, name: str) -> Table:
-        held = self._tables.get(name)
-        if held is None:
+    def _table(self, name: str) -> Table:
+        found = self._tables.get(name)
+        if found is None:
             raise ConfigurationError(f"{self.name} holds no {name!r}: it was dropped")
-        return held
+        return found

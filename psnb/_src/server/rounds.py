@@ -19,7 +19,7 @@ from psnb._src.server.duplicates import summed
 Write = tuple[str, str, Mapping[str, Any]]
 """A table's name, an operation that changes it, and its arguments."""
 
-HELD = frozenset({"push", "record"})
+COLLECTED = frozenset({"push", "record"})
 """The operations of closures that wait for the end of their round."""
 
 
@@ -39,7 +39,7 @@ class Rounds:
         """Return whether a round is over: what comes of it now is too late."""
         return writer in self._writers and number < self._writers[writer].round
 
-    def hold(self, writer: str, commit: int, writes: Sequence[Write]) -> None:
+    def collect(self, writer: str, commit: int, writes: Sequence[Write]) -> None:
         """Keep what a closure pushed; what comes under its number first counts."""
         self._writers.setdefault(writer, _RoundWriter()).held.setdefault(commit, list(writes))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _PULLS = frozenset({"read", "gather", "fetch", "lookup", "preview"})
-_COMMITS = frozenset({"apply", "commit", "hold"})
+_COMMITS = frozenset({"apply", "commit", "prepare"})
 
 
 class Traffic:
@@ -36,6 +36,6 @@ class Traffic:
         elif operation in _COMMITS:
             part = arguments.get("part")
             self.pushes += 0 if part is None else len(part.writes)
-            if operation != "hold" and result is not None:
+            if operation != "prepare" and result is not None:
                 self.updates += 1
                 self.staleness += result
