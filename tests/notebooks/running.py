@@ -17,7 +17,11 @@ _NUMBER = re.compile(r"\d[\d_,]*\.?\d*(?:e[+-]?\d+)?")
 def run(path: Path, folder: Path) -> Any:
     """Execute a notebook, and return it with its outputs."""
     notebook = nbformat.read(path, as_version=4)
-    options = {"resources": {"metadata": {"path": folder}}, "record_timing": False}
+    options = {
+        "resources": {"metadata": {"path": folder}},
+        "record_timing": False,
+        "coalesce_streams": True,
+    }
     NotebookClient(notebook, timeout=240, kernel_name="python3", **options).execute()
     return notebook
 
@@ -30,6 +34,8 @@ def told(notebook: Any) -> list[list[str]]:
 def _told(outputs: list[Any]) -> list[str]:
     found = []
     for output in outputs:
+        if output.get("name") == "stderr":
+            continue  # Dask's log, which depends on the moment
         if output["output_type"] == "stream":
             found.append(output["name"] + ": " + _NUMBER.sub("#", output["text"]))
             continue
