@@ -1,7 +1,7 @@
 """psnb: interactive parameter-server training in notebooks, on Dask.
 
-Names are imported at their first use: the Jupyter server, whose extension is in this package, has
-no need for Dask and numba, which take a second and 90 MB.
+Names are imported at their first use: the Jupyter server, which loads an extension from this
+package, does not need Dask and numba, which take a second and 90 MB.
 """
 
 from importlib import import_module
@@ -150,8 +150,8 @@ _ROOMS = (
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name from the room that has it."""
-    if name == "data":  # a room that is public as it is
+    """Import a public name from the folder of `psnb._src` that exports it."""
+    if name == "data":  # a public module
         return import_module("psnb.data")
     if name in __all__:
         for room in _ROOMS:
@@ -163,7 +163,7 @@ def __getattr__(name: str) -> object:
 
 
 def _jupyter_server_extension_points() -> list[dict[str, str]]:
-    """Say where the extension of the Jupyter server is: ``jupyter server extension list``."""
+    """Return where the Jupyter server extension is; ``jupyter server extension list`` shows it."""
     return [{"module": "psnb._src.monitor.hub"}]
 
 

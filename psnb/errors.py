@@ -30,11 +30,11 @@ class PsnbError(Exception):
 
 
 class ClosureError(PsnbError):
-    """A closure raised something that could not be brought to the notebook as it was."""
+    """A closure raised an exception that could not be sent to the notebook unchanged."""
 
 
 class ClosureInputError(ClosureError):
-    """A per-worker or remote value that a closure uses has none; the reason is its cause."""
+    """A per-worker or remote value that a closure uses could not be made; see the cause."""
 
 
 class CancelledError(PsnbError):
@@ -44,25 +44,25 @@ class CancelledError(PsnbError):
 class WorkerLostError(PsnbError):
     """A closure was lost with its worker more often than its ``retries`` allow.
 
-    It has written nothing. Queued ones fail with it as well when there is no worker for
+    It has written nothing. Queued closures also fail with this error when there is no worker for
     ``worker_timeout`` seconds.
     """
 
 
 class ServerLostError(PsnbError):
-    """A parameter server has ended, and what it held with it, unless there is a copy."""
+    """A parameter server has ended; its data are lost, unless there is a copy."""
 
 
 class ServerSilentError(ServerLostError):
-    """A parameter server says nothing: it is frozen or out of reach, and may come back.
+    """A parameter server does not answer: it is frozen or out of reach, and may come back.
 
-    Nothing is given up: what it holds up goes on when it does. If it does not,
-    `ParameterServerStrategy.recover` replaces it.
+    Nothing is given up: the work that waits for it goes on when it comes back. If it does not come
+    back, `ParameterServerStrategy.recover` replaces it.
     """
 
 
 class ConfigurationError(PsnbError, ValueError):
-    """Something the caller passed cannot work."""
+    """An argument of the caller is invalid."""
 
 
 class ClusterError(ConfigurationError):
@@ -70,11 +70,11 @@ class ClusterError(ConfigurationError):
 
 
 class SerializationError(ConfigurationError, TypeError):
-    """A closure, an argument or a result cannot be pickled, or not unpickled where it goes."""
+    """A closure, argument or result cannot be pickled, or its receiver cannot unpickle it."""
 
 
 class GradientError(ConfigurationError, TypeError):
-    """An array has not the parameter's shape or dtype, or a gradient is not finite."""
+    """An array does not have the parameter's shape or dtype, or a gradient is not finite."""
 
 
 class IdOutOfRangeError(ConfigurationError, IndexError):
@@ -94,4 +94,4 @@ class DatasetError(PsnbError):
 
 
 class InternalError(PsnbError):
-    """A promise that psnb makes itself was broken; please report it."""
+    """psnb has broken one of its own guarantees; please report it."""

@@ -1,4 +1,4 @@
-"""Checks of numbers that users pass, the same everywhere: True is never taken for 1. Pure."""
+"""Checks of numbers that users pass: the same everywhere, and True is not taken for 1. Pure."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from psnb.errors import ConfigurationError
 
 
 def integer(what: str, value: Any, least: int, most: int | None = None) -> int:
-    """Return a whole number of Python's or numpy's as an int.
+    """Return a whole number, of Python or numpy, as an int.
 
     Parameters
     ----------
     what : str
-        What it is, for the error: ``"local_cluster: workers"``.
+        The name of the argument, for the error: ``"local_cluster: workers"``.
     value : object
-        What the user passed.
+        The user's argument.
     least, most : int
-        The smallest that will do, and the largest if there is one.
+        The smallest number that is allowed, and the largest if there is a limit.
 
     Raises
     ------
     ConfigurationError
-        If it is no whole number, or not within these.
+        If it is not a whole number, or not within these bounds.
     """
     bounds = f"{least} or more" if most is None else f"{least} to {most}"
     if not is_integer(value):
@@ -37,12 +37,12 @@ def integer(what: str, value: Any, least: int, most: int | None = None) -> int:
 
 
 def is_integer(value: Any) -> bool:
-    """Return whether something is a whole number; no bool is."""
+    """Return whether something is a whole number; a bool is not."""
     return not isinstance(value, bool) and hasattr(value, "__index__")
 
 
 def is_number(value: Any) -> bool:
-    """Return whether something is a real number, perhaps infinite; neither a bool nor NaN is."""
+    """Return whether something is a real number; it may be infinite, but not a bool or NaN."""
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
     return real and not math.isnan(value)
 
@@ -60,7 +60,7 @@ def seconds(what: str, value: Any, *, zero: bool = False, infinite: bool = False
     Raises
     ------
     ConfigurationError
-        If it is no number, negative, or one of those that it may not be.
+        If it is not a number, is negative, or has a value that is not allowed.
     """
     good = is_number(value) and value >= 0 and (zero or value > 0)
     if not good or (value == math.inf and not infinite):

@@ -1,10 +1,10 @@
-"""Watermark: below which number all have ended. Pure; whoever uses it locks it."""
+"""Watermark: the number below which all numbers have ended. Pure; callers must lock it."""
 
 from __future__ import annotations
 
 
 class Watermark:
-    """Follows numbers that end in any order.
+    """Tracks numbers that end in any order.
 
     Attributes
     ----------
@@ -24,5 +24,5 @@ class Watermark:
             self.low += 1
 
     def ended(self) -> frozenset[int]:
-        """Return which numbers above have ended."""
+        """Return the numbers above `low` that have ended."""
         return frozenset(self._ended)

@@ -1,7 +1,7 @@
-"""Stored: a shard's file, looked at before anything of the checkpoint is loaded. Pure.
+"""Checks of a checkpoint's files, before anything of it is loaded. Pure.
 
-A file is read piece by piece for its checksum; of its arrays those alone are read whose numbers
-must be known, ids for one. So a check holds no more than the ids of one shard.
+A file is read piece by piece for its checksum. Of its arrays, only those whose numbers matter are
+read, for example ids. So a check needs memory for the ids of one shard only.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ _DTYPES = {
     for kind, sizes in (("i", (1, 2, 4, 8)), ("u", (1, 2, 4, 8)), ("f", (2, 4, 8)))
     for size in sizes
 }
-"""Those that parameters have, by their names in the files."""
+"""The dtypes that parameters have, by their names in the files."""
 
 
 class Loads(Protocol):
-    """What a shard's state must fit."""
+    """A parameter, which checks the state of its shards."""
 
     def check_state(self, saved: SavedShard) -> None:
-        """Raise ConfigurationError unless what was saved of a shard can be loaded."""
+        """Raise ConfigurationError unless a saved shard can be loaded."""
 
 
 def check_files(path: Path, entry: ManifestEntry, parameter: Loads) -> None:
-    """Make sure that a parameter can be loaded from its files.
+    """Check that a parameter can be loaded from its files.
 
     Parameters
     ----------
     path : pathlib.Path
         The checkpoint.
     entry : ManifestEntry
-        What it says of the parameter.
+        The parameter's entry in the manifest.
     parameter : Loads
-        What is to be loaded.
+        The parameter to load.
 
     Raises
     ------
     CheckpointError
-        If a file is missing or damaged, or does not hold what the parameter takes.
+        If a file is missing or damaged, or does not fit the parameter.
     """
     for shard, (file, expected) in enumerate(entry.files.items()):
         try:

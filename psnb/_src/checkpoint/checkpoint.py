@@ -1,4 +1,4 @@
-"""Checkpoint: one that was saved, and what can be loaded from it."""
+"""Checkpoint: a saved checkpoint that is ready to be loaded."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from psnb.errors import CheckpointError
 
 
 class Parameter(Loads, Protocol):
-    """What is saved and loaded."""
+    """A parameter that is saved and loaded."""
 
     def describe(self) -> Mapping[str, Any]:
-        """Return what must be the same to load it."""
+        """Return the description that must be equal to load it."""
 
     def load_states(
         self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
     ) -> None:
-        """Take over shards' states, on all shards or some."""
+        """Load the states of shards, on all shards or only on some."""
 
 
 class Checkpoint:
-    """A checkpoint that fits some parameters, as was checked.
+    """A checkpoint that was checked to fit some parameters.
 
-    No manager removes it while this object is there.
+    No manager removes it while this object exists.
 
     Parameters
     ----------
     path : pathlib.Path
         Where it is.
     parameters : mapping of str to Parameter
-        What will be loaded from it. What only the checkpoint has is left out.
+        The parameters to load. Parameters that only the checkpoint has are left out.
 
     Attributes
     ----------
     path : pathlib.Path
         Where it is.
     metadata : mapping
-        What it was saved with.
+        The metadata that it was saved with.
 
     Raises
     ------
     CheckpointError
-        If it is not there or damaged, or lacks a parameter or has another shape, dtype or optimizer
-        state of it.
+        If it is missing or damaged, lacks a parameter, or has another shape, dtype or optimizer
+        state for one.
     """
 
     def __init__(self, path: Path, parameters: Mapping[str, Parameter]) -> None:
@@ -75,12 +75,12 @@ class Checkpoint:
             check_files(path, entry, parameter)
 
     def load(self, only: frozenset[int] | None = None) -> None:
-        """Give all parameters what was saved.
+        """Load the saved state into all parameters.
 
         Parameters
         ----------
         only : frozenset of int, optional
-            The shards that are to be loaded, if not all.
+            The shards to load; all by default.
 
         Raises
         ------
@@ -89,7 +89,7 @@ class Checkpoint:
         ServerLostError
             If a server is gone.
 
-        Whatever ends it has a note that says which parameters were loaded.
+        Any exception has a note that says which parameters were loaded.
         """
         names = list(self._parameters)
         for done, (name, parameter) in enumerate(self._parameters.items()):

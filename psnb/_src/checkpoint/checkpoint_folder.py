@@ -1,17 +1,18 @@
-"""The folder that checkpoints are in: who may do what in it. Pure.
+"""The folder of checkpoints, and the locks by which its users stay apart. Pure.
 
-Managers of any processes and threads share one. Two kinds of locks keep them apart:
+Managers in any processes and threads may share a folder. Two kinds of locks keep them apart:
 
-- The folder's own, on the file ``.lock`` in it, is held for moments: to make a partial folder, to
-  give a whole one its number, to list them, to see whether one is used. So nobody sees what is
+- The folder's own, on the file ``.lock`` in it, is held only briefly: to make a partial folder, to
+  give a complete one its number, to list them, to see whether one is in use. So nobody sees a state
   between two steps.
-- A checkpoint's, on its manifest, is held for as long as it is used: by its writer alone until it
-  has its name, by any number of readers after that. Nobody removes what is used.
+- A checkpoint's, on its manifest, is held as long as the checkpoint is in use: by its writer alone
+  until it has its name, then by any number of readers. Nobody removes a checkpoint in use.
 
-What is being written or removed bears a hidden name that nobody else has. A killed process loses
-its locks: a hidden folder that nobody uses is what one has left. What bears a checkpoint's name is
-whole at any time, also where the file system has no locks. There, leftovers stay, a checkpoint may
-go while it is read, and saves that end at the same time may get their numbers in any order.
+A folder that is being written or removed has a unique hidden name. A killed process loses its
+locks, so a hidden folder that nobody uses is a leftover. A folder with a checkpoint's name is
+complete at any time, also if the file system has no locks. Without locks, leftovers stay, a
+checkpoint may be removed while it is read, and saves that end at the same time may get their
+numbers in any order.
 """
 
 from __future__ import annotations
@@ -32,30 +33,31 @@ from psnb.errors import CheckpointError
 logger = logging.getLogger("psnb")
 
 MANIFEST = "manifest.json"
-"""Whose lock is a checkpoint's."""
+"""The file that carries a checkpoint's lock."""
 
 _LOCK = ".lock"
-"""Whose lock is the folder's own; it is never removed, or two could have one each."""
+"""The file that carries the folder's lock. It is never removed; otherwise two processes could each
+hold a lock."""
 
 _NAME = re.compile(r"ckpt-(\d{6,})")
 _HIDDEN = ".incomplete-"
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}
-"""How renaming a folder fails if there is something of its new name."""
+"""The errors of renaming a folder if its new name is taken."""
 
 
 def checkpoints(directory: Path) -> list[Path]:
-    """Return the whole checkpoints of a folder, oldest first: those of one moment."""
+    """Return the complete checkpoints of a folder at one moment, oldest first."""
     with _steady(directory):
         return [path for _, path in _numbered(directory)]
 
 
 def prepare(directory: Path) -> None:
-    """Make sure that checkpoints can be written, and clear what killed processes left.
+    """Check that checkpoints can be written, and remove leftovers of killed processes.
 
     Raises
     ------
     CheckpointError
-        If they cannot.
+        If they cannot be written.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -64,7 +66,7 @@ def prepare(directory: Path) -> None:
             probe.mkdir()
             probe.rmdir()
             left = list(directory.glob(f"{_HIDDEN}*"))
-            # Nobody takes up again what is not used, so it can be removed after this moment.
+            # Nobody will use a leftover again, so it can be removed after the lock is released.
             dead = [path for path in left if lock.real and not _is_used(path)]
     except OSError as error:
         raise CheckpointError(
@@ -83,14 +85,14 @@ def prepare(directory: Path) -> None:
 
 @contextmanager
 def partial(directory: Path) -> Iterator[tuple[Path, FolderLock]]:
-    """Make a folder to write a checkpoint into; what was not placed goes with the block.
+    """Make a folder to write a checkpoint into; removed at the end unless `place` named it.
 
     Yields
     ------
     pathlib.Path
         The folder.
     FolderLock
-        Its manifest, to be written last.
+        Its locked manifest, to be written last.
 
     Raises
     ------
@@ -99,7 +101,7 @@ def partial(directory: Path) -> Iterator[tuple[Path, FolderLock]]:
     """
     path = _hidden(directory)
     try:
-        with _alone(directory):  # nobody sees it while it is not locked
+        with _alone(directory):  # so that nobody sees it before it is locked
             path.mkdir()
             manifest = FolderLock(path / MANIFEST, "x", EXCLUSIVE | AT_ONCE)
         with manifest:
@@ -109,10 +111,10 @@ def partial(directory: Path) -> Iterator[tuple[Path, FolderLock]]:
 
 
 def place(path: Path, manifest: FolderLock) -> Path:
-    """Give a whole folder the name of the newest checkpoint and return that.
+    """Give a complete folder the name of the newest checkpoint, and return its path.
 
-    It gets its number here, not when it was begun: so the newest is the one that was finished last,
-    and does not go at once where others have saved meanwhile.
+    It gets its number here, not when it was begun. So the newest is the one that was finished last,
+    and it is not pruned at once if others have saved meanwhile.
 
     Raises
     ------
@@ -129,7 +131,7 @@ def place(path: Path, manifest: FolderLock) -> Path:
             try:
                 return path.rename(final)
             except OSError as error:
-                # A file has that name; or a checkpoint just made, where there are no locks.
+                # A file has that name; or, without locks, a checkpoint that was just made.
                 if error.errno not in _TAKEN:
                     raise
 
@@ -145,8 +147,8 @@ def keep(path: Path) -> FolderLock:
     try:
         with _steady(path.parent):
             if not stat.S_ISREG((path / MANIFEST).lstat().st_mode):
-                raise OSError("its manifest is no plain file")  # a pipe would be waited for
-            # At once: the writer of a partial folder may be waiting for the end of this moment.
+                raise OSError("its manifest is no plain file")  # opening a pipe would block
+            # Without waiting: the writer of a partial folder may itself wait for the folder's lock.
             return FolderLock(path / MANIFEST, "rb", SHARED | AT_ONCE)
     except OSError as error:
         raise CheckpointError(
@@ -156,16 +158,16 @@ def keep(path: Path) -> FolderLock:
 
 
 def prune(directory: Path, keep: int) -> None:
-    """Remove all but the newest ``keep`` checkpoints; what cannot be removed is logged.
+    """Remove all but the newest ``keep`` checkpoints; failures are logged.
 
-    Those that are being read are left for another time.
+    Checkpoints that are being read are left for the next time.
     """
     for path in checkpoints(directory)[:-keep]:
         try:
             with _alone(directory):
                 if _is_used(path):
                     continue
-                # Renamed first: what bears a checkpoint's name must be whole, also while it goes.
+                # Renamed first: a folder with a checkpoint's name must be complete at any time.
                 going = path.rename(_hidden(directory))
         except FileNotFoundError:
             pass  # another manager was faster
@@ -190,25 +192,25 @@ def _hidden(directory: Path) -> Path:
 
 
 def _alone(directory: Path) -> FolderLock:
-    """Be the only one who makes, names or removes folders there; for moments."""
+    """Lock the folder, briefly: only the holder makes, names or removes folders there."""
     return FolderLock(directory / _LOCK, "ab", EXCLUSIVE)
 
 
 @contextmanager
 def _steady(directory: Path) -> Iterator[None]:
-    """Let nobody make, name or remove folders there; for moments."""
+    """Keep others, briefly, from making, naming or removing folders there."""
     with ExitStack() as moment:
-        # Where there is no such file nobody ever did, as where a checkpoint was copied to.
+        # Without such a file nobody ever wrote there; for example, a checkpoint was copied there.
         with suppress(OSError):
             moment.enter_context(FolderLock(directory / _LOCK, "rb", SHARED))
         yield
 
 
 def _is_used(path: Path) -> bool:
-    """Return whether someone writes or reads a checkpoint; to be asked while `_alone`."""
+    """Return whether someone writes or reads a checkpoint; call it while holding `_alone`."""
     try:
         FolderLock(path / MANIFEST, "r+b", EXCLUSIVE | AT_ONCE).release()
-    except FileNotFoundError:  # it goes, or was begun by a process that was killed at once
+    except FileNotFoundError:  # it is being removed, or its writer was killed at once
         return False
     except BlockingIOError:
         return True

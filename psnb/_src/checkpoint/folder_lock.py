@@ -1,8 +1,8 @@
-"""FolderLock: how processes and threads that use one folder meet. Pure.
+"""FolderLock: a lock between processes and threads that use one folder. Pure.
 
-It is the operating system's (``flock``), on a file. Each opening of the file has a lock of its own,
-so two managers of one process meet as those of two do; and a lock goes with its process, however
-that ends: nothing stays locked.
+It is the operating system's lock (``flock``) on a file. Each opening of the file has its own lock,
+so it works between two managers of one process as between processes. The lock ends with its
+process, however that ends: nothing stays locked.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ class FolderLock:
     mode : str
         As for `open`. NFS locks a file exclusively only if it is open for writing.
     how : int
-        `EXCLUSIVE` or `SHARED`; with ``| AT_ONCE`` nothing is waited for.
+        `EXCLUSIVE` or `SHARED`; with ``| AT_ONCE`` it does not wait.
 
     Attributes
     ----------
     file : file object
         The file.
     real : bool
-        False where the file system has no locks, as some networks' have not: all get one then.
+        False if the file system has no locks, like some network file systems: then nobody is kept
+        out.
 
     Raises
     ------
     BlockingIOError
-        If another has it and nothing is to be waited for.
+        If another holder has it, and ``how`` says not to wait.
     OSError
         If the file cannot be opened.
     """
@@ -52,7 +53,7 @@ class FolderLock:
                 raise
             except OSError:
                 self.real = False
-            opened.pop_all()  # it stays open unless this was interrupted or in vain
+            opened.pop_all()  # it stays open unless this failed or was interrupted
 
     def release(self) -> None:
         """Unlock the file and close it; a second time does nothing."""
@@ -60,7 +61,7 @@ class FolderLock:
             return
         with self.file:
             if self.real:
-                # Closing is not enough if a process was forked meanwhile, which has it open too.
+                # Closing is not enough: a process that was forked meanwhile has the file open too.
                 fcntl.flock(self.file, fcntl.LOCK_UN)
 
     def __enter__(self) -> FolderLock:

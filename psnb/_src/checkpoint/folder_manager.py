@@ -1,7 +1,7 @@
 """FolderManager: saves parameters into a folder of numbered checkpoints, and restores them. Pure.
 
 The notebook's process fetches the shards from the servers and writes them, so the directory is a
-path of the notebook's machine; closures go on meanwhile. Where managers share a directory,
+path on the notebook's machine. Closures go on meanwhile. If managers share a directory,
 `psnb._src.checkpoint.checkpoint_folder` keeps them apart.
 """
 
@@ -25,24 +25,24 @@ from psnb.errors import CheckpointError
 
 
 class SavedParameter(Parameter, Protocol):
-    """What a parameter is to a checkpoint."""
+    """A parameter that can be saved."""
 
     @property
     def optimizer(self) -> Any:
-        """What describes its optimizer, or None."""
+        """The description of its optimizer, or None."""
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         """Return the state of each shard."""
 
 
 class SavedStrategy(Protocol):
-    """What has parameters to be saved."""
+    """A strategy, whose parameters are saved."""
 
     def parameters(self) -> Mapping[str, SavedParameter]:
         """Return all of them, by name."""
 
     def note_checkpoint(self, path: Path) -> None:
-        """Remember what can be recovered from."""
+        """Remember the checkpoint, for recovery."""
 
 
 class FolderManager:
@@ -51,7 +51,7 @@ class FolderManager:
     Parameters
     ----------
     strategy : SavedStrategy
-        What is saved.
+        The strategy whose parameters are saved.
     directory, max_to_keep
         As for `CheckpointManager`.
     """
@@ -67,7 +67,7 @@ class FolderManager:
 
     @property
     def status(self) -> CheckpointStatistics:
-        """How the save that was begun last fares; cheap, any thread."""
+        """The progress of the latest save; cheap, any thread."""
         return self._status
 
     @property
@@ -82,21 +82,21 @@ class FolderManager:
         return found[-1] if found else None
 
     def save(self, metadata: Mapping[str, Any] | None = None) -> Path:
-        """Write the next checkpoint and remove those too many.
+        """Write the next checkpoint, and remove old ones beyond ``max_to_keep``.
 
-        May be called while closures run. What a shard has of a parameter is of one moment (no
-        update of it is half there), but different shards and parameters are of slightly different
-        ones; call it after `join`, or `drain`, for one moment of everything.
+        May be called while closures run. Each shard of a parameter is saved as it was at one moment
+        (no update of it is half there), but the moments of different shards and parameters differ
+        slightly. Call it after `join` or `drain` to save everything at one moment.
 
         Parameters
         ----------
         metadata : mapping, optional
-            Kept with it, for example the step; whatever JSON can hold.
+            Kept with it, for example the step; anything that JSON can hold.
 
         Returns
         -------
         pathlib.Path
-            The new checkpoint: complete, or not there at all.
+            The new checkpoint; if this fails, there is none.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class FolderManager:
         try:
             path = write_checkpoint(self.directory, self._states(), metadata or {})
             self._strategy.note_checkpoint(path)
-            # What is half removed would stay: an interrupt ends the waiting only.
+            # In another thread: an interrupt must not leave a checkpoint half removed.
             aside(prune, self.directory, self._max_to_keep)
         except BaseException as error:
             told = excerpt(str(error)) or type(error).__name__
@@ -119,11 +119,11 @@ class FolderManager:
         return path
 
     def restore(self, path: str | os.PathLike[str] | None = None) -> Mapping[str, Any]:
-        """Bring all parameters and their optimizer state back, onto however many servers there are.
+        """Restore all parameters and their optimizer state, onto any number of servers.
 
         Everything is checked before anything is changed. Parameters that only the checkpoint has
-        are left out. Meant for a moment when no closure runs. One that was interrupted has brought
-        back a part: call it again.
+        are left out. Call it when no closure runs. If it is interrupted, only a part is restored:
+        call it again.
 
         Parameters
         ----------
@@ -138,11 +138,11 @@ class FolderManager:
         Raises
         ------
         CheckpointError
-            If there is none, if it is damaged, or if it lacks a parameter or has another shape,
-            dtype or optimizer state of it; nothing was changed.
+            If there is no checkpoint, if it is damaged, or if it lacks a parameter or has another
+            shape, dtype or optimizer state for one; nothing was changed.
         ServerLostError
-            If a server is gone; a part was brought back: a note of the error says which parameters
-            were, and which were not.
+            If a server is gone; only a part was restored: a note on the error says which parameters
+            were restored, and which were not.
         """
         parameters = self._strategy.parameters()
         saved = self._newest() if path is None else Checkpoint(Path(path), parameters)
@@ -157,7 +157,7 @@ class FolderManager:
             except CheckpointError:
                 if path.exists():
                     raise
-                # Others have saved newer ones meanwhile and removed this one.
+                # Other managers have saved newer ones meanwhile, and removed this one.
         raise CheckpointError(f"there is no checkpoint in {str(self.directory)!r}")
 
     def _states(self) -> Iterator[tuple[str, Any, Any, list[dict[str, np.ndarray]]]]:

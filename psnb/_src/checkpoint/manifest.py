@@ -1,9 +1,9 @@
-"""Manifest: what a checkpoint says that it holds, as it is written and as it is read. Pure.
+"""Manifest: the list of a checkpoint's content, how it is written and read. Pure.
 
-It is JSON, with a checksum of each shard's file and one of its own: XXH3 with 64 bits, which costs
-little more than reading does, and misses what disks and copies damage once in 2**64 times. It is
-nothing against malice: whoever means harm sums up anew. So nothing is trusted for its sum;
-`psnb._src.checkpoint.check_files` and `psnb._src.server.expecting` check all the rest.
+It is JSON, with a checksum of each shard's file and one of itself: XXH3 with 64 bits, which costs
+little more than reading, and misses accidental damage once in 2**64 times. It does not protect
+against attacks: an attacker can compute a new checksum. So a valid checksum alone is not trusted;
+`psnb._src.checkpoint.check_files` and `psnb._src.server.expecting` check everything else.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from psnb.errors import CheckpointError
 FORMAT = 3
 
 _FILE = re.compile(r"\d{4,9}-\d{5,9}\.safetensors", re.ASCII)
-"""What files of shards are called: they are in the checkpoint's folder, and nowhere else."""
+"""The names of shards' files, which are in the checkpoint's folder and nowhere else."""
 
 _MOST_BYTES = 1 << 28
-"""A manifest has some hundred bytes a parameter; what is larger is not read."""
+"""A manifest has some hundred bytes for each parameter; a larger file is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class ManifestEntry:
     name : str
         The parameter's name.
     description : mapping
-        What must be the same to load it: kind, dtype, shape or dim and rows, optimizer slots.
+        What must be equal to load it: kind, dtype, shape or dim and rows, optimizer slots.
     optimizer : mapping or None
         Name and hyperparameters at the time of saving, for information.
     files : mapping of str to str
@@ -53,13 +53,13 @@ class ManifestEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint holds: parameters by name, and what the caller wants kept."""
+    """The content of a checkpoint: parameters by name, and the caller's metadata."""
 
     entries: Mapping[str, ManifestEntry]
     metadata: Mapping[str, Any]
 
     def text(self) -> str:
-        """Return it as it is written.
+        """Return the text that is written.
 
         Raises
         ------
@@ -71,18 +71,18 @@ class Manifest:
             "metadata": dict(self.metadata),
             "parameters": [asdict(entry) for entry in self.entries.values()],
         }
-        # As it will be read: keys that are numbers become texts, for one.
+        # As it will be read: for example, keys that are numbers become texts.
         content = _parsed(_json(content))
         return json.dumps({**content, "xxh3": _sum(content)}, indent=1)
 
 
 def checked_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a caller wants kept, if it will come back.
+    """Return a caller's metadata, if JSON can hold it.
 
     Raises
     ------
     CheckpointError
-        If it is no mapping, or JSON cannot hold it: NaN, for one.
+        If it is not a mapping, or JSON cannot hold it (for example NaN).
     """
     try:
         _require(isinstance(metadata, Mapping), f"expected a mapping, found {metadata!r:.80}")
@@ -95,12 +95,12 @@ def checked_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read what a checkpoint holds.
+    """Read the manifest of a checkpoint.
 
     Raises
     ------
     CheckpointError
-        If it is no checkpoint, is damaged, or is one that this version cannot read.
+        If it is not a checkpoint, is damaged, or has a version that cannot be read.
     """
     try:
         with open(path / MANIFEST, "rb") as file:

@@ -1,4 +1,4 @@
-"""How a checkpoint lies on disk: pure, without Dask.
+"""The files of a checkpoint. Pure, without Dask.
 
 A checkpoint is a folder::
 
@@ -7,10 +7,10 @@ A checkpoint is a folder::
       0000-00000.safetensors     one file a shard: values, optimizer state, ids of embedding rows
       …
 
-It is written into a partial folder beside it, synced, and renamed last, so a folder of that name is
-whole (`psnb._src.checkpoint.checkpoint_folder` has how writers and readers meet). Nothing in it is
-pickled. A shard is a unit of writing only: a parameter is put together from all of its shards when
-it is read, whatever servers there are then.
+It is written into a partial folder beside it, synced, and renamed last, so a folder with that name
+is complete. (`psnb._src.checkpoint.checkpoint_folder` describes the locks between writers and
+readers.) Nothing in it is pickled. A shard is a unit of writing only: a parameter is read from all
+of its shards, for any number of servers.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def write_checkpoint(
     Parameters
     ----------
     directory : pathlib.Path
-        Where checkpoints are.
+        The folder of checkpoints.
     parameters : iterable of tuple
         Name, description, optimizer and the shards' states of each parameter; taken one by one.
     metadata : mapping
-        Whatever JSON can hold.
+        Anything that JSON can hold.
 
     Returns
     -------
@@ -71,7 +71,7 @@ def write_checkpoint(
                 files = {}
                 for shard, state in enumerate(states):
                     file = f"{position:04d}-{shard:05d}.safetensors"
-                    # safetensors writes the memory as it lies: order C, and no 0-d surprise.
+                    # safetensors writes memory as it is, so make it C-contiguous.
                     arrays = {k: np.asarray(v, order="C") for k, v in state.items()}
                     save_file(arrays, folder / file)
                     files[file] = _synced(folder / file)
@@ -90,7 +90,7 @@ def write_checkpoint(
 
 
 def read_states(path: Path, entry: ManifestEntry) -> Iterator[State]:
-    """Read the shards of a parameter, which were checked.
+    """Read the shards of a parameter, which were checked before.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def read_states(path: Path, entry: ManifestEntry) -> Iterator[State]:
 
 
 def damaged(path: Path, file: str, name: str, reason: object) -> CheckpointError:
-    """Return what to raise of a shard that cannot be loaded."""
+    """Return the error for a shard that cannot be loaded."""
     return CheckpointError(
         f"checkpoint {str(path)!r}: shard {file} of {name!r} is damaged: {reason}; restore another "
         "one, or copy it again from where it is whole"
@@ -123,7 +123,7 @@ def checksum(file: Path) -> str:
 
 
 def _synced(file: Path) -> str:
-    """Bring a file to the disk, and return its checksum, taken while that is waited for."""
+    """Sync a file to disk, and return its checksum, computed meanwhile."""
     synced: Answer[None] = Answer()
     sync = bound(synced.give, _sync, file)
     with uninterrupted:

@@ -1,4 +1,4 @@
-"""Clusters: a local one with roles, a running one, who plays which role, and scaling."""
+"""Clusters: a local one with roles, a running one, the roles of workers, and scaling."""
 
 from psnb._src.cluster.cluster import (
     choose_servers,

@@ -1,4 +1,4 @@
-"""Clusters: a local one with roles, a running one by its address, and who plays which role.
+"""Clusters: a local one with roles, a running one by its address, and the roles of workers.
 
 A Dask worker started with ``--resources "ps=1"`` is a parameter server, every other one runs
 closures.
@@ -33,27 +33,27 @@ CONNECT_TIMEOUT = 8.0
 """Seconds in which a scheduler must answer."""
 
 IDENTITY_TIMEOUT = 60.0
-"""Seconds in which one that is connected must: it may be busy with tasks of somebody else's."""
+"""Seconds in which a connected one must: it may be busy with somebody else's tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Who is in a cluster, as name by address, in the order of their arrival."""
+    """The servers and workers of a cluster, as name by address, in the order of their arrival."""
 
     servers: dict[str, str]
     workers: dict[str, str]
 
 
 def identity(client: Client) -> dict[str, Any]:
-    """Return what the scheduler says of its cluster and all of its workers.
+    """Return the scheduler's description of its cluster and all of its workers.
 
     Not `Client.scheduler_info`: it returns a copy that the client itself renews every two seconds,
-    without workers, so that now and then a cluster seems to have none.
+    without workers, so that now and then a cluster seems to have no workers.
 
     Raises
     ------
     ClusterError
-        If it does not answer.
+        If the scheduler does not answer.
     """
     loop, scheduler = client.loop.asyncio_loop, client.scheduler
     try:
@@ -66,7 +66,7 @@ def identity(client: Client) -> dict[str, Any]:
 
 
 def roles(cluster: dict[str, Any]) -> Roles:
-    """Return who plays which role, from what the Dask scheduler says of its cluster."""
+    """Return the roles of the workers, from the scheduler's description of its cluster."""
     servers: dict[str, str] = {}
     workers: dict[str, str] = {}
     for address, worker in cluster["workers"].items():
@@ -82,16 +82,16 @@ def closure_workers(taken: frozenset[str], cluster: dict[str, Any]) -> dict[str,
     Parameters
     ----------
     taken : frozenset of str
-        Addresses that a strategy took for servers, whatever they were started as.
+        Addresses that a strategy uses for servers, whatever they were started as.
     cluster : dict
-        What the Dask scheduler says of it.
+        The Dask scheduler's description of the cluster.
     """
     workers = roles(cluster).workers
     return {address: name for address, name in workers.items() if address not in taken}
 
 
 class _LocalClient(Client):
-    """A client that takes its cluster with it when it closes."""
+    """A client that closes its cluster when it closes."""
 
     def close(self, *args: Any, **kwargs: Any) -> None:
         cluster = self.cluster
@@ -122,8 +122,9 @@ def local_cluster(
     threads_per_worker : int
         Closures that a worker runs at the same time; 1 or more.
     dashboard_address : str, optional
-        Where Dask's own dashboard listens, for example ``":8787"``; none by default, and then Dask
-        does not profile its tasks either. Whoever can reach it sees everything: it has no password.
+        Where Dask's own dashboard listens, for example ``":8787"``. By default there is no
+        dashboard, and Dask does not profile its tasks either. Everybody who can reach it sees
+        everything: it has no password.
     security : bool
         Whether to keep the other users of this host out. They can reach the cluster's ports on
         loopback, and run code as you; a warning is logged if there are any. With True everything
@@ -162,7 +163,7 @@ def local_cluster(
     server = {"cls": PatientNanny, "options": {**options, "nthreads": 1, "resources": {ROLE: 1}}}
     scheduler = PrivateScheduler if security and dashboard_address is None else Scheduler
     try:
-        # Dask imports from its folder, and takes one that somebody else has made in its place.
+        # Dask imports from its folder, and uses one that somebody else has made in its place.
         parent = dask.config.get("temporary-directory") or tempfile.gettempdir()
         settings["temporary-directory"] = private_folder(parent)
         with dask.config.set(settings):  # for what runs in this process, the scheduler above all
@@ -199,7 +200,7 @@ def local_cluster(
 
 
 def _link(security: bool) -> dict[str, Any]:
-    """Return how the processes of a local cluster reach each other; say who else can."""
+    """Return how the processes of a local cluster reach each other; log which others can."""
     if security:
         try:
             certificates = Security.temporary()
@@ -234,10 +235,10 @@ def connect(address: str) -> Client:
     Raises
     ------
     ClusterError
-        If no scheduler answers there within ten seconds, or it is to be reached by TLS, and Dask's
+        If no scheduler answers there within ten seconds, or if the address is for TLS and Dask's
         configuration names no certificates.
     """
-    # Asked before: Dask raises a TypeError, and its client waits for itself when it is collected.
+    # Checked before: Dask raises a TypeError, and its client waits for itself when it is collected.
     if address.startswith("tls://") and _certificates() is None:
         raise ClusterError(
             f"{address!r} lets in only who has certificates: name them in Dask's configuration, "

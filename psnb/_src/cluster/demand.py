@@ -1,6 +1,6 @@
-"""Demand: what the closures of all coordinators ask of a cluster. Pure, without Dask.
+"""Demand: how much the closures of all coordinators need of a cluster. Pure, without Dask.
 
-Coordinators say it and the Dask scheduler adds it up (see `psnb._src.cluster.scaling`), on its
+Coordinators report it, and the Dask scheduler adds it up (see `psnb._src.cluster.scaling`), on its
 event loop only.
 """
 
@@ -11,19 +11,19 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 EXPIRY = 15.0
-"""Seconds after which a coordinator that says nothing counts as gone: its notebook has died."""
+"""Seconds after which a coordinator that reports nothing counts as gone: its notebook died."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one coordinator has to do.
+    """The demand of one coordinator.
 
     Attributes
     ----------
     closures : int
         Closures that wait or run.
     occupancy : float
-        The seconds that they are expected to take, together.
+        The seconds that they are expected to take in total.
     holding : frozenset of str
         Dask addresses of the workers that hold closures at this moment.
     """
@@ -37,29 +37,29 @@ class Demand:
         return bool(self.closures or self.holding)
 
     def threads(self, target_duration: float) -> float:
-        """Return how many threads it takes to be done in so many seconds.
+        """Return how many threads it takes to be done in ``target_duration`` seconds.
 
-        Not more than there are closures: a few long ones ask for no more than one each. A fraction,
-        so that many coordinators with next to nothing to do ask for little together.
+        At most one for each closure, even if it is long. It may be a fraction, so that many
+        coordinators with little to do ask for little together.
         """
         return min(self.closures, self.occupancy / target_duration)
 
 
 class DemandBoard:
-    """The newest demand of each coordinator; those that fell silent are forgotten."""
+    """The newest demand of each coordinator; it is forgotten if the reports stop."""
 
     def __init__(self) -> None:
         self._demands: dict[str, tuple[float, Demand]] = {}  # with the time of their coming
 
     def report(self, coordinator: str, demand: Demand, now: float) -> None:
-        """Note what a coordinator asks for now; nothing at all withdraws what it did before."""
+        """Note a coordinator's demand; an empty one withdraws the one before."""
         if demand:
             self._demands[coordinator] = now, demand
         else:
             self._demands.pop(coordinator, None)
 
     def demands(self, now: float) -> list[Demand]:
-        """Return what is asked for, one for each coordinator that asks."""
+        """Return the demands, one for each coordinator that has one."""
         self._demands = {
             name: (came, demand)
             for name, (came, demand) in self._demands.items()
@@ -68,13 +68,13 @@ class DemandBoard:
         return [demand for _, demand in self._demands.values()]
 
     def holding(self, now: float) -> frozenset[str]:
-        """Return the addresses of the workers that hold anybody's closures."""
+        """Return the addresses of the workers that hold closures, of any coordinator."""
         return frozenset().union(*(demand.holding for demand in self.demands(now)))
 
     def workers(
         self, now: float, target_duration: float, threads_per_worker: float, holding: int
     ) -> int:
-        """Return how many workers the closures are worth.
+        """Return how many workers the closures need.
 
         Parameters
         ----------
@@ -85,7 +85,7 @@ class DemandBoard:
         threads_per_worker : float
             Closures that a worker runs at the same time.
         holding : int
-            Workers that hold closures: it is never less.
+            How many workers hold closures: the result is never less.
         """
         demands = self.demands(now)
         threads = sum(demand.threads(target_duration) for demand in demands)

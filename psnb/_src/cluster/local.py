@@ -1,6 +1,6 @@
 """The Dask classes of the local cluster: no server is scaled away, and nannies are patient.
 
-Where only who has its certificates may come in, nothing is served over HTTP, which asks for none.
+If the cluster requires certificates, nothing is served over HTTP, which does not ask for them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ DRAIN_TIMEOUT = 30.0
 _NANNY_TIMEOUT = (DRAIN_TIMEOUT + 5) / 0.8
 
 
-# Dask has malloc give memory back to the system at once, so that each large array costs the
-# clearing of its pages anew: several times what copying it does. So much is kept for the next.
+# Dask has malloc give memory back to the system at once, so the pages of each large array must be
+# cleared again: that costs several times what copying it does. So this much is kept for the next.
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 28), "MALLOC_MMAP_THRESHOLD_": str(1 << 26)}
 
 
-# What Dask does a hundred times a second and more in each process takes a tenth of a core from two
-# workers and a server, and the server's attention: it asks what tasks are at, which closures are
-# not, and measures the delays of event loops.
+# A hundred times a second and more Dask profiles tasks in each process, which closures are not, and
+# measures the delays of event loops. With two workers and a server that takes a tenth of a core,
+# and makes the server slower.
 QUIET = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "500ms"}
 """Settings for clusters whose Dask dashboard nobody looks at."""
 
@@ -45,18 +45,18 @@ class _WithoutHTTP(ServerNode):
 
 
 class PrivateScheduler(_WithoutHTTP, Scheduler):
-    """A scheduler that is reached with certificates only."""
+    """A scheduler that can be reached with certificates only."""
 
 
 class PrivateWorker(_WithoutHTTP, Worker):
-    """A worker that is reached with certificates only."""
+    """A worker that can be reached with certificates only."""
 
 
 class PatientNanny(Nanny):
-    """A nanny that leaves its worker the time to finish its closures when it is scaled away."""
+    """A nanny that gives its worker time to finish its closures when it is scaled away."""
 
     def __init__(self, *args: Any, settings: dict[str, Any], **kwargs: Any) -> None:
-        with dask.config.set(settings):  # what is in force now is so in its worker
+        with dask.config.set(settings):  # the worker gets the settings in force here
             super().__init__(*args, **kwargs)
         self.pre_spawn_env.update(_MALLOC)
 
@@ -77,11 +77,11 @@ class LocalCluster(SpecCluster):
 
     @property
     def num_servers(self) -> int:
-        """Processes that hold parameters."""
+        """How many processes hold parameters."""
         return sum(map(_is_server, self.worker_spec.values()))
 
     def scale(self, n: int) -> Any:
-        """Start or retire workers until there are ``n`` processes, the servers among them.
+        """Start or retire workers until there are ``n`` processes, servers included.
 
         Returns at once. The workers that came last go first, after they have finished their
         closures; servers never go.
@@ -113,8 +113,8 @@ class LocalCluster(SpecCluster):
     async def scale_down(self, workers: Iterable[Any]) -> None:
         """Retire the workers of these names, never a server; adaptive scaling calls this.
 
-        It takes processes that the scheduler does not know yet to be dispensable, also those of
-        servers that their nannies start again at the moment.
+        Adaptive scaling also names processes that the scheduler does not know yet, such as servers
+        that their nannies are just starting again.
         """
         specs = self.worker_spec
         await super().scale_down([w for w in workers if w not in specs or not _is_server(specs[w])])

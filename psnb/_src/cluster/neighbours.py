@@ -1,7 +1,7 @@
-"""Neighbours: the other people who work on this host, and a folder that they cannot enter.
+"""Neighbours: the other users of this host, and a folder that they cannot enter.
 
-The system keeps them out of each other's processes and memory, but not out of ports on loopback,
-nor out of names in the folder for temporary files, which belong to whoever takes them first.
+The system protects users' processes and memory from each other, but not their ports on loopback.
+And a name in the folder for temporary files belongs to the user who takes it first.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import psutil
 
 _FIRST_PERSON = 1000
 _SYSTEMS_OWN = range(61184, 65536)
-"""Among the numbers of people: services that get one while they run, and nobody."""
+"""User ids above `_FIRST_PERSON` that are not people: dynamic ones of services, and nobody."""
 
 
 def neighbours() -> list[str]:
     """Return the names of other people who are logged in or run something, sorted.
 
-    Not root's, who may do everything anyhow. Where the system hides the processes of others, or in
-    a container, some are not seen.
+    Root is left out, who may do everything anyhow. If the system hides the processes of others, or
+    in a container, some users are not seen.
     """
     running = {
         each.info["username"]
@@ -33,17 +33,17 @@ def neighbours() -> list[str]:
 
 
 def is_person(uid: int) -> bool:
-    """Return whether a user's number is one of people, not of the system's services."""
+    """Return whether a user id is that of a person, not of one of the system's services."""
     return uid >= _FIRST_PERSON and uid not in _SYSTEMS_OWN
 
 
 def private_folder(parent: str) -> str:
-    """Return a folder that only this user can enter, the same one each time if it can be.
+    """Return a folder that only this user can enter, the same one each time if possible.
 
     Parameters
     ----------
     parent : str
-        Where it is made, or was.
+        The folder in which it is made, or was.
     """
     folder = os.path.join(parent, f"psnb-{os.getuid()}")
     try:
@@ -51,6 +51,6 @@ def private_folder(parent: str) -> str:
     except FileExistsError:
         found = os.lstat(folder)
         ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-        if not ours or stat.S_IMODE(found.st_mode) & 0o077:  # somebody was here before
+        if not ours or stat.S_IMODE(found.st_mode) & 0o077:  # made by, or open to, somebody else
             return tempfile.mkdtemp(prefix="psnb-", dir=parent)
     return folder

@@ -1,7 +1,7 @@
-"""The Dask scheduler plugin that keeps Dask from taking parameter servers away.
+"""ServerProtection: the Dask scheduler plugin that keeps Dask from retiring parameter servers.
 
-They are idle in its eyes, so they would be the first to go, and parameters with them. All of it
-runs on the scheduler's event loop.
+To Dask they look idle, so they would be retired first, and the parameters lost. All of it runs on
+the scheduler's event loop.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def serves(scheduler: Scheduler, worker: WorkerState) -> bool:
 
 
 class ServerProtection(SchedulerPlugin):
-    """Takes parameter servers out of the workers that Dask may scale away, or retires."""
+    """Removes parameter servers from the workers that Dask may scale away, or retires."""
 
     name = "psnb-servers"
     idempotent = True
 
     async def start(self, scheduler: Scheduler) -> None:
-        """Take the place of the scheduler's `retire_workers`; Dask calls this once."""
+        """Replace the scheduler's `retire_workers`; Dask calls this once."""
         self._scheduler = scheduler
         self._retire = scheduler.retire_workers
         scheduler.retire_workers = self.retire_workers
@@ -50,10 +50,10 @@ class ServerProtection(SchedulerPlugin):
         names: Sequence[object] | None = None,
         **more: Any,
     ) -> dict[str, Any]:
-        """Retire workers as Dask does, but none that holds parameters.
+        """Retire workers as Dask does, except those that hold parameters.
 
-        Dask treats workers alike that have the only copy of a result, when there is no room for it
-        elsewhere: they stay, and are left out of what is returned.
+        Dask does the same with workers that have the only copy of a result, if there is no room for
+        it elsewhere: they stay, and are left out of what is returned.
         """
         book = self._scheduler.plugins.get(LayoutRegistry.name)
         held = set() if book is None else book.addresses()
@@ -75,5 +75,5 @@ class ServerProtection(SchedulerPlugin):
     def valid_workers_downscaling(
         self, scheduler: Scheduler, workers: list[WorkerState]
     ) -> list[WorkerState]:
-        """Return the workers that may go: those that neither are servers nor became one."""
+        """Return the workers that may be retired: those that are not parameter servers."""
         return [worker for worker in workers if not serves(scheduler, worker)]

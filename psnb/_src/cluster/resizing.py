@@ -1,4 +1,4 @@
-"""Crew: starts and retires workers of a cluster, where whoever runs the cluster can do that."""
+"""Resizing: starts and retires workers of a cluster, if the cluster can do that."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def cannot_add(client: Client) -> str:
 
 @uninterrupted
 def add_worker(client: Client) -> None:
-    """Have the cluster start one process more; returns at once.
+    """Have the cluster start one more process; returns at once.
 
     Raises
     ------
     ClusterError
-        If it cannot.
+        If the cluster cannot.
     """
     if reason := cannot_add(client):
         raise ClusterError(reason)
@@ -40,7 +40,7 @@ def add_worker(client: Client) -> None:
 
 
 def retire_worker(client: Client, address: str) -> None:
-    """Have a worker finish its closures and leave; it does though an interrupt ends the waiting.
+    """Have a worker finish its closures and leave; an interrupt ends only the waiting.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def retire_worker(client: Client, address: str) -> None:
             if key == address
         }
         if names and cluster is not None and hasattr(cluster, "worker_spec"):
-            # Else the cluster would start another one in its place.
+            # Else the cluster would start another worker in its place.
             spec = cluster.worker_spec
             await cluster.scale_down([name for name in spec if str(name) in map(str, names)])
         else:

@@ -1,9 +1,9 @@
-"""The Dask scheduler plugin that lets adaptive scaling see closures.
+"""ClosureScaling: the Dask scheduler plugin that lets adaptive scaling see closures.
 
-They are no tasks of Dask's: without it nothing scales up for them, and the workers that run them
-look idle and are scaled away. Each coordinator tells the scheduler twice a second what it has to do
-(`psnb._src.cluster.demand`), through the handler `DEMAND`. The plugin stays on the scheduler, one
-for all strategies and notebooks, and changes nothing while no coordinator asks for anything. All of
+Closures are not Dask tasks: without the plugin nothing scales up for them, and the workers that run
+them look idle and are scaled away. Each coordinator tells the scheduler twice a second what it has
+to do (`psnb._src.cluster.demand`), through the handler `DEMAND`. The plugin stays on the scheduler,
+one for all strategies and notebooks, and changes nothing while no coordinator has a demand. All of
 it runs on the scheduler's event loop.
 """
 
@@ -26,17 +26,17 @@ DEMAND = "psnb_demand"
 
 
 class ClosureScaling(SchedulerPlugin):
-    """Adds closures to what Dask scales for, and keeps the workers that hold some."""
+    """Adds closures to what Dask scales for, and keeps the workers that hold closures."""
 
     name = "psnb-scaling"
     idempotent = True
 
     def __init__(self) -> None:
         self._board = DemandBoard()
-        self._threads = 1.0  # of a worker, on average, when there last was one
+        self._threads = 1.0  # of a worker, on average, when there was one last
 
     async def start(self, scheduler: Scheduler) -> None:
-        """Take the place of the scheduler's `adaptive_target`; Dask calls this once."""
+        """Replace the scheduler's `adaptive_target`; Dask calls this once."""
         self._scheduler = scheduler
         self._target_for_tasks = scheduler.adaptive_target
         # Adaptive asks the handler, the routes under /api/v1 and the metrics the scheduler itself.
@@ -45,7 +45,7 @@ class ClosureScaling(SchedulerPlugin):
         scheduler.handlers[DEMAND] = self.report
 
     def report(self, coordinator: str, closures: int, occupancy: float, holding: list[str]) -> None:
-        """Note what a coordinator has to do; see `Demand`."""
+        """Note a coordinator's demand; see `Demand`."""
         demand = Demand(closures, occupancy, frozenset(holding))
         self._board.report(coordinator, demand, time.monotonic())
         self._measure_workers()
@@ -79,7 +79,7 @@ class ClosureScaling(SchedulerPlugin):
     def valid_workers_downscaling(
         self, scheduler: Scheduler, workers: list[WorkerState]
     ) -> list[WorkerState]:
-        """Return the workers that may go: those that hold no closures."""
+        """Return the workers that may be retired: those that hold no closures."""
         holding = self._board.holding(time.monotonic())
         return [worker for worker in workers if worker.address not in holding]
 

@@ -13,18 +13,18 @@ from psnb.errors import ConfigurationError
 class CheckpointManager(FolderManager):
     """Numbered checkpoints in one directory.
 
-    Thread-safe; and several managers, of one notebook or of many, may share a directory. Saves get
-    their numbers in the order in which they end.
+    Thread-safe. Several managers, of one notebook or of many, may share a directory. Saves are
+    numbered in the order in which they end.
 
     Parameters
     ----------
     coordinator : ClusterCoordinator
-        Whose strategy's variables and embeddings are saved, optimizer state included.
+        The variables and embeddings of its strategy are saved, with their optimizer state.
     directory : str or os.PathLike
-        Made if it is not there.
+        Created if it does not exist.
     max_to_keep : int
-        Older checkpoints than these many are removed after each save, whoever saved them; one that
-        is being restored, after a later save.
+        How many checkpoints to keep. Each save removes older ones, whoever saved them; one that is
+        being restored is removed by a later save.
 
     Raises
     ------

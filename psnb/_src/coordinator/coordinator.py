@@ -2,8 +2,8 @@
 
 A facade over four parts: the queue (what waits and runs), the membership (a connection for each
 worker, on the Dask client's event loop), the registries of functions and per-worker values, and the
-view that people read (`CoordinatorView`). It starts no thread of its own; its methods may be called
-from any thread but the event loop's.
+view that dashboards read (`CoordinatorView`). It starts no thread of its own; its methods may be
+called from any thread but the event loop's.
 """
 
 from __future__ import annotations
@@ -65,25 +65,25 @@ from psnb.errors import ConfigurationError, CoordinatorClosedError
 class ClusterCoordinator(Observed):
     """Schedules closures on the workers of a strategy, asynchronously.
 
-    There is one for each strategy: asking again returns it. As the last line of a notebook's cell
-    it is a live display. Thread-safe. Also a context manager that closes it.
+    There is one for each strategy: a second call returns the same object. As the last line of a
+    notebook's cell it is a live display. Thread-safe. Also a context manager that closes it.
 
     Parameters
     ----------
     strategy : ParameterServerStrategy
-        Where parameters live and which workers there are.
+        Knows where the parameters are and which workers there are.
     max_queue_size : int
         Closures that may wait; `schedule` blocks beyond that.
     worker_timeout : float, optional
         Seconds that queued work waits while there is no worker at all; then it fails with
         `WorkerLostError`, and the coordinator goes on when a worker joins. None waits for ever.
     heartbeat_timeout : float
-        Seconds without a sign of life after which a worker counts as lost, and what it had runs
-        elsewhere. Workers give one from their event loop, so long closures do not matter; one that
-        holds the interpreter's lock for longer than this does, and so does a single result that
-        takes longer to arrive.
+        Seconds without a sign of life after which a worker counts as lost; its closures then run
+        elsewhere. Signs of life come from the worker's event loop, so long closures do not matter.
+        A closure that holds the interpreter's lock for longer than this does, and so does a single
+        result that takes longer to arrive.
     drain_timeout : float
-        Seconds that a worker which Dask retires gets to finish the closures that it has.
+        Seconds that a worker gets to finish its closures when Dask retires it.
     start_delay, start_delay_max : float
         Workers begin one after the other, as TensorFlow's do with the environment variables
         ``TF_COORDINATOR_SCHEDULE_START_DELAY`` and ``..._MAX``: worker ``i`` takes its first
@@ -109,11 +109,11 @@ class ClusterCoordinator(Observed):
     After TensorFlow's ``tf.distribute.coordinator.ClusterCoordinator``. If the worker of a closure
     dies, the servers are asked whether the closure has had its effect; if not, it runs again on
     another worker. So its effect on the parameters happens exactly once, wholly and from one
-    attempt, or not at all if it raises: see `Variable`, and `Sync` and `Geo` for the modes in which
-    it may be lost.
+    attempt, or not at all if it raises. See `Variable`; and see `Sync` and `Geo`, the modes in
+    which it may be lost.
     """
 
-    # Not __init__, which would run once more on the one that is there.
+    # Not __init__, which would run again on a coordinator that exists already.
     def __new__(
         cls,
         strategy: ParameterServerStrategy,
@@ -182,12 +182,12 @@ class ClusterCoordinator(Observed):
         self._ids = itertools.count()
         self._live = LiveView()
         self._view = CoordinatorView(core, self._queue, self._membership, records, Saving())
-        # Queue and connections know neither coordinator nor strategy, so it can be collected while
-        # they live.
+        # Queue and connections know neither coordinator nor strategy, so the coordinator can be
+        # collected while they live.
         self._finalizer = weakref.finalize(self, _end, self._queue, self._membership)
         try:
             self._link = tell_panels(self._view, strategy.client)
-        except BaseException:  # an interrupt: nobody gets to know this one
+        except BaseException:  # an interrupt: the caller never gets this coordinator
             self._finalizer()
             raise
 
@@ -210,33 +210,33 @@ class ClusterCoordinator(Observed):
         """Queue a call for whichever worker is free, and return at once.
 
         It blocks only while ``max_queue_size`` closures are queued already. An interrupt may come
-        when the closure was queued already, so that nobody has its remote value.
+        after the closure was queued; then nobody has its remote value.
 
-        The arguments are captured now: what you change afterwards does not reach the closure. So is
-        the function with everything that it refers to, when it is *first* scheduled: define it anew
-        (run its cell again) to change it.
+        The arguments are captured now: later changes do not reach the closure. The function, with
+        everything that it refers to, is captured when it is *first* scheduled: define it anew (run
+        its cell again) to change it.
 
         Parameters
         ----------
         fn : callable
-            Any, lambdas and local functions too.
+            Any callable, also a lambda or a local function.
         args : iterable
-            Positional arguments. Per-worker values among them, at any depth, become the value of
-            the worker that runs the closure, and remote values of this coordinator their results:
-            the closure stays queued until they are there. If one fails, so does the closure, with
-            `ClosureInputError`; see `RemoteValue.fetch`.
+            Positional arguments. Per-worker values among them, at any depth, are replaced by the
+            value of the worker that runs the closure, and remote values of this coordinator by
+            their results: the closure stays queued until they are there. If one fails, the closure
+            fails with `ClosureInputError`; see `RemoteValue.fetch`.
         kwargs : mapping of str to Any, optional
             Keyword arguments, likewise.
         worker : str, int or callable, optional
-            Which worker must run it: its name, its index, or a function that tells for a worker's
-            `WorkerStatistics` whether it may; it is asked often and must be quick. Such a closure
-            waits until the worker is there, and never blocks others.
+            Which worker must run it: its name, its index, or a function that takes a worker's
+            `WorkerStatistics` and returns whether it may; the function is called often and must be
+            quick. Such a closure waits until the worker is there, and never blocks others.
         retries : int
             How often the closure may be lost with a dying worker and run again; beyond that it
             fails with `WorkerLostError`.
         priority : int
-            Higher ones go first; within one, closures that were lost with a worker do, then those
-            that could run first.
+            Higher ones go first. Within one priority, closures that were lost with a worker go
+            first, then those that became ready first.
 
         Returns
         -------
@@ -246,10 +246,10 @@ class ClusterCoordinator(Observed):
         Raises
         ------
         Exception
-            What an *earlier* closure raised, once, when nothing runs any more; this closure was not
-            queued then. See `join`.
+            What an *earlier* closure raised, once, when no closure runs any more; this closure is
+            not queued then. See `join`.
         SerializationError
-            If function or arguments cannot be pickled, naming the part that cannot.
+            If function or arguments cannot be pickled; the message names the part that cannot.
         CoordinatorClosedError
             If the coordinator is closed.
         ConfigurationError
@@ -288,8 +288,8 @@ class ClusterCoordinator(Observed):
         Raises
         ------
         Exception
-            As for `schedule`; what was scheduled before it goes on or was cancelled, as the error
-            tells.
+            As for `schedule`. Calls that were scheduled before it go on or were cancelled,
+            depending on the error.
         """
         if not iterables:
             raise ConfigurationError("map takes a function and one iterable at least")
@@ -298,7 +298,7 @@ class ClusterCoordinator(Observed):
             for args in zip(*iterables, strict=False)
         ]
 
-    @uninterrupted  # but while it waits: the line's thread ends with it
+    @uninterrupted  # except while it waits: the progress line's thread ends with the call
     def join(self, timeout: float | None = None, *, progress: bool | None = None) -> None:
         """Wait until every scheduled closure has ended, and has had its effect on the parameters.
 
@@ -307,26 +307,26 @@ class ClusterCoordinator(Observed):
         timeout : float, optional
             Seconds to wait at most; None waits for as long as it takes.
         progress : bool, optional
-            Whether to tell in a line on stderr how the work goes, when it takes more than a second;
-            if left out, where that is a terminal. (In a notebook, show the coordinator.)
+            Whether to show the progress in a line on stderr, if it takes more than a second; by
+            default only if stderr is a terminal. (In a notebook, show the coordinator.)
 
         Raises
         ------
         Exception
             What the first failed closure raised: its own type, with the remote traceback, the
-            worker and the arguments as notes, and further failures in the attribute
+            worker and the arguments as notes, and the other failures in the attribute
             ``other_errors``. It is raised once, by whichever of `schedule`, `join` and `done` comes
-            first; before, all queued closures are cancelled and the running ones have ended.
-            Afterwards the coordinator works as before. If an interrupt comes in that very moment,
+            first. Before that, all queued closures are cancelled and the running ones end.
+            Afterwards the coordinator works as before. If an interrupt comes at that moment,
             KeyboardInterrupt is raised with the error as its context.
         ServerSilentError
-            If nothing else is left to wait for, but a server that says nothing must tell what
-            became of closures, or apply them. Nothing has changed: they go on when it answers, or
-            when ``strategy.recover()`` replaces it, and `join` may be called again.
+            If all that is left waits for a server that does not respond: it must say whether
+            closures had their effect, or apply them. Nothing has changed: they go on when it
+            answers, or when ``strategy.recover()`` replaces it, and `join` may be called again.
         TimeoutError
             If it takes longer; everything goes on as it was.
         CoordinatorClosedError
-            If the coordinator is, or gets, closed.
+            If the coordinator is closed, before or meanwhile.
         """
         if not wanted(progress):
             self._queue.join(timeout)
@@ -362,7 +362,7 @@ class ClusterCoordinator(Observed):
         Exception
             What a closure raised, once, as soon as nothing runs any more; see `join`.
         ServerSilentError
-            Once, if a server that says nothing holds up what is left; see `join`.
+            Once, if all that is left waits for a server that does not respond; see `join`.
         CoordinatorClosedError
             If the coordinator is closed.
         """
@@ -371,7 +371,8 @@ class ClusterCoordinator(Observed):
     def fetch(self, structure: Any) -> Any:
         """Replace every `RemoteValue` in a structure by its result, waiting for it.
 
-        And every `PerWorkerValues` by the list of the workers' values: see `PerWorkerValues.fetch`.
+        Every `PerWorkerValues` is replaced by the list of the workers' values; see
+        `PerWorkerValues.fetch`.
 
         Parameters
         ----------
@@ -407,17 +408,17 @@ class ClusterCoordinator(Observed):
         ----------
         dataset_or_fn : iterable or callable
             An iterable, which is sent to the workers, or a function that makes one there; it may
-            take an `InputContext`, which tells the worker's index. A `psnb.data.InMemoryDataset` is
+            take an `InputContext`, which has the worker's index. A `psnb.data.InMemoryDataset` is
             spread over the workers' memories.
         sharding : str
             ``"none"``: every worker sees all of it, as in TensorFlow. ``"static"``, for a
             `psnb.data.Dataset`: each worker sees its share of the source, by its index and the
-            number of workers when it was connected. ``"dynamic"``, for one too: workers lease parts
-            of it, and every example is used exactly once an epoch, whatever dies; see
-            `LeasedDataset` and `run_epoch`.
+            number of workers when it was connected. ``"dynamic"``, also for one: workers lease
+            parts of it, and every example is used exactly once per epoch, whatever process dies;
+            see `LeasedDataset` and `run_epoch`.
         splits : int, optional
-            Into how many parts it is cut for ``"dynamic"`` and in memory: eight for each worker if
-            left out.
+            Into how many parts the dataset is cut, for ``"dynamic"`` and in memory; by default
+            eight for each worker.
 
         Returns
         -------
@@ -430,7 +431,7 @@ class ClusterCoordinator(Observed):
         SerializationError
             If it cannot be pickled.
         ConfigurationError
-            If it is neither iterable nor callable, or a chain that cannot be cut.
+            If it is neither iterable nor callable, or a dataset that cannot be cut.
         """
         self._require_open()
         return make_dataset_of(
@@ -450,7 +451,7 @@ class ClusterCoordinator(Observed):
         fn : callable
             Makes the value; `psnb.worker_index` works in it.
         args, kwargs
-            Its arguments; other per-worker values among them become the worker's own.
+            Its arguments; other per-worker values among them are replaced by the worker's own.
 
         Returns
         -------
@@ -480,15 +481,15 @@ class ClusterCoordinator(Observed):
         """Call a function on the workers until every example of an epoch was used exactly once.
 
         It schedules ``fn(iterator, *args, **kwargs)``, a few for each worker at a time, until all
-        splits are done, and waits for the last. A call that comes too late for there to be data is
-        over without an error. What a worker that died had taken is used by the closures that had
-        taken it when they run again; if they had their effect before, it counts as used.
+        splits are done, and waits for the last. A call that finds no data left ends without an
+        error. Examples taken on a worker that died are used by the same closures when these run
+        again; if these had their effect before, the examples count as used.
 
         Parameters
         ----------
         fn : callable
-            Takes elements with ``next(iterator)``, as many as it likes. It must take as many when
-            it runs again after its worker was lost.
+            Takes elements with ``next(iterator)``, as many as it likes. It must take the same
+            number when it runs again after its worker was lost.
         iterator : LeasedIterator
             From ``iter`` of a dataset with ``sharding="dynamic"``.
         args, kwargs
@@ -497,13 +498,13 @@ class ClusterCoordinator(Observed):
         Returns
         -------
         Progress
-            The epoch's end.
+            The epoch's state at its end.
 
         Raises
         ------
         Exception
-            As for `join`. What failed closures had taken is there again: ``run_epoch`` with the
-            same iterator goes on.
+            As for `join`. Examples that failed closures had taken are free again: ``run_epoch``
+            with the same iterator goes on.
         """
         if not isinstance(iterator, LeasedIterator):
             raise ConfigurationError(
@@ -522,12 +523,12 @@ class ClusterCoordinator(Observed):
         self.join()
         return iterator.progress()
 
-    @uninterrupted  # but while it waits, and it is closed then
+    @uninterrupted  # except while it waits; it is closed then, too
     def close(self) -> None:
         """Cancel what is queued or in flight, end all connections, free the workers; idempotent.
 
-        What runs on a worker at this moment runs to its end there, and its result is dropped. The
-        strategy and its parameters stay; `ClusterCoordinator` makes a new coordinator for them.
+        A closure that runs on a worker at this moment runs to its end, and its result is dropped.
+        The strategy and its parameters stay; `ClusterCoordinator` makes a new coordinator for them.
         """
         if self._finalizer.alive:
             try:
@@ -570,12 +571,12 @@ class ClusterCoordinator(Observed):
             raise CoordinatorClosedError("the coordinator is closed: make a new one")
 
 
-@uninterrupted  # but while it waits: also where it is collected
+@uninterrupted  # except while it waits; also when the coordinator is collected
 def _end(queue: ClosureQueue, membership: Membership) -> None:
     queue.close()
     membership.close()
 
 
 def view_of(coordinator: ClusterCoordinator) -> CoordinatorView:
-    """Return what views read of a coordinator."""
+    """Return the view of a coordinator, which dashboards read."""
     return coordinator._view

@@ -1,8 +1,8 @@
-"""CoordinatorView: what views read of a coordinator, and what their buttons do.
+"""CoordinatorView: what dashboards read of a coordinator, and what their buttons do.
 
-Made of the coordinator's parts: it does not know the coordinator, which can be collected. All of it
-may be used from any thread, while another one is blocked in ``join``. Snapshots are made from the
-records; only what the buttons do goes to the cluster.
+It is made of the coordinator's parts and does not refer to the coordinator, so that one can be
+collected. All methods may be called from any thread, also while another one is blocked in ``join``.
+Snapshots are made from records here; only the buttons' actions ask the cluster.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from psnb.errors import ConfigurationError
 
 
 class CoordinatorView:
-    """A `monitor.Viewed`.
+    """The `monitor.Viewed` of a coordinator.
 
     Parameters
     ----------
@@ -69,18 +69,18 @@ class CoordinatorView:
         self._last_workers: tuple[WorkerStatistics, ...] | None = None  # likewise
 
     def note_end(self) -> None:
-        """Keep what is to be told of it for good; before its connections end."""
+        """Keep the final figures; to be called before the connections end."""
         self._elapsed = time.monotonic() - self._started
         self._last_workers = self._membership.statistics()
 
     @property
     def id(self) -> str:
-        """What tells it from all other coordinators of the cluster."""
+        """Unique among the coordinators of the cluster."""
         return self._queue.name
 
     @property
     def paused(self) -> bool:
-        """Whether nothing new is begun."""
+        """Whether no new closures are begun."""
         return self._queue.statistics().paused
 
     def statistics(self) -> Statistics:
@@ -123,12 +123,12 @@ class CoordinatorView:
         )
 
     def events(self, since: float = 0.0) -> tuple[Event, ...]:
-        """Return what happened later than that, the oldest first; seconds since the epoch."""
+        """Return the events after ``since`` (seconds since the epoch), the oldest first."""
         both = [*self.records.events.since(since), *self._strategy.servers.events.since(since)]
         return tuple(sorted(both, key=lambda event: event.time))
 
     def identity(self) -> Identity:
-        """Return who it is, for views."""
+        """Return the coordinator's name, process, host and cluster, for views."""
         client = self._client
         scheduler = client.scheduler
         return Identity(
@@ -142,7 +142,7 @@ class CoordinatorView:
         )
 
     def optimizers(self) -> Mapping[str, tuple[str, float | str]]:
-        """Return class and learning rate of each optimizer, as last heard."""
+        """Return class and learning rate of each optimizer, as of the last request."""
         found = {}
         for name, optimizer in self._strategy.watch.optimizers().items():
             rate = optimizer.learning_rate
@@ -151,7 +151,7 @@ class CoordinatorView:
         return found
 
     def controls(self) -> dict[CommandName, str]:
-        """Return for each control of a view why it cannot be used now; empty if it can."""
+        """Return for each control of a view why it cannot be used now; an empty text if it can."""
         queue = self._queue.statistics()
         closed = "the coordinator is closed" if queue.closed else ""
         return {
@@ -166,7 +166,7 @@ class CoordinatorView:
         }
 
     def watch(self) -> None:
-        """Keep figures fresh that take asking the servers, for some seconds."""
+        """Keep asking the servers for their figures, for some seconds."""
         self._strategy.watch.keep()
 
     @uninterrupted
@@ -185,11 +185,11 @@ class CoordinatorView:
         self._queue.wait_until_nothing_runs(timeout)
 
     def cancel_queued(self) -> int:
-        """Cancel what waits; return how many closures that was."""
+        """Cancel the closures that wait; return how many."""
         return self._queue.cancel_queued()
 
     def checkpoint(self) -> Path:
-        """Save all parameters; return where."""
+        """Save all parameters; return the path."""
         return self.saving.save()
 
     def set_learning_rate(self, parameter: str, value: float) -> None:
@@ -201,7 +201,7 @@ class CoordinatorView:
         optimizer.learning_rate = value
 
     def add_worker(self) -> None:
-        """Have the cluster start one worker more."""
+        """Have the cluster start one more worker."""
         add_worker(self._client)
 
     def retire_worker(self, worker: str) -> None:
@@ -213,7 +213,7 @@ class CoordinatorView:
         raise ConfigurationError(f"there is no worker {worker!r} that is ready")
 
     def note_command(self, message: str) -> None:
-        """Note among the events that somebody gave a command."""
+        """Record a command that somebody gave, as an event."""
         self.records.events.add(EventKind.COMMAND_GIVEN, message)
 
     @property

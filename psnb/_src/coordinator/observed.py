@@ -1,6 +1,6 @@
-"""Observed: the side of a coordinator that people see and steer.
+"""Observed: the part of a coordinator that users watch and control.
 
-Everything here may be used from any thread, while another one is blocked in ``join``.
+All methods may be called from any thread, also while another one is blocked in ``join``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Observed:
-    """What users see of a coordinator, and steer; a part of `ClusterCoordinator`."""
+    """What users watch and control of a coordinator; a part of `ClusterCoordinator`."""
 
     _view: CoordinatorView
     _live: LiveView
@@ -35,11 +35,10 @@ class Observed:
         return f"{text}; {metrics}>" if metrics else f"{text}>"
 
     def dashboard(self) -> None:
-        """Show the live dashboard below this cell, as the coordinator does as a cell's last line.
+        """Show the live dashboard below this cell; the coordinator as a cell's last line does too.
 
-        It follows the coordinator also while another cell blocks in `join`, and its buttons work
-        then. When the coordinator is closed, its final state takes the place. Outside of notebooks
-        this prints a line.
+        It is updated, and its buttons work, also while another cell blocks in `join`. When the
+        coordinator is closed, its final state is shown. Outside of notebooks this prints a line.
         """
         self._live.show(self._view)
 
@@ -63,15 +62,15 @@ class Observed:
         Parameters
         ----------
         since : float
-            Only those later than this, in seconds since the epoch.
+            Only later events are returned; seconds since the epoch.
         """
         return self._view.events(since)
 
     def failures(self) -> tuple[Failure, ...]:
-        """Return which closures raised and what, the oldest first; any thread may call.
+        """Return the closures that raised, and what they raised, the oldest first; any thread.
 
-        The last two hundred are kept, whether `join` has raised them or not. Those that failed only
-        because an input of theirs did are not among them.
+        The last two hundred are kept, whether `join` has raised them or not. Closures that failed
+        only because one of their inputs failed are left out.
         """
         return self._view.records.failures.since(0)
 
@@ -90,14 +89,14 @@ class Observed:
         return {name: history.series(name) for name in history.metrics()}
 
     def plot(self, metrics: Sequence[str] | None = None, *, log: bool = False) -> Figure:
-        """Draw what closures reported, for papers; a live view is `dashboard`.
+        """Draw what closures reported, for papers; for a live view use `dashboard`.
 
         Parameters
         ----------
         metrics : sequence of str, optional
-            Which; all of them if left out.
+            Which metrics; all by default.
         log : bool
-            Whether the values get a logarithmic axis.
+            Whether the axis of the values is logarithmic.
 
         Returns
         -------
@@ -108,20 +107,21 @@ class Observed:
         Raises
         ------
         ConfigurationError
-            If one of the metrics was never reported, or none at all.
+            If one of the metrics was never reported, or no metric was.
         """
         return plot(self.history(), metrics, log=log)
 
     @property
     def paused(self) -> bool:
-        """Whether nothing new is begun, after `pause` or `drain`."""
+        """Whether no new closures are begun, after `pause` or `drain`."""
         return self._view.paused
 
     def pause(self) -> None:
         """Begin no more closures until `resume`; idempotent, returns at once.
 
-        What runs on a worker goes on to its end; what was only sent there comes back to the queue.
-        Closures can be scheduled meanwhile. `join` and `fetch` wait for what is paused, too.
+        A closure that runs on a worker goes on to its end; one that has not begun there comes back
+        to the queue. Closures can be scheduled meanwhile. `join` and `fetch` wait for paused
+        closures, too.
 
         Raises
         ------
@@ -141,17 +141,17 @@ class Observed:
         self._view.resume()
 
     def cancel_queued(self) -> int:
-        """Cancel all closures that wait in the queue; what workers hold goes on.
+        """Cancel all closures that wait in the queue; those that were sent to workers go on.
 
-        A worker holds short closures ahead of time, too; `pause` has it return what it has not
-        begun. To fetch one that was cancelled raises `CancelledError`; for `join` it has ended,
-        without an error. What was lost with its worker counts as running until it is known whether
-        it has had its effect.
+        Short closures are sent to workers ahead of time; `pause` has workers return those that they
+        have not begun. `fetch` of a cancelled closure raises `CancelledError`; for `join` it has
+        ended, without an error. A closure that was lost with its worker counts as running until it
+        is known whether it has had its effect.
 
         Returns
         -------
         int
-            How many those were.
+            How many were cancelled.
 
         Raises
         ------
@@ -161,7 +161,7 @@ class Observed:
         return self._view.cancel_queued()
 
     def drain(self, timeout: float | None = None) -> None:
-        """Pause, and wait until nothing runs: then the parameters stand still until `resume`.
+        """Pause, and wait until no closure runs: the parameters do not change until `resume`.
 
         For a checkpoint of one moment, for example. Errors of closures are left for `join`.
 
@@ -175,8 +175,8 @@ class Observed:
         TimeoutError
             If it takes longer; the coordinator stays paused.
         ServerSilentError
-            If nothing runs, but a server that says nothing must tell what became of closures; the
-            coordinator stays paused.
+            If no closure runs, but a server that does not respond must say whether closures had
+            their effect; the coordinator stays paused.
         CoordinatorClosedError
             If the coordinator is closed.
         """
@@ -214,12 +214,12 @@ class Observed:
         self._view.set_learning_rate(parameter, value)
 
     def add_worker(self) -> None:
-        """Have the cluster start one worker more; returns at once, and it joins when it is ready.
+        """Have the cluster start one more worker; returns at once. The worker joins when ready.
 
         Raises
         ------
         ClusterError
-            If this notebook has not started the cluster, or it scales itself.
+            If this notebook has not started the cluster, or the cluster scales itself.
         """
         self._view.add_worker()
 

@@ -1,4 +1,4 @@
-"""Saving: who saves the parameters of a strategy, and how the last save fared. Thread-safe."""
+"""Saving: the checkpoint manager in use, and the status of its last save. Thread-safe."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Saver(Protocol):
 
     @property
     def status(self) -> CheckpointStatistics:
-        """The newest one."""
+        """The status of the newest save."""
 
     def save(self) -> Path:
-        """Save one; return where."""
+        """Save a checkpoint; return its path."""
 
 
 class Saving:
@@ -29,13 +29,13 @@ class Saving:
         self._saver: Saver | None = None
 
     def use(self, saver: Saver) -> None:
-        """Save with this one from now on."""
+        """Use this manager from now on."""
         with self._lock:
             self._saver = saver
 
     @property
     def status(self) -> CheckpointStatistics:
-        """How the newest save fares; cheap."""
+        """The status of the newest save; cheap."""
         saver = self._current()
         return CheckpointStatistics() if saver is None else saver.status
 
@@ -49,7 +49,7 @@ class Saving:
         )
 
     def save(self) -> Path:
-        """Save all parameters; return where.
+        """Save all parameters; return the path.
 
         Raises
         ------

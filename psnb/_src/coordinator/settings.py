@@ -1,4 +1,4 @@
-"""Settings: what a coordinator is made with, checked. Pure."""
+"""Settings: the checked arguments of a coordinator. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Settings:
     Raises
     ------
     ConfigurationError
-        If the size is of the wrong kind; the others are checked already.
+        If the queue size is of the wrong kind; the other fields are checked already.
     """
 
     max_queue_size: int = DEFAULT_QUEUE_SIZE
@@ -29,7 +29,7 @@ class Settings:
         integer("max_queue_size", self.max_queue_size, 1)
 
     def require(self, asked: Settings) -> None:
-        """Raise ConfigurationError if others are asked for; defaults ask for nothing."""
+        """Raise ConfigurationError if ``asked`` differs; its default values are ignored."""
         default = Settings()
         for name in (each.name for each in fields(self)):
             mine, other = getattr(self, name), getattr(asked, name)

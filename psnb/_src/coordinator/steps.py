@@ -1,7 +1,7 @@
-"""Steps: carries out what a queue's gate wants done on servers and workers.
+"""Steps: carries out the steps that a queue's gate asks for, on servers and workers.
 
-On the Dask client's event loop, one task for each step; requests to servers are made in a thread of
-the loop's own, since they wait. The strategy is held weakly: whoever waits for a step holds it.
+Each step is a task on the Dask client's event loop. Requests to servers block, so they run in a
+thread of the loop's own. The strategy is referenced weakly: whoever waits for a step keeps it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Steps:
     Parameters
     ----------
     queue : ClosureQueue
-        Whose gate wants them.
+        The queue whose gate asks for them.
     membership : Membership
         The way to the workers, and to the event loop.
     strategy : StrategyCore
@@ -69,7 +69,7 @@ class Steps:
                 await self._apply(step)
             else:
                 await self._membership.flush()
-        except Exception as raised:  # whoever joins hears of it
+        except Exception as raised:  # `join` raises it
             error = raised
         self._queue.stepped(error)
 

@@ -1,4 +1,4 @@
-"""Datasets that feed workers: chained, lazy, vectorised, and resumed at the very next element."""
+"""Datasets that feed workers: chained, lazy, vectorised; they resume at the very next element."""
 
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.formats import (

@@ -1,8 +1,8 @@
-"""Several elements at once, as data flow inside a pipeline: one column for each leaf. Pure.
+"""Block: several elements, the unit of data flow in a pipeline, with a column per leaf. Pure.
 
-A column is one of three: an array with a leading axis of elements; a `Ragged`, whose rows are
-arrays that differ in their first axis; or an array of objects along one axis, for leaves that are
-neither (text, a `Ragged` each, arrays that differ in other axes).
+There are three kinds of columns: an array with a leading axis of elements; a `Ragged`, whose rows
+are arrays that differ in their first axis; or a one-dimensional array of objects, for all other
+leaves (text, `Ragged`, arrays that differ in other axes).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from psnb._src.data.spec import ArraySpec, Spec
 from psnb.errors import DatasetError
 
 BLOCK = 1024
-"""How many elements flow at once where nobody asks for fewer."""
+"""How many elements flow at once, unless fewer are asked for."""
 
 Column = np.ndarray | Ragged
 
 
 class Origin(NamedTuple):
-    """Where elements come from, for messages.
+    """The files that elements come from, for messages.
 
     Attributes
     ----------
     files : numpy.ndarray
         The path of each element's file, objects ``(n,)``.
     records : numpy.ndarray
-        The number of its record in there, from 0, int64 ``(n,)``.
+        The number of each element's record in its file, from 0, int64 ``(n,)``.
     """
 
     files: np.ndarray
@@ -55,14 +55,15 @@ class Block(NamedTuple):
     nesting : Nest or None
         How the leaves of an element are nested.
     columns : tuple of Column
-        One a leaf.
+        One column per leaf.
     count : int
-        How many elements, at least one except in a source that has none.
+        How many elements; at least one, except for an empty source.
     origin : Origin or None
-        Where they come from, if from files.
+        Where the elements come from, if from files.
     loose : bool
-        Whether arrays that are of one shape here may be of another in other blocks: of elements
-        that came one by one. A source knows its columns: where shapes may differ it has a `Ragged`.
+        Whether arrays that have one shape here may have another in other blocks. So it is with
+        elements that came one by one. A source that knows its columns uses a `Ragged` where shapes
+        may differ.
     """
 
     nesting: Nesting
@@ -97,14 +98,14 @@ class Block(NamedTuple):
         return Block(self.nesting, columns, stop - start, origin, self.loose)
 
     def place(self, index: int) -> str:
-        """Return where an element comes from, for a message; empty if that is not known."""
+        """Return where an element comes from, for a message; empty if unknown."""
         if self.origin is None:
             return ""
         return f" ({self.origin.files[index]}, record {self.origin.records[index] + 1})"
 
 
 def read_only(block: Block) -> Block:
-    """Return a block whose arrays cannot be written to, though others may share them."""
+    """Return a block whose arrays are read-only, although others may share their memory."""
     return block._replace(columns=tuple(_read_only(column) for column in block.columns))
 
 
@@ -118,7 +119,7 @@ def _read_only(column: Column) -> Column:
 
 def take(column: Any, indices: np.ndarray) -> Any:
     """Copy some rows of a column together."""
-    # Not `numpy.take`, whose way to this takes as long as a small batch.
+    # Not `numpy.take`, whose overhead is as long as a small batch takes.
     return column.take(indices) if isinstance(column, Ragged) else column.take(indices, 0)
 
 
@@ -176,7 +177,7 @@ def _dtype(column: Column) -> Any:
 
 
 def stack(leaves: list[Any]) -> Column:
-    """Make a column of leaves as elements hold them."""
+    """Make a column from leaves."""
     first = leaves[0]
     if not isinstance(first, (np.ndarray, np.generic)) or isinstance(first, (str, bytes)):
         return _objects(leaves)
@@ -192,13 +193,13 @@ def stack(leaves: list[Any]) -> Column:
 
 def _objects(leaves: list[Any]) -> np.ndarray:
     column = np.empty(len(leaves), object)
-    for index, leaf in enumerate(leaves):  # at once, NumPy would look into them
+    for index, leaf in enumerate(leaves):  # one by one: otherwise NumPy would look into them
         column[index] = leaf
     return column
 
 
 def leaf_name(name: str) -> str:
-    """Return what a leaf is called in messages."""
+    """Return the name of a leaf in messages."""
     return name or "the element"
 
 
@@ -208,7 +209,7 @@ def block_of(structure: Any) -> Block:
     Raises
     ------
     DatasetError
-        If there is none, or they differ in their leading axis, naming which.
+        If there is no column, or the columns differ in their leading axis; the error names them.
     """
     leaves, nesting = flatten(structure)
     names = paths(nesting)

@@ -1,4 +1,4 @@
-"""A description of elements and how they are made, which nothing runs until it is iterated over."""
+"""Dataset: a description of elements and how to make them; nothing runs before iteration."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from psnb.errors import ConfigurationError
 class Dataset(DatasetSources):
     """Elements: arrays, `Ragged`, numbers, str or bytes, nested in tuples, dicts or dataclasses.
 
-    Immutable: each method returns another dataset. It may be iterated over as often as wished, and
-    by several threads with an iterator each. What tf.data calls so behaves as its documentation
-    says, except where a docstring here says otherwise. Functions are given elements; those that are
-    tuples, item by item.
+    Immutable: each method returns another dataset. It may be iterated over any number of times, and
+    by several threads, each with its own iterator. Methods with a name from tf.data behave as its
+    documentation says, except where a docstring here says otherwise. Functions get an element as
+    their argument; a tuple's items are separate arguments.
 
-    It pickles, with lambdas and functions of a notebook through cloudpickle; nothing runs for that.
+    It pickles, including lambdas and functions of a notebook (by cloudpickle), without running
+    anything.
 
-    Anything that goes wrong is a `DatasetError` that names the part of the chain, the number of the
-    element (from 0) and, if it comes from a file, where; what a function raised is its cause.
+    Every error is a `DatasetError` that names the part of the chain, the number of the element
+    (from 0) and, if it comes from a file, the place there; an exception of a function is its cause.
     """
 
     _spec: Spec = None
@@ -38,10 +39,10 @@ class Dataset(DatasetSources):
 
     @property
     def element_spec(self) -> Spec:
-        """Shapes and dtypes of the elements, nested as they are.
+        """Shapes and dtypes of the elements, in the same nested structure.
 
-        Where a function of the user's decides that (`map`, `scan`, `flat_map`, `from_generator`
-        without a signature), it is run for the first element, once, and shapes are that one's.
+        If a user's function decides that (`map`, `scan`, `flat_map`, `from_generator` without a
+        signature), it is run once, for the first element, whose shapes are returned.
 
         Raises
         ------
@@ -53,7 +54,7 @@ class Dataset(DatasetSources):
         return self._spec
 
     def cardinality(self) -> int | None:
-        """Return how many elements there are, -1 for endlessly many, None if nobody knows."""
+        """Return how many elements there are; -1 if infinitely many, None if unknown."""
         count = self.node.cardinality()
         return {UNKNOWN: None, INFINITE: -1}.get(count, count)
 
@@ -68,7 +69,7 @@ class Dataset(DatasetSources):
         return True
 
     def iterator(self, state: dict[str, Any] | None = None) -> DatasetIterator:
-        """Return an iterator, one that goes on where a state was taken.
+        """Return an iterator; with a state, it goes on where the state was taken.
 
         Parameters
         ----------
@@ -119,14 +120,14 @@ class Dataset(DatasetSources):
         function : callable
             Returns the new element.
         num_parallel_calls : int, optional
-            How many threads call it; `AUTOTUNE`: as many as there are processors.
+            How many threads call it; with `AUTOTUNE`, as many as there are processors.
         deterministic : bool, optional
-            Whether elements keep their order if there are several threads; the options decide by
-            default, which say yes.
+            Whether elements keep their order if there are several threads. By default the `Options`
+            decide, whose default is yes.
         batched : bool
-            Give it many elements at once, stacked (a `Ragged` where they differ in length), and
-            take as many back. How many is up to psnb, and more may be made than are asked for. If
-            it fails, all of those are lost. TensorFlow has no such thing.
+            The function gets many elements at once, stacked (a `Ragged` if they differ in length),
+            and must return as many. psnb chooses how many, and may make more than are used. If the
+            function fails, all of those are lost. TensorFlow has no such option.
         """
         _check_callable("map", function)
         if num_parallel_calls not in (None, AUTOTUNE):
@@ -135,15 +136,16 @@ class Dataset(DatasetSources):
         return type(self)(node)
 
     def filter(self, predicate: Callable[..., Any], batched: bool = False) -> Self:
-        """Leave out the elements that a predicate is false for.
+        """Leave out the elements for which a predicate is false.
 
-        With ``batched`` it is given many at once, stacked, and returns a bool for each ``(n,)``.
+        With ``batched`` the predicate gets many elements at once, stacked, and returns a bool for
+        each, ``(n,)``.
         """
         _check_callable("filter", predicate)
         return type(self)(nodes.Filter(self.node, predicate, batched))
 
     def flat_map(self, function: Callable[..., Dataset]) -> Self:
-        """Make a dataset of each element, and return the elements of one after another."""
+        """Make a dataset from each element; return the elements of one dataset after another."""
         _check_callable("flat_map", function)
         return type(self)(nodes.FlatMap(self.node, function))
 
@@ -153,10 +155,10 @@ class Dataset(DatasetSources):
         cycle_length: int = 4,
         block_length: int = 1,
     ) -> Self:
-        """Make a dataset of each element, and take elements of several in turn.
+        """Make a dataset from each element, and take elements from several datasets in turn.
 
         Unlike TensorFlow, psnb does not choose the cycle length by the machine. To read ahead in
-        all of them, end the function's datasets with `prefetch`.
+        all datasets of the cycle, end each with `prefetch`.
 
         Parameters
         ----------
@@ -165,7 +167,7 @@ class Dataset(DatasetSources):
         cycle_length : int
             How many datasets at a time.
         block_length : int
-            How many elements of one before it is the next one's turn.
+            How many consecutive elements to take from one.
         """
         _check_callable("interleave", function)
         cycle = integer("interleave: cycle_length", cycle_length, 1)
@@ -173,15 +175,15 @@ class Dataset(DatasetSources):
         return type(self)(nodes.Interleave(self.node, function, cycle, block))
 
     def scan(self, initial_state: Any, scan_func: Callable[..., Any]) -> Self:
-        """Apply a function that remembers.
+        """Apply a function with a state.
 
         Parameters
         ----------
         initial_state : structure of array_like
-            What it is given first.
+            The first state.
         scan_func : callable
-            ``scan_func(state, element)`` returns the next state and an element. It must not change
-            the state that it is given, which is part of the iterator's own.
+            ``scan_func(state, element)`` returns the next state and an element. It must not modify
+            the state that it gets, which is part of the iterator's own state.
         """
         _check_callable("scan", scan_func)
         return type(self)(nodes.Scan(self.node, initial_state, scan_func))
@@ -194,20 +196,22 @@ class Dataset(DatasetSources):
         seed: int | None = None,
         reshuffle_each_iteration: bool = True,
     ) -> Self:
-        """Return each next element at random out of the ``buffer_size`` oldest.
+        """Draw each next element at random from the ``buffer_size`` oldest ones.
 
-        Over arrays in memory or memory maps only numbers are shuffled, whatever the buffer's size,
-        and with one that is as large as the dataset all orders are equally likely.
+        Over arrays in memory or memory maps, only indices are shuffled, whatever the buffer's size.
+        With a buffer as large as the dataset, all orders are equally likely.
 
         Parameters
         ----------
         buffer_size : int
-            From 1 (as it is) on.
+            At least 1, which does not shuffle.
         seed : int, optional
-            Makes the order the same each time that the dataset is iterated over; with `repeat`, it
-            is another in each epoch. (TensorFlow counts iterations of a process as well.)
+            Makes the order the same in each iteration over the dataset; with `repeat`, each epoch
+            has another order. (In TensorFlow, each further iteration in a process has another order
+            too.)
         reshuffle_each_iteration : bool
-            False: the same order in each epoch; without a seed, in each iteration of a dataset too.
+            False: the same order in each epoch; without a seed, also in each iteration of a
+            dataset.
         """
         size = integer("shuffle: buffer_size", buffer_size, 1)
         if seed is None and not reshuffle_each_iteration:
@@ -215,7 +219,7 @@ class Dataset(DatasetSources):
         return type(self)(nodes.Shuffle(self.node, size, seed, reshuffle_each_iteration))
 
     def repeat(self, count: int | None = None) -> Self:
-        """Return all elements so many times; None or -1: for ever."""
+        """Repeat all elements ``count`` times; None or -1: for ever."""
         if count in (None, -1):
             return type(self)(nodes.Repeat(self.node))
         return type(self)(nodes.Repeat(self.node, integer("repeat: count", count, 0)))
@@ -233,7 +237,7 @@ class Dataset(DatasetSources):
         return type(self)(nodes.Skip(self.node, integer("skip: count", count, 0)))
 
     def shard(self, num_shards: int, index: int) -> Self:
-        """Return the elements whose number, divided by ``num_shards``, leaves ``index``."""
+        """Return the elements whose number modulo ``num_shards`` is ``index``."""
         count = integer("shard: num_shards", num_shards, 1)
         place = integer("shard: index", index, 0)
         if place >= count:
@@ -249,7 +253,7 @@ class Dataset(DatasetSources):
         return type(self)(nodes.Concatenate((self.node, dataset.node)))
 
     def enumerate(self, start: int = 0) -> Self:
-        """Return pairs of a number, counted from ``start``, and an element."""
+        """Return pairs of a number, from ``start`` on, and an element."""
         return type(self)(nodes.Enumerate(self.node, operator.index(start)))
 
     # Several as one
@@ -269,19 +273,19 @@ class Dataset(DatasetSources):
         padding_values: Any = None,
         drop_remainder: bool = False,
     ) -> Self:
-        """Stack consecutive elements, filled up to one shape.
+        """Stack consecutive elements, padded to one shape.
 
         Parameters
         ----------
         batch_size : int
             How many.
         padded_shapes : structure of shapes, optional
-            Nested as elements are: lists or tuples of int, in which None (or -1) stands for the
-            largest of the batch; None instead of a shape: for all axes.
+            Nested like elements: lists or tuples of int, in which None (or -1) stands for the
+            largest size in the batch; None instead of a shape stands for that on all axes.
         padding_values : structure of scalars, optional
-            Nested as elements are, or one for all; zeros, and empty str, by default.
+            Nested like elements, or one for all; by default zeros, and empty str.
         drop_remainder : bool
-            Leave out a last batch of fewer elements.
+            Leave out a last batch with fewer elements.
         """
         size = integer("padded_batch: batch_size", batch_size, 1)
         node = nodes.PaddedBatch(self.node, size, drop_remainder, padded_shapes, padding_values)
@@ -290,9 +294,9 @@ class Dataset(DatasetSources):
     def ragged_batch(self, batch_size: int, drop_remainder: bool = False) -> Self:
         """Put consecutive elements into a `Ragged`.
 
-        Scalars are stacked, and so are arrays that their source says are of one shape: rows of an
-        array, features of fixed length in a file, what a batched `map` returns as an array. All
-        others become a `Ragged`, also those that happen to be equally long.
+        Scalars are stacked, and so are arrays that have one shape according to their source: rows
+        of an array, features of fixed length in a file, results of a batched `map` that are arrays.
+        All others become a `Ragged`, even if they happen to have equal lengths.
         """
         size = integer("ragged_batch: batch_size", batch_size, 1)
         return type(self)(nodes.RaggedBatch(self.node, size, drop_remainder))
@@ -308,18 +312,18 @@ class Dataset(DatasetSources):
         stride: int = 1,
         drop_remainder: bool = False,
     ) -> Self:
-        """Return datasets of some consecutive elements each, one dataset a leaf.
+        """Return windows of consecutive elements: for each leaf of an element, one dataset.
 
         Parameters
         ----------
         size : int
             How many elements each has; the last may have fewer.
         shift : int, optional
-            How many elements the next one begins later; ``size`` by default.
+            How many elements later the next window begins; ``size`` by default.
         stride : int
-            How many elements of the input lie between two of a window, and one more.
+            The distance, in the input, between two elements of a window.
         drop_remainder : bool
-            Leave out windows of fewer elements.
+            Leave out windows with fewer elements.
         """
         size = integer("window: size", size, 1)
         shift = size if shift is None else integer("window: shift", shift, 1)
@@ -329,19 +333,19 @@ class Dataset(DatasetSources):
     # How it runs
 
     def cache(self, filename: str = "") -> Self:
-        """Keep the elements when they are all read for the first time.
+        """Keep the elements after the first complete iteration.
 
-        In memory they stay for as long as this very dataset does, for all its iterators in this
-        process; a copy that is sent elsewhere keeps its own. What lacks an element because of an
-        error is not kept. A state that was taken in the midst reads the input again if nothing is
-        kept where it is restored.
+        In memory they stay as long as this dataset object exists, for all its iterators in this
+        process; a copy in another process keeps its own. An iteration that lacks an element because
+        of an error is not kept. If a state is restored where nothing is kept, the input is read
+        again.
 
         Parameters
         ----------
         filename : str
-            A folder to keep them in instead, which other processes may use as well. It is made
-            when all are read. Arrays and text only, in tuples and dicts. That a function does
-            something else now is not noticed: delete the folder then.
+            A folder to keep them in instead, which other processes may use as well. It is made when
+            all elements are read. Arrays and text only, in tuples and dicts. A change of a function
+            is not noticed: delete the folder then.
         """
         return type(self)(nodes.Cache(self.node, filename or None))
 
@@ -351,24 +355,25 @@ class Dataset(DatasetSources):
         Parameters
         ----------
         buffer_size : int
-            How many at most. `AUTOTUNE`: as many as it takes, doubled from 1 each time that none
-            is left after it was full.
+            How many at most. `AUTOTUNE`: begins with 1, and doubles each time that the buffer is
+            found empty after it was full.
         """
         if buffer_size != AUTOTUNE:
             buffer_size = integer("prefetch: buffer_size", buffer_size, 0)
         return type(self)(nodes.Prefetch(self.node, buffer_size))
 
     def ignore_errors(self) -> Self:
-        """Leave out elements that cannot be had.
+        """Leave out elements that raise an error.
 
         They are counted (`DatasetIterator.errors_ignored`), and the first is logged as a warning.
-        After an error in a file the rest of it is left out. In TensorFlow a failing element takes
-        those with it that a `batch` before this has collected; here they come in the next batch.
+        After an error in a file, the rest of the file is left out. In TensorFlow, a failing element
+        also loses the elements that a `batch` before this has collected; here they come in the next
+        batch.
         """
         return type(self)(nodes.IgnoreErrors(self.node))
 
     def with_options(self, options: Options) -> Self:
-        """Set how all that comes before this runs."""
+        """Set options for all parts of the chain before this."""
         if not isinstance(options, Options):
             raise ConfigurationError(
                 f"with_options: expected psnb.data.Options, found a {type(options).__name__}"

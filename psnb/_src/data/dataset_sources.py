@@ -1,4 +1,4 @@
-"""Where datasets come from: the methods of `Dataset` that make one of something else."""
+"""The sources of datasets: the methods of `Dataset` that make one from other data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from psnb.errors import ConfigurationError
 
 
 class DatasetSources(FileSources):
-    """Base of `Dataset`; makes them."""
+    """Base of `Dataset`, with the methods that make one."""
 
     @classmethod
     def range(cls, *args: int) -> Self:
@@ -58,12 +58,12 @@ class DatasetSources(FileSources):
         Parameters
         ----------
         tensors : structure of array_like or Ragged
-            All with the same number of rows.
+            Arrays with the same number of rows.
 
         Raises
         ------
         DatasetError
-            If they have not, or there is none.
+            If their numbers of rows differ, or there is no array.
         """
         return cls(nodes.Slices(read_only(block_of(tensors))))
 
@@ -75,19 +75,19 @@ class DatasetSources(FileSources):
         output_signature: Spec = None,
         args: Sequence[Any] = (),
     ) -> Self:
-        """Return what a function yields, which is called anew for each iteration.
+        """Return the elements that a function yields; it is called again for each iteration.
 
-        A state is how many elements were taken: to go on, the function is called again and as many
-        are left out. So it should yield the same each time.
+        A state is the number of elements taken so far: to resume, the function is called again and
+        as many are skipped. So it should yield the same elements each time.
 
         Parameters
         ----------
         generator : callable
             Returns an iterable.
         output_signature : structure of ArraySpec, optional
-            What the elements must be; else the first one decides.
+            The form of the elements; by default the first one decides.
         args : sequence
-            What it is called with.
+            The arguments of the function.
         """
         if not callable(generator):
             raise ConfigurationError(
@@ -103,8 +103,8 @@ class DatasetSources(FileSources):
         Parameters
         ----------
         paths : structure of paths, or of lists of paths
-            For each leaf its file or files, whose rows follow each other. Patterns are expanded. To
-            shorten a mapped file ends the processes that map it.
+            For each leaf its file, or its files, one after another. Patterns are expanded. Do not
+            shorten a mapped file: that ends the processes that map it.
         """
         leaves, nesting = flatten(paths)
         files = tuple(tuple(list_files(leaf)) for leaf in leaves)
@@ -120,7 +120,7 @@ class DatasetSources(FileSources):
     ) -> Self:
         """Return the paths of the files that patterns name, as str, sorted for each pattern.
 
-        Unlike TensorFlow's, they are not shuffled unless told.
+        Unlike in TensorFlow, they are not shuffled by default.
 
         Raises
         ------
@@ -135,7 +135,7 @@ class DatasetSources(FileSources):
 
     @classmethod
     def zip(cls, *datasets: Any) -> Self:
-        """Return elements of several datasets together; ends with the shortest.
+        """Combine the elements of several datasets; ends with the shortest.
 
         Parameters
         ----------
@@ -155,18 +155,18 @@ class DatasetSources(FileSources):
         seed: int | None = None,
         stop_on_empty_dataset: bool = False,
     ) -> Self:
-        """Return elements of datasets that are drawn at random.
+        """Draw elements at random from several datasets.
 
         Parameters
         ----------
         datasets : sequence of Dataset
             With elements of one kind.
         weights : sequence of float, optional
-            How often to draw each, compared with the others; all the same by default.
+            Relative probabilities of the datasets; equal by default.
         seed : int, optional
-            Makes it the same each time.
+            Makes the draws the same each time.
         stop_on_empty_dataset : bool
-            End when the first has ended; else the others go on.
+            End when the first dataset ends; by default the others go on.
         """
         chosen = [1.0] * len(datasets) if weights is None else [float(each) for each in weights]
         if not datasets or len(chosen) != len(datasets):

@@ -33,9 +33,8 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 class FileSources:
     """Base of `Dataset`; reads files, one after another.
 
-    Files may be compressed, which their suffix tells. Every method raises `DatasetError` if no file
-    matches a pattern; what is wrong in a file is raised when it is read, naming file, record and
-    byte.
+    Files may be compressed; the suffix says how. Every method raises `DatasetError` if no file
+    matches a pattern. Errors in a file are raised when it is read, with file, record and byte.
     """
 
     node: Node
@@ -52,7 +51,7 @@ class FileSources:
         format : Format
             Reads them.
         files : path, FileRange or sequence of them
-            What to read. For several at a time: ``list_files(…).interleave(…)``.
+            The files to read. For several at a time: ``list_files(…).interleave(…)``.
         """
         return cls(nodes.Files(format, nodes.file_ranges(files)))
 
@@ -60,16 +59,16 @@ class FileSources:
     def text_lines(
         cls, files: Paths, encoding: str | None = "utf-8", max_record_bytes: int = MAX_RECORD_BYTES
     ) -> Self:
-        """Return the lines of texts, without their ends.
+        """Return the lines of text files, without line ends.
 
         Parameters
         ----------
         files : path or sequence of paths
-            What to read.
+            The files to read.
         encoding : str or None
             None gives bytes.
         max_record_bytes : int
-            How long a line may be; longer ones are refused, and no memory is taken for them.
+            Limit of a line in bytes; longer ones are refused before memory is allocated for them.
         """
         return cls.from_files(
             TextLines(encoding, max_record_bytes=max_record_bytes), list_files(files)
@@ -79,14 +78,14 @@ class FileSources:
     def fixed_length_records(
         cls, files: Paths, record_bytes: int, header_bytes: int = 0, footer_bytes: int = 0
     ) -> Self:
-        """Return records of so many bytes each, as bytes.
+        """Return records of ``record_bytes`` bytes each, as bytes.
 
         Parameters
         ----------
         files : path or sequence of paths
-            What to read.
+            The files to read.
         record_bytes, header_bytes, footer_bytes : int
-            The length of a record, and what to leave out at a file's beginning and end.
+            The length of a record, and the bytes to skip at a file's beginning and end.
         """
         form = FixedLengthRecords(record_bytes, header_bytes, footer_bytes)
         return cls.from_files(form, list_files(files))
@@ -103,11 +102,12 @@ class FileSources:
         Parameters
         ----------
         files : path or sequence of paths
-            What to read.
+            The files to read.
         features : mapping of str to FixedLen or VarLen, optional
-            What to parse of ``tf.train.Example`` messages, into dicts; else records are bytes.
+            The features of ``tf.train.Example`` messages, which are parsed into dicts; by default
+            records are bytes.
         max_record_bytes : int
-            How long a record may be; longer ones are refused, and no memory is taken for them.
+            Limit of a record in bytes; longer ones are refused before memory is allocated for them.
         """
         return cls.from_files(
             TFRecords(features, max_record_bytes=max_record_bytes), list_files(files)
@@ -125,26 +125,26 @@ class FileSources:
         max_columns: int = MAX_COLUMNS,
         max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> Self:
-        """Return the rows of CSV files, as dicts by column; takes pyarrow.
+        """Return the rows of CSV files, as dicts by column; needs pyarrow.
 
         Parameters
         ----------
         files : path or sequence of paths
-            What to read.
+            The files to read.
         columns : sequence of str, optional
-            Which; all by default.
+            Which columns; all by default.
         dtypes : mapping, optional
-            Of columns for which it shall not be guessed.
+            The dtypes of columns for which they should not be guessed.
         header : bool
             Whether the first line has the names.
         names : sequence of str, optional
-            The names, if it has not.
+            The names, if the first line does not have them.
         delimiter : str
             What separates fields.
         max_columns : int
-            How many there may be; each takes memory, however short its fields are.
+            Limit of the number of columns; each takes memory, however short its fields are.
         max_record_bytes : int
-            How long a row may be; longer ones are refused, and no memory is taken for them.
+            Limit of a row in bytes; longer ones are refused before memory is allocated for them.
         """
         form = Csv(
             *(columns, dtypes, header, names, delimiter),
@@ -160,16 +160,16 @@ class FileSources:
         columns: Sequence[str] | None = None,
         max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> Self:
-        """Return the rows of Parquet files, as dicts by column; takes pyarrow.
+        """Return the rows of Parquet files, as dicts by column; needs pyarrow.
 
         Parameters
         ----------
         files : path or sequence of paths
-            What to read.
+            The files to read.
         columns : sequence of str, optional
             Which; all by default.
         max_record_bytes : int
-            What rows may take; see `psnb._src.data.formats.Parquet`.
+            Limit of the memory for rows; see `psnb._src.data.formats.Parquet`.
         """
         return cls.from_files(Parquet(columns, max_record_bytes), list_files(files))
 
@@ -180,9 +180,9 @@ class FileSources:
         Parameters
         ----------
         files : path or sequence of paths
-            What to read.
+            The files to read.
         max_record_bytes : int
-            How long a line may be; longer ones are refused, and no memory is taken for them.
+            Limit of a line in bytes; longer ones are refused before memory is allocated for them.
         """
         return cls.from_files(Criteo(max_record_bytes=max_record_bytes), list_files(files))
 
@@ -201,17 +201,17 @@ class FileSources:
         Parameters
         ----------
         files : path or sequence of paths
-            What to read.
+            The files to read.
         slots : sequence of Slot
-            What a line has, in this order. Dense ones become arrays, sparse ones `Ragged`.
+            The slots of a line, in order. Dense ones become arrays, sparse ones `Ragged`.
         batch_size : int
-            Lines a batch; the last one of each file may have fewer.
+            Lines per batch; the last one of each file may have fewer.
         threads : int
             Files that are read at the same time, each by a thread of its own.
         pipe_command : str, optional
-            A command of the shell that each file goes through.
+            A shell command that each file is piped through.
         max_record_bytes : int
-            How long a line may be; longer ones are refused, and no memory is taken for them.
+            Limit of a line in bytes; longer ones are refused before memory is allocated for them.
         """
         threads = integer("threads", threads, 1)
         form = MultiSlot(slots, pipe_command, max_record_bytes=max_record_bytes)

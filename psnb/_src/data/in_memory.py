@@ -1,7 +1,8 @@
-"""InMemoryDataset: examples that are read once and shuffled in memory, after Paddle's class.
+"""InMemoryDataset: examples are read once and shuffled in memory, like Paddle's class.
 
-Threads: ``psnb-load-…``, as many as asked for, read after `preload_into_memory` has returned; they
-end when all is read, or the dataset is gone. All methods are for one thread at a time.
+Threads: ``psnb-load-…``, as many as ``threads`` says, read in the background after
+`preload_into_memory`. They end when everything is read, or the dataset is deleted. Only one thread
+at a time may call the methods.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _NAME, _PIECES = "InMemoryDataset", 8
 
 
 def _check_steady(node: Node) -> None:
-    """Raise if a chain may give its elements in another order each time."""
+    """Raise if a chain may give its elements in a different order each time."""
     free = isinstance(node, nodes.Map) and node.deterministic is False
     if free or (isinstance(node, nodes.WithOptions) and not node.options.deterministic):
         raise ConfigurationError(
@@ -42,13 +43,13 @@ def _check_steady(node: Node) -> None:
 
 
 class InMemoryDataset:
-    """Examples that are read into memory once, and then shuffled and gone through at will.
+    """Examples that are read into memory once, then shuffled and iterated any number of times.
 
-    On its own it lies in the memory of this process. `ClusterCoordinator.create_per_worker_dataset`
-    of one spreads it over the workers, with the same methods: see `PartitionedDataset`.
+    It is in the memory of this process. `ClusterCoordinator.create_per_worker_dataset` spreads it
+    over the workers, with the same methods: see `PartitionedDataset`.
 
-    A shuffle gives every example a place that follows from the seed and from where the example was
-    read, so the same seed gives the same order each time.
+    A shuffle computes the place of each example from the seed and from where the example was read,
+    so the same seed gives the same order each time.
 
     Parameters
     ----------
@@ -56,27 +57,28 @@ class InMemoryDataset:
         What to read, in Paddle's MultiSlot text; with patterns, anything that fsspec opens. For
         other sources see `of`.
     slots : sequence of Slot
-        What a line has, in this order. Dense ones become arrays, sparse ones `Ragged`.
+        The slots of a line, in order. Dense ones become arrays, sparse ones `Ragged`.
     batch_size : int
-        Lines a batch; the last one may have fewer, on a cluster the last one of each piece.
+        Lines per batch. The last batch may have fewer; on a cluster, the last of each piece.
     threads : int
         How many parts of the files are read at the same time; on a cluster, as many as its workers
         have threads.
     pipe_command : str, optional
-        A command of the shell that each file goes through.
+        A shell command that each file is piped through.
     memory_limit : int, optional
-        Bytes of memory for the examples, of each worker on a cluster; what is more goes to files
-        in a temporary folder. A piece that is being read comes on top of that. By default half of
-        what the machine has, or of what Dask grants a worker: with two datasets, give each less.
+        Bytes of memory for the examples; on a cluster, for each worker. Further examples go to
+        files in a temporary folder. A piece that is being read takes memory in addition. By default
+        half of the machine's memory, or of a worker's limit in Dask: with two datasets, give each
+        less.
     max_record_bytes : int
-        How long a line may be; longer ones are refused, and no memory is taken for them.
+        Limit of a line in bytes; longer ones are refused before memory is allocated for them.
 
     Raises
     ------
     DatasetError
         If no file matches.
     ConfigurationError
-        If an argument cannot be.
+        If an argument is invalid.
     """
 
     def __init__(
@@ -101,12 +103,12 @@ class InMemoryDataset:
         threads: int = 1,
         memory_limit: int | None = None,
     ) -> Self:
-        """Keep the examples of another dataset, which has to give the same each time.
+        """Keep the examples of another dataset, which must give the same elements each time.
 
         Parameters
         ----------
         dataset : Dataset
-            Examples, not batches; a chain that can be cut into parts: see `psnb.data.splits`.
+            Examples, not batches; a chain that can be split: see `psnb.data.splits`.
         batch_size, threads, memory_limit
             As for the class.
         """
@@ -128,7 +130,7 @@ class InMemoryDataset:
         )
         _check_steady(source.node)
         self.source = source
-        # Shuffles in the source that have no seed are the same for the same chain.
+        # Shuffles in the source without a seed are the same for the same chain.
         self.seed = int(source.node.fingerprint(), 16)
         self._memory: Memory | None = None
         self._generations = itertools.count(1)
@@ -137,18 +139,18 @@ class InMemoryDataset:
         self._loading: Loading | None = None
 
     def load_into_memory(self) -> None:
-        """Read everything, in place of what was read before.
+        """Read everything, and replace what was read before.
 
         Raises
         ------
         DatasetError
-            If something cannot be read, naming file and record; what was in memory is there still.
+            If something cannot be read; the error names file and record. What was in memory stays.
         """
         self.preload_into_memory()
         self.wait_preload_done()
 
     def preload_into_memory(self) -> None:
-        """Begin to read everything, and return at once; nothing if that was begun already."""
+        """Begin to read everything, and return at once; does nothing if it has begun already."""
         if self._loading is not None:
             return
         if self._memory is None:
@@ -183,25 +185,25 @@ class InMemoryDataset:
         self._become(loading.generation, ShufflePlan(memory.pieces))
 
     def local_shuffle(self, seed: int | None = None) -> None:
-        """Shuffle what is in this process: here the same as `global_shuffle`."""
+        """Shuffle the examples of this process; here the same as `global_shuffle`."""
         self.global_shuffle(seed)
 
     def global_shuffle(self, seed: int | None = None) -> None:
         """Shuffle all examples among each other.
 
-        Takes memory for them twice while it runs; what is beyond ``memory_limit`` goes to files.
+        It needs memory for them twice while it runs; what exceeds ``memory_limit`` goes to files.
 
         Parameters
         ----------
         seed : int, optional
-            Makes the order the same each time.
+            The same seed gives the same order.
 
         Raises
         ------
         ConfigurationError
             If nothing is in memory.
         DatasetError
-            If there is no room; everything is as it was then.
+            If there is no room; then nothing is changed.
         """
         memory = self._loaded()
         generation = next(self._generations)
@@ -225,10 +227,10 @@ class InMemoryDataset:
         self._memory, self._generation = None, 0
 
     def statistics(self) -> MemoryStatistics:
-        """Return how many examples are in memory, and how much of it they take.
+        """Return how many examples are in memory, and how much memory they take.
 
-        Waits for what is being read. What Paddle has as ``get_memory_data_size`` and
-        ``get_shuffle_data_size`` is ``examples``.
+        Waits until reading has ended. Paddle's ``get_memory_data_size`` and
+        ``get_shuffle_data_size`` correspond to ``examples``.
 
         Raises
         ------
@@ -238,7 +240,7 @@ class InMemoryDataset:
         return self._loaded().statistics(self._generation)
 
     def batches(self) -> Dataset:
-        """Return the batches as a chain, to go on with.
+        """Return the batches as a dataset, to which further methods can be applied.
 
         Raises
         ------

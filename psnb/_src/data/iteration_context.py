@@ -1,4 +1,4 @@
-"""What an iteration tells all its parts: where random numbers come from, and options. Pure."""
+"""Context: what all parts of an iteration share, such as seeds and options. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from psnb._src.data.random_numbers import mixed
 
 AUTOTUNE = -1
-"""A number that psnb is to choose, and to change as it sees fit."""
+"""In place of a number: psnb chooses it, and may change it."""
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Options:
     Parameters
     ----------
     deterministic : bool
-        Whether parallel maps keep the order of elements, unless told otherwise.
+        Whether parallel maps keep the order of elements, by default.
     threads : int or None
-        How many threads a parallel map with ``AUTOTUNE`` has; None: one a processor.
+        How many threads a parallel map with ``AUTOTUNE`` has; None: one per processor.
     """
 
     deterministic: bool = True
@@ -33,26 +33,26 @@ class Options:
 
 @dataclass
 class Counters:
-    """What an iteration counts, each number by the place in the chain that counts it."""
+    """The counts of an iteration, by place in the chain."""
 
     errors_ignored: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Context:
-    """What an iteration hands down from each part to what it reads from.
+    """Passed from each part of a chain to its inputs.
 
     Attributes
     ----------
     seed : int
-        For shuffles that have none of their own: differs from iteration to iteration, from place
-        to place in the chain and, for datasets in datasets, from element to element.
+        For shuffles without their own seed. It differs between iterations, between places in the
+        chain and, for datasets in datasets, between elements.
     place : int
-        Differs from place to place in the chain, and nothing else.
+        Differs between places in the chain, and depends on nothing else.
     epoch : int
         0 the first time that a dataset is read; another number each time it is repeated.
     options : Options
-        Those that the nearest `Dataset.with_options` set.
+        The options of the nearest `Dataset.with_options`.
     counters : Counters
         The iteration's own.
     """
@@ -64,14 +64,14 @@ class Context:
     counters: Counters = field(default_factory=Counters)
 
     def child(self, index: int) -> Context:
-        """Return that of an input."""
+        """Return the context for an input."""
         return replace(self, seed=mixed(self.seed, index), place=mixed(self.place, index))
 
     def element(self, number: int) -> Context:
-        """Return that of the dataset that is made of an element."""
+        """Return the context for the dataset that is made from an element."""
         epoch = mixed(self.epoch, number) if number else self.epoch
         return replace(self, seed=mixed(self.seed, number), epoch=epoch)
 
     def repeated(self, epoch: int) -> Context:
-        """Return that of one more reading; the 0th is like the first."""
+        """Return the context for another epoch; epoch 0 is like the first reading."""
         return replace(self, epoch=mixed(self.epoch, epoch)) if epoch else self

@@ -1,4 +1,4 @@
-"""Going through a dataset, with a state that goes on where it was taken."""
+"""DatasetIterator: iterates over a dataset; its state can be saved and resumed."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from psnb._src.data.reader import Reader
 from psnb.errors import DatasetError
 
 VERSION = 1
-"""Of states."""
+"""The version of the format of states."""
 
 
 class DatasetIterator(Iterator[Any]):
-    """Goes through a dataset once.
+    """Iterates over a dataset once.
 
-    Ends its threads and closes its files when it is closed or collected. One thread at a time may
-    use it.
+    Ends its threads and closes its files when it is closed or garbage-collected. Only one thread at
+    a time may use it.
 
     Parameters
     ----------
     node : Node
-        What the dataset describes.
+        The node of the dataset.
     state : dict, optional
         From `state`, of an iterator over a dataset made in the same way.
 
     Raises
     ------
     DatasetError
-        If the state is none, or that of another chain or of a later version of psnb.
+        If the state is invalid, or is that of another chain or of a later version of psnb.
     """
 
     def __init__(self, node: Node, state: dict[str, Any] | None = None) -> None:
@@ -48,7 +48,7 @@ class DatasetIterator(Iterator[Any]):
 
     @property
     def errors_ignored(self) -> int:
-        """How many errors `Dataset.ignore_errors` has left out so far, as far as is read ahead."""
+        """How many errors `Dataset.ignore_errors` has skipped, also in elements read ahead."""
         return sum(self._counters.errors_ignored.values())
 
     def __iter__(self) -> DatasetIterator:
@@ -64,15 +64,15 @@ class DatasetIterator(Iterator[Any]):
         return found[0]
 
     def state(self) -> dict[str, Any]:
-        """Return where this iterator is.
+        """Return the position of this iterator.
 
         Returns
         -------
         dict
-            Of JSON's types, and small: it has no elements that can be read again. An iterator made
-            with it (`Dataset.iterator`) gives the very elements that this one would give from here
-            on, provided that files are what they were and functions give the same for the same.
-            Elements of parallel maps that need not keep their order may come in another one.
+            With JSON's types only, and small: it has no elements that can be read again. An
+            iterator made with it (`Dataset.iterator`) gives exactly the elements that this one
+            would give from here on, provided that files have not changed and functions are
+            deterministic. The order of elements may differ in parallel maps that need not keep it.
         """
         return {
             "version": VERSION,

@@ -1,4 +1,4 @@
-"""What the leaves of one place in an element have in common. Pure."""
+"""Kind: what the leaves at one place of all elements have in common. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psnb._src.data.ragged import Ragged
 
 
 class Kind(NamedTuple):
-    """What leaves of one place have in common: dtype, axes; and the class of scalars of it."""
+    """What leaves at one place have in common: dtype, axes, and the class of their scalars."""
 
     dtype: Any
     axes: int
@@ -18,7 +18,7 @@ class Kind(NamedTuple):
 
 
 def kind_of(leaf: Any) -> Kind:
-    """Return what a leaf, as elements hold it, is."""
+    """Return the kind of a leaf."""
     if isinstance(leaf, (str, bytes)):
         return Kind(np.dtype(object), 0, type(leaf))
     if isinstance(leaf, Ragged):
@@ -31,7 +31,7 @@ def kind_of(leaf: Any) -> Kind:
 
 
 def named(kind: Kind) -> str:
-    """Return what it is called in messages."""
+    """Return the name of a kind in messages."""
     dtype, axes, _ = kind
     if axes == 0:
         return "text" if dtype is np.dtype(object) else f"a scalar of {dtype}"

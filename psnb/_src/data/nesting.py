@@ -1,7 +1,7 @@
-"""Nesting: what an element is made of, and how arrays are put into and taken out of it. Pure.
+"""Nesting: the structure of an element; flattening it to leaves, and building it again. Pure.
 
-Tuples, named tuples, dicts and dataclasses nest; everything else is a leaf. Lists are leaves, that
-is arrays, as in tf.data.
+Tuples, named tuples, dicts and dataclasses nest; everything else is a leaf. Lists are leaves
+(arrays), as in tf.data.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Nest(NamedTuple):
     kind : type
         Its class.
     keys : tuple
-        Of a dict its keys, of all others their fields' names or numbers.
+        The keys of a dict; otherwise the names or numbers of the fields.
     children : tuple
-        What each is: another nest, or None for a leaf.
+        For each key another nest, or None for a leaf.
     """
 
     kind: type
@@ -35,16 +35,16 @@ class Nest(NamedTuple):
 
 
 Nesting = Nest | None
-"""How leaves are nested; None: there is a single one, by itself."""
+"""How leaves are nested; None if the element is a single leaf."""
 
 
 def _is_dataclass(kind: type) -> bool:
-    # A description of a leaf is one, whatever class it has.
+    # A description of a leaf is a leaf, even if it is a dataclass.
     return dataclasses.is_dataclass(kind) and not getattr(kind, "describes_leaf", False)
 
 
 def _items(structure: Any) -> tuple[type, tuple[Any, ...], tuple[Any, ...]] | None:
-    """Return class, keys and parts of a structure; None of a leaf."""
+    """Return class, keys and parts of a structure; None for a leaf."""
     kind = type(structure)
     if isinstance(structure, tuple):
         return kind, tuple(getattr(kind, "_fields", range(len(structure)))), tuple(structure)
@@ -72,20 +72,20 @@ def _flatten(structure: Any, leaves: list[Any]) -> Nesting:
 
 
 def flatten_like(nesting: Nesting, structure: Any, path: str = "") -> list[Any]:
-    """Return the leaves of a structure that must be nested in a certain way.
+    """Return the leaves of a structure that must have a given nesting.
 
-    What stands where that has a leaf is taken whole, and the order of dicts does not matter.
+    A value in the place of a leaf is taken whole, and the order of dicts does not matter.
 
     Raises
     ------
     DatasetError
-        If it is nested otherwise, naming where.
+        If its nesting differs; the error says where.
     """
     if nesting is None:
         return [structure]
     kind = type(structure)
     if not any(nesting.children) and kind is nesting.kind:
-        # The usual ones, in a tenth of the time.
+        # The usual cases, in a tenth of the time.
         if kind is tuple and len(structure) == len(nesting.keys):
             return list(structure)
         if kind is dict and structure.keys() == set(nesting.keys):
@@ -116,7 +116,7 @@ def flatten_like(nesting: Nesting, structure: Any, path: str = "") -> list[Any]:
 
 
 def unflatten(nesting: Nesting, leaves: Iterator[Any]) -> Any:
-    """Put leaves back, in order."""
+    """Build a structure from leaves, in order."""
     if nesting is None:
         return next(leaves)
     kind, keys, children = nesting
@@ -127,14 +127,14 @@ def unflatten(nesting: Nesting, leaves: Iterator[Any]) -> Any:
         return dict(zip(keys, parts, strict=True))
     if issubclass(kind, tuple):
         return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
-    made = object.__new__(kind)  # not by calling it, which may compute fields, or refuse arrays
+    made = object.__new__(kind)  # calling the class may compute fields, or refuse arrays
     for key, part in zip(keys, parts, strict=True):
         object.__setattr__(made, key, part)
     return made
 
 
 def compose(nesting: Nesting, children: Iterator[Nesting]) -> Nesting:
-    """Put a nesting in the place of each leaf of another, in order."""
+    """Replace each leaf of a nesting by another nesting, in order."""
     if nesting is None:
         return next(children)
     return Nest(
@@ -149,7 +149,7 @@ def map_leaves(function: Callable[[Any], Any], structure: Any) -> Any:
 
 
 def paths(nesting: Nesting, path: str = "") -> list[str]:
-    """Return what each leaf is called in messages, such as ``['x'][0]``; a lone one is ``""``."""
+    """Return the name of each leaf in messages, such as ``['x'][0]``; a single leaf is ``""``."""
     if nesting is None:
         return [path]
     return [
@@ -160,15 +160,15 @@ def paths(nesting: Nesting, path: str = "") -> list[str]:
 
 
 def as_leaf(value: Any, path: str = "") -> Any:
-    """Return a leaf as elements hold it.
+    """Return a leaf in the form that elements have it.
 
-    Arrays, `Ragged`, str and bytes stay what they are; Python's numbers become NumPy's (int64,
-    uint64 where it must be, float64, bool), lists arrays, and arrays without axes scalars.
+    Arrays, `Ragged`, str and bytes stay unchanged. Python's numbers become NumPy's (int64, uint64
+    if needed, float64, bool), lists become arrays, and arrays without axes become scalars.
 
     Raises
     ------
     DatasetError
-        If it is nothing of that kind, naming the place.
+        If it is of another type; the error says where.
     """
     if isinstance(value, np.ndarray):
         return value if value.ndim else value[()]
@@ -200,10 +200,10 @@ def as_leaf(value: Any, path: str = "") -> Any:
 
 
 def as_array(value: Any) -> np.ndarray:
-    """Return an array; of text in a list, one of Python's own str or bytes."""
+    """Return an array; a list of text becomes an array of Python's str or bytes."""
     array = np.asarray(value)
     if not isinstance(value, np.ndarray) and array.dtype.kind in "SU":
-        # NumPy's would lose zeros at their ends.
+        # NumPy's strings would lose zeros at their ends.
         array = np.array(value, object)
     return array.view(np.ndarray)
 

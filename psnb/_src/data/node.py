@@ -1,4 +1,4 @@
-"""What each node of a chain is, and what iterates over one."""
+"""Node and NodeIterator: the base classes of the parts of a chain and of their iterators."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from psnb._src.data.spec import ArraySpec, Spec
 from psnb.errors import DatasetError
 
 State = Any
-"""Of JSON's types. Small: data that can be read again are not in it."""
+"""With JSON's types only, and small: it has no data that can be read again."""
 
 INFINITE = -1
 UNKNOWN = -2
 
 
 class NodeIterator(ABC):
-    """Goes once through what a node describes. One thread at a time."""
+    """Iterates once over the elements of a node. One thread at a time."""
 
     @abstractmethod
     def next_block(self, limit: int) -> Block | None:
@@ -33,20 +33,20 @@ class NodeIterator(ABC):
         Raises
         ------
         DatasetError
-            If the very next element cannot be had. It is left out then: the next call goes on
-            after it. Elements before it were returned by earlier calls.
+            If the very next element raises an error. It is skipped: the next call goes on after it.
+            Earlier calls have returned the elements before it.
         """
 
     @abstractmethod
     def state(self) -> State:
-        """Return what `Node.iterate` needs to go on after what was returned so far."""
+        """Return the state with which `Node.iterate` goes on after the elements returned so far."""
 
     def close(self) -> None:  # noqa: B027  # most have nothing to close
         """End threads and close files; idempotent."""
 
 
 class Indexed(ABC):
-    """Elements that can be had in any order.
+    """Elements with random access.
 
     Attributes
     ----------
@@ -62,14 +62,14 @@ class Indexed(ABC):
 
     @abstractmethod
     def part(self, start: int, stop: int) -> Block:
-        """Return a run of elements, as views where possible."""
+        """Return consecutive elements, as views where possible."""
 
 
 class Node(ABC):
-    """A part of a dataset's description: immutable; a frozen dataclass whose fields say it all."""
+    """A part of a dataset's description: a frozen dataclass, fully described by its fields."""
 
     name: ClassVar[str]
-    """What the method of `Dataset` that makes it is called."""
+    """The name of the method of `Dataset` that makes it."""
 
     @abstractmethod
     def iterate(self, context: Context, state: State = None) -> NodeIterator:
@@ -77,7 +77,7 @@ class Node(ABC):
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """What it reads from."""
+        """The nodes that it reads from."""
         found: list[Node] = []
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
@@ -88,11 +88,11 @@ class Node(ABC):
         return tuple(found)
 
     def indexed(self) -> Indexed | None:
-        """Return the elements by number, if they can be had so; it may open files."""
+        """Return the elements with random access, if that is possible; may open files."""
         return None
 
     def spec(self, run: bool) -> Spec:
-        """Return what its elements are; None if that cannot be said.
+        """Return the spec of its elements; None if unknown.
 
         Parameters
         ----------
@@ -107,11 +107,11 @@ class Node(ABC):
 
     @property
     def ahead(self) -> int:
-        """How many elements at once nobody minds: 1 where user code would notice."""
+        """How many elements may be made at once: 1 if user code would notice."""
         return min((each.ahead for each in self.inputs), default=BLOCK)
 
     def parameters(self) -> list[str]:
-        """Return its parameters as ``name=value``, those that are not at their defaults."""
+        """Return its parameters that are not at their defaults, as ``name=value``."""
         shown = []
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
@@ -123,11 +123,11 @@ class Node(ABC):
         return shown
 
     def label(self) -> str:
-        """Return what it is called in messages and drawings."""
+        """Return its name in messages and drawings."""
         return f"{self.name}({', '.join(self.parameters())})"
 
     def lines(self, depth: int = 0) -> Iterator[str]:
-        """Yield the chain from its sources on, a node a line, inputs further in."""
+        """Yield the chain from its sources on, one line per node, inputs indented."""
         inputs = self.inputs
         for each in inputs:
             yield from each.lines(depth + (len(inputs) > 1))
@@ -166,7 +166,7 @@ def short(value: Any) -> str:
     elif isinstance(value, dict):
         text = "{" + ", ".join(f"{key!r}: {short(item)}" for key, item in value.items()) + "}"
     elif callable(value):
-        # Not `repr`, which has an address in it.
+        # Not `repr`, which contains an address.
         text = str(getattr(value, "__qualname__", type(value).__qualname__)).split("<locals>.")[-1]
     elif dataclasses.is_dataclass(value):
         text = repr(value)

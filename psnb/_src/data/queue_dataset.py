@@ -11,38 +11,38 @@ from psnb._src.data.iterator import DatasetIterator
 
 
 class QueueDataset:
-    """Batches from files in Paddle's MultiSlot text, of which nothing is kept.
+    """Batches from files in Paddle's MultiSlot text; nothing is kept in memory.
 
-    Iterating over it reads the files once. ``coordinator.create_per_worker_dataset`` of one, with
-    ``sharding="dynamic"``, shares the files among the workers. It is `Dataset.multi_slot` under the
-    name that Paddle's users know; to shuffle, see `InMemoryDataset`.
+    Each iteration reads the files once. ``coordinator.create_per_worker_dataset`` with
+    ``sharding="dynamic"`` distributes the files over the workers. It is `Dataset.multi_slot` under
+    the name that Paddle's users know; to shuffle, see `InMemoryDataset`.
 
     Parameters
     ----------
     files : path or sequence of paths
-        What to read, with patterns; anything that fsspec opens.
+        The files to read, with patterns; anything that fsspec opens.
     slots : sequence of Slot
-        What a line has, in this order. Dense ones become arrays, sparse ones `Ragged`.
+        The slots of a line, in order. Dense ones become arrays, sparse ones `Ragged`.
     batch_size : int
-        Lines a batch; the last one of each file may have fewer.
+        Lines per batch; the last one of each file may have fewer.
     threads : int
         Files that are read at the same time, each by a thread of its own.
     pipe_command : str, optional
-        A command of the shell that each file goes through.
+        A shell command that each file is piped through.
     max_record_bytes : int
-        How long a line may be; longer ones are refused, and no memory is taken for them.
+        Limit of a line in bytes; longer ones are refused before memory is allocated for them.
 
     Attributes
     ----------
     dataset : Dataset
-        The same as a chain, to go on with.
+        The same as a `Dataset`, to which further methods can be applied.
 
     Raises
     ------
     DatasetError
         If no file matches.
     ConfigurationError
-        If an argument cannot be.
+        If an argument is invalid.
     """
 
     def __init__(

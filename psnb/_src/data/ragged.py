@@ -1,6 +1,6 @@
-"""Rows of different lengths in two arrays: all values, one row after another, and where rows end.
+"""Ragged: rows of different lengths in two arrays, the values of all rows and their offsets.
 
-Pure, and frozen: what changes something returns another one, which may share memory.
+Pure and immutable: methods that change something return another one, which may share memory.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from psnb.errors import DatasetError
 class Ragged:
     """Rows of different lengths.
 
-    Row ``i`` is ``values[offsets[i]:offsets[i + 1]]``. Nobody may write into the arrays.
+    Row ``i`` is ``values[offsets[i]:offsets[i + 1]]``. The arrays are read-only.
 
     Parameters
     ----------
     values : numpy.ndarray
         All rows, one after another, ``(total, ...)``.
     offsets : numpy.ndarray
-        Where each row begins, and where the last one ends: int64 ``(n + 1,)``. It begins with 0,
-        never falls, and ends with ``total``.
+        Where each row begins, and where the last one ends: int64 ``(n + 1,)``. The first is 0, they
+        never decrease, and the last is ``total``.
 
     Raises
     ------
@@ -55,21 +55,21 @@ class Ragged:
 
     @classmethod
     def _trusted(cls, values: np.ndarray, offsets: np.ndarray) -> Ragged:
-        """Make one of arrays that are known to fit."""
+        """Make one from arrays that are known to fit."""
         made = object.__new__(cls)
         made._values, made._offsets = values, offsets
         return made
 
     @classmethod
     def from_rows(cls, rows: Sequence[Any], dtype: Any = None) -> Ragged:
-        """Copy rows together, which must agree in all axes but the first.
+        """Copy rows into one; they must agree in all axes but the first.
 
         Parameters
         ----------
         rows : sequence of array_like
             Each with at least one axis.
         dtype : dtype, optional
-            Of the values; else NumPy's choice, and float64 if there is no row.
+            The dtype of the values. By default NumPy chooses it, or float64 if there is no row.
         """
         arrays = [np.asarray(row, dtype) for row in rows]
         if any(array.ndim == 0 for array in arrays):
@@ -82,7 +82,7 @@ class Ragged:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
-        """Return the rows of all parts, of which there must be at least one, in order."""
+        """Return the rows of all parts, in order; there must be at least one part."""
         if len(parts) == 1:
             return parts[0]
         lengths = np.concatenate([part.lengths for part in parts])
@@ -106,12 +106,12 @@ class Ragged:
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the values."""
+        """The dtype of the values."""
         return self._values.dtype
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """As of an array: rows, None for their length, and the rest of the axes of the values."""
+        """Like an array's: the number of rows, None for their length, then further axes."""
         return (len(self), None, *self._values.shape[1:])
 
     @property
@@ -151,7 +151,7 @@ class Ragged:
         Parameters
         ----------
         indices : numpy.ndarray
-            Which rows, integers ``(m,)``, in any order and as often as wished.
+            Which rows, integers ``(m,)``, in any order, with repetitions.
         """
         places = np.asarray(indices, np.int64)
         starts = self._offsets[:-1][places]
@@ -159,12 +159,12 @@ class Ragged:
         return Ragged._trusted(rows_of(self._values, starts, lengths), _offsets(lengths))
 
     def pad(self, length: int | None = None, value: Any = 0) -> np.ndarray:
-        """Return an array ``(n, length, ...)`` whose rows are filled up with a value.
+        """Return an array ``(n, length, ...)`` whose rows are padded with a value.
 
         Raises
         ------
         DatasetError
-            If a row is longer than ``length``; without, the longest row decides.
+            If a row is longer than ``length``. By default ``length`` is that of the longest row.
         """
         lengths = self.lengths
         longest = int(lengths.max(initial=0))
@@ -178,7 +178,7 @@ class Ragged:
         return out
 
     def to_list(self) -> list[Any]:
-        """Return the rows as lists of Python's own numbers."""
+        """Return the rows as lists of Python numbers."""
         return [row.tolist() for row in self]
 
     def __eq__(self, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""Random numbers that need no memory: the n-th is computed from a key and n. Pure.
+"""Counter-based random numbers: the n-th is computed from a key and n. Pure.
 
 The mixing function is that of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
 generators, 2014). So the state of a shuffle is two integers.
@@ -15,7 +15,7 @@ _AT_ONCE = 1 << 16
 
 
 def mixed(*numbers: int) -> int:
-    """Return a key made of some integers; each combination gives another."""
+    """Return a key made from some integers; each combination gives another key."""
     key = 0
     for number in numbers:
         key = (key + (number & _MASK) + _GOLDEN) & _MASK
@@ -66,27 +66,27 @@ def _draw(key, first, buffer, size, entering, end, out, slots):  # type: ignore[
 def draw(
     key: int, first: int, buffer: np.ndarray, size: int, entering: int, end: int, count: int
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
-    """Draw from a shuffle buffer: each leaves a slot to what enters next, or to the last one.
+    """Draw from a shuffle buffer; the next entering element, or the last one, fills the slot.
 
     Parameters
     ----------
     key, first : int
-        The random numbers to use.
+        The key, and the index of the first random number.
     buffer : numpy.ndarray
-        What is in it, int64; changed.
+        The content, int64; modified in place.
     size : int
-        How much of it is in use, at least ``count`` less what enters.
+        How many slots are in use; at least ``count`` minus the number of entering elements.
     entering, end : int
-        What enters: these numbers, in order.
+        The range of the numbers that enter, in order.
     count : int
         How many to draw.
 
     Returns
     -------
     drawn, slots : numpy.ndarray
-        What was drawn, and from where, int64 ``(count,)``.
+        The drawn numbers and their slots, int64 ``(count,)``.
     size, entering : int
-        As they are now.
+        The new values.
     """
     out, slots = np.empty((2, count), np.int64)
     size, entering = _draw(np.uint64(key), first, buffer, size, entering, end, out, slots)
@@ -96,9 +96,9 @@ def draw(
 def draw_again(
     key: int, buffer: np.ndarray, size: int, entering: int, end: int, count: int
 ) -> tuple[int, int]:
-    """Bring a buffer to where it was after ``count`` draws, some ten million a second.
+    """Repeat ``count`` draws on a buffer, about ten million per second.
 
-    Takes what `draw` takes, and returns size and entering as they are then.
+    Parameters as for `draw`; returns the new size and entering.
     """
     for first in range(0, count, _AT_ONCE):
         some = min(_AT_ONCE, count - first)

@@ -1,8 +1,8 @@
-"""Takes elements from an input, and can give back what turns out to be too much.
+"""Reader: takes elements from an input, and can put some of them back.
 
-All nodes read through one. Blocks are taken whole; what nobody wanted yet is held. The state is
-then that of the input before the block and how many of its elements to leave out, so that nothing
-held is ever in a state.
+All nodes read with one. It reads whole blocks, and keeps the elements that were not asked for yet.
+Its state is that of the input before the block, and how many elements of the block to skip, so a
+state never contains elements.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from psnb._src.data.node import Node, State
 from psnb.errors import DatasetError
 
 ENOUGH = 64
-"""Whoever asks for so many gets no more, so that nothing is left to be held."""
+"""If at least this many are asked for, no more are read, so that nothing must be kept."""
 
 
 class _Base(NamedTuple):
@@ -35,7 +35,7 @@ class Reader:
     node : Node
         The input.
     context : Context
-        The input's.
+        The context of the input.
     state : object
         From `state`, to go on from there.
 
@@ -47,13 +47,13 @@ class Reader:
 
     def __init__(self, node: Node, context: Context, state: State = None) -> None:
         self.position: int
-        self._swallow: int  # errors that are known already
+        self._swallow: int  # errors that were raised before the state was taken
         self.position, base, skip, self._swallow = (0, None, 0, 0) if state is None else state
         self._node, self._ahead = node, node.ahead
         self._input = node.iterate(context, base)
         self._errors = 0
         self._held: deque[Block] = deque()
-        self._at = 0  # how much of the first of these was taken
+        self._at = 0  # how many elements of the first block were taken
         self._pulled: int = self.position - skip
         self._bases = deque([_Base(self._pulled, base, 0)])
         while skip and (block := self._next(skip)) is not None:
@@ -70,7 +70,7 @@ class Reader:
     def take_exactly(self, count: int) -> Block | None:
         """Return that many elements, fewer only at the end; None if there is none.
 
-        If an error comes in between, what came before it comes with the next call.
+        If there is an error in between, the elements before it come with the next call.
         """
         blocks: list[Block] = []
         missing = count
@@ -102,20 +102,20 @@ class Reader:
         return (block.element(at),)
 
     def put_back(self, block: Block) -> None:
-        """Give back the last elements of those that were taken last."""
+        """Put back the last elements of the latest `take`."""
         if block.count:
             self._insert([block])
             self.position -= block.count
 
     def skip(self, count: int) -> int:
-        """Leave elements out; returns how many there were."""
+        """Skip elements; returns how many there were."""
         skipped = 0
         while skipped < count and (block := self.take(count - skipped)) is not None:
             skipped += block.count
         return skipped
 
     def state(self) -> State:
-        """Return what a new reader needs to go on here."""
+        """Return the state from which a new reader can go on here."""
         if not self._held:
             return [self.position, self._input.state(), 0, self._swallow]
         base = next(each for each in reversed(self._bases) if each.position <= self.position)

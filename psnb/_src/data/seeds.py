@@ -10,12 +10,12 @@ from psnb.errors import ConfigurationError
 
 
 def as_seed(method: str, seed: int | None) -> int:
-    """Return a seed, at random if there is none.
+    """Return the seed, or a random one if it is None.
 
     Raises
     ------
     ConfigurationError
-        If it is no integer.
+        If it is not an integer.
     """
     if seed is None:
         return secrets.randbits(63)

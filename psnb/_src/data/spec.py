@@ -1,4 +1,4 @@
-"""What can be said of elements without having them: shapes and dtypes. Pure."""
+"""Specs: shapes and dtypes of elements, known without the elements. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ArraySpec:
     Parameters
     ----------
     shape : tuple of int or None
-        None where sizes differ from element to element.
+        None for an axis whose size differs between elements.
     dtype : dtype
         ``object`` for str and bytes.
     ragged : bool
@@ -41,7 +41,7 @@ class ArraySpec:
         return f"{kind}(({shape}{',' if len(self.shape) == 1 else ''}), {self.dtype})"
 
     def batched(self, size: int | None) -> ArraySpec:
-        """Return that of several such leaves stacked."""
+        """Return the spec of several such leaves, stacked."""
         return ArraySpec((size, *self.shape), self.dtype, self.ragged)
 
 
@@ -81,7 +81,7 @@ def of_arrays(spec: Spec) -> bool:
 
 
 def merged(left: Any, right: Any) -> Any:
-    """Return the spec of a leaf that is like one or the other; None if there is none."""
+    """Return the spec of leaves of either kind; None if there is no common one."""
     if isinstance(left, ArraySpec) and isinstance(right, ArraySpec):
         if left.dtype != right.dtype or len(left.shape) != len(right.shape):
             return None

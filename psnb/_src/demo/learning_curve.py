@@ -1,4 +1,4 @@
-"""The picture of a run: held-out AUC and training loss over the flights seen."""
+"""The plot of a run: held-out AUC and training loss over the flights seen."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def write_learning_curve(path: Path, curve: Sequence[Point], batch_size: int) ->
     batch_size : int
         Flights a step.
     """
-    # The object-oriented interface: no window system is asked for, no global state is left behind.
+    # The object-oriented interface: it needs no window system and leaves no global state behind.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

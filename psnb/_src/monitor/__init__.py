@@ -1,4 +1,4 @@
-"""Snapshots and history of what a coordinator does, and their displays."""
+"""Snapshots and history of a coordinator's work, and their displays."""
 
 from psnb._src.monitor.recorded import (
     CheckpointStatistics,

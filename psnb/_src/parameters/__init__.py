@@ -1,4 +1,4 @@
-"""What user code holds: variables, embeddings, partitioners, and the way to the servers."""
+"""Parameters as users see them (variables, embeddings), and the client side of the servers."""
 
 from psnb._src.parameters.commit import UndecidedError
 from psnb._src.parameters.control_connection import ControlConnection

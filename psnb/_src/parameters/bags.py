@@ -1,8 +1,8 @@
-"""Bags: several ids combined into one row, and its gradient given back to them. Pure.
+"""Bags: rows of several ids combined into one, and its gradient spread over them. Pure.
 
-Bags come as ``(values, offsets)``. What can be said before the rows are known is worked out first:
-which ids there are, each once, and with what factor which id counts in which bag. Rows and
-gradients then go the same way in opposite directions.
+Bags are given as ``(values, offsets)``. First, what does not depend on the rows is computed: the
+distinct ids, and the factor of each id in each bag. Rows are then combined, and gradients spread,
+with the same factors.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _add_rows(source, take, put, factors, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _winners(rows, take, bag, out):  # type: ignore[no-untyped-def]
-    """Write which row has the largest number of each column of each bag; -1 stays for none."""
+    """Write the row with the largest number, by column and bag; -1 stays if there is none."""
     for i in range(take.size):
         for j in range(rows.shape[1]):
             best = out[bag[i], j]
@@ -62,7 +62,7 @@ class Bags:
     bag : numpy.ndarray
         Which bag each member is in, int64 ``(n,)``.
     factors : numpy.ndarray
-        With what each member's row is multiplied, ``(n,)``.
+        The factor of each member's row, ``(n,)``.
     """
 
     count: int
@@ -86,7 +86,7 @@ class Bags:
     def spread(self, gradients: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
         """Return the gradient of each of ``ids``, ``(m, dim)``, from those of the bags.
 
-        ``rows`` are those of ``ids``, for the combiner ``max`` alone.
+        ``rows`` are the rows of ``ids``; only the combiner ``max`` needs them.
         """
         out = np.zeros((self.ids.size, gradients.shape[1]), gradients.dtype)
         if rows is not None:
@@ -98,7 +98,7 @@ class Bags:
         return out
 
     def total(self, counts: np.ndarray) -> np.ndarray:
-        """Return what each of ``ids`` gets if each member of a bag gets the bag's count."""
+        """Return, for each of ``ids``, the sum of the counts of the bags that it is in."""
         return np.bincount(self.position, counts[self.bag], self.ids.size)
 
     def _winners(self, rows: np.ndarray) -> np.ndarray:
@@ -116,7 +116,7 @@ def make_bags(
     dtype: np.dtype,
     what: str,
 ) -> Bags:
-    """Return the bags that are meant.
+    """Return the bags, after checks.
 
     Raises
     ------

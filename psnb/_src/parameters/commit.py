@@ -1,8 +1,8 @@
-"""How a commit comes about, on all shards that it writes to or on none. Pure.
+"""How a commit is made, on all shards that it writes to or on none. Pure.
 
-`committing` tells which requests to make, one lot after the other, and what came of it in the end;
-who drives it makes them: a closure's thread, or the simulation that tests the whole protocol
-(`tests/model`). See `psnb._src.server.commit_log` for what the shards do.
+`committing` is a generator: it yields batches of requests, and returns the outcome of the commit. A
+driver makes the requests: a closure's thread, or the simulation that tests the whole protocol
+(`tests/model`). See `psnb._src.server.commit_log` for the shards' side.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Outcome = Any
 """The result of a request, or the exception that it raised."""
 
 _UNKNOWN = (ServerSilentError, CoordinatorClosedError)
-"""Errors of requests that may be carried out all the same."""
+"""Errors after which a request may still be carried out."""
 
 Steps = Generator[Sequence[Request], Sequence[Outcome], T]
-"""Yields requests, takes their outcomes, and returns what came of it all."""
+"""Yields requests, takes their outcomes, and returns the final result."""
 
 
 class UndecidedError(Exception):
-    """Nobody here can tell whether a commit is applied: ask the shards.
+    """Raised when this process cannot tell whether a commit is applied: ask the shards.
 
     Attributes
     ----------
@@ -61,18 +61,20 @@ def committing(
     parts : mapping of ShardId to Part
         What goes to each of them.
     together : callable
-        Tells whether shards are likely to be changed at once; the server knows better.
+        Returns whether shards are likely to be on one server, which can change them at once. The
+        server decides in the end.
 
     Returns
     -------
     int or None
-        If it counts: how many other updates came since the first read, on the shard where they were
-        most.
+        If its staleness counts: the number of other updates since the first read, on the shard with
+        the most.
 
     Raises
     ------
     UndecidedError
-        If it may be applied somewhere, now or later: whoever can ask all shards must decide.
+        If it may be applied somewhere, now or later: the notebook, which can ask all shards, must
+        decide.
     PsnbError
         If it is applied nowhere, and never will be.
     """
@@ -92,15 +94,17 @@ def committing(
         Request(shard, "", "prepare", {"commit": commit, "part": parts[shard]}) for shard in shards
     ]
     if failed := _errors(holds):
-        # Not all hold it, so nobody will apply it; those that do need not wait to be told so.
+        # Not all have prepared it, so none will apply it; those that have are told to give it up.
         held = [s for s, each in zip(shards, holds, strict=True) if not isinstance(each, Exception)]
         yield [Request(shard, "", "give_up", {"commit": commit}) for shard in held]
         raise failed[0]
-    # It is decided. What is lost from here on is lost with all that its server had.
+    # The commit is decided. From here on its effect is lost only if a server is lost with all its
+    # data.
     applied = yield [Request(shard, "", "apply", {"commit": commit}) for shard in shards]
     failed = _errors(applied)
     for error in failed:
-        # A copy that took over in an unlucky moment knows of nothing, where others have applied it.
+        # A copy that took over at a bad moment may not know the commit, while others have applied
+        # it.
         if isinstance(error, (*_UNKNOWN, CancelledError)):
             raise UndecidedError(commit, error) from error
         if not isinstance(error, ServerLostError):
@@ -114,7 +118,7 @@ def _errors(outcomes: Sequence[Outcome]) -> list[Exception]:
 
 
 def drive(steps: Steps[T], attempt: Callable[[Sequence[Request]], Sequence[Outcome]]) -> T:
-    """Make the requests that a generator yields, and return what it does; raises what it raises."""
+    """Make the requests that a generator yields, and return its result; raises what it raises."""
     requests, outcomes = next(steps), list[Outcome]()
     try:
         while True:

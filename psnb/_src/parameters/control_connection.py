@@ -1,7 +1,7 @@
-"""ControlConnection: to one server, for signs of life and control, beside those for data.
+"""ControlConnection: to one server, for signs of life and control, separate from data.
 
-A sign of life that waits behind data says nothing. So whoever wants to know whether a server lives
-has a connection of its own for that. Threads: an event loop's, no other.
+A sign of life that waits behind data proves nothing. So a client that must know whether a server
+lives uses a separate connection for that. Threads: one event loop's thread only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from psnb._src.server import ITSELF
 
 
 class _Question:
-    """Something asked, and the future of its answer."""
+    """A request, and the future of its answer."""
 
     def __init__(self, key: str, operations: list[Any]) -> None:
         self._key, self._operations = key, operations
@@ -45,12 +45,12 @@ class _Question:
 
 
 class ControlConnection:
-    """A connection to a server, opened when it is needed and again when it broke.
+    """A connection to a server, opened when it is needed, and again after it broke.
 
     Parameters
     ----------
     pool : distributed.core.ConnectionPool
-        With it, the connection is closed.
+        When it closes, the connection closes too.
     server : ServerAddress
         The server.
     """
@@ -63,7 +63,7 @@ class ControlConnection:
 
     @property
     def heard(self) -> int:
-        """How often the server has said anything."""
+        """How many messages the server has sent."""
         return self._heard + (self._connection.heard if self._connection else 0)
 
     @property
@@ -72,13 +72,13 @@ class ControlConnection:
         return self._connection is not None
 
     async def sign(self) -> None:
-        """Return when the server has given a sign of life; raises as `ask`."""
+        """Return when the server has sent a sign of life; raises as `ask` does."""
         await self._send([])
 
     async def ask(self, operation: str, **arguments: Any) -> Any:
         """Run an operation of the server itself and return its result; without a time limit.
 
-        Whoever calls looks at `heard`, and gives up when that stands still for too long.
+        The caller watches `heard`, and gives up when it does not change for too long.
 
         Raises
         ------
@@ -92,7 +92,7 @@ class ControlConnection:
         return await self._send([(ITSELF, "", operation, arguments)])
 
     def close(self) -> None:
-        """Hang up; idempotent."""
+        """Close the connection; idempotent."""
         if self._opening is not None:
             self._opening.cancel()
         if self._connection is not None:
@@ -111,9 +111,9 @@ class ControlConnection:
         try:
             address = self._server.address
             connection = await open_connection(self._pool, address, self._broken)
-            # Asked for one, it gives signs of life also when it is busy.
+            # After a first request the server sends signs of life, also when it is busy.
             first = _Question(self._server.key, [])
-            first.answer.cancel()  # whatever it is
+            first.answer.cancel()  # its answer is not needed
             connection.send(first)
             self._connection = connection
         finally:

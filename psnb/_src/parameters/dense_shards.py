@@ -37,7 +37,7 @@ class DenseShard:
 
 
 class DenseShards(ParameterShards):
-    """A description of a variable, and the way to its shards."""
+    """A description of a variable, and the access to its shards."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class DenseShards(ParameterShards):
 
     @property
     def clips_by_norm(self) -> bool:
-        # Of one that is divided it may be switched on live.
+        # For a variable with several shards, clipnorm may be switched on live.
         divided = self._made is not None and len(self._shards) > 1
         return divided or super().clips_by_norm
 
     def describe(self) -> dict[str, Any]:
-        """Return what a checkpoint must have to be loaded, as JSON holds it."""
+        """Return what a checkpoint must match to be loaded, as JSON can hold it."""
         return {
             "kind": "variable",
             "shape": list(self.shape),
@@ -76,7 +76,7 @@ class DenseShards(ParameterShards):
         }
 
     def check_state(self, saved: SavedShard) -> None:
-        """Raise ConfigurationError unless what was saved of a shard can be loaded."""
+        """Raise ConfigurationError unless a saved shard can be loaded."""
         expected = Expected(self.name, self.dtype, self._made.slots if self._made else ())
         expected.check_names(saved.forms)
         if saved.shards > max((1, *self.shape[:1])):
@@ -103,9 +103,9 @@ class DenseShards(ParameterShards):
     def load_states(
         self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
     ) -> None:
-        """Take over what `shard_states` returned, from however many shards it came.
+        """Load what `shard_states` returned, from any number of shards.
 
-        On all shards, or only on some of them.
+        Load it on all shards, or only on those in ``only``.
         """
         # Each shard counted its own steps, and all have had the same pushes.
         step = max(state["step"] for state in states)
@@ -154,7 +154,7 @@ class DenseShards(ParameterShards):
         return [(shard, at) for shard, at in split if at.size]
 
     def reading(self, rows: ArrayLike | None = None) -> PendingRead:
-        """Return how the value, or some rows of it, are read."""
+        """Return the requests that read the value, or some rows of it."""
         if rows is None:
             requests = [read_request(s.shard, s.table, ("read", {})) for s in self._shards]
             return PendingRead(self.transport, requests, self._joined)
@@ -175,7 +175,7 @@ class DenseShards(ParameterShards):
         return PendingRead(self.transport, requests, value)
 
     def pushing(self, gradient: ArrayLike) -> list[TableWrite]:
-        """Return what a push writes where."""
+        """Return the writes of a push, by shard."""
         self.require_optimizer()
         array = self.checked(gradient, "gradient")
         parts, size = self._written(array)
@@ -184,17 +184,18 @@ class DenseShards(ParameterShards):
         if not finite and self.must_skip(array, what):
             first = self._shards[0]
             return [(first.shard, first.table, ("skip", {"count": 1}))]
-        # The norm costs what looking for NaN and infinities does, and tells of them: so it is
-        # always sent, and clipnorm can be switched on live.
+        # Computing the norm costs as much as looking for NaN and infinities, and finds them too. So
+        # it is always sent, and clipnorm can be switched on live.
         return [
             (s.shard, s.table, ("push", {"gradient": part, "norm": size}))
             for s, part in zip(self._shards, parts, strict=True)
         ]
 
     def _written(self, array: np.ndarray) -> tuple[list[np.ndarray], float]:
-        """Return what each shard gets of a gradient, and the norm of the whole.
+        """Return the parts of a gradient, one for each shard, and the norm of the whole.
 
-        In memory that the servers see, if there is such: then it is looked at and copied in one go.
+        The parts are in memory shared with the servers, if there is any: then one pass checks and
+        copies the gradient.
         """
         parts, norms = [], []
         for shard, part in zip(self._shards, self._parts(array), strict=True):

@@ -1,11 +1,11 @@
-"""Writes outside of closures, and those in closures that are made at once.
+"""Writes outside of closures, and writes in closures with ``immediate=True``.
 
-A process numbers them, as a coordinator does with closures: what was not answered can be sent
-again, and what one of several servers has made is made by all.
+A process numbers them, as a coordinator numbers closures. So a request without an answer can be
+sent again, and a write that one of several servers has made is made by all.
 
 Threads: any may write. An interrupt of the main thread ends its waiting, so the commit itself is
-made aside. Where a server says nothing, a thread ``psnb-finish`` waits for it; it ends when that
-server answers or is lost, or with the transport.
+made in another thread. If a server is silent, a thread ``psnb-finish`` waits for it; it ends when
+that server answers or is lost, or when the `ServerClient` is closed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _writer = _DirectWriter()
 
 
 def _begin_anew() -> None:
-    """Give a forked process a name of its own: servers drop what has come under a name before."""
+    """Give a forked process its own name: servers drop numbers that came under a name before."""
     global _writer
     _writer = _DirectWriter()
 
@@ -64,13 +64,13 @@ def commit_now(
 ) -> None:
     """Have shards make writes, all of them or none, under a number of this process.
 
-    An interrupt ends the waiting; what was begun goes on, so that no server is left without its
-    part, and no number without its end.
+    An interrupt ends the waiting only. The commit goes on, so that every server gets its part and
+    every number ends.
 
     Raises
     ------
     ServerLostError, ServerSilentError, CoordinatorClosedError
-        Also if nobody can tell whether the writes are made, on all servers or some.
+        Also if it is unknown whether the writes were made, on all servers or on some.
     """
     aside(_commit, transport, shards, parts)
 
@@ -89,7 +89,8 @@ def _commit(
             threading.Thread(target=finish, name="psnb-finish", daemon=True).start()
         else:
             end()
-        # What was given up for a copy that had missed it is lost there with its server.
+        # A copy that took over has missed the writes: they are lost there with the server before
+        # it.
         lost = isinstance(error.reason, CancelledError)
         kind = ServerLostError if lost else type(error.reason)
         raise kind(f"{error.reason}. It may have been written") from error
@@ -100,7 +101,7 @@ def _commit(
 
 
 def _finish(transport: ServerClient, commit: Commit, end: Callable[[], None]) -> None:
-    """Have each shard apply its part, if all hold theirs, as soon as its server says something."""
+    """Have each shard apply its part, if all have prepared theirs, once its server answers."""
     left = [Request(shard, "", "apply", {"commit": commit}) for shard in commit.shards]
     try:
         while left:

@@ -1,6 +1,6 @@
 """Embedding: a table of rows by id that lives on parameter servers.
 
-Like `Variable`, a handle is a description that pickles into closures; it keeps no state.
+Like a `Variable`, it is a description that pickles into closures; it keeps no values itself.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Embedding(Upkeep):
     """Rows of floats by id on the parameter servers; made by `ParameterServerStrategy.embedding`.
 
     Thread-safe; usable in the notebook, in closures and in Dask tasks. A lookup or push is atomic
-    for each shard. A push is made on all shards or none, and in a closure held back until its end
-    and applied exactly once, as with `Variable`.
+    for each shard. A push is made on all shards or none. In a closure it is held back until the
+    closure ends and applied exactly once, as with `Variable`.
     """
 
     def __repr__(self) -> str:
@@ -35,7 +35,7 @@ class Embedding(Upkeep):
 
     @property
     def name(self) -> str:
-        """What it is called; unique within the strategy."""
+        """Its name; unique within the strategy."""
         return self._shards.name
 
     @property
@@ -47,8 +47,8 @@ class Embedding(Upkeep):
     def rows(self) -> int | None:
         """Ids are ``0 <= id < rows``; with None any int64 or uint64 is an id.
 
-        A row is made then when its id is first looked up or pushed. (A negative int64 is the uint64
-        of the same 64 bits.)
+        Then a row is made when its id is first looked up or pushed. (A negative int64 is the uint64
+        with the same 64 bits.)
         """
         return self._shards.rows
 
@@ -69,7 +69,7 @@ class Embedding(Upkeep):
 
     @property
     def accessor(self) -> CtrAccessor | None:
-        """How the use of rows is remembered, if it is."""
+        """How the use of rows is recorded, if it is recorded."""
         return self._shards.accessor
 
     @property
@@ -85,9 +85,10 @@ class Embedding(Upkeep):
         ids : array_like of int
             Any shape; ids may repeat.
         training : bool
-            Where ids get their rows when they are seen (``rows=None``), False looks without being
-            seen, for evaluation and serving: no row is made and no sighting counted. An id without
-            a row then gives what its row would start with, and zeros if it is not admitted at once.
+            False is for evaluation and serving, and matters where ids get rows when they are first
+            seen (``rows=None``): no row is made and no sighting is counted. An id without a row
+            then gives the initial values that its row would have, or zeros if it would not be
+            admitted at once.
 
         Returns
         -------
@@ -124,17 +125,17 @@ class Embedding(Upkeep):
         values : array_like of int
             The ids of all bags one after the other, ``(n,)``; ids may repeat.
         offsets : array_like of int
-            Where each bag starts, ``(bags,)``: 0 first, never falling. The last one ends with
-            ``values``.
+            Where each bag starts, ``(bags,)``: the first is 0, and they never decrease. The last
+            bag ends with ``values``.
         combiner : {"mean", "sum", "sqrtn", "max"}
             ``sum`` adds the rows, each times its weight; ``mean`` divides that by the sum of the
             weights, ``sqrtn`` by the root of the sum of their squares, as in TensorFlow (where the
-            divisor is 0, the bag gives zeros). ``max`` takes the largest of each column and no
-            weights.
+            divisor is 0, the bag gives zeros). ``max`` takes the largest number of each column, and
+            takes no weights.
         weights : array_like, optional
             One for each of ``values``, of `dtype`; 1 by default.
         training : bool
-            False looks without being seen, as in `lookup`.
+            False for evaluation and serving, as in `lookup`.
 
         Returns
         -------
@@ -144,7 +145,7 @@ class Embedding(Upkeep):
         Raises
         ------
         GradientError
-            If shapes do not fit each other, or offsets or weights cannot be used so.
+            If the shapes do not fit each other, or offsets or weights are invalid.
         ConfigurationError
             If there is no such combiner.
         IdOutOfRangeError
@@ -170,9 +171,9 @@ class Embedding(Upkeep):
         """Let the optimizer apply the gradients of what `lookup_bags` returned.
 
         Each id gets its share, summed over the bags that it is in. With ``max``, a column's
-        gradient goes to the row that is the largest there, the first of equals, and the other rows
-        of the bag get zeros; to know which, the rows are looked up once more (which does not count
-        for admission), so it is the largest at the time of the push.
+        gradient goes to the row with the largest number in it, the first of equals; the other rows
+        of the bag get zeros. To find that row, the rows are looked up once more (which does not
+        count for admission), so it is the largest at the time of the push.
 
         Parameters
         ----------
@@ -181,10 +182,10 @@ class Embedding(Upkeep):
         gradients : array_like
             ``(bags, dim)``; an array must have `dtype`.
         shows, clicks : array_like, optional
-            How often each bag was shown and clicked, ``(bags,)``: counts for each of its ids; for
-            tables with an `accessor`, where 1 and 0 are the default.
+            How often each bag was shown and clicked, ``(bags,)``; each of its ids gets these
+            counts. Only for tables with an `accessor`; the defaults are 1 and 0.
         immediate : bool
-            In a closure: write now, not at its end; at least once then.
+            In a closure: write now, not at its end. Such a write happens at least once.
 
         Raises
         ------
@@ -199,10 +200,10 @@ class Embedding(Upkeep):
             raise GradientError(
                 f"{what}: expected shape {(bags.count, self.dim)}, found {array.shape}"
             )
-        self._shards.must_skip(array, what)  # named by bag; what is to be skipped, `push` finds
+        self._shards.must_skip(array, what)  # the error names the bag
         looked_up = None
         if bags.combiner is Combiner.MAX:
-            looked_up = self.lookup(bags.ids, training=False)  # seen they are by the push
+            looked_up = self.lookup(bags.ids, training=False)  # the push counts as the sighting
         use: list[Any] = [None, None]
         if self.accessor is not None or shows is not None or clicks is not None:
             of_bags = self._shards.use((bags.count,), shows, clicks)
@@ -229,11 +230,11 @@ class Embedding(Upkeep):
         gradients : array_like
             ``ids.shape + (dim,)``; an array must have `dtype`.
         shows, clicks : array_like, optional
-            How often each was shown and clicked, of the shape of ``ids``; for tables with an
-            `accessor`, where 1 and 0 are the default, as in Paddle. Ids without a row (not
-            admitted) lose them.
+            How often each was shown and clicked, of the shape of ``ids``. Only for tables with an
+            `accessor`; the defaults are 1 and 0, as in Paddle. For ids without a row (not admitted)
+            they are dropped.
         immediate : bool
-            In a closure: write now, not at its end; at least once then.
+            In a closure: write now, not at its end. Such a write happens at least once.
 
         Raises
         ------
@@ -244,8 +245,8 @@ class Embedding(Upkeep):
         IdOutOfRangeError
             If an id is outside `rows`; nothing was changed.
         ConfigurationError
-            If the table was made without an optimizer, or without an accessor if there are shows or
-            clicks.
+            If the table was made without an optimizer, or if shows or clicks are given and it was
+            made without an accessor.
         ServerLostError
             If a server is gone.
         """

@@ -1,7 +1,7 @@
-"""Ending a round of synchronous updates: what closures pushed becomes one update.
+"""The end of a round of synchronous updates: what its closures pushed becomes one update.
 
-A shard has a part of a gradient only, so norms are asked for first where a parameter may be clipped
-by them.
+A shard has only a part of a gradient. So the norms are asked for first if a parameter may be
+clipped by norm.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def apply_round(
     closures: Sequence[int],
     held_up: Callable[[Exception], None],
 ) -> None:
-    """Have all shards apply a round, or none; each does so once, however often it is asked.
+    """Have all shards apply a round, or none; each applies it once, however often it is asked.
 
     Parameters
     ----------
     attempt : callable
-        Makes requests of shards, and returns errors in the place of answers.
+        Sends requests to shards, and returns errors in the place of answers.
     shards : sequence of ShardId
         All of the strategy.
     parameters : iterable of ParameterShards
@@ -43,8 +43,8 @@ def apply_round(
     closures : sequence of int
         The commit numbers of the closures that count.
     held_up : callable
-        Called each time when a server says nothing. It is asked again: closures that have ended
-        rely on it.
+        Called each time when a server is silent. The request is repeated, because closures that
+        have ended rely on it.
 
     Raises
     ------
@@ -70,12 +70,12 @@ def ending_round(
 ) -> Steps[None]:
     """Yield the requests that end a round, and take their outcomes; see `apply_round`. Pure.
 
-    ``owners`` names the parameters of the tables that are clipped by norms.
+    ``owners`` maps the tables that are clipped by norm to their parameters.
     """
     arguments = {"writer": writer, "number": number, "closures": list(closures)}
     norms: dict[str, float] = {}
     if owners or len(shards) > 1:
-        # Also where no norm is wanted: all of them must be there.
+        # Also where no norm is needed: it makes sure that all shards are there.
         asked = {**arguments, "tables": sorted(owners)}
         requests = [Request(shard, "", "square_norms", asked) for shard in shards]
         answers = yield from _asked(requests, held_up)
@@ -89,7 +89,7 @@ def ending_round(
         whole = {name: math.sqrt(math.fsum(parts)) for name, parts in squares.items()}
         norms = {table: whole[name] for table, name in owners.items() if name in whole}
     ends = [Request(shard, "", "end_round", {**arguments, "norms": norms}) for shard in shards]
-    # One that is lost is so with all that it had, this round as well.
+    # A shard that is lost now is lost with all its data, this round included.
     ended = yield from _asked(ends, held_up)
     lost = [each for each in ended if isinstance(each, Exception)]
     if len(lost) == len(shards):
@@ -97,7 +97,7 @@ def ending_round(
 
 
 def _asked(requests: Sequence[Request], held_up: Callable[[Exception], None]) -> Steps[list[Any]]:
-    """Return the answers to requests, a `ServerLostError` for one; waits for who says nothing."""
+    """Return the answers, or a `ServerLostError` in place of one; waits for silent servers."""
     answers: dict[int, Any] = {}
     while left := [position for position in range(len(requests)) if position not in answers]:
         outcomes = yield [requests[position] for position in left]

@@ -1,7 +1,7 @@
-"""What is looked at in a gradient before it is sent: whether it is finite, and its norm. Pure.
+"""Checks of a gradient before it is sent: is it finite, and what is its norm? Pure.
 
-It is done here, not on the servers, because a server sees only its part of a gradient, and because
-a refusal must come before any other server has taken its part.
+They are done here, not on the servers, because a server sees only its part of a gradient, and
+because a bad gradient must be refused before any server has taken its part.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class NonFinite(StrEnum):
 
 
 def as_nonfinite(value: str, name: str) -> NonFinite:
-    """Return the choice that is meant, or raise ConfigurationError."""
+    """Return the choice, or raise ConfigurationError if there is no such choice."""
     try:
         return NonFinite(value)
     except ValueError:
@@ -39,7 +39,7 @@ def must_skip(gradient: np.ndarray, choice: NonFinite, what: str) -> bool:
     Raises
     ------
     GradientError
-        If it is not finite and to be refused.
+        If it is not finite and must be refused.
     """
     if choice is NonFinite.ALLOW or all_finite(gradient):
         return False
@@ -57,7 +57,7 @@ def must_skip(gradient: np.ndarray, choice: NonFinite, what: str) -> bool:
 def split_finite(
     ids: np.ndarray, gradients: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the ids (with their gradients) that have finite ones alone, then each of the others.
+    """Return the ids with finite gradients only, these gradients, then each other id once.
 
     An id with one bad gradient is left out with all of its gradients: their sum would be bad.
     """

@@ -1,4 +1,4 @@
-"""Handles: what users hold of parameters, and the door to what psnb knows of them."""
+"""The user's parameters (`Variable`, `Embedding`), and `shards_of`: the internals of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids: those of one lookup or push, looked through once however many tables they are for. Pure."""
+"""Ids: the ids of one lookup or push, checked once however many tables they are for. Pure."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Ids:
     shape : tuple of int
         Of all ids.
     real : numpy.ndarray or None
-        Which of the ids, flat, are no padding; None for all.
+        Which of the ids, flattened, are not padding; None for all.
     flat : numpy.ndarray
-        These, uint64 ``(n,)``.
+        Those ids, uint64 ``(n,)``.
 
     Raises
     ------
@@ -50,14 +50,14 @@ class Ids:
 
     @cached_property
     def distinct(self) -> tuple[np.ndarray, np.ndarray]:
-        """Each id once, and the position of each of ``flat`` in these; not to be written."""
+        """The distinct ids, and the position of each of ``flat`` among them; read-only."""
         found, position = distinct(self.flat)
         found.flags.writeable = False
         return found, position
 
     @cached_property
     def asked(self) -> np.ndarray:
-        """What to ask the servers for: each id once where that saves something, or ``flat``."""
+        """The ids to ask the servers for: the distinct ids if that saves work, else ``flat``."""
         return self.distinct[0] if self._repeated else self.flat
 
     @cached_property
@@ -67,7 +67,7 @@ class Ids:
     def spread(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of all ids, ``shape + (dim,)``, from those of ``asked``."""
         if self._repeated:
-            # None is outside, so numpy need not look.
+            # No position is out of range, so numpy need not check.
             rows = rows.take(self.distinct[1], axis=0, mode="clip")
         if self.real is not None and self.flat.size < self.real.size:
             real, rows = rows, np.zeros((self.real.size, rows.shape[1]), rows.dtype)
@@ -79,11 +79,11 @@ class SeenIds:
     """The ids of one `pull` or `push`, which often are the same for several embeddings."""
 
     def __init__(self) -> None:
-        # With the object itself, so that no other can come to have its number.
+        # Keeps the object itself, so that no other object can get its ``id()``.
         self._seen: dict[tuple[int, int | None, int | None], tuple[ArrayLike, Ids]] = {}
 
     def get(self, given: ArrayLike, name: str, rows: int | None, padding_idx: int | None) -> Ids:
-        """Return `Ids`, the same for the same object, which must not change meanwhile."""
+        """Return the `Ids`; the same for the same object, which must not change meanwhile."""
         key = id(given), rows, padding_idx
         if key not in self._seen:
             self._seen[key] = given, Ids(given, name, rows, padding_idx)

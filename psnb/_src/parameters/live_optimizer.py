@@ -1,7 +1,8 @@
 """LiveOptimizer: the optimizer of a variable or embedding, as it is on the servers right now.
 
-It keeps no hyperparameters: reading asks a server, so every handle, wherever it is, tells the same.
-It pickles as a description, like the handle that it belongs to; any number of threads may use one.
+It keeps no hyperparameters: reading asks a server, so all processes see the same values. It pickles
+as a description, like the `Variable` or `Embedding` that it belongs to. Any number of threads may
+use one.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from psnb.errors import ConfigurationError, PsnbError
 class LiveOptimizer:
     """Hyperparameters that can be read and set while training goes on.
 
-    ``table.optimizer.learning_rate = 0.01`` counts from the next update on, on every shard; so does
-    every other hyperparameter of the optimizer (and a schedule in place of a number), but for those
-    that need other state, such as ``centered``. Setting returns when all servers have it. In a
-    closure it happens at once, not at the end, and again if the closure runs again. Checkpoints do
-    not bring hyperparameters back.
+    ``table.optimizer.learning_rate = 0.01`` applies from the next update on, on every shard. So
+    does every other hyperparameter of the optimizer (and a schedule in place of a number), except
+    those that need other optimizer state, such as ``centered``. Setting returns when all servers
+    have the value. In a closure it happens at once, not at the end, and again if the closure runs
+    again. Restoring a checkpoint does not change hyperparameters.
 
     An embedding over several servers takes a ``clipnorm`` only if it was made with one: to know the
     norm of a push, its gradients must be summed by id before they are sent, which takes half as
@@ -42,7 +43,7 @@ class LiveOptimizer:
     tables : sequence of tuple
         Each shard, and the table there.
     transport : ServerClient or None
-        The way to them; None for that of the process.
+        The client of their servers; None for the process's own.
     clips : bool
         Whether servers know the norm of a push, for ``clipnorm``.
     """
@@ -57,7 +58,7 @@ class LiveOptimizer:
         transport: ServerClient | None,
         clips: bool,
     ) -> None:
-        # Past __setattr__, which is for hyperparameters.
+        # Not by this class's __setattr__, which sets hyperparameters.
         object.__setattr__(self, "_made", made)
         object.__setattr__(self, "_name", name)
         object.__setattr__(self, "_tables", tuple(tables))
@@ -73,7 +74,7 @@ class LiveOptimizer:
     def __repr__(self) -> str:
         try:
             return repr(self.current())
-        except PsnbError:  # for people to look at, also after the strategy is closed
+        except PsnbError:  # a repr must also work after the strategy is closed
             return f"<psnb optimizer of {self._name!r}, out of reach; made as {self._made!r}>"
 
     def __getattr__(self, name: str) -> Any:
@@ -93,7 +94,7 @@ class LiveOptimizer:
                 "and no server sees the whole of one: make it with clipnorm=, if only with one "
                 "that clips nothing (clipnorm=1e30), which can then be changed"
             )
-        # Checked here as well: no server may take what another would refuse.
+        # Checked here as well, so that no server accepts what another would refuse.
         checked = getattr(tuned(self._made, self._name, {name: value}), name)
         arguments = {"hyperparameters": {name: checked}}
         self._reach().call(
@@ -105,7 +106,7 @@ class LiveOptimizer:
         return self._reach().call([self.request()])[0]
 
     def request(self) -> Request:
-        """Return what asks for the optimizer as it is."""
+        """Return the request for the current optimizer."""
         shard, table = self._tables[0]
         return Request(shard, table, "optimizer", {})
 

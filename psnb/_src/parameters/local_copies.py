@@ -1,13 +1,13 @@
-"""LocalCopies: what closures on a worker read and write instead of the servers, for a while.
+"""LocalCopies: copies of parameters that a worker's closures read and write (mode `Geo`).
 
-A transport for closures in front of the real one. Reads are answered from copies, which are fetched
-when first used; what a closure has written is applied to them when it commits. `exchange` sends the
-servers what was learned, and what else was written, as one commit, and drops the copies. So a
-closure counts wholly or not at all, when a worker dies as well.
+A `ServerClient` for closures in front of the real one. Reads are answered from copies, which are
+fetched when first used; a closure's writes are applied to them when it commits. `exchange` sends
+the servers what was learned, and all other writes, as one commit, and drops the copies. So a
+closure counts wholly or not at all, also when a worker dies.
 
 Threads: all closure threads of a worker share the copies. Between two exchanges they are a `_Cycle`
-with one lock, which is held while arrays are worked on, never while servers are asked. A commit
-that finds its cycle exchanged meanwhile goes into the next one.
+with one lock, which is held while arrays are computed, never while servers are asked. If a cycle
+was exchanged before a commit comes, the commit goes into the next one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from psnb.errors import ServerLostError
 _READS = frozenset({"gather", "lookup", "preview", "read"})
 
 _DENSE = frozenset({"add", "assign", "scatter_add", "scatter_assign"})
-"""Writes other than pushes that reads show."""
+"""Writes other than pushes that later reads must show."""
 
 _Key = tuple[ShardId | ServerAddress, str]
 """Shard and table."""
@@ -46,13 +46,14 @@ class _Cycle:
         self.tables: dict[_Key, LocalTable] = {}
         self.over = False
         self.ended = 0  # closures
-        self.closures: list[tuple[int, bytes | None]] = []  # those of them that have written
+        self.closures: list[tuple[int, bytes | None]] = []  # those that have written something
         self.updates = Updates(counted=True)
 
     def answers(self, request: Request) -> bool:
-        """Return whether a request is for copies; under the lock.
+        """Return whether copies answer a request; called under the lock.
 
-        To fetch a row makes one, so what is no training is asked the servers, unless it is here.
+        Fetching a row creates it, so reads that are not for training go to the servers, unless the
+        rows are here.
         """
         arguments = request.arguments
         if request.operation == "preview":
@@ -64,25 +65,26 @@ class _Cycle:
 
 
 class LocalCopies:
-    """A transport that keeps copies; thread-safe.
+    """A `ServerClient` that keeps copies; thread-safe.
 
     Parameters
     ----------
     transport : ServerClient
-        The way to the servers.
+        The client of the servers.
     closures : int
-        How many closures make an exchange due.
+        After how many closures an exchange is due.
     coordinator : str
-        Whose closures they are.
+        The coordinator of the closures.
     writer : str
-        Under what name this worker exchanges; no other session has it.
+        The name under which this worker exchanges; no other session has it.
 
     Attributes
     ----------
     workers : int
-        Among how many the worker has its share; set by the session, read when it exchanges.
+        The number of workers by which differences are divided; set by the session, read by
+        `exchange`.
     ended_below : int
-        All closures below this number have ended; likewise.
+        All closures below this number have ended; set and read likewise.
     """
 
     def __init__(
@@ -91,20 +93,20 @@ class LocalCopies:
         self.workers, self.ended_below = 1, 0
         self._transport, self._closures = transport, closures
         self._coordinator, self._writer = coordinator, writer
-        self._lock = threading.Lock()  # guards which cycle it is, its count, and the next two
+        self._lock = threading.Lock()  # guards the current cycle, its count, and the next two
         self._numbers = itertools.count()
         self._watermark = Watermark()
         self._cycle = _Cycle()
 
     def lend(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        """Return None: what is pushed stays here."""
+        """Return None: pushes stay in this process."""
 
     def call(
         self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
     ) -> list[Any]:
-        """Answer reads from copies, and send the rest on; see `ServerClient`.
+        """Answer reads from copies, and forward the rest; see `ServerClient`.
 
-        Nothing is ``seen``: what a closure reads here is no state of a shard.
+        ``seen`` stays as it is: a read of a copy is not a read of a shard.
 
         Raises
         ------
@@ -124,7 +126,7 @@ class LocalCopies:
             with cycle.lock:
                 for each in reads:
                     table = cycle.tables[each.to, each.table].table
-                    # A copy: what a table returns is its own.
+                    # Copied: the array that a table returns belongs to the table.
                     answers[id(each)] = np.array(table.call(each.operation, each.arguments))
         return [answers[id(request)] for request in requests]
 
@@ -133,10 +135,10 @@ class LocalCopies:
         return self._transport.attempt(requests)
 
     def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> None:
-        """Take what a closure has written; it goes to the servers with the next exchange.
+        """Take the writes of a closure; they go to the servers with the next exchange.
 
-        What is to be written in the middle of a closure, under a number of this process, goes there
-        at once, unless it is pushed.
+        Writes with ``immediate=True``, which have a number of this process, go to the servers at
+        once, except pushes.
 
         Raises
         ------
@@ -154,10 +156,10 @@ class LocalCopies:
         cycle = self._cycle
         if commit.closures:
             needs += [((shard, table), None) for shard, table, (op, _) in others if op in _DENSE]
-            self._fetch(cycle, needs)  # first: then nothing can fail any more
+            self._fetch(cycle, needs)  # first: after it nothing can fail
         else:
             self._fetch(cycle, needs)
-            with cycle.lock:  # what is fetched later has seen the other writes
+            with cycle.lock:  # copies that are fetched later include the other writes
                 here = [each for each in others if each[:2] in cycle.tables]
             if others:
                 now = Updates()
@@ -178,7 +180,7 @@ class LocalCopies:
         return self.exchange() if due else None
 
     def exchange(self) -> int | None:
-        """Send what was learned and written since the last time, and begin with fresh copies.
+        """Send what was learned and written since the last exchange, and drop the copies.
 
         Returns
         -------
@@ -188,8 +190,9 @@ class LocalCopies:
         Raises
         ------
         UndecidedError
-            If nobody here can tell whether the servers have taken it, or a server is gone or says
-            nothing: then some may have it, and only the notebook can see that none applies it.
+            If this process cannot tell whether the servers have applied it, or a server is lost or
+            silent: some servers may have it, and only the notebook can make sure that none applies
+            it.
         """
         with self._lock:
             cycle, self._cycle = self._cycle, _Cycle()
@@ -217,10 +220,10 @@ class LocalCopies:
         try:
             return cycle.updates.commit(self._transport, commit)
         except UndecidedError:
-            number = -1  # servers must remember it
+            number = -1  # so that servers remember it
             raise
         except ServerLostError as error:
-            # Some may hold it still, and might apply it when this worker is lost.
+            # Some may still have it prepared, and might apply it when this worker is lost.
             number = -1
             raise UndecidedError(commit, error) from error
         finally:
@@ -248,7 +251,7 @@ class LocalCopies:
             return True
 
     def _fetch(self, cycle: _Cycle, needs: Sequence[tuple[_Key, np.ndarray | None]]) -> None:
-        """Fetch what a cycle lacks: whole slices of variables, and rows of embeddings by ids."""
+        """Fetch what a cycle lacks: whole slices of variables, and rows of embeddings."""
         ids: dict[_Key, list[np.ndarray] | None] = {}
         for key, wanted in needs:
             if wanted is None:
@@ -282,7 +285,7 @@ class LocalCopies:
 
 
 def _needs(request: Request) -> tuple[_Key, np.ndarray | None]:
-    """Return the table that a read is of, and the ids that it needs, if it has ids."""
+    """Return the table that a request reads, and the ids that it needs, if it has ids."""
     arguments = request.arguments
     ids = []
     if request.operation == "preview":

@@ -1,7 +1,7 @@
-"""Local copies of tables, for workers that train on their own for a while. Pure, no locks.
+"""Local copies of tables, for workers that train locally between exchanges. Pure, no locks.
 
-A copy is a table of the same kind as on the server, with the same optimizer. Beside it stands what
-was fetched, so that the difference is what the worker has learned.
+A copy is a table of the same kind as on the server, with the same optimizer. The values that were
+fetched are kept too: the difference is what the worker has learned.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Write = tuple[str, Mapping[str, Any]]
 
 
 class _Fetched(Admission):
-    """Ids have the rows that were fetched, and no others."""
+    """Only ids that were fetched have rows."""
 
     def may_enter(self, ids: np.ndarray, seed: int) -> np.ndarray:
         return np.zeros(ids.size, bool)
 
 
 class LocalTable(ABC):
-    """A copy of what a shard holds of a parameter.
+    """A copy of a parameter's part on one shard.
 
     Attributes
     ----------
@@ -45,15 +45,15 @@ class LocalTable(ABC):
 
     @abstractmethod
     def missing(self, ids: np.ndarray | None) -> np.ndarray | None:
-        """Return those of the ids that are still to be fetched, each once; None for no ids."""
+        """Return the distinct ids that are still to be fetched; None for no ids."""
 
     @abstractmethod
     def install(self, ids: np.ndarray | None, state: Mapping[str, np.ndarray]) -> None:
-        """Take over what was fetched of these ids, unless it is here already."""
+        """Load what was fetched for these ids, unless it is here already."""
 
     @abstractmethod
     def write(self, operation: str, arguments: Mapping[str, Any]) -> None:
-        """Do what the server has done, too: it is nothing that was learned here."""
+        """Repeat a write that the server has made; it does not count as learned here."""
 
     @abstractmethod
     def push(self, arguments: Mapping[str, Any]) -> None:
@@ -61,7 +61,7 @@ class LocalTable(ABC):
 
     @abstractmethod
     def learned(self, share: float) -> Write | None:
-        """Return the write that gives the server a share of what was learned; None if nothing."""
+        """Return the write that sends a share of what was learned; None if it is nothing."""
 
 
 class LocalDense(LocalTable):
@@ -116,7 +116,8 @@ class LocalSparse(LocalTable):
     name : str
         For messages.
     state : mapping
-        What was fetched, of any ids; see `SparseTable.fetch`. It is not taken over yet.
+        What was fetched, for any ids; see `SparseTable.fetch`. It gives the form only, and is not
+        loaded.
     optimizer : Optimizer or None
         The parameter's.
     """
@@ -152,7 +153,7 @@ class LocalSparse(LocalTable):
             self._asked.locate(ids)
 
     def write(self, operation: str, arguments: Mapping[str, Any]) -> None:
-        pass  # what else there is of an embedding are counts, which are not read here
+        pass  # the other writes of an embedding are counts, which are not read here
 
     def push(self, arguments: Mapping[str, Any]) -> None:
         self.table.push(**arguments)

@@ -1,4 +1,4 @@
-"""What callers may pass for parameters: checked here, before anything is sent. Pure."""
+"""Checks of the arguments of parameters, before anything is sent. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from psnb._src.server import (
 from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
 
 _RANKS = {"i": 1, "u": 1, "f": 2}
-"""Kinds of dtypes: Python numbers are converted to one of the same or a higher rank alone."""
+"""Ranks of the kinds of dtypes: Python numbers are only converted to the same or a higher rank."""
 
 _MASK = 2**64 - 1
 
@@ -31,7 +31,7 @@ def checked_array(value: ArrayLike, dtype: np.dtype, what: str) -> np.ndarray:
     Raises
     ------
     GradientError
-        If it does not, is no array of numbers at all, or would lose its fractions.
+        If it has another dtype, is not an array of numbers, or would lose its fractions.
     """
     found = getattr(value, "dtype", None)
     if found is not None and found != dtype:
@@ -96,7 +96,7 @@ def _outside(array: np.ndarray, rows: int) -> int | None:
 
 
 def _are_integers(value: ArrayLike, array: np.ndarray) -> bool:
-    """Whether NumPy made floats of Python integers, as it does if some are above int64."""
+    """Return whether these are integers; NumPy makes floats of them if some are above int64."""
     if array.dtype != np.float64 or hasattr(value, "dtype") or not array.size:
         return False
     return all(isinstance(number, int) for number in np.asarray(value, object).flat)
@@ -128,7 +128,7 @@ def initial_array(value: ArrayLike, dtype: DTypeLike | None, name: str) -> np.nd
     Raises
     ------
     ConfigurationError
-        If it is no array of integers or floats.
+        If it is not an array of integers or floats.
     """
     try:
         array = np.asarray(value, dtype)
@@ -159,7 +159,7 @@ def check_optimizer(optimizer: Optimizer | None, dtype: np.dtype, name: str) -> 
 
 
 def as_initializer(initializer: Initializer | float | None, name: str) -> Initializer:
-    """Return the initializer that is meant; a number is a `Constant`, None the default.
+    """Return the initializer; a number becomes a `Constant`, None the default.
 
     Raises
     ------
@@ -196,12 +196,12 @@ def as_padding(padding_idx: int | None, name: str, rows: int | None) -> int | No
 
 
 def as_admission(admission: Admission | None, name: str, rows: int | None) -> Admission:
-    """Return the admission that is meant.
+    """Return the admission; None becomes the default.
 
     Raises
     ------
     ConfigurationError
-        If it is none, or the embedding has fixed rows.
+        If it is not an admission, or the embedding has fixed rows.
     """
     if admission is None:
         return Always()

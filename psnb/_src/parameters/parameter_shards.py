@@ -1,7 +1,8 @@
-"""ParameterShards: what psnb knows of a variable or embedding, and the way to its shards.
+"""ParameterShards: what psnb knows of a variable or embedding, and the access to its shards.
 
-`Variable` and `Embedding` are what users hold of it. It is a description and keeps no state, so any
-number of threads may use one; it pickles into closures without the way, which each process has.
+Users hold a `Variable` or an `Embedding`, which refers to a `ParameterShards`. It is a description
+and keeps no values, so any number of threads may use one. It pickles into closures without its
+`ServerClient`: each process has its own.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from psnb._src.server import Optimizer
 
 
 class ParameterShards:
-    """A parameter, by its name, and how its shards are reached.
+    """A parameter, and how its shards are reached.
 
     Parameters
     ----------
     name : str
         Unique within the strategy.
     optimizer : Optimizer or None
-        What it was made with.
+        The optimizer that it was made with.
     tables : sequence of tuple
-        The shards that hold it, and under what name.
+        The shards that hold it, and the name of its table on each.
     transport : ServerClient or None
-        The way to them; None for that of the process.
+        The client of their servers; None for the process's own.
     nonfinite : NonFinite
         What happens to gradients that are not finite.
     """
@@ -62,7 +63,7 @@ class ParameterShards:
 
     @property
     def transport(self) -> ServerClient:
-        """The way to the servers; in a closure, to what it works on."""
+        """The client of the servers; in a closure, the closure's own."""
         if self._transport is not None:
             return self._transport
         updates = current_updates()
@@ -72,12 +73,12 @@ class ParameterShards:
 
     @property
     def clips_by_norm(self) -> bool:
-        """Whether the optimizer may scale gradients by a norm that no shard alone knows."""
+        """Whether the optimizer may clip gradients by a norm that no single shard knows."""
         return self._made is not None and self._made.clipnorm is not None
 
     @property
     def table_names(self) -> frozenset[str]:
-        """What it is called on its shards."""
+        """The names of its tables on the shards."""
         return frozenset(table for _, table in self._tables)
 
     def require_optimizer(self) -> None:
@@ -85,7 +86,7 @@ class ParameterShards:
         require_optimizer(self._made, self.name)
 
     def must_skip(self, gradients: np.ndarray, what: str) -> bool:
-        """Return whether some are left out as not finite, or raise GradientError."""
+        """Return whether some are not finite and left out, or raise GradientError."""
         return must_skip(gradients, self._nonfinite, what)
 
     def _knows_norm(self) -> bool:
@@ -93,7 +94,7 @@ class ParameterShards:
         return True
 
     def tune_like_survivors(self, lost: frozenset[int]) -> None:
-        """Give the tables of shards that were made anew the hyperparameters of the others."""
+        """Give the tables of recreated shards the hyperparameters of the others."""
         kept = [table for table in self._tables if table[0].number not in lost]
         anew = [table for table in self._tables if table[0].number in lost]
         if self._made is None or not kept or not anew:
@@ -104,5 +105,5 @@ class ParameterShards:
         self.transport.call([Request(shard, table, "tune", tune) for shard, table in anew])
 
     def send(self, writes: Sequence[TableWrite], immediate: bool) -> None:
-        """Make writes of this parameter, or of others too that share its transport."""
+        """Make writes of this parameter, and of others with the same `ServerClient`."""
         write(self.transport, writes, immediate=immediate)

@@ -1,7 +1,7 @@
-"""How parameters are split over servers: pure.
+"""How parameters are split over servers. Pure.
 
-Dense variables are split along their first axis into equal runs of rows. Embedding ids are dealt
-out one by one: by remainder where the rows are known, by hash where any id may come.
+Dense variables are split along their first axis into equal ranges of rows. Embedding ids are
+assigned one by one: by remainder if the number of rows is fixed, by hash if any id is allowed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from psnb._src.checks import integer
 from psnb._src.server import hash_ids
 
 Partitioner = Callable[[tuple[int, ...], np.dtype], int]
-"""Takes a variable's shape and dtype, returns into how many shards to split its first axis."""
+"""Takes a variable's shape and dtype, returns the number of shards along its first axis."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class FixedShards:
 
 @dataclass(frozen=True)
 class MinSize:
-    """Split a variable into as many shards as have a minimum size each.
+    """Split a variable into as many shards as possible, each of a minimum size.
 
     After TensorFlow's ``MinSizePartitioner``, with its defaults. As there, the last byte counts: a
     variable of two and a half times ``min_shard_bytes`` becomes three shards, a little below it.
@@ -57,7 +57,7 @@ class MinSize:
     Parameters
     ----------
     min_shard_bytes : int
-        At least 1; 256 KiB.
+        At least 1; the default is 256 KiB.
     max_shards : int
         At least 1. The default, 1, splits nothing: set it to the number of servers.
 
@@ -121,7 +121,7 @@ def _require_positive(partitioner: object, *names: str) -> None:
 
 
 def row_ranges(rows: int, shards: int) -> list[tuple[int, int]]:
-    """Return ``(start, stop)`` of each shard: runs that differ by one row at most."""
+    """Return ``(start, stop)`` of each shard: ranges that differ by one row at most."""
     bounds = [rows * i // shards for i in range(shards + 1)]
     return list(itertools.pairwise(bounds))
 

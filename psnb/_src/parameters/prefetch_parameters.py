@@ -1,8 +1,8 @@
-"""`prefetch`: what the next batches need of the parameters, fetched while this one is worked on.
+"""`prefetch`: fetches the parameters for the next batches while this one is processed.
 
-Threads: one, named ``psnb-prefetch``, for as long as a loop over `prefetch` lasts. It does nothing
-but ask the servers and wait. Batches are taken, and what they need is worked out, in the thread
-that runs the loop, so a dataset is never used by two threads.
+Threads: one, named ``psnb-prefetch``, for as long as a loop over `prefetch` lasts. It only asks the
+servers and waits. The thread that runs the loop takes the batches and calls ``wanted``, so a
+dataset is never used by two threads.
 """
 
 from __future__ import annotations
@@ -34,37 +34,36 @@ def prefetch(
             gradients = compute(found[table], batch)
             psnb.push({table: (batch.ids, gradients)}, immediate=True)
 
-    What a batch needs is asked for when the batch that comes ``depth`` batches earlier is handed
-    out, before that is worked on. All writes that this thread had made by then are seen, as with
-    `pull` (in a closure also those held back until its end). Of its writes for the ``depth``
-    batches in between, those that are held back are not seen, and those that are not
-    (``immediate=True``, or outside of closures) are seen or not, as those of other workers. So with
-    the default, gradients may be one step of one's own behind; with ``depth=0``, which fetches when
-    a batch is due, none.
+    The request for a batch is sent when the batch that comes ``depth`` batches earlier is handed
+    out. It sees all writes that this thread had made by then, as with `pull` (in a closure also
+    those held back until its end). This thread's writes for the ``depth`` batches in between: those
+    that are held back are not seen; the others (``immediate=True``, or outside of closures) may or
+    may not be seen, like those of other workers. So with the default, a worker may miss the last
+    one of its own steps; with ``depth=0``, which fetches when a batch is due, it misses none.
 
     Parameters
     ----------
     batches : iterable
         Anything; taken in the calling thread, up to ``depth`` batches early.
     wanted : callable
-        Returns for a batch what `pull` takes.
+        Takes a batch, returns the argument of `pull` for it.
     depth : int
         How many batches ahead, 0 or more.
 
     Yields
     ------
     tuple
-        A batch, and what was pulled for it.
+        A batch, and the result of `pull` for it.
 
     Raises
     ------
     ConfigurationError
-        If ``depth`` is no such number.
+        If ``depth`` is not such a number.
 
-    Errors of ``batches``, of ``wanted`` and of the servers come when the batch is due that they
-    belong to, after all batches before it. Leaving the loop, by an error too, waits for what has
-    been asked for and ends the thread; where the iterator outlives the loop, its ``close`` does so.
-    An iterator is one thread's; any number may be in use.
+    Errors of ``batches``, of ``wanted`` and of the servers are raised when their batch is due,
+    after all batches before it. Leaving the loop, also by an error, waits for open requests and
+    ends the thread; if the iterator outlives the loop, its ``close`` does so. One thread uses an
+    iterator; there may be any number of iterators.
     """
     if not isinstance(depth, int | np.integer) or depth < 0:
         raise ConfigurationError(f"psnb.prefetch(depth={depth!r}): must be 0 or more batches")
@@ -95,7 +94,7 @@ def _fetched(
                 return
             due, found = asked.popleft()
             yield due, found.result()  # type: ignore[misc]  # no batch, no result
-            del due, found  # what the caller has dropped is not held while it asks for the next
+            del due, found  # keep no reference to what the caller has dropped
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -1,6 +1,6 @@
-"""RequestBatch: the requests of one call, and what came of them.
+"""RequestBatch: the requests of one call, and their outcomes.
 
-Answers come on the event loop, in any order and from wherever; the thread that called waits for the
+Answers come on the event loop, in any order and from any server; the calling thread waits for the
 last. A request that was sent again may be answered twice: the first answer counts.
 """
 
@@ -44,7 +44,7 @@ class Request:
 
 
 def silent(request: Request, reason: str) -> ServerSilentError:
-    """Return the error for a request that may be answered, or carried out, some day."""
+    """Return the error for a request that may still be answered, or carried out, later."""
     what = f"({request.operation} of {request.table!r})"
     to = request.to
     if isinstance(to, ServerAddress):
@@ -89,7 +89,7 @@ def unreadable(request: Request, error: UnreadableError) -> SerializationError:
 
 
 def _packed(request: Request) -> Any:
-    """Return the arguments as they travel."""
+    """Return the arguments in the form in which they are sent."""
     if request.operation not in _DESCRIPTIVE:
         return request.arguments
     try:
@@ -102,16 +102,16 @@ def _packed(request: Request) -> Any:
 
 
 class RequestBatch:
-    """Requests that somebody waits for.
+    """Requests that a thread waits for.
 
     Attributes
     ----------
     requests : sequence of Request
         All of them.
     done : Answer
-        Given when all have an answer; cancelled when nobody waits any more.
+        Set when all have an answer; cancelled when nobody waits any more.
     breaks : int
-        How often a connection broke under them.
+        How often a connection broke while they were under way.
     """
 
     def __init__(self, requests: Sequence[Request]) -> None:
@@ -127,13 +127,13 @@ class RequestBatch:
         self._pause = 0.0
 
     def operation(self, position: int) -> Operation:
-        """Return what the server gets of a request."""
+        """Return a request in the form in which it is sent."""
         request = self.requests[position]
         index = request.to.number if isinstance(request.to, ShardId) else ITSELF
         return index, request.table, request.operation, self._arguments[position]
 
     def sent(self, positions: Sequence[int], server: ServerAddress) -> None:
-        """Note where requests went; any thread, before they go."""
+        """Note where requests are sent; any thread, before they are sent."""
         for position in positions:
             self._sent[position] = server
 
@@ -145,7 +145,7 @@ class RequestBatch:
         return {position: server for position, server in sent if self._answers[position] is None}
 
     def since_trouble(self) -> float:
-        """Return the seconds since this was called first."""
+        """Return the seconds since the first call of this method."""
         now = time.monotonic()
         self._trouble = self._trouble or now
         return now - self._trouble
@@ -156,7 +156,7 @@ class RequestBatch:
         return self._pause
 
     def answered(self, positions: Sequence[int], answers: Sequence[tuple[Any, ...]]) -> list[int]:
-        """Take the answers to some requests; return those whose shard the server has no more."""
+        """Take the answers to some requests; return those whose shard has left the server."""
         moved = []
         for position, answer in zip(positions, answers, strict=True):
             if answer[0] == "moved":
@@ -166,13 +166,13 @@ class RequestBatch:
         return moved
 
     def failed(self, positions: Sequence[int], error: Exception) -> None:
-        """Give requests an error for an answer."""
+        """Set an error as the answer to requests."""
         for position in positions:
             self._settle(position, ("error", error))
 
     @contextlib.contextmanager
     def failing(self, positions: Sequence[int]) -> Iterator[None]:
-        """Make whatever stops this block the answer to requests."""
+        """Make any exception in this block the answer to requests."""
         try:
             yield
         except PsnbError as error:
@@ -180,12 +180,12 @@ class RequestBatch:
         except OSError as error:
             for position in positions:
                 self.failed([position], lost(self.requests[position], error))
-        except Exception as error:  # a bug of ours: whoever waits must not do so for ever
+        except Exception as error:  # a bug of ours: the caller must not wait for ever
             self.failed(positions, InternalError(f"a request could not be sent: {error!r}"))
             raise
 
     def outcomes(self, seen: dict[ShardId, int] | None = None) -> list[Any]:
-        """Return all results, errors as exceptions; see `Transport.attempt`."""
+        """Return all results, errors as exceptions; see `ServerClient.attempt`."""
         answers, self._answers = self._answers, []
         found: list[Any] = []
         for request, answer in zip(self.requests, answers, strict=True):
@@ -198,7 +198,7 @@ class RequestBatch:
         return found
 
     def _settle(self, position: int, answer: tuple[Any, ...]) -> None:
-        # When nobody waits any more, the answers were taken, and more are of no use.
+        # When nobody waits any more, the answers were taken, and further ones are not needed.
         if self.done.done() or self._answers[position] is not None:
             return
         self._answers[position] = answer

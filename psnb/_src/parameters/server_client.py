@@ -1,18 +1,19 @@
-"""How handles reach the servers: requests go out together, answers come back in order.
+"""ServerClient: how parameters reach the servers. Requests are sent together.
 
-`ServerClient` is the interface; `CommServerClient` carries it over Dask's own connections. A
-process that runs Dask workers has one transport for all of them (`set_process_transport`), which
-handles use that were unpickled there; the handles of the notebook get the strategy's.
+`ServerClient` is the interface; `CommServerClient` implements it over Dask's own connections. A
+process that runs Dask workers has one client for all of them (`set_process_transport`); parameters
+that are unpickled there use it. The parameters in the notebook use the strategy's client.
 
 A request names a shard; the `LayoutCache` knows its server. All requests of a call to one server go
-in one message, which the server runs without others in between. When a server does not answer, or
-has the shard no more, the scheduler is asked where the shard is now, and the request is sent again:
-every operation may be repeated (see `psnb._src.server.commit_log`).
+in one message, which the server runs with no others in between. Results come in the order of the
+requests. When a server does not answer, or does not have the shard any more, the client asks the
+scheduler where the shard is now, and sends the request again: every operation may be repeated (see
+`psnb._src.server.commit_log`).
 
-Threads: any thread may call. It sends its requests itself where a connection is open, unless it is
-the main thread; the event loop of the worker or client does the rest while the caller waits. A call
-from that very loop would wait for itself, so it is refused. An interrupt ends the waiting: what was
-asked may be done all the same, wholly on each server.
+Threads: any thread may call. It sends its requests itself if a connection is open, unless it is the
+main thread; the event loop of the worker or client does the rest while the caller waits. A call
+from that event loop would wait for itself, so it is refused. An interrupt ends the waiting only:
+the operations may still be done, wholly on each server.
 """
 
 from __future__ import annotations
@@ -43,70 +44,70 @@ from psnb.errors import ConfigurationError, CoordinatorClosedError, PsnbError, S
 logger = logging.getLogger("psnb")
 
 CALL_TIMEOUT = 600.0
-"""Seconds for one operation of a server that gives signs of life, its data's way included. One
-whose process is gone is noticed at once, one that says nothing after the layout's patience."""
+"""Seconds for one operation of a server that sends signs of life, including the transfer of data. A
+server whose process is gone is noticed at once; a silent one after the layout's patience."""
 
 RETRIES = 3
 """How often an operation is tried again when its connection breaks, as in TensorFlow."""
 
 FAILOVER_TIMEOUT = 20.0
-"""Seconds in which a shard that has a copy, or is being moved, must be found elsewhere."""
+"""Seconds within which a shard that has a copy, or is being moved, must be found elsewhere."""
 
 PATIENCE = 10.0
-"""Seconds for which a server may say nothing, where no layout says how many."""
+"""Seconds for which a server may be silent, if no layout says how many."""
 
 _PAUSE = 0.05
 """Seconds before the first try again; twice as long before each further one, up to 0.2."""
 
 _LOOK_AGAIN = 1.0
-"""Seconds without an answer after which to ask whether the shard is elsewhere by now, and whether
+"""Seconds without an answer after which the client asks whether the shard has moved, and whether
 the server lives."""
 
 _TICKS = 20
-"""Into how many ticks patience is divided. They are counted, rather than clocks compared: when this
-process itself was frozen, what servers said meanwhile waits to be read still."""
+"""The number of ticks that patience is divided into. Ticks are counted instead of comparing clocks:
+if this process itself was frozen, the servers' messages are still waiting to be read."""
 
 _CLOSED = "the strategy was closed, or the Dask client or worker that carries parameters"
 
 
 class ServerClient(Protocol):
-    """Something that carries requests to servers."""
+    """Sends requests to servers."""
 
     def call(
         self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
     ) -> list[Any]:
-        """Run all requests, at the same time where they can, and return their results in order.
+        """Run all requests, in parallel where possible, and return their results in order.
 
-        ``seen`` takes up how many updates of closures each shard has had that is not there yet.
+        ``seen`` gets the version (the count of updates) of each shard that is not in it yet.
 
         Raises
         ------
         ServerLostError
-            If a server cannot be reached, or holds nothing of this strategy any more.
+            If a server cannot be reached, or has nothing of this strategy any more.
         SerializationError
-            If arguments or results cannot be pickled, or not unpickled where they go. Requests of
-            others to that server that were under way then fail with it.
+            If arguments or results cannot be pickled, or cannot be unpickled by the receiver. Then
+            other requests to that server that were under way fail as well.
         """
 
     def attempt(self, requests: Sequence[Request]) -> list[Any]:
-        """Do the same with servers themselves, and return errors in the place of results.
+        """Run requests as `call` does, also to servers themselves; return errors as results.
 
-        A `ServerSilentError` says that the request may be carried out still, some day; another
-        error, that it was not and will not be.
+        After a `ServerSilentError` the request may still be carried out later. After any other
+        error it was not carried out, and will not be.
 
         Raises
         ------
         PsnbError
-            What stops all of them, with the same meaning.
+            If an error stops all of them, with the same meaning.
         """
 
     def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> int | None:
-        """Make the writes of a commit on all shards or on none; see `parameters.commit`."""
+        """Make the writes of a commit on all shards or none; see `psnb._src.parameters.commit`."""
 
     def lend(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
-        """Return an array that is not copied when it is sent to a shard's server, or None.
+        """Return an array that can be sent to a shard's server without a copy, or None.
 
-        Once sent it must stay as it is.
+        It must not be changed after it was sent.
         """
 
 
@@ -123,7 +124,7 @@ class _RequestRound:
         self.owner, self.batch, self.server, self.positions = owner, batch, server, positions
 
     def message(self) -> tuple[Any, ...]:
-        """Return what the server gets; see `psnb._src.server.serving`."""
+        """Return the message for the server; see `psnb._src.server.serving`."""
         return self.server.key, [self.batch.operation(position) for position in self.positions]
 
     def answered(self, answer: tuple[Any, ...]) -> None:
@@ -143,32 +144,32 @@ class CommServerClient:
     loop : tornado.ioloop.IOLoop
         The event loop of the client or worker.
     pool : distributed.core.ConnectionPool
-        Its connections; with it, those of this transport are closed.
+        Its connections; when it closes, this client's connections close too.
     directory : LayoutCache
-        Where shards are; of the same event loop.
+        Knows where shards are; uses the same event loop.
     """
 
     def __init__(self, loop: IOLoop, pool: ConnectionPool, directory: LayoutCache) -> None:
         self._loop: asyncio.AbstractEventLoop = loop.asyncio_loop  # type: ignore[attr-defined]
         self._pool, self._directory = pool, directory
-        # The event loop's alone. A task for each address: done when it is connected.
+        # Used by the event loop only. A task for each address: done when it is connected.
         self._connections: dict[str, asyncio.Task[ServerConnection]] = {}
-        self._open: dict[str, ServerConnection] = {}  # those of them that any thread may send by
-        self._tasks: set[asyncio.Task[None]] = set()  # what takes its time; the event loop's alone
-        self._batches: set[RequestBatch] = set()  # that somebody waits for; any thread's
-        # Who waits for servers whose life is looked after; the event loop's alone.
+        self._open: dict[str, ServerConnection] = {}  # the open ones, by which any thread may send
+        self._tasks: set[asyncio.Task[None]] = set()  # running tasks; used by the event loop only
+        self._batches: set[RequestBatch] = set()  # threads wait for these; any thread
+        # The batches that wait for each server whose signs of life are followed; event loop only.
         self._followed: dict[ServerAddress, set[RequestBatch]] = {}
         self._closed = False
 
     def close(self) -> None:
-        """Hang up; any thread. Idempotent. Calls raise CoordinatorClosedError from then on."""
+        """Close all; any thread. Idempotent. Later calls raise CoordinatorClosedError."""
         self._closed = True
         # A RuntimeError: the loop is closed, and all connections with it.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._hang_up)
 
     def learn(self, layout: Layout) -> None:
-        """Hear where shards are; on the event loop."""
+        """Take a new layout; on the event loop."""
         self._directory.learn(layout)
 
     def call(
@@ -187,7 +188,7 @@ class CommServerClient:
         return drive(committing(commit, parts, self._together), self.attempt)
 
     def _together(self, shards: Sequence[ShardId]) -> bool:
-        """Return whether shards are likely to be changed at once, as far as is known here."""
+        """Return whether shards are likely to be on one server, as far as is known here."""
         if len(shards) == 1:
             return True
         layouts = [self._directory.known(shard.strategy) for shard in shards]
@@ -208,14 +209,15 @@ class CommServerClient:
         if not requests:
             return []
         batch = RequestBatch(requests)
-        # Before it is looked whether all is closed: either this finds it so, or `_hang_up` this.
+        # Before the check for closing: either that check finds it closed, or `_hang_up` finds this
+        # batch.
         self._batches.add(batch)
         try:
             self._begin(batch)
             self._wait(batch)
         finally:
             self._batches.discard(batch)
-            batch.done.cancel()  # of no effect when it is done; else nobody waits any more
+            batch.done.cancel()  # no effect if it is done; otherwise nobody waits any more
         return batch.outcomes(seen)
 
     def _begin(self, batch: RequestBatch) -> None:
@@ -239,13 +241,13 @@ class CommServerClient:
                 return
             try:
                 self._loop.call_soon_threadsafe(lambda: self._spawn(self._look_again(batch)))
-            except RuntimeError as error:  # the event loop has ended, and all with it
+            except RuntimeError as error:  # the event loop has ended, and all connections with it
                 raise CoordinatorClosedError(_CLOSED) from error
         reason = f"nothing came of it within {CALL_TIMEOUT:g} s, though its server lives"
         raise silent(batch.requests[0], reason)
 
     def _send(self, batch: RequestBatch, positions: Iterable[int]) -> list[int]:
-        """Send what can be sent at once; any thread. Returns the rest."""
+        """Send what can be sent at once; any thread. Return the positions of the rest."""
         groups: dict[ServerAddress, list[int]] = {}
         rest = []
         for position in positions:
@@ -291,11 +293,11 @@ class CommServerClient:
     # What follows runs on the event loop.
 
     def moved(self, batch: RequestBatch, positions: Sequence[int], server: ServerAddress) -> None:
-        """Send requests again whose shard the server has no more; it will be elsewhere soon."""
+        """Send requests again whose shard has left the server; it will be elsewhere soon."""
         self._spawn(self._again(batch, positions, server, None))
 
     def gone(self, batch: RequestBatch, positions: Sequence[int], server: ServerAddress) -> None:
-        """Send requests again, elsewhere, whose server is no more, though its process answers."""
+        """Send requests elsewhere whose server has ended, although its process answers."""
         error = ConnectionRefusedError(
             "its strategy was closed, or its process was started again without its tables"
         )
@@ -315,7 +317,7 @@ class CommServerClient:
             self._spawn(way)
 
     async def _find(self, batch: RequestBatch, positions: Sequence[int]) -> None:
-        """Find out where shards are; those that are nowhere are lost."""
+        """Find out where shards are; requests for shards that do not exist fail."""
         with batch.failing(positions):
             await self._refresh(batch, positions)
             found = [p for p in positions if self._server(batch.requests[p].to) is not None]
@@ -332,7 +334,7 @@ class CommServerClient:
         self, batch: RequestBatch, positions: Sequence[int], server: ServerAddress
     ) -> None:
         with batch.failing(positions):
-            batch.sent(positions, server)  # as good as: it is that server that is waited for
+            batch.sent(positions, server)  # nearly: this server is waited for
             address = server.address
             connecting = self._connections.get(address)
             if connecting is None:
@@ -345,7 +347,7 @@ class CommServerClient:
                     del self._connections[address]  # the next request tries again
                 await self._again(batch, positions, server, error)
             else:
-                if not batch.done.done():  # it took too long, and who asked was told so
+                if not batch.done.done():  # it took too long, and the caller was told so
                     connection.send(_RequestRound(self, batch, server, positions))
 
     async def _connect(self, address: str) -> ServerConnection:
@@ -372,8 +374,8 @@ class CommServerClient:
                 for position in positions:
                     batch.failed([position], unreadable(batch.requests[position], error))
                 continue
-            # If the process is gone, connecting again will tell. If a message could not be read, it
-            # may have been another one than this, which may have been carried out.
+            # If the process is gone, connecting again will show it. If a message could not be read,
+            # it may have been another one, and this one may have been carried out.
             again = error if batch.breaks > RETRIES else None
             self._spawn(self._again(batch, positions, exchange.server, again))
 
@@ -384,10 +386,10 @@ class CommServerClient:
         server: ServerAddress,
         error: OSError | None,
     ) -> None:
-        """Send requests again, to where their shards are by now.
+        """Send requests again, to where their shards are now.
 
-        With an ``error``, which says that the server is not to be reached, only if they are
-        elsewhere, or may be soon.
+        With an ``error`` (the server cannot be reached), only if they are elsewhere now, or may be
+        soon.
         """
         with batch.failing(positions):
             waited = batch.since_trouble()
@@ -417,7 +419,7 @@ class CommServerClient:
     def _given_up(
         self, request: Request, server: ServerAddress, error: OSError | None, waited: float
     ) -> ServerLostError | None:
-        """Return the error of a request that is not tried again; None if there is hope."""
+        """Return the error of a request that is not tried again; None if it should be."""
         there = self._server(request.to)
         copied = self._copied(request)
         if there is None or (
@@ -433,16 +435,16 @@ class CommServerClient:
         if isinstance(request.to, ServerAddress):
             return False
         layout = self._directory.known(request.to.strategy)
-        # One that is being filled may be full, as nobody but the notebook knows yet.
+        # A copy that is being filled may be complete already; only the notebook knows that so far.
         return layout is not None and len(layout.places[request.to.number].servers) > 1
 
     def _patience(self, server: ServerAddress) -> float:
-        """Return for how long a server may say nothing."""
+        """Return the seconds for which a server may be silent."""
         found = [layout.patience for layout in self._directory.all() if server in layout.servers]
         return min(found, default=PATIENCE)
 
     async def _look_again(self, batch: RequestBatch) -> None:
-        """Send requests again whose shards are elsewhere; see whether the other servers live."""
+        """Send requests again whose shards have moved; check whether the other servers live."""
         waiting = batch.waiting()
         with contextlib.suppress(OSError, PsnbError):
             await self._refresh(batch, list(waiting))
@@ -458,7 +460,7 @@ class CommServerClient:
         self._start(batch, elsewhere)
 
     async def _follow_life(self, server: ServerAddress) -> None:
-        """Fail what waits for a server that says nothing for too long."""
+        """Fail the requests that wait for a server that is silent for too long."""
         line, batches = ControlConnection(self._pool, server), self._followed[server]
         silence, heard = _LOOK_AGAIN, 0
         asking: asyncio.Task[None] | None = None
@@ -482,14 +484,14 @@ class CommServerClient:
     def _fail_silent(self, batch: RequestBatch, server: ServerAddress, silence: float) -> None:
         for position, other in batch.waiting().items():
             request = batch.requests[position]
-            # Where there is a copy, it is about to take over.
+            # If there is a copy, it is about to take over.
             more = FAILOVER_TIMEOUT if self._copied(request) else 0.0
             if other == server and silence >= self._patience(server) + more:
                 batch.failed([position], silent(request, f"it says nothing for {silence:.0f} s"))
 
 
 async def _sign(line: ControlConnection) -> None:
-    # Whoever looks at the line sees whether there was one; why not, does not matter.
+    # `ControlConnection.heard` shows whether one came; the reason why not does not matter.
     with contextlib.suppress(OSError):
         await line.sign()
 
@@ -498,18 +500,18 @@ _process_transport: ServerClient | None = None
 
 
 def set_process_transport(transport: ServerClient | None) -> None:
-    """Name the transport for handles that are unpickled in this process."""
+    """Set the `ServerClient` for parameters that are unpickled in this process."""
     global _process_transport
     _process_transport = transport
 
 
 def process_transport() -> ServerClient:
-    """Return the transport of this process.
+    """Return the `ServerClient` of this process.
 
     Raises
     ------
     ConfigurationError
-        If this is no process of a cluster that psnb prepared.
+        If this is not a process of a cluster that psnb prepared.
     """
     if _process_transport is None:
         raise ConfigurationError(

@@ -1,8 +1,8 @@
-"""ServerConnection: one stream to the process of a server, shared by all requests of this one.
+"""ServerConnection: one stream to a server's process, shared by all requests of this process.
 
-Requests carry numbers and answers come in any order, so many may be under way, from any number of
-threads. Sending is any thread's, the rest runs on the event loop of the client or worker; each
-operation on the dict of what is under way is atomic.
+Requests are numbered and answers come in any order, so many may be under way, from any number of
+threads. Any thread may send; the rest runs on the event loop of the client or worker. Each
+operation on the dict of pending requests is atomic.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class ServerConnection:
     stream : MessageStream
         Open.
     on_broken : callable
-        Called with the requests that have no answer when the connection breaks, and with what broke
-        it: `UnreadableError` if the one side sent what the other cannot unpickle.
+        Called when the connection breaks, with the requests that have no answer and the error:
+        `UnreadableError` if one side sent something that the other cannot unpickle.
     release : callable
         Called once when it is closed.
     shared : bool
@@ -42,7 +42,7 @@ class ServerConnection:
     Attributes
     ----------
     heard : int
-        How many messages have come, signs of life among them.
+        How many messages have come, including signs of life.
     shared : bool
         Whether large arrays go through shared memory.
     """
@@ -65,17 +65,17 @@ class ServerConnection:
         self._reader = asyncio.create_task(self._read(), name="psnb server connection")
 
     def send(self, exchange: ForwardedRequest) -> None:
-        """Send a request; any thread. Its answer, or the connection's breaking, comes later."""
+        """Send a request; any thread. Its answer, or an error, comes later."""
         number = next(self._numbers)
         self._pending[number] = exchange
         self._stream.send((number, *exchange.message()))
-        # After the request was noted: either this finds it broken, or `_read` finds the request.
+        # After the request was noted: either this sees the error, or `_read` finds the request.
         if self._error is not None and self._pending.pop(number, None) is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and who waits is told
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and the callers were told
                 self._loop.call_soon_threadsafe(self._on_broken, [exchange], self._error)
 
     def lend(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
-        """Return an array that can be sent without being copied; see `MessageStream.lend`."""
+        """Return an array that can be sent without a copy; see `MessageStream.lend`."""
         return self._stream.lend(shape, dtype)
 
     def close(self) -> None:
@@ -83,8 +83,8 @@ class ServerConnection:
         self._stream.abort()
 
     def _deliver(self, message: tuple[Any, ...]) -> None:
-        # A frame of its own: waiting for the next answer must not hold the arrays of the last one,
-        # which may lie in the server's memory.
+        # A frame of its own: while the next answer is awaited, no variable may keep the arrays of
+        # the last one, which may be in the server's memory.
         number, *answer = message
         self.heard += 1
         if number != BUSY:
@@ -112,10 +112,10 @@ async def open_connection(
     Raises
     ------
     OSError
-        If that takes longer than `CONNECT_TIMEOUT`, or nobody is there.
+        If that takes longer than `CONNECT_TIMEOUT`, or no process listens there.
     """
     timeout = CONNECT_TIMEOUT
-    # The pool's from beginning to end: with it, this connection is closed.
+    # The pool owns the connection: when it closes, the connection closes too.
     comm = await connect(pool, address, timeout)
     release = partial(pool.reuse, address, comm)
     try:

@@ -40,7 +40,7 @@ _NO_IDS = np.empty(0, np.uint64)
 
 
 class SparseShards(ParameterShards):
-    """A description of an embedding, and the way to its shards."""
+    """A description of an embedding, and the access to its shards."""
 
     def __init__(
         self,
@@ -73,17 +73,17 @@ class SparseShards(ParameterShards):
 
     @property
     def _server_sees_all(self) -> bool:
-        """Whether a push comes to one shard whole, which can take its norm itself."""
+        """Whether a whole push goes to one shard, which can compute its norm itself."""
         return len(self._shards) == 1 and isinstance(self.admission, Always)
 
     @property
     def _sends_norm(self) -> bool:
-        """Whether pushes are summed by id and sent with their norm; that costs time."""
+        """Whether pushes are summed by id and sent with their norm, which takes time."""
         made = self._made
         return made is not None and made.clipnorm is not None and not self._server_sees_all
 
     def describe(self) -> dict[str, Any]:
-        """Return what a checkpoint must have to be loaded, as JSON holds it."""
+        """Return what a checkpoint must match to be loaded, as JSON can hold it."""
         return {
             "kind": "embedding",
             "dim": self.dim,
@@ -93,10 +93,10 @@ class SparseShards(ParameterShards):
         }
 
     def check_state(self, saved: SavedShard) -> None:
-        """Raise ConfigurationError unless what was saved of a shard can be loaded.
+        """Raise ConfigurationError unless a saved shard can be loaded.
 
-        Each id must be in the shard where it was dealt to. So none is in two of them, and each can
-        be looked at alone.
+        Each id must be in the shard that it is assigned to. So no id is in two shards, and each
+        shard can be checked alone.
         """
         expected = ExpectedRows(
             self.name,
@@ -131,10 +131,10 @@ class SparseShards(ParameterShards):
     def load_states(
         self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
     ) -> None:
-        """Replace all rows by what `shard_states` returned, from however many shards it came.
+        """Replace all rows by what `shard_states` returned, from any number of shards.
 
-        On all shards, or only on some of them. Shards count their steps on their own; all go on
-        from the highest count.
+        Load them on all shards, or only on those in ``only``. Each shard counts its own steps; all
+        go on from the highest count.
         """
         step = max(state["step"] for state in states)
         keys = states[0].keys() - {"step"}
@@ -161,7 +161,7 @@ class SparseShards(ParameterShards):
     def reading(
         self, ids: ArrayLike, *, training: bool = True, seen: SeenIds | None = None
     ) -> PendingRead:
-        """Return how the rows of some ids are read."""
+        """Return the requests that read the rows of some ids."""
         own = (seen or SeenIds()).get(ids, self.name, self.rows, self.padding_idx)
         asked = own.asked
         parts = self._split(asked)
@@ -190,7 +190,7 @@ class SparseShards(ParameterShards):
         *,
         seen: SeenIds | None = None,
     ) -> list[TableWrite]:
-        """Return what a push writes where."""
+        """Return the writes of a push, by shard."""
         self.require_optimizer()
         own = (seen or SeenIds()).get(ids, self.name, self.rows, self.padding_idx)
         what = f"gradients for embedding {self.name!r}"
@@ -264,7 +264,7 @@ class SparseShards(ParameterShards):
         return self.accessor
 
     def end_day(self) -> None:
-        """End a day on all shards or none."""
+        """End a day on all shards or on none."""
         self.send([(shard, self.name, ("end_day", {})) for shard in self._shards], immediate=True)
 
     def row_use(self, ids: ArrayLike) -> np.ndarray:
@@ -288,7 +288,7 @@ class SparseShards(ParameterShards):
         return shard_of_ids(flat, len(self._shards), growing=self.rows is None)
 
     def _split(self, flat: np.ndarray) -> list[tuple[ShardId, Any]]:
-        """Return each shard that is asked, with the positions of its ids."""
+        """Return the shards to ask, each with the positions of its ids."""
         if flat.size == 0:
             return []
         if len(self._shards) == 1:
@@ -311,7 +311,7 @@ class SparseShards(ParameterShards):
     def _dealt(
         self, ids: np.ndarray, gradients: np.ndarray
     ) -> Iterator[tuple[ShardId, np.ndarray, np.ndarray]]:
-        """Yield what each shard gets, in arrays of its own that do not change any more."""
+        """Yield the part of each shard, in arrays of its own that do not change any more."""
         for shard, at in self._split(ids):
             if isinstance(at, slice):
                 part = gradients
@@ -327,5 +327,5 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def share(ids: np.ndarray, at: Any) -> np.ndarray:
-    """Return a shard's share: the very array, if it is all of them, so it is sent but once."""
+    """Return a shard's part; if it is the whole, the same array, so that it is sent only once."""
     return ids if isinstance(at, slice) else ids[at]

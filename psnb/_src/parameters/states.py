@@ -1,7 +1,7 @@
-"""Reading and writing what tables hold as a whole, in pieces: no server stands still for long.
+"""Reading and writing whole tables, in pieces, so that no server is blocked for long.
 
-What is read of a table is of one moment (`psnb._src.server.snapshot`); tables are read at slightly
-different ones.
+A table is read as it was at one moment (`psnb._src.server.snapshot`); the moments of several tables
+differ slightly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from psnb._src.server import Piece
 from psnb.errors import ServerLostError
 
 PIECE = 4 << 20
-"""Bytes that are read or written of a table at a time."""
+"""Bytes of a table that are read or written at a time."""
 
 _ATTEMPTS = 5
 
@@ -43,7 +43,7 @@ class _TableReader:
         self.done = 0
 
     def request(self) -> Request:
-        """Return what asks for the next piece, or ends the reading."""
+        """Return the request for the next piece, or the one that ends the reading."""
         shard, table = self.table
         if self.done == self.rows:
             return Request(shard, table, "release", {"snapshot": self._name})
@@ -60,12 +60,12 @@ class _TableReader:
 
 
 def read_states(transport: ServerClient, tables: Sequence[TableName]) -> list[Piece]:
-    """Return what tables hold, each as it was at one moment.
+    """Return the content of tables, each as it was at one moment.
 
     Raises
     ------
     ServerLostError
-        If a server is gone, or tables change so that they cannot be read.
+        If a server is gone, or if tables change in a way that they cannot be read.
     """
     found: dict[TableName, Piece] = {}
     for _ in range(_ATTEMPTS):
@@ -83,7 +83,7 @@ def read_states(transport: ServerClient, tables: Sequence[TableName]) -> list[Pi
                 elif piece is not None:
                     reading.take(piece)
                     again.append(reading)
-                # Else its server was lost meanwhile, or the table was cleared: from the beginning.
+                # Otherwise its server was lost meanwhile, or the table was cleared: start again.
             under_way = again
     names = sorted({table for shard, table in tables if (shard, table) not in found})
     raise ServerLostError(
@@ -98,21 +98,21 @@ def write_states(
     *,
     numbered: bool = False,
 ) -> None:
-    """Replace what tables hold.
+    """Replace the content of tables.
 
     Parameters
     ----------
     transport : ServerClient
-        The way to them.
+        The client of the servers.
     states : sequence of tuple
         Each table, its rows, and its tail (see `psnb._src.server.table`).
     numbered : bool
-        Whether each piece tells which rows it has, by the number of the first.
+        Whether each piece carries the number of its first row.
 
     Raises
     ------
     ServerLostError
-        If a server is gone; the others may hold some of it.
+        If a server is gone; the others may have a part of the new content.
     """
     transport.call([Request(*table, "clear", {}) for table, _, _ in states])
     start = [0] * len(states)
@@ -133,7 +133,7 @@ def write_states(
 
 
 def _size(rows: Piece) -> tuple[int, int]:
-    """Return how many rows there are, and how many a piece has."""
+    """Return the number of rows, and the number of rows in a piece."""
     row = sum(array.itemsize * math.prod(array.shape[1:]) for array in rows.values())
     return len(next(iter(rows.values()))), _rows_of_a_piece(row)
 

@@ -1,4 +1,4 @@
-"""What an embedding tells about itself: plain values. Pure."""
+"""Statistics of an embedding: plain values. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class EmbeddingStatistics:
     Attributes
     ----------
     rows : int
-        Rows that there are: admitted ids, or all of a table of fixed rows.
+        Rows that exist: those of admitted ids, or all rows of a table with fixed rows.
     waiting : int
         Ids that were sighted, but not often enough to be admitted.
     nbytes : int
-        Bytes of all: parameters, optimizer state, use of rows and index.
+        Bytes in total: parameters, optimizer state, use of rows and index.
     index_nbytes : int
         Bytes of the hash maps from ids to rows.
     """
@@ -40,7 +40,7 @@ class RowStatistics:
     unseen_days : numpy.ndarray
         Days ended since the last push, float32.
     score : numpy.ndarray
-        What `Embedding.shrink` goes by.
+        The score by which `Embedding.shrink` decides.
     """
 
     show: np.ndarray

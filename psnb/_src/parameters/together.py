@@ -18,16 +18,16 @@ from psnb.errors import ConfigurationError, GradientError
 def pull(wanted: Mapping[Handle, Any], *, training: bool = True) -> dict[Handle, np.ndarray]:
     """Read several variables and embeddings with one request to each server.
 
-    Thread-safe; in the notebook, in closures and in Dask tasks. On a server nothing comes between
-    the parts of one `pull`. In a closure the closure's own writes are seen.
+    Thread-safe; in the notebook, in closures and in Dask tasks. On one server, no other operation
+    comes between the parts of one `pull`. In a closure, it sees the closure's own writes.
 
     Parameters
     ----------
     wanted : mapping
         For an embedding, the ids to look up; for a variable, rows to gather or None for all of it.
-        The keys are the handles themselves.
+        The keys are the `Variable` and `Embedding` objects.
     training : bool
-        False looks embeddings up without being seen, as in `Embedding.lookup`.
+        False for evaluation and serving, as in `Embedding.lookup`.
 
     Returns
     -------
@@ -37,9 +37,9 @@ def pull(wanted: Mapping[Handle, Any], *, training: bool = True) -> dict[Handle,
     Raises
     ------
     ConfigurationError
-        If a key is no handle.
+        If a key is not a variable or embedding.
     GradientError, IdOutOfRangeError, ServerLostError
-        As those methods; all is checked before anything is sent.
+        As in those methods; everything is checked before anything is sent.
     """
     return asking(wanted, training=training)()
 
@@ -47,7 +47,7 @@ def pull(wanted: Mapping[Handle, Any], *, training: bool = True) -> dict[Handle,
 def asking(
     wanted: Mapping[Handle, Any], *, training: bool = True
 ) -> Callable[[], dict[Handle, np.ndarray]]:
-    """Return what does a `pull`, in any thread, with the writes of this one seen as they are now.
+    """Return a function that does a `pull`, in any thread, and sees this thread's writes so far.
 
     Raises
     ------
@@ -67,25 +67,26 @@ def asking(
 
 
 def push(gradients: Mapping[Handle, Any], *, immediate: bool = False) -> None:
-    """Let the optimizers of several variables and embeddings apply gradients, as `pull` reads.
+    """Push gradients of several variables and embeddings with one request to each server.
 
     Parameters
     ----------
     gradients : mapping
         For an embedding, the ids and gradients that `Embedding.push` takes, and shows and clicks if
-        wanted, as a tuple; for a variable, its gradient. The keys are the handles themselves.
+        wanted, as a tuple; for a variable, its gradient. The keys are the `Variable` and
+        `Embedding` objects.
     immediate : bool
-        In a closure: write now, not at its end; at least once then.
+        In a closure: write now, not at its end. Such a write happens at least once.
 
     Raises
     ------
     ConfigurationError
-        If a key is no handle, or was made without an optimizer.
+        If a key is not a variable or embedding, or was made without an optimizer.
     GradientError, IdOutOfRangeError
         As `Embedding.push` and `Variable.push`; nothing was changed.
     ServerLostError
-        If a server is gone; nothing was changed of its strategy's parameters. A `ServerSilentError`
-        says if they may have been.
+        If a server is gone; no parameter of its strategy was changed. After a `ServerSilentError`,
+        they may have been changed.
     """
     _check(gradients)
     seen = SeenIds()
@@ -101,7 +102,7 @@ def push(gradients: Mapping[Handle, Any], *, immediate: bool = False) -> None:
                 f"psnb.push: expected (ids, gradients) for embedding {handle.name!r}, found "
                 f"{type(given).__name__}"
             )
-        # One request to each server: what shares a transport goes together.
+        # One request to each server: writes with the same `ServerClient` go together.
         writes.setdefault(id(shards.transport), (shards, []))[1].extend(parts)
     for first, parts in writes.values():
         first.send(parts, immediate)

@@ -1,14 +1,13 @@
-"""Updates: what a closure has written, held back until it ends. Pure but for the transport.
+"""Updates: the writes of a closure, held back until it ends. Pure but for the `ServerClient`.
 
-While a closure runs, its handles put their writes here (`buffered` makes a buffer the current one
-of the thread); reads of the same parameter send the held-back writes along and see their effect. At
-the closure's end all of them are one commit, which is applied wholly or not at all
-(`psnb._src.parameters.commit`). If the closure fails, nothing was written. Writes outside of
-closures, and those that shall be made at once, go out by themselves
-(`psnb._src.parameters.direct`).
+While a closure runs, its parameters put their writes here (`buffered` makes a buffer the current
+one of the thread). Reads of the same parameter send the held-back writes along and see their
+effect. When the closure ends, all of them are one commit, which is applied wholly or not at all
+(`psnb._src.parameters.commit`). If the closure fails, nothing is written. Writes outside of
+closures, and writes with ``immediate=True``, are sent on their own (`psnb._src.parameters.direct`).
 
-With the answers come how many updates a shard has had. A closure's commit tells what its first read
-of the shard was told, so that the shard can say how stale it is.
+Each answer carries the shard's version: the number of its updates so far. A closure's commit
+carries the version at its first read of the shard, from which the shard computes the staleness.
 """
 
 from __future__ import annotations
@@ -42,7 +41,8 @@ class Round:
     Attributes
     ----------
     strategy : str
-        Whose parameters it is about: what is pushed to those of another one is not held back.
+        The strategy whose parameters it is for: pushes to those of another one are not kept for the
+        round.
     number : int
         Which round.
     """
@@ -60,11 +60,11 @@ class Updates:
     Parameters
     ----------
     counted : bool
-        Whether they are an update whose staleness counts, as those of closures are.
+        Whether the staleness of this update counts, as it does for closures.
     turn : Round, optional
         The round in which the closure runs.
     way : ServerClient, optional
-        What the closure reads and writes through; None for the transport of the process.
+        The client that the closure reads and writes with; None for the process's own.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Updates:
     ) -> None:
         self.counted, self.turn, self.way = counted, turn, way
         self._writes: dict[ShardId, list[tuple[str, str, Mapping[str, Any]]]] = {}
-        self._seen: dict[ShardId, int] = {}  # the version of each shard that was read first
+        self._seen: dict[ShardId, int] = {}  # the version of each shard at its first read
 
     @property
     def pushed(self) -> bool:
@@ -93,12 +93,12 @@ class Updates:
         return tuple(self._writes)
 
     def add(self, writes: Sequence[TableWrite]) -> None:
-        """Take writes in as they are."""
+        """Add writes without copying their arrays."""
         for shard, table, (operation, arguments) in writes:
             self._writes.setdefault(shard, []).append((table, operation, arguments))
 
     def buffer(self, writes: Sequence[TableWrite]) -> None:
-        """Hold writes back; arrays that could change meanwhile are copied."""
+        """Add writes; arrays that could change meanwhile are copied."""
         self.add(
             [
                 (shard, table, (operation, {key: _kept(each) for key, each in arguments.items()}))
@@ -111,9 +111,9 @@ class Updates:
         return bool(self._writes)
 
     def pending(self, shard: ShardId, table: str) -> list[Write]:
-        """Return the writes that a table has not seen yet, and that a read is to show.
+        """Return the held-back writes of a table whose effect a read must show.
 
-        What is pushed in a round changes nothing before its end.
+        A push in a round has no effect before the round's end.
         """
         hidden = COLLECTED if self.in_round(shard) else ()
         writes = self._writes.get(shard, ())
@@ -124,15 +124,15 @@ class Updates:
         ]
 
     def in_round(self, shard: ShardId) -> bool:
-        """Return whether what is pushed to a shard waits for the end of a round."""
+        """Return whether pushes to a shard wait for the end of a round."""
         return self.turn is not None and shard.strategy == self.turn.strategy
 
     def read(self, transport: ServerClient, requests: Sequence[Request]) -> list[Any]:
-        """Run requests; of shards that are read for the first time, note the version."""
+        """Run requests; note the version of shards that are read for the first time."""
         return transport.call(requests, self._seen) if self.counted else transport.call(requests)
 
     def parts(self) -> dict[ShardId, Part]:
-        """Return what goes to which shard."""
+        """Return the part of each shard."""
         return {
             shard: Part(
                 writes,
@@ -148,15 +148,15 @@ class Updates:
         Returns
         -------
         int or None
-            If they count: how many other updates came since the first read, on the shard where they
-            were most.
+            If the staleness counts: the number of other updates since the first read, on the shard
+            with the most.
 
         Raises
         ------
         UndecidedError
-            If nobody here can tell whether they are made.
+            If this process cannot tell whether they are made.
         PsnbError
-            If they are not, and will not be.
+            If they are not made, and will not be.
         """
         return transport.commit(commit._replace(shards=self.shards), self.parts())
 
@@ -179,7 +179,7 @@ def buffered(updates: Updates) -> Iterator[None]:
 
 
 def current_updates() -> Updates | None:
-    """Return the buffer of the closure that this thread runs, if it does."""
+    """Return the buffer of the closure that this thread runs, if it runs one."""
     updates: Updates | None = getattr(_local, "updates", None)
     return updates
 
@@ -190,10 +190,9 @@ def write(transport: ServerClient, writes: Sequence[TableWrite], *, immediate: b
     Raises
     ------
     ConfigurationError
-        If gradients are to be applied now, in the middle of a round.
+        If a push in a round has ``immediate=True``.
     ServerLostError
-        If a server is gone; nothing was written, unless it is a `ServerSilentError`: then nobody
-        can tell.
+        If a server is gone; nothing was written. After a `ServerSilentError` that is unknown.
     """
     held = current_updates()
     if immediate:
@@ -216,16 +215,16 @@ def write(transport: ServerClient, writes: Sequence[TableWrite], *, immediate: b
 
 @dataclass(frozen=True, slots=True)
 class PendingRead:
-    """What to ask of which shards, and what makes the value of their answers."""
+    """The requests to shards, and the function that makes the value from their answers."""
 
     transport: ServerClient
     requests: Sequence[Request]
     value: Callable[[list[Any]], np.ndarray]
-    # Of the closure that reads; another thread may ask for it.
+    # The writes of the closure that reads; another thread may call `fetch`.
     updates: Updates | None = field(default_factory=lambda: current_updates())
 
     def fetch(self) -> np.ndarray:
-        """Ask for it."""
+        """Send the requests, and return the value."""
         return self.value(_read(self.transport, self.requests, self.updates))
 
 

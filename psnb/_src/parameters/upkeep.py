@@ -1,6 +1,6 @@
-"""Upkeep: an embedding's rows as a whole, what they cost, how they are used, and which may go.
+"""Upkeep: operations on all rows of an embedding: their cost, their use, their removal.
 
-A part of `Embedding`; it keeps no state, so any number of threads may use one.
+The base class of `Embedding`; it keeps no state, so any number of threads may use one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from psnb._src.parameters.table_statistics import EmbeddingStatistics, RowStatis
 
 
 class Upkeep:
-    """What is done with all rows of an embedding, on all servers.
+    """Operations on all rows of an embedding, on all servers.
 
     Parameters
     ----------
@@ -24,17 +24,18 @@ class Upkeep:
         self._shards = shards
 
     def end_day(self) -> None:
-        """End a day: shows and clicks decay, and every row is one day unseen until it is pushed.
+        """End a day: shows and clicks decay, and every row counts one more day unseen.
 
-        At once, also in a closure; call it from the notebook, once a day. In Paddle, the decay is
-        a part of ``shrink`` and the count of days of ``save``.
+        It happens at once, also in a closure; call it from the notebook, once a day. A push sets a
+        row's days unseen to 0. In Paddle, ``shrink`` does the decay and ``save`` counts the days.
 
         Raises
         ------
         ConfigurationError
             If the table has no `accessor`.
         ServerLostError
-            If a server is gone; no other has done it. A `ServerSilentError` says if they may have.
+            If a server is gone; then no server has done it. After a `ServerSilentError`, some may
+            have.
         """
         self._shards.require_accessor()
         self._shards.end_day()
@@ -48,15 +49,16 @@ class Upkeep:
     ) -> int:
         """Remove the rows that are hardly used, and free their memory.
 
-        A row goes if its score is below the threshold, or if it was not pushed for more days. Seen
-        again, its id starts anew: as one that was never seen. At once, also in a closure.
+        A row is removed if its score is below the threshold, or if it was not pushed for more days
+        than the limit. If its id is seen again, it starts as if it had never been seen. It happens
+        at once, also in a closure.
 
         Parameters
         ----------
         delete_threshold, delete_after_unseen_days : float, optional
-            Those of the `accessor` (0.8 and 30, as in Paddle) if left out.
+            By default those of the `accessor` (0.8 and 30, as in Paddle).
         forget_waiting : bool
-            Forget the sightings of ids that `CountFilter` has not admitted, too.
+            Also forget the sightings of ids that `CountFilter` has not admitted.
 
         Returns
         -------
@@ -80,7 +82,7 @@ class Upkeep:
         return sum(self._shards.ask_all("shrink", arguments))
 
     def row_use(self, ids: ArrayLike) -> RowStatistics:
-        """Tell how the rows of some ids were used; makes no rows and is no sighting.
+        """Return how the rows of some ids were used; makes no rows and counts as no sighting.
 
         Parameters
         ----------
@@ -104,7 +106,7 @@ class Upkeep:
         return RowStatistics(show, click, unseen, accessor.score(show, click))
 
     def statistics(self) -> EmbeddingStatistics:
-        """Tell how many rows there are and what they cost; asks the servers.
+        """Return how many rows there are and what they cost; asks the servers.
 
         Raises
         ------

@@ -1,6 +1,6 @@
 """Variable: a dense array that lives on parameter servers.
 
-What users hold of `DenseShards`. It keeps no state, so any number of threads may use one.
+It refers to `DenseShards` and keeps no values itself, so any number of threads may use one.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class Variable:
     """A dense array on the parameter servers; made by `ParameterServerStrategy.variable`.
 
     Thread-safe; usable in the notebook, in closures and in Dask tasks. Each operation is atomic for
-    each shard (a variable without a partitioner has one), and a write is made on all shards or none
-    (a `ServerSilentError` says if it may be on some).
+    each shard (a variable without a partitioner has one). A write is made on all shards or none;
+    only after a `ServerSilentError` it may be on some.
 
     In a closure, all writes are held back until it ends and then applied together, exactly once,
-    also when the closure runs again because its worker died; if it raises, none is. Its own reads
-    see them. Many steps in one closure are better written with ``immediate=True``: what is held
-    back travels with each read. That is so in mode `Async` and with `BoundedStaleness`; see `Sync`
-    and `Geo` for what becomes of a push there.
+    also when the closure runs again because its worker died. If it raises, none is applied. Its own
+    reads see them. For many steps in one closure use ``immediate=True``, because held-back writes
+    travel with each read. This describes the modes `Async` and `BoundedStaleness`; see `Sync` and
+    `Geo` for pushes there.
     """
 
     def __init__(self, shards: DenseShards) -> None:
@@ -39,7 +39,7 @@ class Variable:
 
     @property
     def name(self) -> str:
-        """What it is called; unique within the strategy."""
+        """Its name; unique within the strategy."""
         return self._shards.name
 
     @property
@@ -73,7 +73,7 @@ class Variable:
         return self._shards.reading().fetch()
 
     def gather(self, rows: ArrayLike) -> np.ndarray:
-        """Fetch some rows: what ``read()[rows]`` is, without the others.
+        """Fetch some rows: the value of ``read()[rows]``, without fetching the others.
 
         Parameters
         ----------
@@ -104,7 +104,7 @@ class Variable:
         value : array_like
             Of `shape`; an array must have `dtype`, Python numbers are converted.
         immediate : bool
-            In a closure: write now, not at its end; at least once then.
+            In a closure: write now, not at its end. Such a write happens at least once.
 
         Raises
         ------
@@ -131,12 +131,12 @@ class Variable:
         Parameters
         ----------
         rows : array_like of int
-            Positions along the first axis, of any shape. Of a row that is there more than once the
-            last value counts (TensorFlow leaves it open which).
+            Positions along the first axis, of any shape. If a row is repeated, its last value
+            counts (TensorFlow leaves open which one counts).
         values : array_like
             ``rows.shape + shape[1:]``; an array must have `dtype`.
         immediate : bool
-            In a closure: write now, not at its end; at least once then.
+            In a closure: write now, not at its end. Such a write happens at least once.
 
         Raises
         ------
@@ -150,7 +150,7 @@ class Variable:
         self._shards.scatter("scatter_assign", rows, values, immediate)
 
     def scatter_add(self, rows: ArrayLike, values: ArrayLike, *, immediate: bool = False) -> None:
-        """Add to some rows; the values of a row that is there more than once add up.
+        """Add to some rows; the values of repeated rows add up.
 
         See `scatter_update` for parameters and errors.
         """
@@ -168,7 +168,7 @@ class Variable:
         gradient : array_like
             Of `shape`; an array must have `dtype`.
         immediate : bool
-            In a closure: write now, not at its end; at least once then.
+            In a closure: write now, not at its end. Such a write happens at least once.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Where the shards of a strategy are: the layout, and how every process comes to know it."""
+"""Where the shards of a strategy are: the layout, and how every process gets to know it."""
 
 from psnb._src.placement.balance import moves
 from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlace, unpacked

@@ -1,4 +1,4 @@
-"""Which shards should be elsewhere, so that servers are loaded evenly. Pure."""
+"""Balance: which shards should move, so that servers are loaded evenly. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from psnb._src.placement.layout import Layout, ServerAddress
 def moves(
     layout: Layout, usable: Sequence[ServerAddress], weights: Sequence[float]
 ) -> list[tuple[int, ServerAddress]]:
-    """Return which shards should become primary elsewhere, so that servers are loaded evenly.
+    """Return which shards should get another primary, so that servers are loaded evenly.
 
-    Shards on servers that are not usable move in any case, others only if the most loaded server of
-    the two gets lighter by it; so a balanced layout stays as it is.
+    Shards on servers that are not usable move in any case, others only if the higher load of the
+    two servers becomes lower; so a balanced layout stays as it is.
 
     Parameters
     ----------
@@ -22,9 +22,9 @@ def moves(
     usable : sequence of ServerAddress
         Servers that may hold shards.
     weights : sequence of float
-        What each shard weighs, in bytes.
+        The size of each shard, in bytes.
     """
-    # A shard without anything in it will have something one day.
+    # An empty shard will have something one day.
     weight = [each + 1.0 for each in weights]
     holds: dict[ServerAddress, list[int]] = {server: [] for server in usable}
     found: dict[int, ServerAddress] = {}
@@ -49,7 +49,7 @@ def moves(
         if not fitting:
             places = layout.places
             return sorted(move for move in found.items() if move[1] != places[move[0]].primary)
-        # What brings the two closest together.
+        # The shard that brings the two loads closest together.
         index = min(fitting, key=lambda index: abs(gap - 2 * weight[index]))
         holds[heaviest].remove(index)
         holds[lightest].append(index)

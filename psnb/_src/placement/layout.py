@@ -1,9 +1,9 @@
 """Layout: on which servers the shards of a strategy are. Pure.
 
-A strategy's parameters are divided into *shards*, numbered from 0, as many for as long as it lives.
-A shard is what is placed, copied, moved and recovered as a whole; handles name shards, never
-servers. Which server has which shard is the layout; the notebook changes it, each time under a
-higher version, and all others follow.
+A strategy's parameters are divided into *shards*, numbered from 0; how many there are never
+changes. A shard is placed, copied, moved and recovered as a whole; handles name shards, never
+servers. The layout says which server has which shard. The notebook changes it, each time with a
+higher version, and all other processes follow.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 
 class ServerAddress(NamedTuple):
-    """Where a parameter server lives.
+    """The address of a parameter server.
 
     Attributes
     ----------
     address : str
         Address of its Dask worker.
     key : str
-        Its name there: tells a server from a later one at the same address.
+        Its name there: no later server at the same address has the same.
     """
 
     address: str
@@ -29,14 +29,14 @@ class ServerAddress(NamedTuple):
 
 
 class ShardId(NamedTuple):
-    """A shard, wherever it is.
+    """The id of a shard, wherever it is.
 
     Attributes
     ----------
     strategy : str
         Unique among the strategies of a cluster.
     number : int
-        From 0, as they are counted in the strategy.
+        The shard's number in the strategy, from 0.
     """
 
     strategy: str
@@ -50,18 +50,18 @@ class ShardPlace:
     Attributes
     ----------
     primary : ServerAddress or None
-        The one to be asked; None if the shard was lost with it.
+        The server that answers requests; None if the shard was lost with it.
     copies : tuple of ServerAddress
-        Those that have all that the primary has acknowledged: each may take its place.
+        Servers that have all that the primary has acknowledged: each may take its place.
     filling : ServerAddress or None
-        One that is being given a copy.
+        A server whose copy is being filled.
     heir : ServerAddress or None
         The copy to which the primary, which has stopped, hands the shard over.
     leaving : tuple of ServerAddress
-        Those that were copies up to this place. The primary may not have heard of that yet: until
-        it has said so, they have all that was acknowledged, or nobody has.
+        Servers that were copies up to this place. The primary may not have heard of that yet. Until
+        it has confirmed it, they have all that was acknowledged, or no server has.
     term : int
-        Higher with each new primary: whoever follows an older one is told so.
+        Higher with each new primary: a server that follows an older one is told so.
     version : int
         Higher with every change.
     """
@@ -76,17 +76,17 @@ class ShardPlace:
 
     @property
     def servers(self) -> tuple[ServerAddress, ...]:
-        """All of them, the primary first."""
+        """All servers that hold the shard, the primary first."""
         found = (self.primary, *self.copies, self.filling, *self.leaving)
         return tuple(server for server in found if server is not None)
 
     @property
     def followers(self) -> tuple[ServerAddress, ...]:
-        """Those that the primary sends changes to."""
+        """The servers that the primary sends changes to."""
         return self.copies if self.filling is None else (*self.copies, self.filling)
 
     def next(self, **changes: Any) -> ShardPlace:
-        """Return what it becomes; a new primary begins a new term."""
+        """Return the next place, with changes; a new primary begins a new term."""
         if changes.get("primary", self.primary) != self.primary:
             changes["term"] = self.term + 1
         changed = replace(self, **changes)
@@ -100,7 +100,7 @@ class Layout:
     Attributes
     ----------
     strategy : str
-        Whose.
+        The strategy's name.
     version : int
         Higher than that of every earlier one.
     replicas : int
@@ -129,7 +129,7 @@ class Layout:
         return replace(self, version=self.version + 1, places=tuple(places))
 
     def packed(self) -> list[Any]:
-        """Return it as lists, texts and numbers."""
+        """Return the layout as lists, texts and numbers."""
         places = [
             [
                 place.primary and list(place.primary),

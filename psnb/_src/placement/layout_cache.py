@@ -1,6 +1,6 @@
 """LayoutCache: the layouts that this process knows.
 
-It asks the scheduler when it has to; between that, it answers from memory. Any thread may read; the
+It asks the scheduler when it has to; otherwise it answers from memory. Any thread may read; the
 event loop of the client or worker writes and asks.
 """
 
@@ -46,7 +46,7 @@ class LayoutCache:
             self._layouts[layout.strategy] = layout
 
     async def refresh(self, strategy: str) -> Layout:
-        """Ask the scheduler for a strategy's layout; those who ask at the same time ask once.
+        """Ask the scheduler for a strategy's layout; callers at the same time share a request.
 
         Raises
         ------

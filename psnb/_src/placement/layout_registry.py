@@ -1,9 +1,9 @@
-"""The Dask scheduler plugin that keeps the layouts of all strategies.
+"""LayoutRegistry: the Dask scheduler plugin that keeps the layouts of all strategies.
 
-The scheduler is the one process that everybody in a cluster can always ask. A strategy writes its
+The scheduler is the one process that all others in a cluster can always ask. A strategy writes its
 layout there (`PUBLISH`), again and again; workers that cannot find a shard read it (`LAYOUT`). A
-layout goes when its strategy is closed, or when nothing was heard of its client for `LIFETIME`
-seconds: a client whose connection breaks comes back. All of it runs on the scheduler's event loop.
+layout is removed when its strategy is closed, or when its client was away for `LIFETIME` seconds: a
+client whose connection breaks may come back. All of it runs on the scheduler's event loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LAYOUT = "psnb_layout"
 """The names of the handlers on the Dask scheduler."""
 
 LIFETIME = 600.0
-"""Seconds for which a layout stays whose client has gone."""
+"""Seconds for which a layout is kept after its client has gone."""
 
 
 class LayoutRegistry(SchedulerPlugin):
@@ -32,7 +32,7 @@ class LayoutRegistry(SchedulerPlugin):
     def __init__(self) -> None:
         self._layouts: dict[str, list[Any]] = {}
         self._owners: dict[str, str] = {}
-        self._leaving: dict[str, asyncio.TimerHandle] = {}  # what ends strategies without a client
+        self._leaving: dict[str, asyncio.TimerHandle] = {}  # these end strategies without a client
 
     async def start(self, scheduler: Scheduler) -> None:
         """Register the handlers; Dask calls this once."""
@@ -40,7 +40,7 @@ class LayoutRegistry(SchedulerPlugin):
         scheduler.handlers[LAYOUT] = self.layout
 
     def publish(self, owner: str, strategy: str, layout: list[Any] | None) -> None:
-        """Write a strategy's layout down, in the name of a client; None: the strategy is closed."""
+        """Store a strategy's layout, which a client owns; None: the strategy is closed."""
         if strategy in self._leaving:
             self._leaving.pop(strategy).cancel()
         if layout is None:
@@ -56,7 +56,7 @@ class LayoutRegistry(SchedulerPlugin):
         return self._layouts.get(strategy)
 
     def addresses(self) -> set[str]:
-        """Return where the shards of all strategies are, copies too."""
+        """Return the addresses of the servers of all strategies that hold shards or copies."""
         layouts = map(unpacked, self._layouts.values())
         return {server.address for layout in layouts for server in layout.servers}
 

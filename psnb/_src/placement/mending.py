@@ -1,18 +1,17 @@
-"""Mending: what becomes of a layout, from what its servers say. Pure.
+"""Mending: computes the next layout, from what the servers say. Pure.
 
-It is asked again and again, and takes one step each time, from whatever state: servers obey late,
+It is called again and again, and takes one step each time, from any state: servers follow late,
 twice or never, die, freeze and wake at any moment. Only the notebook decides; a server does what
 the newest place says that it has heard of (`psnb._src.server.host`). What holds at every step:
 
-- A copy is named as such (`ShardPlace.copies`) only while its primary waits for it with every
-change, so
-  it has all that was acknowledged, and may take over.
-- A primary is let off waiting for a copy only after the layout has named that copy no more. Until
-  the primary has said that it has heard so, the copy is *leaving*: if the primary is gone, it takes
-  over. (Had the primary heard, and gone on alone, then what it acknowledged in that moment went
-  with it, as the last that had it.)
+- The layout lists a copy (`ShardPlace.copies`) only while the primary waits for it with every
+  change, so the copy has all that was acknowledged, and may take over.
+- A primary may stop waiting for a copy only after the layout lists that copy no more. Until the
+  primary has confirmed that it has heard so, the copy is *leaving*: if the primary is gone, it
+  takes over. (If the primary had heard, and gone on alone, then what it acknowledged after that is
+  lost with it, as it was the last that had it.)
 - A server that is *silent* may come back. Its shard goes to a copy, if one answers; if none does,
-  it stays where it is. A shard is lost when all that had it are *gone*.
+  it stays where it is. A shard is lost when all servers that had it are *gone*.
 - There are never fewer copies than before while servers are drained or balanced: the shard is
   copied first, and the old primary stays as a copy until the new one answers.
 
@@ -35,23 +34,24 @@ class Health(StrEnum):
 
     ALIVE = "alive"
     SILENT = "silent"
-    """It says nothing, and may come back with all that it holds."""
+    """It does not respond, and may come back with all that it holds."""
     GONE = "gone"
-    """Its process has ended, and what it held with it."""
+    """Its process has ended, and what it held is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What is known of a server.
+    """What was observed of a server.
 
     Attributes
     ----------
     health : Health
         Whether it answers.
     heard : int
-        Version of the layout that it had heard of when it told what it holds; 0 if it never did.
+        Version of the layout that it had heard of when it reported what it holds; 0 if it never
+        did.
     holdings : mapping of int to ShardStatus
-        What it told, by the shards' numbers.
+        What it reported, by the shards' numbers.
     """
 
     health: Health
@@ -61,14 +61,14 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a layout should come to.
+    """What a layout should become.
 
     Attributes
     ----------
     usable : collection of ServerAddress
-        Servers that may hold shards; what the others hold goes elsewhere.
+        Servers that may hold shards; shards on the others move away.
     homes : mapping of int to ServerAddress
-        Which server should become the primary of which shard, where it is not indifferent.
+        Which server should become the primary of which shard, if that matters.
     """
 
     usable: Collection[ServerAddress]
@@ -88,7 +88,7 @@ def mended(layout: Layout, sights: Mapping[ServerAddress, Sight], wish: Wish) ->
     sights : mapping of ServerAddress to Sight
         What is known of the servers; one that is missing is gone.
     wish : Wish
-        What it should come to.
+        What it should become.
     """
     load = {
         server: sum(server in place.servers for place in layout.places)
@@ -134,11 +134,12 @@ class _Mending:
     def _without(self, primary: ServerAddress, health: Health) -> ShardPlace:
         """Let a copy take over from a primary that does not answer."""
         place = self._place
-        # One that is only silent may have gone on without those that are leaving.
+        # A primary that is only silent may have gone on without those that are leaving.
         for known in (place.copies, place.leaving if health is not Health.SILENT else ()):
             heirs = sorted(filter(self._is_copy, known), key=lambda s: s not in self._wish.usable)
             if heirs:
-                # Until it has said that it is the primary, what the others have is worth as much.
+                # Until it has confirmed that it is the primary, what the others have is worth as
+                # much.
                 rest = [*heirs[1:], *([primary] if health is Health.SILENT else [])]
                 return self._next(heirs[0], leaving=rest)
         if health is Health.SILENT or not all(map(self._is_lost, (*place.copies, *place.leaving))):
@@ -161,7 +162,7 @@ class _Mending:
             if state is not CopyState.FILLING:
                 filling = None
         if place.heir in copies and held.idle:
-            # All that have it hold the very same now, the old primary among them.
+            # All servers that have it hold the very same now, also the old primary.
             rest = [each for each in (*copies, primary) if each != place.heir]
             rest.sort(key=lambda each: each not in usable)
             kept = max(1, replicas)
@@ -175,8 +176,8 @@ class _Mending:
             dropped += [each for each in copies if each not in good[:replicas]]
             copies = good[:replicas]
         if filling is None is place.filling and heir is None and not dropped:
-            # Not where one is leaving, which would be overwritten; nor in one step where one has
-            # just broken, of which the primary would not hear.
+            # Not while one is leaving, which would be overwritten; nor in the step in which one has
+            # just broken, since the primary would not hear of that.
             others = [each for each in load if each != primary and each not in copies]
             if home != primary:
                 filling = home

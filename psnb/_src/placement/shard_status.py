@@ -1,7 +1,7 @@
-"""ShardStatus: what a server is for a shard, and how far the copies are that it keeps. Pure.
+"""ShardStatus: a server's role for a shard, and the states of the copies that it feeds. Pure.
 
-These are the states of a shard on one server and of a copy as its primary sees it, and how they may
-follow each other. What follows for the layout is decided in `psnb._src.placement.mending`.
+These are the states of a shard on one server and of a copy as its primary sees it, with their
+transitions. What they mean for the layout is decided in `psnb._src.placement.mending`.
 
 ::
 
@@ -14,7 +14,7 @@ follow each other. What follows for the layout is decided in `psnb._src.placemen
 
         FILLING ──▶ FILLED       and from both of them to BROKEN
 
-A shard that a server is to hold no more is dropped, in whatever role.
+A shard that a server must hold no more is dropped, in any role.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What a server is for a shard."""
+    """A server's role for a shard."""
 
     PRIMARY = "primary"
     """It answers, and sends changes on."""
@@ -50,7 +50,7 @@ class CopyState(StrEnum):
     """How far a copy is, as its primary sees it."""
 
     FILLING = "filling"
-    """It lacks something: nobody waits for it, and it cannot take over."""
+    """It lacks something: changes do not wait for it, and it cannot take over."""
     FILLED = "filled"
     """It has all that was acknowledged: every change waits for it."""
     BROKEN = "broken"
@@ -64,23 +64,23 @@ COPY_STATES = frozenset(
         (CopyState.FILLED, CopyState.BROKEN),
     }
 )
-"""Which of them may follow which."""
+"""Which state may follow which."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """A shard on a server.
+    """The status of a shard on a server.
 
     Attributes
     ----------
     role : Role
-        What the server is for it.
+        The server's role.
     version : int
-        Of the place that it has heard of last.
+        Version of the place that it has heard of last.
     idle : bool
         Whether it is retired, and all copies have acknowledged everything.
     copies : mapping of str to CopyState
-        How far they are, by the keys of their servers.
+        The states of its copies, by the keys of their servers.
     """
 
     role: Role

@@ -1,4 +1,4 @@
-"""What runs inside a worker process: per-worker values, execution, the worker plugin."""
+"""What runs inside a worker process: sessions, per-worker values, the worker plugin."""
 
 from psnb._src.runtime import worker_memory
 from psnb._src.runtime.packing import (

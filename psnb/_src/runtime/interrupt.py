@@ -1,7 +1,7 @@
-"""Preloaded into the processes of a local cluster: the interrupt is the notebook's alone.
+"""Preloaded into the processes of a local cluster, so that interrupts affect only the notebook.
 
-A notebook's stop button, like Ctrl-C in a terminal, interrupts the whole process group, and without
-this would end the workers and the servers with all parameters.
+A notebook's stop button, like Ctrl-C in a terminal, interrupts the whole process group. Without
+this it would end the workers, and the servers with all parameters.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Leased datasets inside a worker: iterators that ask the coordinator which part to read.
 
-Closure threads share an iterator. What a closure takes is told to the coordinator at once, and its
-answers are waited for before the closure's effect leaves the worker (`LeaseRequests.settle`), so
-that the round trip hides behind the closure's own work.
+Closure threads share an iterator. It tells the coordinator at once what a closure takes, and waits
+for the answers only before the closure's effect leaves the worker (`LeaseRequests.settle`). So the
+round trip hides behind the closure's own work.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from psnb.errors import CancelledError
 
 ASK_TIMEOUT = 60.0
-"""Seconds in which the coordinator answers; where it cannot, the session ends long before."""
+"""Seconds in which the coordinator must answer; if it cannot, the session ends long before."""
 
 Portion = tuple[int, int, Any, int]
 """Epoch, split, state of the split's iterator, and number of elements."""
@@ -26,11 +26,11 @@ Portion = tuple[int, int, Any, int]
 
 Lease = tuple[int, int, Any, int | None, Sequence[int]]
 """Its number, split, state of the split's iterator, number of elements if not all, and the splits
-that this worker is to have of those that lie in the memory of workers."""
+that this worker must have, if the dataset is in the workers' memory."""
 
 
 class LeaseRequests:
-    """What one attempt at a closure takes from leased datasets; its thread's alone.
+    """What one attempt at a closure takes from leased datasets; for its thread only.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class LeaseRequests:
     Attributes
     ----------
     ended : bool
-        Whether it was told, by whatever dataset, that there is nothing to take.
+        Whether some dataset had nothing to take.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class LeaseRequests:
         return None
 
     def lease(self, epoch: int) -> Lease | None:
-        """Ask for a lease; None if there is nothing now."""
+        """Ask for a lease; None if there is nothing to read now."""
         found: Lease | None
         found = self._ask(("lease", epoch)).result(ASK_TIMEOUT)
         return found
@@ -75,12 +75,12 @@ class LeaseRequests:
     def take(
         self, epoch: int, lease: int, count: int, before: Any, after: Any, ended: bool
     ) -> None:
-        """Tell that the next elements of a lease are taken; does not wait."""
+        """Report that the next elements of a lease are taken; does not wait."""
         question = ("take", epoch, lease, self._closure, count, before, after, ended)
         self._answers.append(self._ask(question))
 
     def settle(self) -> None:
-        """Wait until the coordinator knows everything.
+        """Wait until the coordinator has confirmed everything.
 
         Raises
         ------
@@ -106,7 +106,7 @@ class Iterated(Protocol):
 
 
 class Split(Protocol):
-    """A dataset that can be gone through from a state on."""
+    """A dataset that can be read from a given state on."""
 
     def iterator(self, state: Any = None) -> Iterated:
         """Return an iterator."""
@@ -128,13 +128,13 @@ class LeasedSplitReader:
     Parameters
     ----------
     splits : sequence of Split
-        All of the dataset.
+        All splits of the dataset.
     epoch : int
-        The coordinator's number of it.
+        The epoch's number.
     taking : callable
-        Returns what the closure of the calling thread takes.
+        Returns the `LeaseRequests` of the calling thread's closure.
     prepare : callable
-        Sees to it that splits are here which this worker is to have.
+        Makes sure that this worker has given splits.
     """
 
     def __init__(
@@ -146,8 +146,8 @@ class LeasedSplitReader:
     ) -> None:
         self._splits, self._epoch, self._taking = splits, epoch, taking
         self._prepare = prepare
-        # One thread at a time in the iterators and the fields below; held for no question, nor
-        # while anything is prepared.
+        # One thread at a time in the iterators and the fields below; not held while asking the
+        # coordinator or preparing splits.
         self._lock = threading.Condition()
         self._leasing = False  # a thread gets a lease, the others wait for what it brings
         self._unread: Lease | None = None  # one that could not be begun, for the next who asks
@@ -176,7 +176,7 @@ class LeasedSplitReader:
                     self._lock.notify_all()
 
     def _get_lease(self, taking: LeaseRequests) -> None:
-        """Get a lease and begin with it; what fails leaves it to the next who asks."""
+        """Get a lease and begin with it; if that fails, the next thread begins with it."""
         self._unread = self._unread or taking.lease(self._epoch)
         if self._unread is None:
             taking.ended = True

@@ -1,10 +1,10 @@
-"""What workers of a cluster send each other directly: bytes, to whoever is there under a name.
+"""Mail: messages (bytes) that workers send directly to each other, to a receiver's name.
 
-They go over Dask's own connections between workers. An answer comes when the receiver has taken
-them up, so that a sender is never ahead of it by more than `_UNDER_WAY` messages.
+They go over Dask's own connections between workers. A message is answered when the receiver has
+processed it, so a sender is never more than `_UNDER_WAY` messages ahead.
 
-Threads: closure threads send and wait; the worker's event loop does the rest, and has receivers
-work in Dask's thread for what takes its time.
+Threads: closure threads send and wait. The worker's event loop does the rest, and runs receivers in
+Dask's thread for long work (`offload`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ HANDLER = "psnb_mail"
 """The name of the handler on each Dask worker."""
 
 CONNECT_TIMEOUT, SEND_TIMEOUT = 5.0, 60.0
-"""Seconds to reach a worker, and for one message to be taken up there."""
+"""Seconds to reach a worker, and for one message to be processed there."""
 
 _UNDER_WAY = 4
 
 
 class Mail:
-    """A worker's end.
+    """A worker's mailbox.
 
     Parameters
     ----------
@@ -44,13 +44,13 @@ class Mail:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._loop: asyncio.AbstractEventLoop = worker.loop.asyncio_loop
-        # Held weakly: what receives goes with the session that it belongs to. Each operation on a
-        # dict is atomic.
+        # Held weakly: a receiver goes with the session that it belongs to. Each operation on a dict
+        # is atomic.
         self._receivers: dict[str, WeakMethod[Callable[[bytes], None]]] = {}
 
     @property
     def address(self) -> str:
-        """Where others send to."""
+        """The address that others send to."""
         return str(self._worker.address)
 
     @property
@@ -65,7 +65,7 @@ class Mail:
         return limit
 
     def receive_as(self, name: str, method: Callable[[bytes], None]) -> None:
-        """Give what comes under a name to a method, for as long as its object lives.
+        """Give the messages to a name to a method, for as long as its object lives.
 
         The method may be called by any thread.
         """
@@ -75,7 +75,7 @@ class Mail:
         self._receivers[name] = WeakMethod(method)
 
     async def handle(self, name: str, data: bytes) -> bool:
-        """Take up a message; False if nobody is there for it. Called by Dask."""
+        """Process a message; False if there is no receiver. Called by Dask."""
         found = self._receivers.get(name)
         method = None if found is None else found()
         if method is None:
@@ -84,11 +84,11 @@ class Mail:
         return True
 
     def sender(self, name: str) -> Sender:
-        """Return what sends to those who receive under a name."""
+        """Return a sender of messages to a name."""
         return Sender(self, name)
 
     def send(self, address: str, name: str, data: bytes) -> Future[bool]:
-        """Send a message; the answer is whether it was taken up. Any thread but the loop's."""
+        """Send a message; the result is whether it was processed. Any thread but the loop's."""
         return asyncio.run_coroutine_threadsafe(self._send(address, name, data), self._loop)
 
     async def _send(self, address: str, name: str, data: bytes) -> bool:
@@ -103,14 +103,14 @@ class Mail:
 
 
 class Sender:
-    """Sends messages, several at a time, and sees that each is taken up; one thread's alone.
+    """Sends messages, several at a time, and checks that each is processed; for one thread.
 
     Parameters
     ----------
     mail : Mail
-        This worker's end.
+        This worker's mailbox.
     name : str
-        To whom.
+        The receivers' name.
     """
 
     def __init__(self, mail: Mail, name: str) -> None:
@@ -132,7 +132,7 @@ class Sender:
         self._under_way.append((address, self._mail.send(address, self._name, data)))
 
     def settle(self) -> None:
-        """Wait until all are taken up; raises as `send` does."""
+        """Wait until all are processed; raises as `send` does."""
         while self._under_way:
             self._wait()
 

@@ -1,10 +1,9 @@
 """Pickling across the wire: functions, arguments, results and exceptions. Pure, without Dask.
 
-Per-worker values travel as references: whatever object has a ``resource_id`` of the class
-`PerWorkerReference` is pickled as its number alone, at any depth and in captured variables too, and
-becomes the worker's own value when it is unpickled there. Likewise an `InputReference` among the
-arguments of a call, a result that may not be there yet: its place is pickled, and the pickled
-result is sent along when there is one.
+Per-worker values travel as references: a `PerWorkerReference`, at any depth and in captured
+variables too, is pickled as its ``resource_id`` only, and becomes the worker's own value when it is
+unpickled there. An `InputReference` among the arguments of a call, a result that may not be there
+yet, is pickled as its index; the pickled result is sent along when it is there.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class PerWorkerReference:
     Attributes
     ----------
     resource_id : int
-        What the runtime on a worker knows the value by.
+        The value's number on the workers.
     """
 
     resource_id: int
@@ -96,17 +95,17 @@ def dumps(
     what : str
         What it is, for the message.
     references : list, optional
-        Takes up the per-worker values in it, which must stay alive for as long as the bytes.
+        Gets the per-worker values in it, which must stay alive for as long as the bytes.
     names : tuple of str
         What the items of a tuple are called in messages.
     inputs : list, optional
-        Takes up the results of other closures in it, whose pickled values must be there when it is
+        Gets the results of other closures in it, whose pickled values must be there when it is
         unpickled; without this list they are refused.
 
     Raises
     ------
     SerializationError
-        Naming the part that cannot be pickled.
+        If it cannot be pickled; the message names the part that cannot.
     """
     buffer = io.BytesIO()
     try:
@@ -135,7 +134,7 @@ def loads(
     resolve : callable, optional
         Turns the number of a per-worker value into the value.
     inputs : sequence of bytes
-        The pickled values of the inputs that `dumps` took up, in that order; empty for None.
+        The pickled values of the inputs that `dumps` listed, in that order; empty for None.
     """
     return _Unpickler(data, resolve or _unresolvable, inputs).load()
 
@@ -207,8 +206,8 @@ def _find_culprit(value: object, inputs: list[InputReference] | None) -> tuple[s
 def pack_error(error: BaseException, notes: list[str]) -> bytes:
     """Pickle an exception with its traceback as text, so that it can be raised elsewhere.
 
-    An exception that cannot make the trip becomes a `ClosureError` that says what it was. Its
-    traceback is cut, so that with what is said of the call it fills a page (`psnb._src.excerpt`).
+    An exception that cannot be pickled becomes a `ClosureError` that says what it was. The
+    traceback is cut, so that with the note about the call it fits a page (`psnb._src.excerpt`).
     """
     text = excerpt("".join(traceback.format_exception(error)).rstrip(), PAGE - 1000)
     notes = [*notes, f"traceback on the worker:\n{text}"]

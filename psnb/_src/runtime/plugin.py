@@ -1,8 +1,8 @@
-"""The Dask worker plugin that prepares a worker process for psnb, workers that join later too.
+"""The Dask worker plugin that prepares worker processes for psnb, also those that join later.
 
 It registers three handlers on the worker's Dask server: for coordinators (closures), for handles
 (parameters), and for other workers (examples of datasets that are shuffled). It does nothing until
-somebody calls, and several strategies, also of several notebooks, share it.
+somebody calls. Several strategies, also of several notebooks, share it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from psnb._src.server import Opening, ParameterServers
 
 
 class Runtime(WorkerPlugin):
-    """What psnb is on a Dask worker."""
+    """psnb's part of a Dask worker."""
 
     name = "psnb"
     idempotent = True
@@ -69,8 +69,8 @@ class Runtime(WorkerPlugin):
     async def teardown(self, worker: Worker) -> None:
         """Let the closures that are here end, then end all sessions.
 
-        Dask awaits this when the worker closes, however it was asked to, before it takes the
-        connections down. Retiring does not wait for anything that is no task of Dask's.
+        Dask awaits this when the worker closes, for whatever reason, before it closes the
+        connections. Retiring by itself waits for Dask's own tasks only.
         """
         worker.handlers.pop(HANDLER, None)
         await asyncio.gather(*(session.drain() for session in self._sessions))

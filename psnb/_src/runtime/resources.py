@@ -20,8 +20,8 @@ from psnb.errors import ClosureInputError
 class SharedIterator:
     """An iterator that the closure threads of a worker may share: one ``next`` at a time.
 
-    A closure that finds it at its end, and lets the StopIteration out before it has written
-    anything, is over without an error.
+    If a closure finds it at its end, and raises the StopIteration before it has written anything,
+    the closure ends without an error.
     """
 
     def __init__(self, iterator: Iterator[Any]) -> None:
@@ -70,13 +70,13 @@ def make_leased_iterator(splits: Sequence[Split], epoch: int) -> LeasedSplitRead
 
 
 def taken() -> LeaseRequests | None:
-    """Return what the closure of the calling thread takes; None outside of closures."""
+    """Return the `LeaseRequests` of the calling thread's closure; None outside of closures."""
     context = current_context()
     return None if context is None else context.taking
 
 
 def taking() -> LeaseRequests:
-    """Return what the closure of the calling thread takes from leased datasets."""
+    """Return the `LeaseRequests` of the calling thread's closure."""
     found = taken()
     if found is None:
         raise ClosureInputError(

@@ -1,7 +1,8 @@
 """ResultSender: results and reports on their way from the closure threads to the coordinator.
 
-A lone result leaves at once. While more closures wait, results gather: until they are as many as
-those that wait still, so that the coordinator can send more in time, or for `HELD_SECONDS`.
+A result is sent at once if no more closures wait. Otherwise results are gathered until they are as
+many as the closures that still wait, so that the coordinator can send more in time, or for
+`HELD_SECONDS`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sized
 from typing import Any
 
 HELD_SECONDS = 0.015
-"""How long a result waits at most for others to travel with."""
+"""Seconds that a result waits at most for others to be sent with it."""
 
 
 class ResultSender:
@@ -21,11 +22,11 @@ class ResultSender:
     Parameters
     ----------
     loop : asyncio.AbstractEventLoop
-        Whose clock tells when to send.
+        The loop whose timer sends.
     unstarted : collection
-        Its length tells how many closures wait to be run.
+        The closures that wait to be run; only its length is used.
     send : callable
-        Sends lists of results and reports, and what else it is given; called by any thread.
+        Sends lists of results and reports, and further fields; called by any thread.
     """
 
     def __init__(
@@ -38,11 +39,11 @@ class ResultSender:
         self._lock = threading.Lock()  # guards the next three, used by several threads
         self._results: list[tuple[Any, ...]] = []
         self._reports: list[tuple[float, dict[str, float]]] = []
-        self._expected = 0  # results that closures owe
+        self._expected = 0  # results that are still to come
         self._ticking = False  # the loop's alone
 
     def expect(self, count: int) -> None:
-        """Look after this many results more, or fewer if it is negative."""
+        """Expect this many more results, or fewer if it is negative."""
         with self._lock:
             self._expected += count
         if not self._ticking and self._expected:
@@ -64,7 +65,7 @@ class ResultSender:
             self._reports.append((when, values))
 
     def flush(self, **more: int) -> None:
-        """Send all there is, if only a sign of life, and what else is to be told; any thread."""
+        """Send all there is, and further fields; if empty, it is a sign of life. Any thread."""
         with self._lock:
             results, self._results = self._results, []
             reports, self._reports = self._reports, []

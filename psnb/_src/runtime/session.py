@@ -1,23 +1,23 @@
-"""One coordinator's closures on one worker, for as long as its connection lasts.
+"""Session: one coordinator's closures on one worker, for as long as the connection lasts.
 
-The coordinator opens a connection to the worker's Dask server with the operation `HANDLER`; from
-then on messages stream both ways over it, so closures and results travel in batches of whatever is
-there, and neither waits for the other. Everything that belongs to the coordinator (functions,
-per-worker values, threads) hangs on the session and goes with it.
+The coordinator opens a connection to the worker's Dask server with the operation `HANDLER`. From
+then on messages go both ways over it: closures and results travel in batches of whatever is there,
+and neither waits for the other. Everything that belongs to the coordinator (functions, per-worker
+values, threads) belongs to the session and ends with it.
 
 Messages from the coordinator::
 
     {"op": "define", "id": int, "payload": bytes}                        make a per-worker value
     {"op": "release", "ids": [int]}                                      forget such values
-    {"op": "run", "settled_below": int,                      run closures; functions come once,
-     "closures": [(id, function id, attempt, commit number,  and of closures below that commit
-                   round, payload, [payload of an input],    number nothing is expected any more;
-                  [portion taken before])],                 see `psnb._src.runtime.leasing`
+    {"op": "run", "settled_below": int,                      run closures; functions come once;
+     "closures": [(id, function id, attempt, commit number,  closures below that commit number have
+                   round, payload, [payload of an input],    all ended; for portions
+                   [portion taken before])],                 see `psnb._src.runtime.leasing`
      "functions": {id: (name, payload)}, "forget": [id],
-     "workers": int}                                         how many there are now
+     "workers": int, "layout": list or None}                 how many there are now; a new layout
     {"op": "recall", "ids": [int]}                           return those that are not begun
     {"op": "cancel", "ids": [int]}                           likewise, and tell the others to stop
-    {"op": "flush"}                                          send servers what is held here
+    {"op": "flush"}                                          send servers the updates kept here
     {"op": "told", "number": int, "answer": object}          the answer to a question
 
 and back, at least every ``beat`` seconds as a sign of life::
@@ -27,22 +27,23 @@ and back, at least every ``beat`` seconds as a sign of life::
      "reports": [(time, {name: value})],
      "returned": [closure id],                               not begun, and not going to be
      "leaving": bool}                                        Dask closes the worker: send no more
-    {..., "flushed": (error, staleness)}                     servers have what was held, or why not
-    {..., "undecided": (writer, number)}                     what was flushed may be there or not
+    {..., "flushed": (error, staleness)}                     servers have these updates, or why not
+    {..., "undecided": (writer, number)}                     unknown whether this flush is applied
     {..., "memory": int}                                     bytes that the process takes
-    {..., "asks": (number, question)}                        what closures want of leased datasets
+    {..., "asks": (number, question)}                        what a closure asks the coordinator
 
-A closure *ends* with its value (True), with an exception (False), or, if nobody on the worker can
-tell whether its commit is applied, with its value and the ``(writer, number)`` of that commit in
-the place of the staleness (None): then the notebook asks the servers. Two more questions are asked
-before a commit: ``("keep", closure id, attempt, payload)`` hands over a value that is too large for
-servers to remember, and ``("writes to", [strategy])`` tells of the parameters of other strategies.
+The *ending* of a closure is True if it has a value, False if it raised, and None if the worker
+cannot tell whether its commit is applied. In the last case the message has the value, and in the
+place of the staleness the ``(writer, number)`` of that commit; the notebook then asks the servers.
+Besides those about leased datasets, two questions come before a commit:
+``("keep", closure id, attempt, payload)`` hands over a value that is too large for servers to
+remember, and ``("writes to", [strategy])`` names other strategies whose parameters are written.
 
-Threads: the event loop reads and writes the connection; ``psnb-closure`` threads, as many as the
-Dask worker has, run the work in the order in which it came. They hand over results through
-`ResultSender`. Whoever takes a closure out of `_unstarted` has it, the thread that runs it or the
-loop that returns it. A session that ends tells running closures to stop early, lets them finish,
-drops their results and starts no more.
+Threads: the event loop reads the connection; ``psnb-closure`` threads, as many as the Dask worker
+has, run the work in the order in which it came. They send results through `ResultSender`. A closure
+belongs to whoever takes it out of `_unstarted`: the thread that runs it, or the loop that returns
+it. A session that ends tells running closures to stop early, lets them finish, drops their results
+and starts no more.
 """
 
 from __future__ import annotations
@@ -85,11 +86,11 @@ HANDLER = "psnb_session"
 """The name of the handler on each Dask worker."""
 
 LARGE_RESULT = 1 << 13
-"""Bytes of a pickled result that servers do not remember beside the commit."""
+"""Bytes of a pickled result above which servers do not remember it beside the commit."""
 
 
 class _LoadedFunction:
-    """A shipped function, unpickled when it is first called.
+    """A function from the coordinator, unpickled when it is first called.
 
     Not on arrival: it may hold per-worker values, which only closure threads may wait for.
     """
@@ -121,7 +122,7 @@ class Session:
     mail : Mail
         The worker's way to other workers.
     coordinator : str
-        Who it is, unique in the cluster: under it closures commit.
+        Its name, unique in the cluster; closures commit under it.
     worker_index, num_workers : int
         What closures see in their context.
     beat : float
@@ -129,11 +130,11 @@ class Session:
     drain : float
         Seconds that closures get to end when the worker leaves.
     strategy : str
-        Whose updates go by rounds or copies, where there are such.
+        The strategy whose updates go by rounds or local copies, if the mode has such.
     exchange : int or None
-        If closures work on copies of the worker's own: after how many it sends what changed.
+        If closures work on local copies: after how many closures the worker sends the changes.
     session : int
-        Unique among the coordinator's.
+        Unique among the coordinator's sessions.
     """
 
     def __init__(
@@ -152,9 +153,10 @@ class Session:
         session: int,
     ) -> None:
         self._worker, self._comm = worker, comm
-        self._stream: MessageStream | None = None  # once the coordinator was answered
+        self._stream: MessageStream | None = None  # set when the coordinator was answered
         self._coordinator, self._strategy, self._settled_below = coordinator, strategy, 0
-        # That of the handles: what they have written into memory that is sent goes from there.
+        # The same that handles use: arrays that they have written to its memory are sent from
+        # there.
         self._transport, self._mail = transport, mail
         self._copies = (
             None
@@ -173,8 +175,8 @@ class Session:
         self._outbox = ResultSender(asyncio.get_running_loop(), self._unstarted, self._send)
         self._beat, self._drain = beat, drain
         self._closed = self._leaving = False
-        # Of what has not ended: the loop adds, closure threads take away. Making per-worker values
-        # has one for all.
+        # Of closures that have not ended: the loop adds, closure threads remove. All per-worker
+        # values that are made share one.
         self._cancellations: dict[int, Cancellation] = {}
         self._making = Cancellation()
         self._questions = itertools.count()
@@ -206,7 +208,8 @@ class Session:
     async def drain(self) -> None:
         """Tell the coordinator that the worker leaves, and let it finish what it has sent.
 
-        It closes the session when it has all results; bounded by ``drain``.
+        The coordinator closes the session when it has all results; this waits for ``drain`` seconds
+        at most.
         """
         self._leaving = True
         self._outbox.flush()
@@ -215,7 +218,7 @@ class Session:
                 await self._ended.wait()
 
     def close(self) -> None:
-        """Start nothing more; what runs ends by itself, and its result is dropped."""
+        """Start no more closures; running ones end by themselves, and their results are dropped."""
         self._closed = True
         for cancellation in (self._making, *list(self._cancellations.values())):
             cancellation.requested = True
@@ -314,7 +317,7 @@ class Session:
     def _ask(self, question: tuple[Any, ...]) -> Future[Any]:
         number, future = next(self._questions), Future[Any]()
         self._asked[number] = future
-        if self._closed:  # looked at after it was put there, as `close` does it the other way
+        if self._closed:  # checked after the future is stored; `close` does it in the other order
             self._answer(number, _out_of_reach())
         else:
             self._send([], [], asks=(number, question))
@@ -412,7 +415,7 @@ class Session:
     def _announce(
         self, closure_id: int, attempt: int, updates: Updates, packed: bytes
     ) -> bytes | None:
-        """Tell the coordinator what it must know before a commit; return what servers remember."""
+        """Tell the coordinator what it must know before a commit; return the result for servers."""
         others = {shard.strategy for shard in updates.shards} - self._written_to
         large = len(packed) > LARGE_RESULT
         told = []
@@ -437,7 +440,7 @@ class Session:
         try:
             return function.get()(*args, **kwargs)
         except StopIteration:
-            # Of a dataset, for which the closure came too late: it has nothing to do.
+            # From a dataset that has nothing left: the closure has nothing to do.
             if not taking.ended or updates:
                 raise
             return None
@@ -457,7 +460,7 @@ class Session:
 
 
 def exchange_writer(coordinator: str, session: int) -> str:
-    """Return under what name a session commits what its closures have learned together."""
+    """Return the name under which a session commits the updates of several closures."""
     return f"{coordinator}/{session}"
 
 

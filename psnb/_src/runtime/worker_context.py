@@ -21,14 +21,14 @@ from psnb.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class InputContext:
-    """Which of the workers a dataset or resource function runs on; after TensorFlow's class.
+    """The worker on which a dataset or resource function runs; after TensorFlow's class.
 
     Attributes
     ----------
     num_workers : int
         Workers that the strategy had when this one was connected.
     worker_index : int
-        This one, counted from 0. A worker that replaces a lost one takes its index.
+        This worker's index, counted from 0. A worker that replaces a lost one takes its index.
     """
 
     num_workers: int
@@ -46,7 +46,7 @@ class Cancellation:
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """Where the code at hand runs.
+    """Where the current closure or function runs.
 
     Attributes
     ----------
@@ -71,12 +71,12 @@ class WorkerContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the closure had better stop early; cheap, ask as often as you like.
+        """Whether the closure should stop early; cheap, ask as often as you like.
 
-        True once another closure has failed and this one is waited for before that error is raised,
-        and when the coordinator has closed or is out of reach. Nothing stops a closure that does
-        not ask. One that returns when this is true has completed as any other; what it returns and
-        writes counts, so raise something if that must not be.
+        True when another closure has failed, whose error is raised once this closure has ended, and
+        when the coordinator has closed or is out of reach. Nothing stops a closure that does not
+        ask. One that returns while this is true has completed like any other: what it returns and
+        writes counts. Raise an exception if it must not count.
         """
         return self.cancellation.requested
 
@@ -95,7 +95,7 @@ def entered(context: WorkerContext) -> Iterator[None]:
 
 
 def current_context() -> WorkerContext | None:
-    """Return where this runs; None outside of closures."""
+    """Return the context of this thread; None outside of closures."""
     found: WorkerContext | None = getattr(_local, "context", None)
     return found
 
@@ -106,7 +106,7 @@ def worker_context() -> WorkerContext:
     Raises
     ------
     ConfigurationError
-        Outside of a closure.
+        If called outside of a closure.
     """
     context = current_context()
     if context is None:
@@ -123,7 +123,7 @@ def worker_index() -> int:
     Raises
     ------
     ConfigurationError
-        Outside of a closure.
+        If called outside of a closure.
     """
     return worker_context().worker_index
 
@@ -144,7 +144,7 @@ def report(**metrics: float) -> None:
     Raises
     ------
     ConfigurationError
-        If a value is no number, ``examples`` not a finite one, or a name over 200 characters long.
+        If a value is not a number, ``examples`` is not finite, or a name has over 200 characters.
     """
     values: dict[str, float] = {}
     for name, value in metrics.items():

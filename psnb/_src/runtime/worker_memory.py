@@ -1,7 +1,7 @@
-"""A worker's part of a dataset that lies in the memory of the workers.
+"""WorkerMemory: a worker's part of a dataset in the memory of the workers.
 
-`WorkerMemory` is a per-worker value; the other functions are what closures do with it, for
-`psnb._src.coordinator`. Each returns what is here then (`WorkerPieces`).
+`WorkerMemory` is a per-worker value. The functions from `survey` on run in closures that
+`psnb._src.coordinator.datasets` schedules; each returns what the worker has then (`WorkerPieces`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from psnb.errors import ConfigurationError, WorkerLostError
 
 
 class WorkerPieces(NamedTuple):
-    """What a worker has.
+    """The pieces that a worker has.
 
     Attributes
     ----------
     worker, address : str
         The worker.
     part : str
-        Differs when the worker was started again, and has nothing of what it had.
+        Changes when the worker was started again and has lost its pieces.
     held : MemoryStatistics
         Its pieces.
     sent : dict
@@ -50,9 +50,9 @@ class WorkerMemory:
     memory : Memory
         The pieces.
     mail : Mail
-        This worker's end of what workers send each other.
+        This worker's mailbox.
     name : str
-        The same on all workers of the dataset, and of no other one.
+        The same on all workers of the dataset, and different for every dataset.
     worker : str
         This worker.
     """
@@ -63,7 +63,7 @@ class WorkerMemory:
         mail.receive_as(name, memory.receive)
 
     def found(self, generation: int, sent: Mapping[int, int] | None = None) -> WorkerPieces:
-        """Return what is here of a generation."""
+        """Return the pieces of a generation that are here."""
         held = self.memory.statistics(generation)
         return WorkerPieces(self._worker, self._mail.address, self._part, held, sent or {})
 
@@ -75,14 +75,14 @@ class WorkerMemory:
         layout: ShufflePlan,
         addresses: Sequence[str],
     ) -> WorkerPieces:
-        """Send the examples of pieces where they are to be in another layout; see `Memory`.
+        """Send the examples of pieces to their places in another layout; see `Memory`.
 
         Raises
         ------
         WorkerLostError
-            If this worker has lost them, or one of those that they go to cannot be reached.
+            If this worker has lost the pieces, or a worker that they go to cannot be reached.
         DatasetError
-            If one of those has no room.
+            If one of those workers has no room.
         """
         here = self._mail.address
         places = [None if address == here else address for address in addresses]
@@ -125,7 +125,7 @@ def make_memory_iterator(
 
 
 def survey(mine: WorkerMemory, generation: int) -> WorkerPieces:
-    """Tell what is here."""
+    """Return what is here."""
     return mine.found(generation)
 
 
@@ -138,19 +138,19 @@ def load(mine: WorkerMemory, generation: int, number: int) -> WorkerPieces:
 def make(
     mine: WorkerMemory, generation: int, layout: ShufflePlan, numbers: Sequence[int]
 ) -> WorkerPieces:
-    """Make pieces again that were lost."""
+    """Make lost pieces again."""
     mine.memory.make(generation, layout, numbers)
     return mine.found(generation)
 
 
 def begin(mine: WorkerMemory, generation: int, numbers: Sequence[int]) -> WorkerPieces:
-    """Note which pieces are to be here."""
+    """Note which pieces will be here."""
     mine.memory.begin(generation, numbers)
     return mine.found(generation)
 
 
 def scatter(mine: WorkerMemory, *arguments: Any) -> WorkerPieces:
-    """Send examples where they are to be."""
+    """Send examples to their new places."""
     return mine.scatter(*arguments)
 
 
@@ -161,6 +161,6 @@ def keep_only(mine: WorkerMemory, generation: int) -> WorkerPieces:
 
 
 def forget(mine: WorkerMemory, generation: int, current: int) -> WorkerPieces:
-    """Free what belongs to a generation that came to nothing; tell what is here of another."""
+    """Free a generation that was given up; return what is here of the current one."""
     mine.memory.forget(generation)
     return mine.found(current)

@@ -17,12 +17,12 @@ from psnb._src.server import kernels
 from psnb.errors import ConfigurationError
 
 MOST_SIGHTINGS = 2**31 - 2
-"""The hash map can count to one more."""
+"""The hash map can count up to one more than this."""
 
 
 @dataclass(frozen=True)
 class Admission(ABC):
-    """Decides which ids get a row, when they are looked up (but for evaluation) or pushed.
+    """Decides which ids get a row when they are pushed, or looked up for training.
 
     An id that is not admitted gives zeros, takes no gradient and costs no row. Once admitted it
     starts as the initializer says, and stays until `Embedding.shrink` removes it.
@@ -30,7 +30,7 @@ class Admission(ABC):
 
     @property
     def sightings(self) -> int:
-        """How many lookups and pushes an id must be in."""
+        """In how many lookups and pushes an id must appear before it gets a row."""
         return 1
 
     @abstractmethod
@@ -54,8 +54,8 @@ class Always(Admission):
 class Probability(Admission):
     """A share of all ids get rows, the others never.
 
-    It depends on table and id alone which they are, not on servers or on who asks when. (In Paddle
-    an id may try again each time.)
+    Which ids these are depends on the table and the id alone, not on servers or on who asks when.
+    (In Paddle an id may try again each time.)
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Probability(Admission):
     Raises
     ------
     ConfigurationError
-        If it is not.
+        If it is outside this range.
     """
 
     probability: float
@@ -77,7 +77,8 @@ class Probability(Admission):
     def may_enter(self, ids: np.ndarray, seed: int) -> np.ndarray:
         hashed = np.empty(ids.size, np.uint64)
         kernels.hash_ids(kernels.read_only(ids), hashed)
-        # Twice, with the seed between: not in step with the shard, nor with the row's first values.
+        # Hashed twice, with the seed in between: independent of the choice of the shard and of the
+        # row's first values.
         kernels.hash_ids(kernels.read_only(hashed ^ ~np.uint64(seed)), hashed)
         chosen: np.ndarray = (hashed >> np.uint64(11)) < np.uint64(self.probability * 2**53)
         return chosen
@@ -85,21 +86,21 @@ class Probability(Admission):
 
 @dataclass(frozen=True)
 class CountFilter(Admission):
-    """An id gets a row when it is in its ``count``-th lookup or push.
+    """An id gets a row with the ``count``-th lookup or push that contains it.
 
-    A lookup or push that has an id several times counts once (in Paddle each counts, of lookups
-    alone). A training step that looks an id up and pushes it sights it twice; what a closure pushes
-    counts when it is committed, once. An id that waits costs a place in the hash map.
+    A lookup or push that has an id several times counts once. (Paddle counts each time, and counts
+    lookups alone.) A training step that looks an id up and pushes it counts twice. What a closure
+    pushes counts once, when it is committed. An id that waits takes a slot of the hash map.
 
     Parameters
     ----------
     count : int
-        At least 1, which admits at first sight.
+        At least 1; 1 admits an id at first sight.
 
     Raises
     ------
     ConfigurationError
-        If it is no such number.
+        If it is not a whole number in this range.
     """
 
     count: int

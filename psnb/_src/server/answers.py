@@ -1,7 +1,7 @@
-"""Where tables write what they return: into memory that is sent as it is, if there is such. Pure.
+"""Where tables write their results: if possible, into memory that is sent without a copy. Pure.
 
-Whoever runs an operation says where its answer goes; a table that makes a new array for it asks
-`empty` for one. Each thread and task has its own place.
+The caller that runs an operation says where its result goes (`going_to`); a table asks `empty` for
+a new array. The setting is per thread and per asyncio task.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextvars import ContextVar
 import numpy as np
 
 Lend = Callable[[tuple[int, ...], np.dtype], np.ndarray | None]
-"""Returns an array of a shape and dtype, or None if it has none to lend."""
+"""Returns an array of a shape and dtype, or None if there is none to lend."""
 
 _lend: ContextVar[Lend | None] = ContextVar("psnb answers", default=None)
 

@@ -1,7 +1,7 @@
 """What arrays must be before numpy or a compiled loop takes them. Pure.
 
-Compiled loops look at no bounds, and numpy takes other shapes and dtypes for what fits somehow. So
-whatever comes to a table, from a file or another process, is looked at here first.
+Compiled loops check no bounds, and numpy converts or broadcasts other dtypes and shapes where it
+can. So whatever comes to a table, from a file or another process, is checked here first.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ ID, POSITION = np.dtype(np.uint64), np.dtype(np.int64)
 
 
 def form(what: str, array: Any) -> Form:
-    """Return the form of an array, or raise GradientError if it is none."""
-    # Numpy makes a scalar of whatever it computes without axes.
+    """Return the form of an array, or raise GradientError if it is not an array."""
+    # Numpy returns a scalar from computations on arrays without axes.
     if not isinstance(array, np.ndarray | np.generic):
         raise GradientError(f"{what}: expected an array, found {type(array).__name__}")
     return array.dtype, array.shape
 
 
 def forms(what: str, arrays: Mapping[str, Any]) -> dict[str, Form]:
-    """Return the forms of a parameter's arrays, or raise GradientError if one is none."""
+    """Return the forms of a parameter's arrays, or raise GradientError if one is not an array."""
     return {name: form(f"{name} of {what!r}", array) for name, array in arrays.items()}
 
 

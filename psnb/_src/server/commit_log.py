@@ -1,21 +1,22 @@
 """CommitLog: which commits a shard has prepared, has applied, or will never apply. Pure.
 
 The writes of a closure are one *commit*. Those that go to several servers go out in two steps: each
-shard *prepares* its part without applying it, and when all have prepared theirs it is decided: each
-*applies* it. What goes to one server is prepared and applied at once. This is commitment in two
-phases (Gray, *Notes on Data Base Operating Systems*, 1978), with the worker that runs the closure
-in the lead as long as it lives. When it is lost, or cannot tell, the notebook asks all shards
-(`CommitLog.fence`), and decides (`psnb._src.coordinator.queue.fates`): from the moment in which a
-shard has answered, the worker cannot change what it has said, though it may be alive still.
+shard *prepares* its part without applying it; when all have prepared theirs, the commit is decided,
+and each shard *applies* its part. What goes to one server is prepared and applied at once. This is
+two-phase commit (Gray, *Notes on Data Base Operating Systems*, 1978). The worker that runs the
+closure is the coordinator of the commit as long as it lives. If it is lost, or cannot tell the
+outcome, the notebook asks all shards (`CommitLog.fence`) and decides
+(`psnb._src.coordinator.queue.fates`). Once a shard has answered, the worker cannot change that
+answer any more, even if it is still alive.
 
-A closure that runs again does so in another *attempt*, under the same number. Attempts that were
-given up are refused, and so are all numbers below a coordinator's *watermark*, which have ended for
-good; above it the log keeps each number, so its size is that of the work under way. Writes outside
-of closures are numbered likewise by the process that makes them, so whatever was not answered can
-be sent again.
+A closure that runs again does so in another *attempt*, under the same number. The log refuses
+attempts that were given up, and all numbers below a coordinator's *watermark*: those have ended for
+good. Above it the log keeps each number, so its size is proportional to the work under way. The
+process that makes writes outside of closures numbers them in the same way, so a request without an
+answer can be sent again.
 
-The log also counts the updates of closures, so that one that has read a shard can be told how many
-others came between, and holds what closures pushed in a round that is not over yet.
+The log also counts the updates of closures, from which the staleness of each is computed, and it
+keeps what closures pushed in a round that is not over yet.
 
 Not thread-safe; the server's one thread is its only user.
 """
@@ -32,35 +33,35 @@ from psnb._src.server.rounds import Rounds, Write
 from psnb.errors import CancelledError
 
 PROCESS = "process "
-"""How the names of processes begin that write outside of closures."""
+"""The prefix of the names of processes that write outside of closures."""
 
 ENDED = 1 << 62
-"""In place of an attempt: all that there can be."""
+"""In place of the number of an attempt: all attempts."""
 
 _IDLE_TICKS = 60
 
 
 class Commit(NamedTuple):
-    """The writes of a closure, or of what else is to be applied wholly or not at all.
+    """The writes of a closure, or other writes that are applied wholly or not at all.
 
     Attributes
     ----------
     writer : str
         A coordinator, or a process that writes outside of closures; unique in a cluster.
     number : int
-        Which of its commits; the same for all attempts of a closure.
+        The number of the commit among the writer's; the same for all attempts of a closure.
     attempt : int
         Which attempt, from 1.
     settled_below : int
         All commits of the writer below this number have ended, so servers may forget them.
     shards : tuple of ShardId
-        All that take part.
+        All shards that take part.
     closures : tuple of tuple
-        Whose effect it is: number and pickled result of each closure, None where the notebook has
-        that already. It is what remains of a closure whose worker is lost.
+        The closures whose effect it is: number and pickled result of each. The result is None if
+        the notebook has it already. It is all that remains of a closure whose worker is lost.
     coordinator : str
-        Whose closures they are. It is the writer, unless it is a worker that exchanges what several
-        of them have learned.
+        The coordinator of these closures. It is the writer, except where a worker is, which
+        exchanges what several closures have learned (mode `Geo`).
     ended_below : int
         All closures of the coordinator below this number have ended.
     pushed : bool
@@ -79,16 +80,16 @@ class Commit(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What of a commit goes to one shard.
+    """The part of a commit that goes to one shard.
 
     Attributes
     ----------
     writes : sequence of Write
         In order.
     seen : int or None
-        For an update that counts: the shard's version that was read first, or -1.
+        If the staleness of the update counts: the version of the shard at the first read, or -1.
     round_number : int or None
-        The round that a closure runs in: what it has pushed waits for the round's end.
+        The round that the closure runs in; its pushes wait for the end of that round.
     """
 
     writes: Sequence[Write]
@@ -97,7 +98,7 @@ class Part(NamedTuple):
 
 
 class CommitState(StrEnum):
-    """What a shard makes of a commit."""
+    """What a shard has done with a commit."""
 
     PREPARED = "prepared"
     APPLIED = "applied"
@@ -107,20 +108,20 @@ class CommitState(StrEnum):
 
 @dataclass(slots=True)
 class LogEntry:
-    """What is known of a commit.
+    """What a shard knows of a commit.
 
     Attributes
     ----------
     commit : Commit
-        Of the attempt that came last.
+        The latest attempt.
     state : CommitState
-        What became of it.
+        What the shard has done with it.
     part : Part or None
-        While it is prepared.
+        The writes, while it is prepared.
     staleness : int or None
-        Once it is applied, if it counts.
+        Set when it is applied, if its staleness counts.
     fenced : bool
-        Whether it is the notebook that decides.
+        Whether only the notebook may decide on it now.
     """
 
     commit: Commit
@@ -131,12 +132,12 @@ class LogEntry:
 
 
 class Fact(NamedTuple):
-    """What a shard tells of a commit that it has prepared or applied.
+    """What a shard reports of a commit that it has prepared or applied.
 
     Attributes
     ----------
     commit : Commit
-        Which.
+        The commit.
     applied : bool
         Whether it is applied.
     """
@@ -174,7 +175,7 @@ class CommitLog:
         return sum(len(each.entries) for each in self._writers.values())
 
     def prepare(self, commit: Commit, part: Part) -> LogEntry:
-        """Take a commit in, and return what there is of it: prepared now, or applied before.
+        """Add a commit, and return its entry: prepared now, or applied before.
 
         Raises
         ------
@@ -220,7 +221,7 @@ class CommitLog:
         return entry
 
     def give_up(self, commit: Commit, *, decided: bool = False) -> None:
-        """Never apply an attempt, unless it is applied already, or the notebook may have it so.
+        """Give an attempt up, unless it is applied already, or only the notebook may decide on it.
 
         Parameters
         ----------
@@ -243,14 +244,14 @@ class CommitLog:
         writer.entries[commit.number] = LogEntry(_bare(commit), CommitState.GIVEN_UP)
 
     def fence(self, writer: str, attempts: Mapping[int, int]) -> list[Fact]:
-        """Tell what there is of some commits, and let nobody but the notebook decide on them.
+        """Report the state of some commits; from now on only the notebook may decide on them.
 
         Parameters
         ----------
         writer : str
             Whose.
         attempts : mapping of int to int
-            By number, the attempt up to which they are given up if there is nothing of them here.
+            By number, the attempt up to which a commit is given up if it is not here.
         """
         known = self._settle(writer, 0)
         facts = []
@@ -263,11 +264,11 @@ class CommitLog:
             elif entry.commit.attempt == attempt and entry.state is CommitState.PREPARED:
                 entry.fenced = True
                 facts.append(Fact(entry.commit, applied=False))
-            # Else the question comes late: another attempt was begun since.
+            # Otherwise the question comes late: another attempt has begun since.
         return facts
 
     def close(self, writer: str) -> list[Fact]:
-        """Take no more of a writer, ever, and tell what there is of it."""
+        """Refuse all further commits of a writer, and report those that are here."""
         known = self._settle(writer, 0)
         known.closed = True
         facts = []
@@ -278,15 +279,15 @@ class CommitLog:
         return facts
 
     def end(self, writer: str) -> None:
-        """Take no more of a writer, ever, and forget what there was of it."""
+        """Refuse all further commits of a writer, and forget those that are here."""
         self._writers[writer] = _CommitWriter(0, closed=True)
 
     def settle(self, writer: str, below: int) -> None:
-        """Take no more of a writer's commits below a number: they have ended."""
+        """Refuse a writer's commits below a number: they have ended."""
         self._settle(writer, below)
 
     def note(self, commit: Commit) -> None:
-        """Note that closures have had their effect by a commit that is not their own."""
+        """Note closures whose effect is in a commit that is not their own."""
         if commit.coordinator in ("", commit.writer):
             return
         known = self._settle(commit.coordinator, commit.ended_below)
@@ -300,7 +301,7 @@ class CommitLog:
     def tick(self) -> None:
         """Count a minute: processes that have written nothing for an hour are forgotten.
 
-        None sends the same again after so long.
+        No process sends the same commit again after that time.
         """
         for known in self._writers.values():
             known.ticks += 1
@@ -311,7 +312,7 @@ class CommitLog:
         }
 
     def _look_up(self, commit: Commit) -> tuple[_CommitWriter, LogEntry | None]:
-        """Return what there is of a commit; changes nothing."""
+        """Return the writer and the entry of a commit; changes nothing."""
         writer = self._writers.get(commit.writer) or _CommitWriter(0)
         return writer, writer.entries.get(commit.number)
 

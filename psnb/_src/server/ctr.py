@@ -1,4 +1,4 @@
-"""What a table remembers of the use of its rows: shows, clicks, days unseen. Pure.
+"""How a table records the use of its rows: shows, clicks, days unseen. Pure.
 
 After PaddlePaddle's ``CtrCommonAccessor``.
 """
@@ -34,16 +34,16 @@ class CtrAccessor:
     click_coeff : float
         What a click counts.
     show_click_decay_rate : float
-        With what shows and clicks are multiplied at the end of a day, 0 to 1.
+        The factor on shows and clicks at the end of a day, 0 to 1.
     delete_threshold : float
-        A row of a lower score is removed by `Embedding.shrink`.
+        `Embedding.shrink` removes rows with a lower score.
     delete_after_unseen_days : float
-        So is one that was not pushed for more days.
+        It also removes rows that were not pushed for more days than this.
 
     Raises
     ------
     ConfigurationError
-        If a parameter is no number in its range.
+        If a parameter is not a number in its range.
     """
 
     nonclk_coeff: float = 0.1
@@ -109,7 +109,7 @@ class RowUse:
         self._use[:, 2] += 1
 
     def kept(self, threshold: float, days: float) -> np.ndarray:
-        """Return which of the rows `Embedding.shrink` leaves, bool ``(count,)``."""
+        """Return which rows `Embedding.shrink` keeps, bool ``(count,)``."""
         show, click, unseen = self._use.T
         kept: np.ndarray = (self.accessor.score(show, click) >= threshold) & (unseen <= days)
         return kept
@@ -119,7 +119,7 @@ class RowUse:
         self._all = self._all.kept(kept)
 
     def state(self, rows: slice | np.ndarray) -> dict[str, np.ndarray]:
-        """Return what some rows have, as `load` takes it."""
+        """Return the records of some rows, in the form that `load` takes."""
         use = self._use[rows]
         return {name: use[:, i].copy() for i, name in enumerate(self.NAMES)}
 

@@ -79,7 +79,7 @@ class DenseTable(Table):
     def scatter_add(self, rows: np.ndarray, values: np.ndarray) -> None:
         """Add to some rows; all values of a row count."""
         self._check_rows(rows, values)
-        # Sorted and summed: five times as fast as `np.add.at` where a row is more than a number.
+        # Sorted and summed: five times as fast as `np.add.at` if a row is more than one number.
         order = np.argsort(rows, kind="stable")
         distinct, starts = np.unique(rows[order], return_index=True)
         self._values[distinct] += np.add.reduceat(values[order], starts, 0, values.dtype)
@@ -87,7 +87,8 @@ class DenseTable(Table):
     def push(self, gradient: np.ndarray, norm: float | None = None) -> None:
         """Let the optimizer apply a gradient of the shape of the values.
 
-        ``norm`` is that of the whole variable's gradient; left out, this is all of it.
+        ``norm`` is the norm of the whole variable's gradient; if it is left out, this slice is the
+        whole.
         """
         self._check(gradient)
         self._updater.apply(
@@ -101,7 +102,7 @@ class DenseTable(Table):
     def merge(
         self, values: np.ndarray, slots: Mapping[str, np.ndarray], step: int, share: float
     ) -> None:
-        """Take over what a copy has learned: add its ``values``, go on from its optimizer's state.
+        """Merge what a copy has learned: add its ``values``, move towards its optimizer state.
 
         Each slot moves the ``share`` (0 to 1) of the way to the copy's, so it stays between the
         two; the step is the copy's if that is later.
@@ -118,15 +119,15 @@ class DenseTable(Table):
 
     def piece(self, start: int, stop: int) -> Piece:
         arrays = {name: array.reshape(-1)[start:stop] for name, array in self._arrays().items()}
-        # In the variable's shape, if it is all of it.
+        # In the variable's shape, if the piece is the whole slice.
         shape = self._values.shape if (start, stop) == (0, self.extent) else (-1,)
         return {name: array.copy().reshape(shape) for name, array in arrays.items()}
 
     def clear(self) -> None:
-        pass  # there is nothing that a piece does not replace
+        pass  # pieces replace everything
 
     def put(self, piece: Piece) -> None:
-        """Take over numbers from ``start`` on, 0 if it is left out."""
+        """Load numbers from position ``start`` on; 0 if it is left out."""
         found = forms(self._name, piece)
         shape = found.get("values", (None, ()))[1]
         self._expected.check_numbers(found, shape)

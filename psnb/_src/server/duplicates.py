@@ -1,4 +1,4 @@
-"""Ids that are there more than once: each once, and their gradients added up. Pure."""
+"""Repeated ids: find the distinct ones, and add up the gradients of equal ids. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _SAMPLE = 1024
 
 
 def often_repeated(ids: np.ndarray) -> bool:
-    """Return whether `distinct` would make much less of ids (uint64), by the first of them."""
+    """Estimate from the first ids (uint64) whether `distinct` would return far fewer."""
     sample = ids[:_SAMPLE]
     return sample.size >= 64 and distinct(sample)[0].size < 0.75 * sample.size
 
 
 def distinct(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each id once, and where among these each of ``ids`` is.
+    """Return the distinct ids, and the position of each of ``ids`` among them.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def add_up(gradients: np.ndarray, position: np.ndarray, out: np.ndarray) -> bool
     gradients : numpy.ndarray
         ``(n, dim)``, contiguous.
     position : numpy.ndarray
-        Of each gradient, ``(n,)``, as `distinct` gives it.
+        The position of each gradient's id, ``(n,)``, as `distinct` returns it.
     out : numpy.ndarray
         ``(m, dim)``; is overwritten.
     """

@@ -1,6 +1,6 @@
-"""What the state of a table must be, to be taken over: from a file or another server. Pure.
+"""Checks of a table's state before it is loaded, from a file or from another server. Pure.
 
-Forms are enough for most of it, so large arrays of a file need not be read.
+Most checks need the forms of arrays only, so large arrays of a file need not be read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from psnb._src.server.table import Piece
 from psnb.errors import GradientError
 
 _MOST_STEPS = 2**62
-"""More than there will ever be; a table can go on counting from there."""
+"""More steps than there will ever be; a table can still count on from here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class SavedShard:
     Attributes
     ----------
     number, shards : int
-        Which it is, and of how many.
+        Its number, and how many shards there are.
     forms : mapping of str to Form
         The arrays that it has.
     read : callable
-        Returns one of them, by its name.
+        Returns one of these arrays, by its name.
     """
 
     number: int
@@ -52,7 +52,7 @@ _STEP, _SIGHTINGS, _USE = np.dtype(np.int64), np.dtype(np.uint32), np.dtype(np.f
 
 @dataclass(frozen=True)
 class Expected:
-    """What a slice of a variable takes over, and of embeddings what is the same.
+    """What the state of a variable's slice must be; the common part for embeddings too.
 
     Attributes
     ----------
@@ -75,21 +75,21 @@ class Expected:
 
     @property
     def arrays(self) -> frozenset[str]:
-        """The names of the arrays that are in pieces."""
+        """The names of the arrays that travel in pieces."""
         return frozenset(self.numbers)
 
     @property
     def tail(self) -> frozenset[str]:
-        """The names of the others."""
+        """The names of the arrays in the tail."""
         return frozenset({"step"})
 
     @property
     def read(self) -> frozenset[str]:
-        """The names of those whose numbers are checked, not their form alone."""
+        """The names of the arrays whose numbers are checked, not just their forms."""
         return self.tail
 
     def check_names(self, found: Mapping[str, Form]) -> None:
-        """Raise GradientError unless these are all arrays of a state, and no others."""
+        """Raise GradientError unless these are exactly the arrays of a state."""
         if found.keys() != (expected := self.arrays | self.tail):
             raise GradientError(f"expected arrays {sorted(expected)}, found {sorted(found)}")
 
@@ -111,7 +111,7 @@ class Expected:
         self.check_numbers(forms(self.name, {"values": values, **named}), shape)
 
     def check_tail(self, found: Mapping[str, Form], tail: Piece) -> None:
-        """Raise ConfigurationError unless this can be taken over with any rows."""
+        """Raise ConfigurationError unless this tail can be loaded."""
         self._require(found, self.tail)
         check_form(self._what("step"), found["step"], _STEP, (1,))
         check_within(self._what("step"), tail["step"], 0, _MOST_STEPS)
@@ -126,14 +126,15 @@ class Expected:
 
 @dataclass(frozen=True)
 class ExpectedRows(Expected):
-    """What a shard of an embedding takes over.
+    """What the state of an embedding's shard must be.
 
     Attributes
     ----------
     dim : int
         Floats a row.
     fixed : tuple of int or None
-        Rows of the whole table, which shard this is and of how many; None if any id may come.
+        Rows of the whole table, the number of this shard and of all shards; None if any 64-bit id
+        is allowed.
     uses, waits : bool
         Whether the use of rows is remembered, and whether ids may wait for a row.
     """
@@ -163,7 +164,7 @@ class ExpectedRows(Expected):
         found : mapping of str to Form
             What arrays there are.
         arrays : mapping of str to numpy.ndarray
-            Those that are `read`, at least.
+            At least the arrays named by `read`.
         """
         self._require(found, self.arrays)
         ids, what = arrays["ids"], self._what("ids")
@@ -176,7 +177,7 @@ class ExpectedRows(Expected):
         check_distinct(what, ids)
 
     def check_state(self, found: Mapping[str, Form], arrays: Piece) -> None:
-        """Raise ConfigurationError unless all that this has can be taken over together."""
+        """Raise ConfigurationError unless this whole state can be loaded."""
         self.check_rows(found, arrays)
         self.check_tail(found, arrays)
         if self.waits:

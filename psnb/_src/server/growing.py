@@ -1,13 +1,13 @@
 """GrowingArray: rows in memory that do not move when rows are added. Pure.
 
-Once it is larger than a few megabytes, it reserves addresses for as much as the machine has memory
-and uses them from the front: the system gives an address memory when it is first written. So growth
-copies nothing, and the rows are one plain array to the kernels. Where so many addresses are not to
-be had (on systems that count them as memory) there is room for half as many rows again, and they
-are copied when it is used up.
+Once it is larger than a few megabytes, it reserves as much address space as the machine has memory
+and uses it from the front: the operating system provides memory for a page when it is first
+written. So growth copies nothing, and the rows are one plain array to the kernels. If so much
+address space is not available (on systems that count it as memory), the array grows by half, and
+its rows are copied when that room is used up.
 
-Rows start at cache lines, if they are of such a size, and lie in huge pages, which numpy asks for:
-reading rows at random takes half the time that way.
+Rows are aligned to cache lines, if their size allows it, and lie in huge pages, which numpy asks
+for. That halves the time of reading rows at random.
 
 Not thread-safe; it belongs to a table.
 """
@@ -30,16 +30,16 @@ class GrowingArray:
     Parameters
     ----------
     columns : int
-        Of each row.
+        Numbers in each row.
     dtype : numpy.dtype
-        Of its elements.
+        The dtype of the elements.
     most : int, optional
-        How many rows there can be; not known if left out.
+        The largest number of rows, if it is known.
 
     Attributes
     ----------
     rows : numpy.ndarray
-        The matrix, ``(count, columns)``, contiguous: a view that is of use until rows are added.
+        The matrix, ``(count, columns)``, contiguous: a view that is valid until rows are added.
     """
 
     def __init__(self, columns: int, dtype: np.dtype, most: int | None = None) -> None:
@@ -48,7 +48,7 @@ class GrowingArray:
         self.rows = self._room
 
     def grow(self, count: int) -> None:
-        """Add rows until there are so many; what is in them is left open."""
+        """Add rows until there are ``count``; the new ones are not initialised."""
         if count > len(self._room):
             larger = self._larger(count)
             larger[: len(self.rows)] = self.rows
@@ -56,7 +56,7 @@ class GrowingArray:
         self.rows = self._room[:count]
 
     def kept(self, which: np.ndarray) -> GrowingArray:
-        """Return another one with some of the rows, bool ``(count,)``."""
+        """Return a new array with the rows that are marked in ``which``, bool ``(count,)``."""
         other = GrowingArray(self._room.shape[1], self._room.dtype, self._most)
         other.grow(int(which.sum()))
         np.compress(which, self.rows, axis=0, out=other.rows)
@@ -82,7 +82,7 @@ def _empty(rows: int, columns: int, dtype: np.dtype) -> np.ndarray:
 
 
 def _memory() -> int:
-    """Return somewhat less than the bytes of memory that the machine has; 0 if it does not say."""
+    """Return a little less than the machine's memory in bytes; 0 if it is unknown."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 16 * 15
     except (AttributeError, OSError, ValueError):

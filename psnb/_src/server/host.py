@@ -1,9 +1,9 @@
 """Host: the shards that a server holds, as the shard itself or as a copy of it.
 
-It runs the operations on them, and sees to it that what changes a shard reaches its copies. What it
-is for a shard is what the newest *place* says that it has heard of (`psnb._src.placement`); places
-come from the notebook, again and again, so none of them needs to arrive. All of it runs on the
-server's event loop, one operation after the other, so that each is atomic.
+It runs the operations on them, and forwards every change of a shard to its copies. The newest
+`ShardPlace` that it has received says which role it has for a shard (`psnb._src.placement`). The
+notebook sends places again and again, so a lost message does no harm. Everything runs on the
+server's event loop, one operation after the other, so each is atomic.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from psnb._src.server.traffic import Traffic
 from psnb.errors import InternalError, PsnbError, SerializationError
 
 Operation = tuple[int, str, str, Any]
-"""The number of a shard, a table there or "", an operation and its arguments."""
+"""The number of a shard, the name of a table there or "", an operation and its arguments."""
 
 Made = Mapping[tuple[int, str], Table]
 """Tables that were made ahead, by the number of the shard and their name."""
 
 APART = "apart"
-"""What a commit to several shards is answered if they cannot be changed at once."""
+"""The answer to a commit to several shards that cannot all be changed at once here."""
 
 _SNAPSHOT_TICKS = 2
 
 
 class _HostedShard:
-    """A shard, and what this server is for it."""
+    """A shard, and this server's role for it."""
 
     def __init__(
         self, index: int, shard: ParameterShard, role: Role, term: int, version: int
     ) -> None:
         self.index, self.shard, self.role = index, shard, role
         self.term, self.version = term, version
-        self.position = 0  # how many changes it has had
+        self.position = 0  # the number of changes so far
         self.copies: dict[str, ShardCopy] = {}
 
     def enter(self, role: Role) -> None:
@@ -55,7 +55,7 @@ class _HostedShard:
         self.role = role
 
     def deposed(self) -> None:
-        """Be the primary no more: another one is."""
+        """Stop being the primary: another server is now."""
         if self.role is Role.PRIMARY:
             self.enter(Role.RETIRED)
         for copy in self.copies.values():
@@ -63,7 +63,7 @@ class _HostedShard:
         self.copies.clear()
 
     def fail(self, error: Exception) -> None:
-        """Note that a change may have been made in part: copies are to be filled anew."""
+        """Note that a change may have been made in part: the copies must be filled again."""
         for copy in self.copies.values():
             copy.broken(ConnectionError(f"a change failed: {error!r}"))
 
@@ -85,9 +85,9 @@ class Host:
     Parameters
     ----------
     key : str
-        The server's.
+        The server's key.
     name : str
-        For messages.
+        The server's name, for messages.
     """
 
     def __init__(self, key: str, name: str) -> None:
@@ -95,7 +95,7 @@ class Host:
         self._hosted: dict[int, _HostedShard] = {}
         self._traffic = Traffic()
         self._made: Made = {}
-        # With the minutes since they were used.
+        # Each with the minutes since it was last used.
         self._snapshots: dict[str, tuple[Snapshot, int]] = {}
         self._numbers = itertools.count()
 
@@ -106,7 +106,7 @@ class Host:
         connect: Connect,
         made: Made | None = None,
     ) -> None:
-        """Run the operations of a message, without others in between."""
+        """Run the operations of a message, with no others in between."""
         self._made = made or {}
         for operation in operations:
             reply.answers.append(self._answer(operation, reply, connect))
@@ -114,7 +114,7 @@ class Host:
         reply.ran()
 
     def close(self) -> None:
-        """Forget all shards, and hang up on the servers of their copies."""
+        """Forget all shards, and close the connections to the servers of their copies."""
         self._drop(list(self._hosted))
 
     def tick(self) -> None:
@@ -130,7 +130,7 @@ class Host:
         index, table, name, packed = operation
         try:
             arguments = plain(packed)
-        except Exception as error:  # whatever a class may raise while it is made again
+        except Exception as error:  # whatever a class may raise while it is unpickled
             of = f"{name} of {table!r}" if table else name
             text = (
                 f"the arguments of {of} cannot be unpickled on {self._name}: {error!r}. Install "
@@ -181,7 +181,7 @@ class Host:
             result = hosted.shard.call(table, name, arguments)
         except PsnbError:
             raise
-        except Exception as error:  # a bug: it may have changed something, which copies do not have
+        except Exception as error:  # a bug: it may have changed something that the copies lack
             hosted.fail(error)
             raise
         self._traffic.count(table, name, arguments, result)
@@ -190,7 +190,7 @@ class Host:
         return result
 
     def _commit(self, commit: Commit, parts: Mapping[int, Part], reply: PendingReply) -> Any:
-        """Hold and apply a commit on all shards that take part; or none, if that may fall apart."""
+        """Prepare and apply a commit on all its shards; or on none, if that might stop halfway."""
         found = [self._primary(index) for index in parts]
         hosted = [each for each in found if each is not None]
         if len(hosted) < len(parts) or (len(hosted) > 1 and any(each.copies for each in hosted)):
@@ -228,12 +228,12 @@ class Host:
                 return self._load()
         raise InternalError(f"{self._name} has no operation {operation!r}")
 
-    # What the strategy asks for.
+    # Operations that the strategy calls.
 
     def _host(
         self, places: Mapping[int, ShardPlace], fences: Sequence[tuple[str, Mapping[str, Any]]]
     ) -> None:
-        """Hold new shards, without anything in them but what was given up of commits."""
+        """Create new shards; they are empty, but know which commits were given up."""
         for index, place in places.items():
             shard = self._shard(index)
             for operation, arguments in fences:
@@ -245,14 +245,15 @@ class Host:
     def _beat(
         self, places: Mapping[int, ShardPlace], versions: Sequence[int], connect: Connect
     ) -> dict[int, ShardStatus]:
-        """Do as the layout says, and tell what is here.
+        """Follow the layout, and report the status of the shards here.
 
         Parameters
         ----------
         places : mapping of int to ShardPlace
-            Of the shards that are to be here, in whatever role.
+            The places of the shards that should be here, in any role.
         versions : sequence of int
-            Of the places of all shards: what is here beyond ``places``, and is not newer, goes.
+            The versions of the places of all shards. A shard that is here but not in ``places`` is
+            dropped, unless its place is newer.
         connect : callable
             Connects to another server.
         """
@@ -283,13 +284,13 @@ class Host:
             begin(connect)
 
     def _statistics(self) -> dict[int, dict[str, int]]:
-        """Return the bytes of all tables of each shard, copies too."""
+        """Return the bytes of all tables of each shard, including copies."""
         return {
             index: hosted.shard.call("", "statistics", {}) for index, hosted in self._hosted.items()
         }
 
     def _load(self) -> dict[str, int]:
-        """Return how much it holds, and was asked to do since it was started."""
+        """Return the size of the shards here, and counts of the operations since the start."""
         traffic = self._traffic
         return {
             "shards": len(self._hosted),
@@ -300,10 +301,10 @@ class Host:
             "staleness": traffic.staleness,
         }
 
-    # What the primaries of copies ask for.
+    # Operations that the primaries of copies call.
 
     def _adopt(self, index: int, term: int, version: int) -> str:
-        """Begin anew with a copy."""
+        """Begin a new, empty copy."""
         hosted = self._hosted.get(index)
         if hosted is not None:
             if hosted.term > term or (hosted.term == term and hosted.role is Role.PRIMARY):
@@ -322,7 +323,7 @@ class Host:
         return DONE
 
     def _attach(self, index: int, term: int, version: int, position: int) -> str:
-        """Go on as a copy of a new primary, which holds the same."""
+        """Become a copy of a new primary that has the same content."""
         hosted = self._hosted.get(index)
         if hosted is None or hosted.term >= term or hosted.position != position:
             return _refusal(hosted, term)
@@ -343,7 +344,7 @@ class Host:
         hosted.position = position
         return DONE
 
-    # What readers of whole tables ask for.
+    # Operations that readers of whole tables call.
 
     def _begin_snapshot(self, table: Table) -> dict[str, Any]:
         name, taken = f"{self._key}/{next(self._numbers)}", snapshot(table)
@@ -351,7 +352,7 @@ class Host:
         return {"snapshot": name, **taken.header()}
 
     def _piece(self, snapshot: str, start: int, stop: int) -> Piece | None:
-        """Return some rows; None if they are not there any more."""
+        """Return some rows; None if the snapshot does not exist any more."""
         if snapshot not in self._snapshots:
             return None
         taken, _ = self._snapshots[snapshot]
@@ -386,13 +387,13 @@ def _refusal(hosted: _HostedShard | None, term: int) -> str:
 
 
 def plain(arguments: Any) -> Mapping[str, Any]:
-    """Return the arguments of a request, pickled once more if it may hold users' classes."""
+    """Return the arguments of a request; those that may hold users' classes come pickled."""
     unpacked: Mapping[str, Any] = loads(arguments) if isinstance(arguments, bytes) else arguments
     return unpacked
 
 
 def to_make(operation: Operation) -> list[tuple[int, str, Mapping[str, Any]]]:
-    """Return what tables an operation is going to make, on which shard: that may take long."""
+    """Return the tables that an operation will make, and on which shard; this may take long."""
     index, _, name, packed = operation
     if name in TABLES:
         return [(index, name, plain(packed))]

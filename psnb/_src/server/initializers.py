@@ -1,7 +1,7 @@
 """How the rows of an embedding table start: pure functions of (seed, id, column).
 
-A row is the same whichever server holds it and whoever asks for it first, so training is
-reproducible and a table may grow on first sight of an id.
+A row starts the same on any server and whoever asks for it first, so training is reproducible and a
+table may grow at the first sight of an id.
 """
 
 from __future__ import annotations

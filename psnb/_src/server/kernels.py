@@ -1,4 +1,4 @@
-"""The loops that numpy has no vectorised word for, compiled by numba.
+"""Loops that numpy has no vectorised function for, compiled by numba.
 
 They release the GIL, work in place, and are compiled once: numba caches the machine code beside
 this file. Rows of a table are numbered densely from 0; an id is any 64-bit pattern.
@@ -30,8 +30,8 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 def read_only(array: np.ndarray) -> np.ndarray:
     """Return a view that cannot be written.
 
-    numba compiles for writable and read-only arguments apart. Inputs come as either, from wherever;
-    as read-only views they are of one kind, and each kernel is compiled once.
+    numba compiles separate versions for writable and for read-only arguments. Inputs may be either;
+    as read-only views they are of one kind, so each kernel is compiled once.
     """
     view = array.view()
     view.flags.writeable = False
@@ -55,7 +55,7 @@ def hash_ids(ids, out):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True, inline="always")
 def _first_slot(key, slots):  # type: ignore[no-untyped-def]
     """Return where the search for an id begins."""
-    # The low 32 bits, brought into the range by a multiplication (Lemire, 2019): any size will do.
+    # The low 32 bits, mapped to the range by a multiplication (Lemire, 2019): works for any size.
     return ((_mix(key + _GOLDEN) & np.uint64(0xFFFFFFFF)) * slots) >> np.uint64(32)
 
 
@@ -64,7 +64,7 @@ def _slot(keys, rows, key):  # type: ignore[no-untyped-def]
     """Return the slot that an id has in the hash map, or the free one that it would get."""
     slots = np.uint64(keys.size)
     slot = _first_slot(key, slots)
-    # The key first: if it is there, as mostly, nothing waits for the other array.
+    # The key first: it is mostly there, and then nothing waits for the other array.
     while keys[slot] != key and rows[slot] != EMPTY:
         slot += np.uint64(1)
         if slot == slots:
@@ -76,9 +76,9 @@ def _slot(keys, rows, key):  # type: ignore[no-untyped-def]
 def find(keys, rows, ids, out):  # type: ignore[no-untyped-def]
     """Look up ids in an open-addressing hash map; -1 for those without a row.
 
-    ``keys`` (uint64) and ``rows`` (int32) have a slot each for less ids than there are slots. In
-    ``rows`` is the id's row; or `EMPTY` where the slot is free; or ``-1 - n`` if the id was sighted
-    ``n`` times but has no row yet.
+    ``keys`` (uint64) and ``rows`` (int32) are the slots; at least one is free. ``rows`` has the
+    id's row, or `EMPTY` if the slot is free, or ``-1 - n`` if the id was sighted ``n`` times but
+    has no row yet.
     """
     for i in range(ids.size):
         ahead = _first_slot(ids[min(i + AHEAD, ids.size - 1)], np.uint64(keys.size))
@@ -92,8 +92,8 @@ def find(keys, rows, ids, out):  # type: ignore[no-untyped-def]
 def sight(keys, rows, ids, start, sightings, count, free, out):  # type: ignore[no-untyped-def]
     """Look up ids from ``start`` on; those sighted often enough get the next rows from ``count``.
 
-    Ends early, when no slot may be taken any more (``free``). Returns how many ids are done, the
-    new count and how many slots may still be taken.
+    Ends early when no slot may be taken any more (``free``). Returns how many ids are done, the new
+    count, and how many slots may still be taken.
     """
     for i in range(start, ids.size):
         ahead = _first_slot(ids[min(i + AHEAD, ids.size - 1)], np.uint64(keys.size))
@@ -118,7 +118,7 @@ def sight(keys, rows, ids, start, sightings, count, free, out):  # type: ignore[
 
 @njit(cache=True, nogil=True)
 def move(keys, rows, new_keys, new_rows):  # type: ignore[no-untyped-def]
-    """Put what a hash map holds into an empty one of another size."""
+    """Copy a hash map into an empty one of another size."""
     for i in range(keys.size):
         if rows[i] != EMPTY:
             slot = _slot(new_keys, new_rows, keys[i])
@@ -128,7 +128,7 @@ def move(keys, rows, new_keys, new_rows):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def put(keys, rows, ids, values):  # type: ignore[no-untyped-def]
-    """Write what the hash map has for ids, which it may not have yet."""
+    """Set the values of ids in the hash map; new ids are added."""
     for i in range(ids.size):
         slot = _slot(keys, rows, ids[i])
         keys[slot] = ids[i]
@@ -137,7 +137,7 @@ def put(keys, rows, ids, values):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _heads(ids, size):  # type: ignore[no-untyped-def]
-    """Return a hash map, a power of two large, of where each of some distinct ids is."""
+    """Return a hash map from distinct ids to their positions; its size is a power of two."""
     heads = np.full(size, EMPTY)
     mask = np.uint64(size - 1)
     for i in range(ids.size):
@@ -152,10 +152,10 @@ def _heads(ids, size):  # type: ignore[no-untyped-def]
 def find_distinct(ids, found, position):  # type: ignore[no-untyped-def]
     """Write each id (uint64) once into ``found``, in the order of first appearance.
 
-    ``position`` gets where in ``found`` each id is. Returns how many distinct ids there are.
+    ``position`` gets the position of each id in ``found``. Returns how many distinct ids there are.
     """
     count = 0
-    # Small for as long as there are few distinct ids: it stays in a near cache.
+    # Small as long as there are few distinct ids, so that it stays in a near cache.
     size = 64
     while size < min(2 * ids.size, _FIRST_HEADS):
         size *= 2
@@ -241,7 +241,7 @@ def fill_normal(out, ids, seed):  # type: ignore[no-untyped-def]
             out[i, j] = np.sqrt(-2.0 * np.log(u)) * np.cos(2.0 * np.pi * v)
 
 
-# Sums may be taken in any order (not so: taken for free of NaN), or the loop is four times as slow.
+# Sums may be taken in any order, or the loop is four times as slow. (But NaN is not ruled out.)
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
 def _squares(flat):  # type: ignore[no-untyped-def]
     total = 0.0

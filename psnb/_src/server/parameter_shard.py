@@ -1,8 +1,7 @@
-"""ParameterShard: the tables of one shard of a strategy, and which commits they have had. Pure.
+"""ParameterShard: the tables of one shard of a strategy, and its log of commits. Pure.
 
-A shard's state depends on its operations and their order alone: two shards that were given the same
-ones hold the same. Not thread-safe; a server's one thread is its only user, so every operation is
-atomic.
+A shard's state depends only on its operations and their order: two shards that ran the same ones
+are equal. Not thread-safe; a server's one thread is its only user, so every operation is atomic.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ Creation = tuple[str, Mapping[str, Any]]
 """The operation that makes a table, and its arguments."""
 
 Install = tuple[str, str, Any]
-"""A step towards a copy: ``("create", table, creation)``, ``("clear", table, None)``, ``("put",
+"""A step of filling a copy: ``("create", table, creation)``, ``("clear", table, None)``, ``("put",
 table, piece)``, and last ``("finish", "", (tails by table, log of commits))``."""
 
 _READS = frozenset({"square_norms", "statistics"})
-"""Operations of a shard that leave it as it is."""
+"""Operations of a shard that do not change it."""
 
 
 def build(operation: str, arguments: Mapping[str, Any]) -> Table:
@@ -41,7 +40,7 @@ class ParameterShard:
     name : str
         For messages.
     make : callable
-        Makes a table, or has it made already.
+        Makes a table, or returns one that was made ahead.
     """
 
     def __init__(self, name: str, make: Callable[[str, Mapping[str, Any]], Table] = build) -> None:
@@ -53,7 +52,7 @@ class ParameterShard:
 
     @property
     def version(self) -> int:
-        """How many updates of closures it has had."""
+        """The number of updates by closures so far."""
         return self._log.version
 
     def call(self, table: str, operation: str, arguments: Mapping[str, Any]) -> Any:
@@ -75,7 +74,7 @@ class ParameterShard:
             return self._table(table).call(operation, arguments)
         match operation:
             case "create_dense" | "create_sparse":
-                # Once more, if its answer was lost: nobody has used it meanwhile.
+                # Sent again, because the answer was lost: nobody has used the table meanwhile.
                 self._create(operation, arguments)
                 return None
             case "drop":
@@ -120,21 +119,21 @@ class ParameterShard:
         return self._tables[name]
 
     def creation(self, name: str) -> Creation:
-        """Return what makes a table like this one, but for what it holds."""
+        """Return the operation that makes an empty table like this one."""
         operation, arguments = self._creations[name]
         return operation, {**arguments, "optimizer": self._tables[name].optimizer()}
 
     def tail(self, name: str) -> Mapping[str, Any]:
-        """Return what of a table is not by row, and its optimizer."""
+        """Return the part of a table that is not by row, and its optimizer."""
         table = self._tables[name]
         return {"tail": table.tail(), "skipped": table.skipped(), "optimizer": table.optimizer()}
 
     def log(self) -> CommitLog:
-        """Return the commits that it knows of; not a copy."""
+        """Return the log of commits itself, not a copy."""
         return self._log
 
     def install(self, steps: Sequence[Install]) -> None:
-        """Become the same as another shard, step by step; see `psnb._src.server.transfer`."""
+        """Take steps that make this shard equal to another; see `psnb._src.server.transfer`."""
         for kind, name, what in steps:
             match kind:
                 case "create":
@@ -158,22 +157,22 @@ class ParameterShard:
     def _create(self, operation: str, arguments: Mapping[str, Any]) -> None:
         name = arguments["name"]
         self._tables[name] = self._make(operation, arguments)
-        if "values" in arguments:  # of its size, and of no use: what it holds is in the table
+        if "values" in arguments:  # large, and not needed: the table has them
             arguments = {**arguments, "values": np.empty(0, arguments["values"].dtype)}
         self._creations[name] = operation, arguments
 
     def _prepare(self, commit: Commit, part: Part) -> LogEntry:
-        """Take part in a commit, if that can be: nothing may come in between later."""
+        """Prepare a part of a commit, after all checks, so that applying it cannot fail."""
         for name, operation, _ in part.writes:
             self._table(name).check_write(operation)
         return self._log.prepare(commit, part)
 
     def _apply(self, entry: LogEntry) -> int | None:
-        """Make the writes of a commit, once, and return how stale they were."""
+        """Apply the writes of a commit, once, and return their staleness."""
         part, log = entry.part, self._log
         if entry.state is CommitState.APPLIED or part is None:
             return entry.staleness
-        # First: what raises here is a bug, and must not be tried again.
+        # First: an exception below is a bug, and the writes must not be tried again.
         entry.state, entry.part = CommitState.APPLIED, None
         commit, turn = entry.commit, part.round_number
         collected = [write for write in part.writes if turn is not None and write[1] in COLLECTED]
@@ -195,16 +194,16 @@ class ParameterShard:
         closed: Sequence[str] = (),
         settled: Mapping[str, int] | None = None,
     ) -> list[Fact]:
-        """Tell what there is of some commits, and leave them to the notebook.
+        """Report the state of some commits, and let only the notebook decide on them.
 
         Parameters
         ----------
         attempts : mapping
-            By writer and number: the last attempt of each that there can have been.
+            By writer and number: the last attempt that may exist.
         closed : sequence of str
-            Writers that nothing more is taken from, and of which everything is told.
+            Writers of which all commits are reported, and none is accepted from now on.
         settled : mapping of str to int
-            By writer, the number below which all have ended.
+            By writer, the number below which all commits have ended.
         """
         for writer, below in (settled or {}).items():
             self._log.settle(writer, below)
@@ -218,7 +217,7 @@ class ParameterShard:
     ) -> None:
         """Apply what closures pushed in a round, once, as one update; see `Rounds`.
 
-        ``norms`` has the norms of whole gradients, for the tables where they are known.
+        ``norms`` has the norms of whole gradients, by table, where they are known.
         """
         rounds = self._log.rounds
         if rounds.over(writer, number):
@@ -234,7 +233,7 @@ class ParameterShard:
     def _square_norms(
         self, writer: str, number: int, closures: Sequence[int], tables: Sequence[str]
     ) -> dict[str, float]:
-        """Return the squares of the norms of a round's gradients, of tables that were pushed."""
+        """Return the squared norms of a round's gradients, by table, of those that were pushed."""
         rounds = self._log.rounds
         if rounds.over(writer, number):
             return {}

@@ -1,7 +1,7 @@
-"""Asking for memory before it is needed, in loops over rows of a table.
+"""Prefetch hints to the processor, in loops over rows of a table.
 
-Rows at random are nowhere near the processor; one after the other, each costs the way to memory.
-Asked for some rows ahead, many are on their way at a time: a lookup takes a third of the time.
+Random rows are not in the processor's caches, and without hints each waits for memory in turn. With
+hints some rows ahead, many are loaded at the same time: a lookup takes a third of the time.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from numba.extending import intrinsic
 from numba.np import arrayobj
 
 AHEAD = 16
-"""How many rows: 8 are too few, more gain nothing."""
+"""How many rows ahead: 8 are too few, more gain nothing."""
 
 _LINE = 64
-_MOST_LINES = 8  # of a row; the processor sees by itself where a longer one goes on
+_MOST_LINES = 8  # of a row; the processor prefetches the rest of a longer one by itself
 
 
 def _ask_for(typing_context: Any, array: Any, row: Any, line: Any) -> Any:
     """Ask for one of the cache lines of a row of an array (``lines`` says how many to ask for).
 
-    A hint, with no effect but on time.
+    It is a hint, and affects speed only.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -36,7 +36,7 @@ def _ask_for(typing_context: Any, array: Any, row: Any, line: Any) -> Any:
         address = builder.gep(start, [builder.add(builder.mul(arguments[1], stride), offset)])
         kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
         function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
-        # To be read, kept in all caches, data.
+        # For reading, kept in all caches, data.
         builder.call(function, [address, number(0), number(3), number(1)])
         return context.get_dummy_value()
 
@@ -44,7 +44,7 @@ def _ask_for(typing_context: Any, array: Any, row: Any, line: Any) -> Any:
 
 
 ask_for: Any = intrinsic(_ask_for)
-"""As the function above, for compiled code: array, row, line."""
+"""The function above for compiled code: ``ask_for(array, row, line)``."""
 
 
 @njit

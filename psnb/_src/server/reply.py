@@ -13,25 +13,25 @@ exception)``, or ``("moved",)``: the shard is not here."""
 
 
 class PendingReply:
-    """Collects answers, and waits for copies of shards to have what was changed.
+    """Collects answers, and waits until copies of shards have the changes.
 
     Parameters
     ----------
     send : callable
-        Takes all answers, once.
+        Called once, with all answers.
     """
 
     def __init__(self, send: Callable[[list[Answer]], None]) -> None:
         self.answers: list[Answer] = []
         self._send = send
-        self._missing = 1  # this very message, until all of its operations have run
+        self._missing = 1  # the message itself, until all of its operations have run
 
     def wait(self) -> None:
         """Wait for one more `release`."""
         self._missing += 1
 
     def release(self) -> None:
-        """Count one thing done that was waited for."""
+        """End one `wait`."""
         self._missing -= 1
         if not self._missing:
             self._send(self.answers)
@@ -39,7 +39,7 @@ class PendingReply:
     def ran(self) -> None:
         """Note that all operations have run."""
         if self._missing > 1:
-            # It waits, and what tables return is theirs: it may change meanwhile.
+            # Copied: the reply waits, and arrays that tables return may change meanwhile.
             self.answers = [tuple(map(_kept, answer)) for answer in self.answers]
         self.release()
 

@@ -1,7 +1,7 @@
-"""Rounds: what closures have pushed in rounds of synchronous updates, until it is applied. Pure.
+"""Rounds: what closures pushed in rounds of synchronous updates, until it is applied. Pure.
 
-It is kept by closure, not summed as it comes: so only those count that have completed in the end,
-and the sum is taken in the order of their commit numbers, the same each time to the last digit.
+Pushes are kept by closure, not summed as they come. So only closures that have completed count, and
+the sum is taken in the order of commit numbers: it is the same each time to the last digit.
 
 Not thread-safe; the server's one thread is its only user.
 """
@@ -30,28 +30,28 @@ class _RoundWriter:
 
 
 class Rounds:
-    """Holds what closures pushed, by writer and commit number."""
+    """Keeps what closures pushed, by writer and commit number."""
 
     def __init__(self) -> None:
         self._writers: dict[str, _RoundWriter] = {}
 
     def over(self, writer: str, number: int) -> bool:
-        """Return whether a round is over: what comes of it now is too late."""
+        """Return whether a round is over; pushes that come now are too late."""
         return writer in self._writers and number < self._writers[writer].round
 
     def collect(self, writer: str, commit: int, writes: Sequence[Write]) -> None:
-        """Keep what a closure pushed; what comes under its number first counts."""
+        """Keep what a closure pushed; the first call with a number counts."""
         self._writers.setdefault(writer, _RoundWriter()).held.setdefault(commit, list(writes))
 
     def averages(self, writer: str, closures: Collection[int]) -> list[Write]:
-        """Return the writes that a round comes to: a push to each table, then what else there is.
+        """Return the writes that end a round: one push to each table, then the other writes.
 
         Parameters
         ----------
         writer : str
             Whose round it is.
         closures : collection of int
-            The commit numbers of the closures that count; each gradient is divided by how many.
+            The commit numbers of the closures that count; each gradient is divided by their number.
         """
         held = self._writers[writer].held if writer in self._writers else {}
         pushes: dict[str, list[Mapping[str, Any]]] = {}
@@ -67,14 +67,14 @@ class Rounds:
         return [*((table, "push", each) for table, each in averages), *others]
 
     def end(self, writer: str, number: int) -> None:
-        """Forget what was held, in this round or an earlier one.
+        """Forget what was kept for this round and earlier ones.
 
-        A strategy has one coordinator at a time: what others have left is forgotten, too.
+        A strategy has one coordinator at a time, so what others left is forgotten too.
         """
         self._writers = {writer: _RoundWriter(number + 1)}
 
     def nbytes(self) -> int:
-        """Return the bytes of the arrays that are held."""
+        """Return the bytes of the arrays that are kept."""
         return sum(
             array.nbytes
             for each in self._writers.values()

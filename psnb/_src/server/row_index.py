@@ -1,4 +1,4 @@
-"""Which row of a table an id has: the two ways, pure.
+"""RowIndex: from an id to its row in a table, in two ways. Pure.
 
 `FixedRowIndex` computes it, `GrowingRowIndex` remembers it in a hash map. Neither is thread-safe;
 the server's one thread is their only user.
@@ -26,8 +26,8 @@ _NEVER = 2**31 - 1
 class RowIndex(Protocol):
     """Maps ids (uint64, one axis) to rows (int64, dense from 0).
 
-    What it returns may be given to a compiled loop: ids of another form raise GradientError, those
-    that cannot have a row here IdOutOfRangeError, and nothing is changed.
+    Rows that it returns are safe for compiled loops. Ids of another form raise GradientError, ids
+    that cannot have a row here raise IdOutOfRangeError; then nothing is changed.
     """
 
     count: int
@@ -39,7 +39,7 @@ class RowIndex(Protocol):
         """
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """Return the row of each id, -1 for ids that have none."""
+        """Return the row of each id, -1 for ids without a row."""
 
     def ids(self, rows: slice | np.ndarray = ALL) -> np.ndarray:
         """Return the ids of some rows, uint64; a copy."""
@@ -56,8 +56,8 @@ class FixedRowIndex:
     rows : int
         Rows of the whole table.
     index, shards : int
-        Which shard this is, and of how many: it holds the ids that leave ``index`` modulo
-        ``shards``, so ids numbered by popularity load the servers evenly.
+        The number of this shard, and how many there are. It has the ids with ``id % shards ==
+        index``, so ids numbered by popularity load the servers evenly.
     """
 
     def __init__(self, rows: int, index: int, shards: int) -> None:
@@ -101,7 +101,7 @@ class GrowingRowIndex:
         self.count = 0
         self._keys = np.empty(0, np.uint64)
         self._rows = np.empty(0, np.int32)
-        self._ids = GrowingArray(1, np.dtype(np.uint64))  # by row: the map goes the other way
+        self._ids = GrowingArray(1, np.dtype(np.uint64))  # by row: the inverse of the hash map
         self._free = 0
         self._reset(_FIRST_SLOTS)
 
@@ -132,11 +132,11 @@ class GrowingRowIndex:
         return rows
 
     def insert(self, ids: np.ndarray) -> np.ndarray:
-        """Return the row of each id, checked; all that have none get one, admitted or not."""
+        """Return the row of each id; ids without one get one, admitted or not. Checked before."""
         return self._sight(ids, 1)
 
     def wait(self, ids: np.ndarray, sightings: np.ndarray) -> None:
-        """Take over what `waiting_ids` returned, checked; none of the ids has a row here."""
+        """Load what `waiting_ids` returned, checked before; none of the ids has a row here."""
         self._sight(ids, _NEVER)
         kernels.put(self._keys, self._rows, kernels.read_only(ids), -1 - sightings.astype(np.int32))
 

@@ -1,16 +1,16 @@
-"""The parameter servers of a worker process, and the handler through which everybody reaches them.
+"""The parameter servers of a worker process, and the handler through which clients reach them.
 
-They are held here, not by Dask: an actor of Dask's goes with its client's connection to the
-scheduler, which may break and come back. A server is started and stopped by its strategy; one that
-hears nothing of it for `LIFETIME` minutes is dropped. Calls go through one handler on the worker's
+They are kept here, not as Dask actors: an actor ends with its client's connection to the scheduler,
+which may break and come back. A strategy starts and stops its servers; a server that hears nothing
+from its strategy for `LIFETIME` minutes is dropped. Calls go through one handler on the worker's
 Dask server, ``psnb_server``, which finds a server by its key.
 
 Threads: operations run where they arrive, on the worker's event loop, one after the other, so no
-table needs a lock and every operation is atomic. (A thread of its own for them costs 0.3 ms a call,
-as much as the way there and back.) But a new table is compiled and made in another thread; what
-comes on the same connection meanwhile waits for it. And while the process has servers, a thread
-``psnb-life`` looks whether the loop goes round: if not, it says *busy* to all who have asked for a
-sign of life. Only a process that is frozen says nothing.
+table needs a lock and every operation is atomic. (A thread of its own for them would cost 0.3 ms a
+call, as much as the round trip.) But a new table is compiled and made in another thread; messages
+on the same connection wait for it meanwhile. While the process has servers, a thread ``psnb-life``
+checks whether the loop makes progress. If not, it sends *busy* to all clients that have asked for a
+sign of life. Only a frozen process sends nothing.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ HANDLER = "psnb_server"
 """The name of the handler on each Dask worker."""
 
 BUSY = -1
-"""In place of a message's number: a sign of life that nobody has asked for."""
+"""In place of a message's number: a sign of life that was not requested."""
 
 START, STOP = "start", "stop"
-"""Operations that make a server, and end one."""
+"""The operations that start and stop a server."""
 
 LIFETIME = 10
-"""Minutes for which a server lives of whose strategy nothing is heard."""
+"""Minutes after which a server is dropped if its strategy sends nothing."""
 
 _MINUTE = 60.0
 _LOOK = 0.5
 _STUCK = 1.0
-"""Seconds after which a loop that has not gone round counts as busy."""
+"""Seconds without progress after which the event loop counts as busy."""
 
 
 class _Server:
-    """A server, and for how many minutes nothing was heard of its strategy."""
+    """A server, and the minutes since its strategy was last heard."""
 
     def __init__(self, key: str, name: str) -> None:
         self.host = Host(key, f"server {name}")
@@ -78,9 +78,9 @@ class ParameterServers:
         self._worker, self._connect = worker, connect
         self._loop: asyncio.AbstractEventLoop = worker.loop.asyncio_loop
         self._servers: dict[str, _Server] = {}
-        self._followers: set[MessageStream] = set()  # who has asked for a sign of life
-        self._ticked = 0.0  # when the loop went round last; written by it, read by the thread
-        self._ended = threading.Event()  # ends the thread, which there is while there are servers
+        self._followers: set[MessageStream] = set()  # clients that have asked for a sign of life
+        self._ticked = 0.0  # the last progress of the loop; written by it, read by the thread
+        self._ended = threading.Event()  # ends the thread, which runs while there are servers
         self._timers: list[asyncio.TimerHandle] = []
         worker.handlers[HANDLER] = self._serve
 
@@ -89,17 +89,17 @@ class ParameterServers:
         return len(self._servers)
 
     def close(self) -> None:
-        """Drop all servers, and answer nobody any more."""
+        """Drop all servers, and answer no more requests."""
         self._worker.handlers.pop(HANDLER, None)
         for key in list(self._servers):
             self._stop(key)
 
     async def _serve(self, comm: Comm, probe: Probe | None) -> Status:
-        # Whoever calls keeps the connection. Then messages come, each ``(number, key,
-        # operations)``, and an answer goes back for each: ``(number, "OK", answers)``, or
-        # ``(number, "lost")`` if there is no such server (any more): its process was started again
-        # at the same address, or its strategy was closed. The operations of a message run without
-        # others in between. A message without any asks for a sign of life.
+        # The caller keeps the connection open. Then it sends messages, each ``(number, key,
+        # operations)``, and gets an answer to each: ``(number, "OK", answers)``, or ``(number,
+        # "lost")`` if there is no such server (any more): its process was restarted at the same
+        # address, or its strategy was closed. The operations of a message run with no others in
+        # between. A message without operations asks for a sign of life.
         sees = can_see(probe)
         await comm.write({"status": "OK", "probe": own_probe(), "sees": sees})
         stream = message_stream(comm)
@@ -110,7 +110,7 @@ class ParameterServers:
                 stream.share(probe[0], seen=seen)
             while True:
                 line.take(await stream.receive())
-        except OSError:  # whoever asked has gone
+        except OSError:  # the client that asked is gone
             return Status.dont_reply
         finally:
             self._followers.discard(stream)
@@ -177,7 +177,7 @@ class ParameterServers:
         self._timers[1:] = [self._loop.call_later(_LOOK, self._go_round)]
 
     def _look(self, ended: threading.Event) -> None:
-        # In the thread. Sending takes the stream's lock, which the loop holds for a moment each.
+        # Runs in the thread. Sending takes the stream's lock, which the loop holds only briefly.
         while not ended.wait(_LOOK):
             if time.monotonic() - self._ticked > _STUCK:
                 for stream in list(self._followers):
@@ -196,14 +196,14 @@ class _MessageQueue:
         self._making: asyncio.Task[None] | None = None
 
     def take(self, message: Any) -> None:
-        """Run a message, or have it wait for those before it."""
-        # In a frame of its own, so that the message is not held while waiting for the next: its
-        # memory goes back with the answer.
+        """Run a message, or queue it behind those before it."""
+        # In a frame of its own, so that no variable keeps the message while the next is awaited:
+        # its memory is given back with the answer.
         if self._making is not None:
             self._waiting.append(message)
             return
         number, key, operations = message
-        with contextlib.suppress(Exception):  # what cannot be read is an error when it runs
+        with contextlib.suppress(Exception):  # what cannot be unpickled raises when it is run
             if wanted := [each for operation in operations for each in to_make(operation)]:
                 making = self._make(number, key, operations, wanted)
                 self._making = asyncio.create_task(making, name="psnb making tables")
@@ -223,7 +223,7 @@ class _MessageQueue:
 
 
 def _made(wanted: Sequence[Any]) -> Made:
-    """Compile what tables need, and make them; what cannot be made raises when it is run."""
+    """Compile the kernels of tables, and make them; what fails raises when it is run."""
     made = {}
     for index, operation, arguments in wanted:
         with contextlib.suppress(Exception):

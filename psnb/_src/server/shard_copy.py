@@ -1,15 +1,15 @@
-"""ShardCopy: a second copy of a shard, on another server, as the server of the first one sees it.
+"""ShardCopy: the primary's view of a shard's copy on another server.
 
-Everything that changes the shard is sent on, in order, so the copy holds the same: chain
-replication (van Renesse and Schneider, *Chain Replication for Supporting High Throughput and
-Availability*, OSDI 2004) with a chain of two, but that reads are answered by its head. A change is
-acknowledged to whoever made it when the copy has it.
+The primary forwards every change of the shard, in order, so the copy has the same content. This is
+chain replication (van Renesse and Schneider, *Chain Replication for Supporting High Throughput and
+Availability*, OSDI 2004) with a chain of two, except that the head answers reads. A change is
+acknowledged to its sender when the copy has it.
 
-A new copy is filled while the shard is in use (`psnb._src.server.transfer`), one piece under way at
-a time. One that holds the same already, as the shard was handed over, is just *attached*. Both
-sides count changes, so neither goes on from where the other is not.
+A new copy is filled while the shard is in use (`psnb._src.server.transfer`), with one piece under
+way at a time. A copy that is equal already, because the shard was handed over, is just *attached*.
+Both sides count changes, so a copy that has missed one is noticed.
 
-Threads: the server's event loop, no other; nothing here waits. The states are those of
+Threads: the server's event loop only; nothing here blocks. The states are those of
 `psnb._src.placement.CopyState`.
 """
 
@@ -31,12 +31,11 @@ ITSELF = -1
 """In place of a shard's number, for operations of the server."""
 
 DONE, DEPOSED = "done", "deposed"
-"""What the server of a copy answers; the latter if there is a newer primary than the one that
-asks."""
+"""Answers of the server of a copy; the second if there is a newer primary than the sender."""
 
 
 class ForwardedRequest(Protocol):
-    """A request that wants an answer."""
+    """A request that expects an answer."""
 
     def message(self) -> tuple[Any, ...]: ...
     def answered(self, answer: tuple[Any, ...]) -> None: ...
@@ -50,17 +49,17 @@ class CopyLink(Protocol):
 
 
 class Opening(Protocol):
-    """Who wants a connection to another server."""
+    """Receives the outcome of connecting to another server."""
 
     def opened(self, link: CopyLink) -> None:
         """Take the connection."""
 
     def broken(self, error: OSError) -> None:
-        """Hear that there is none, or not any more."""
+        """Take the error: connecting failed, or the connection broke."""
 
 
 Connect = Callable[[str, Opening], None]
-"""Begins to connect to an address, and tells how that went."""
+"""Begins to connect to an address, and reports the outcome to an `Opening`."""
 
 
 class Original(Protocol):
@@ -73,9 +72,9 @@ class Original(Protocol):
     shard : ParameterShard
         What is copied.
     term, version : int
-        Of the place that says so; see `psnb._src.placement.Place`.
+        Those of its place; see `psnb._src.placement.ShardPlace`.
     position : int
-        How many changes it has had.
+        The number of changes so far.
     """
 
     index: int
@@ -85,7 +84,7 @@ class Original(Protocol):
     position: int
 
     def deposed(self) -> None:
-        """Hear that there is a newer primary."""
+        """Stop being the primary: there is a newer one."""
 
 
 class _Change:
@@ -115,7 +114,7 @@ class ShardCopy:
     Parameters
     ----------
     original : Original
-        What it is a copy of, as it is now.
+        The shard on this server.
     to : ServerAddress
         The other server.
 
@@ -124,7 +123,7 @@ class ShardCopy:
     to : ServerAddress
         The other server.
     state : CopyState
-        How far it is.
+        Whether it is being filled, complete or broken.
     """
 
     def __init__(self, original: Original, to: ServerAddress) -> None:
@@ -134,18 +133,19 @@ class ShardCopy:
         self._begun = original.version
         self._link: CopyLink | None = None
         self._transfer: Transfer | None = None
-        # Who waits for changes that the copy has not acknowledged, and in which place of a reply.
+        # The replies that wait for changes that the copy has not acknowledged, and the place in
+        # each.
         self._waiting: dict[_Change, tuple[PendingReply, int]] = {}
-        self._follows = False  # changes are sent on, and wait for it
-        self._unsent: list[_Change] | None = None  # what was, before there is a connection
+        self._follows = False  # changes are forwarded, and wait for it
+        self._unsent: list[_Change] | None = None  # changes from before there was a connection
 
     def fill(self, connect: Connect) -> None:
-        """Bring the copy up to date; ends with `FILLED` or `BROKEN`."""
+        """Fill the copy; ends with `FILLED` or `BROKEN`."""
         self._transfer = Transfer(self._shard)
         connect(self.to.address, self)
 
     def attach(self, connect: Connect) -> None:
-        """Go on with a copy that holds the same."""
+        """Go on with a copy that has the same content."""
         self._enter(CopyState.FILLED)
         self._follows = True
         attach = {"version": self._begun, "position": self._original.position}
@@ -171,7 +171,7 @@ class ShardCopy:
                 self._send(change)
 
     def broken(self, error: OSError) -> None:
-        """Break off: changes wait until it is known that the copy will not take over."""
+        """Give the copy up; changes wait until it is certain that it will not take over."""
         if self.state is not CopyState.BROKEN:
             self._enter(CopyState.BROKEN)
             logger.warning("the copy of shard %d at %s: %s", self._index, self.to.address, error)
@@ -185,10 +185,10 @@ class ShardCopy:
         reply: PendingReply,
         place: int,
     ) -> None:
-        """Send on a change that was just counted, and have the reply wait, if the copy follows.
+        """Forward a change that was just counted; if the copy follows, the reply waits for it.
 
-        Before, it is among what will be sent. If it has broken, the reply waits until the copy is
-        let go: somebody may take it for good still.
+        If the copy does not follow yet, the change is in what will be sent. If it is broken, the
+        reply waits for `let_go`: the copy may still be chosen to take over.
         """
         if not self._follows:
             return
@@ -199,14 +199,14 @@ class ShardCopy:
         self._send(change)
 
     def let_go(self) -> None:
-        """Wait for the copy no more: it will not take over."""
+        """Stop waiting for the copy: it will not take over."""
         self._close()
         waiting, self._waiting = self._waiting, {}
         for reply, _ in waiting.values():
             reply.release()
 
     def move_on(self) -> None:
-        """Answer what waits for the copy that the shard is elsewhere."""
+        """Answer all that waits for the copy: the shard is elsewhere."""
         self._close()
         waiting, self._waiting = self._waiting, {}
         for reply, place in waiting.values():
@@ -214,11 +214,11 @@ class ShardCopy:
             reply.release()
 
     def answered(self, change: _Change, answer: Any) -> None:
-        """Take what the other server says to something that it was sent."""
+        """Take the other server's answer to a change."""
         if answer == DEPOSED:
             self._original.deposed()
         elif answer != DONE:
-            # It has lost the shard, or cannot do what was done here: it is a copy no more.
+            # It has lost the shard, or a change failed there: it is not a copy any more.
             self.broken(ConnectionError(f"it answers {answer!r}"))
         elif self.state is not CopyState.BROKEN:
             change.then()
@@ -233,7 +233,7 @@ class ShardCopy:
         if steps:
             self._send(self._change("install", {"steps": steps}, self._go_on))
             return
-        # All that is left, as it is at this moment: from here on changes are sent on, behind it.
+        # All that is left, as it is at this moment; from here on, changes are forwarded behind it.
         *parts, last = transfer.last()
         transfer.close()
         self._transfer, self._follows = None, True

@@ -1,8 +1,8 @@
-"""Snapshot: a table as it was at one moment, to be read in pieces while it goes on changing. Pure.
+"""Snapshot: a table as it was at one moment, read in pieces while the table changes. Pure.
 
-Copy on write: a row that changes before it was read is copied first, so a snapshot costs the memory
-of those rows, at most that of the table, and nobody waits for more than a piece. (A dense table is
-copied at once.) A reader may ask for the last piece once more.
+Copy on write: a row that changes before it was read is copied first. So a snapshot takes the memory
+of those rows, at most that of the table, and no operation waits for more than a piece. (A dense
+table is copied at once.) A reader may ask for the last piece once more.
 
 Not thread-safe; the server's one thread is its only user.
 """
@@ -28,7 +28,7 @@ class Snapshot(ABC):
     Attributes
     ----------
     rows : int
-        How many there were.
+        How many rows the table had.
     """
 
     rows: int
@@ -37,7 +37,7 @@ class Snapshot(ABC):
     """A piece without rows."""
 
     def header(self) -> dict[str, Any]:
-        """Return the number of rows, the bytes of one, a piece without any, and the tail."""
+        """Return the number of rows, the bytes of one, a piece without rows, and the tail."""
         row = sum(a.dtype.itemsize * math.prod(a.shape[1:]) for a in self._form.values())
         return {"rows": self.rows, "row_nbytes": row, "form": self._form, "tail": self._tail}
 
@@ -45,12 +45,12 @@ class Snapshot(ABC):
     def read(self, start: int, stop: int) -> Piece | None:
         """Return the rows from ``start`` to ``stop``; ranges come in order, each twice at most.
 
-        None if the table was cleared or shrunk meanwhile: then they are not there any more.
+        None if the table was cleared or shrunk meanwhile.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Copy nothing more; idempotent."""
+        """Stop copying; idempotent."""
 
 
 def snapshot(table: Table) -> Snapshot:
@@ -84,15 +84,15 @@ class _RowSnapshot(Snapshot):
         self._form = table.piece(0, 0)
         self._read_to = 0
         self._last: tuple[int, Piece] = (-1, {})
-        # For each row, where it is kept, from 1 on. (The system gives zeros memory when they are
-        # written.)
+        # For each row, where its copy is, from 1 on; 0 if there is none. (The system provides
+        # memory for zeros only when they are written.)
         self._place = np.zeros(self.rows, np.int32)
         self._kept = {name: _store(array) for name, array in self._form.items()}
         self._count = 0
         table.watchers.append(self)
 
     def changing(self, rows: np.ndarray | None) -> None:
-        """Keep rows that were not read yet."""
+        """Copy the rows that were not read yet."""
         if rows is None:
             rows = np.arange(self._read_to, self.rows)
         rows = rows[(rows >= self._read_to) & (rows < self.rows)]
@@ -106,7 +106,7 @@ class _RowSnapshot(Snapshot):
             self._kept[name].rows[start:] = array.reshape(rows.size, -1)
 
     def renumbering(self) -> None:
-        """Hear that what is left cannot be read any more."""
+        """Close: the rest cannot be read any more."""
         self.close()
 
     def read(self, start: int, stop: int) -> Piece | None:

@@ -50,13 +50,13 @@ class SparseTable(Table):
     admission : Admission
         Which ids get a row, if ``rows`` is None.
     accessor : CtrAccessor, optional
-        How the use of rows is remembered, if ``rows`` is None; left out, it is not.
+        How the use of rows is recorded, if ``rows`` is None; by default it is not recorded.
     """
 
     writes = frozenset({"end_day", "merge", "push", "record", "skip"})
     reads = frozenset({"fetch", "lookup", "state"})
     controls = Table.controls | {"describe_rows", "row_use", "shrink"}
-    """Beside those of every table."""
+    """In addition to those of every table."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class SparseTable(Table):
         self._fixed = None if rows is None else (rows, index, shards)
         self._admission, self._accessor = admission, accessor
         self._strict = not isinstance(admission, Always)
-        """Whether an id may have no row."""
+        """Whether some ids may have no row."""
         self._expected = ExpectedRows(
             name,
             self._dtype,
@@ -99,7 +99,7 @@ class SparseTable(Table):
 
         Without ``training`` no row is made and no id counts as sighted.
         """
-        # First: it may put larger arrays in place.
+        # First: this may replace the arrays with larger ones.
         rows = self._locate(ids) if training else self._rows.find(ids)
         found = answers.empty((ids.size, self._dim), self._dtype)
         kernels.take(kernels.read_only(self._values.rows), rows, found)
@@ -120,15 +120,15 @@ class SparseTable(Table):
     ) -> None:
         """Sum the gradients (``(n, dim)``) of equal ids, then let the optimizer apply them.
 
-        ``norm`` is that of the whole embedding's summed gradient; left out, this is all of it.
-        ``distinct`` says that no id is there twice, so there is nothing to sum.
+        ``norm`` is the norm of the whole embedding's summed gradient; if it is left out, this
+        shard's is the whole. ``distinct`` says that no id occurs twice, so there is nothing to sum.
         """
-        self._updater.check()  # first: it makes no rows for a push that is refused
+        self._updater.check()  # first: a push that is refused must not make rows
         self._apply(ids, gradients, norm, distinct)
 
     def _rehearse(self, operation: str, arguments: Mapping[str, Any]) -> None:
-        # It is no sighting of its ids, and no use of its rows, until it is committed.
-        # (Nor do days end in a closure: that happens at once.)
+        # Until it is committed, it counts neither as a sighting of its ids nor as a use of its
+        # rows. (`end_day` is never among the writes of a closure: it happens at once.)
         if operation == "push":
             self._apply(**{"norm": None, "distinct": False, **arguments}, counting=False)
 
@@ -155,7 +155,7 @@ class SparseTable(Table):
         self._updater.apply(self._values.rows, slots, rows, gradients, norm)
 
     def fetch(self, ids: np.ndarray) -> Piece:
-        """Return the rows of distinct ids, of those alone that have one, and the step."""
+        """Return the rows of those of the distinct ids that have one, and the step."""
         rows = self._locate(ids)
         piece = self.pick(rows[rows >= 0])
         return {**piece, "step": np.array([self._updater.step])}
@@ -168,7 +168,7 @@ class SparseTable(Table):
         step: int,
         share: float,
     ) -> None:
-        """Take over what a copy has learned of distinct ids; see `DenseTable.merge`."""
+        """Merge what a copy has learned of distinct ids; see `DenseTable.merge`."""
         check_ids(f"ids for {self._name!r}", ids)
         self._expected.check_learned(values, slots, (ids.size, self._dim))
         rows = self._locate(ids, counting=False)
@@ -182,7 +182,7 @@ class SparseTable(Table):
         self.advance(step)
 
     def advance(self, step: int) -> None:
-        """Count so many updates at least."""
+        """Raise the count of updates to at least ``step``."""
         self._updater.step = max(self._updater.step, step)
 
     def record(self, ids: np.ndarray, shows: np.ndarray, clicks: np.ndarray) -> None:
@@ -206,12 +206,12 @@ class SparseTable(Table):
         use.end_day()
 
     def shrink(self, threshold: float, days: float, forget_waiting: bool) -> int:
-        """Remove rows of a lower score or more days unseen; return how many."""
+        """Remove rows with a lower score or more days unseen; return how many."""
         use, rows = self._known_use(), self._growing()
         self._renumbering()
         kept = use.kept(threshold, days)
         removed = rows.count - int(kept.sum())
-        # One array after the other: there is never a second copy of all.
+        # One array after the other, so that there is never a second copy of them all.
         self._values = self._values.kept(kept)
         for name, slot in self._slots.items():
             self._slots[name] = slot.kept(kept)
@@ -243,7 +243,7 @@ class SparseTable(Table):
         return self.pick(slice(start, stop))
 
     def pick(self, rows: slice | np.ndarray) -> Piece:
-        """Return copies of some rows, by their numbers, likewise."""
+        """Return copies of some rows, by their numbers, in the same form."""
         found = {"ids": self._rows.ids(rows), "values": self._values.rows[rows].copy()}
         found |= {f"slot.{name}": slot.rows[rows].copy() for name, slot in self._slots.items()}
         return found if self._use is None else {**found, **self._use.state(rows)}
@@ -253,7 +253,7 @@ class SparseTable(Table):
         self._clear()
 
     def put(self, piece: Piece) -> None:
-        """Take over rows, whose ids are admitted by it."""
+        """Load rows; that admits their ids."""
         self._expected.check_rows(forms(self._name, piece), piece)
         ids, before = piece["ids"], self._rows.count
         if isinstance(self._rows, GrowingRowIndex):
@@ -293,7 +293,7 @@ class SparseTable(Table):
         self._expected.check_state(forms(self._name, state), state)
 
     def _saved(self, writes: Sequence[Write]) -> Callable[[], None]:
-        # Rows made for ids that only the writes have stay: they are as initialised.
+        # Rows made for ids that are only in the writes remain: they have their initial values.
         ids = [each["ids"] for operation, each in writes if operation == "push"]
         rows = self._locate(np.concatenate([np.empty(0, np.uint64), *ids]), counting=False)
         rows = rows[rows >= 0]
@@ -308,15 +308,14 @@ class SparseTable(Table):
         return undo
 
     def changes(self, operation: str) -> bool:
-        # A lookup may make rows, but any other table would make the same.
+        # A lookup may make rows, but a copy of the table would make the same rows.
         sees = self._admission.sightings > 1 and operation in {"fetch", "lookup", "preview"}
         return sees or operation == "shrink" or super().changes(operation)
 
     def nbytes(self) -> int:
         """Return the bytes of parameters, optimizer state and index.
 
-        The room that a growing table keeps for more rows is not counted: the system gives memory
-        for it when they come.
+        The room that a growing table reserves for more rows is not counted: it takes no memory yet.
         """
         arrays = [self._values, *self._slots.values()]
         use = self._use.nbytes() if self._use else 0
@@ -354,7 +353,7 @@ class SparseTable(Table):
         return rows
 
     def _extend(self, start: int) -> None:
-        """Begin the rows from ``start`` on as the initializer says."""
+        """Initialise the rows from ``start`` on."""
         stop = self._rows.count
         for array in (self._values, *self._slots.values()):
             array.grow(stop)

@@ -1,10 +1,11 @@
-"""Table: what a server holds, a shard of a variable or embedding with its optimizer state. Pure.
+"""Table: one shard of a variable or embedding on a server, with its optimizer state. Pure.
 
 Not thread-safe by design: a server runs every operation on one thread, so an operation is atomic,
-and a snapshot falls between two updates. Arguments come checked by the handles
-(`psnb._src.parameters`). What numpy or a compiled loop would take wrongly is refused here all the
-same (`psnb._src.server.array_checks`): it may come from elsewhere. What a table returns is as it is
-until the next operation: whoever wants it for longer copies it, which sending it does.
+and a snapshot falls between two updates. `psnb._src.parameters` checks arguments before they are
+sent. Arrays that numpy or a compiled loop would misread are refused here as well
+(`psnb._src.server.array_checks`), because they may come from elsewhere. An array that a table
+returns is valid until the next operation; a caller that needs it for longer copies it (sending it
+does).
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ Write = tuple[str, Mapping[str, Any]]
 """The name of a table's method that changes it, and its arguments."""
 
 Piece = dict[str, np.ndarray]
-"""Some rows of a table: for each of its arrays, what these rows have."""
+"""Some rows of a table: the part of each of its arrays for these rows."""
 
 
 class Watcher(Protocol):
-    """Somebody who follows what becomes of a table's rows."""
+    """Is told before rows of a table change."""
 
     def changing(self, rows: np.ndarray | None) -> None:
-        """Hear that rows (distinct) are about to change; None for all of them."""
+        """Take note of rows (distinct) that are about to change; None for all of them."""
 
     def renumbering(self) -> None:
-        """Hear that rows are about to be removed or to get other numbers."""
+        """Take note that rows are about to be removed or renumbered."""
 
 
 class Table(ABC):
-    """What a server can hold.
+    """Base of the tables of a server.
 
-    It is read and written in *pieces*, ranges of its rows, where it may be large: by checkpoints
-    (`psnb._src.server.snapshot`) and to fill a copy (`psnb._src.server.transfer`). What is not by
-    row is its *tail*. A dense table's rows are its numbers.
+    Because it may be large, checkpoints (`psnb._src.server.snapshot`) and transfers to a copy
+    (`psnb._src.server.transfer`) read and write it in *pieces*: ranges of its rows. Everything that
+    is not by row is its *tail*. The rows of a dense table are its numbers.
 
     Attributes
     ----------
@@ -53,12 +54,12 @@ class Table(ABC):
     """The methods that a closure's commit may call."""
 
     reads: ClassVar[frozenset[str]]
-    """The methods that leave the table as it is."""
+    """The methods that do not change the table."""
 
     controls: ClassVar[frozenset[str]] = frozenset(
         {"clear", "finish", "optimizer", "put", "skipped", "tune"}
     )
-    """Operations on a table as a whole, of the notebook and of closures at once."""
+    """Operations on a whole table; in closures too, they happen at once."""
 
     _name: str
     _updater: Updater
@@ -81,27 +82,27 @@ class Table(ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """Forget what it holds: it is put in anew."""
+        """Remove all content, before new pieces are loaded."""
 
     @abstractmethod
     def put(self, piece: Piece) -> None:
-        """Take over rows, which may come from other shards; those that are here are replaced.
+        """Load rows, which may come from other shards; existing rows are replaced.
 
-        What is no such piece raises ConfigurationError, and nothing is changed.
+        An invalid piece raises ConfigurationError, and nothing is changed.
         """
 
     def tail(self) -> Piece:
-        """Return what is not by row, for `finish`."""
+        """Return everything that is not by row, for `finish`."""
         return {"step": np.array([self._updater.step])}
 
     @abstractmethod
     def check_tail(self, tail: Piece) -> None:
-        """Raise ConfigurationError unless this is what `tail` returns."""
+        """Raise ConfigurationError unless this has the form that `tail` returns."""
 
     def finish(self, tail: Piece) -> None:
-        """Take over what `tail` returned, once all pieces are here.
+        """Load what `tail` returned, after all pieces.
 
-        What is no such tail raises ConfigurationError, and nothing is changed.
+        An invalid tail raises ConfigurationError, and nothing is changed.
         """
         self.check_tail(tail)
         self._updater.step = int(tail["step"][0])
@@ -112,23 +113,23 @@ class Table(ABC):
 
     @abstractmethod
     def check_state(self, state: Piece) -> None:
-        """Raise ConfigurationError unless this is what `state` returns."""
+        """Raise ConfigurationError unless this has the form that `state` returns."""
 
     def load(self, state: Piece) -> None:
-        """Take over what `state` returned; refused as by `put`."""
+        """Load what `state` returned; raises as `put` does."""
         self.check_state(state)
         self.clear()
         self.put(state)
         self.finish(state)
 
     def take_over(self, tail: Piece, skipped: int, optimizer: Optimizer | None) -> None:
-        """Go on from what a table like this one has counted and was set to."""
+        """Take the counts and the optimizer of a table like this one."""
         self.finish(tail)
         self._updater.skipped, self._updater.optimizer = skipped, optimizer
 
     @abstractmethod
     def _saved(self, writes: Sequence[Write]) -> Callable[[], None]:
-        """Return what undoes the effect of the writes to come."""
+        """Return a function that undoes the effect of these writes."""
 
     def _changing(self, rows: np.ndarray | None) -> None:
         for watcher in self.watchers:
@@ -149,7 +150,7 @@ class Table(ABC):
     def preview(
         self, writes: Sequence[Write], read: str, arguments: Mapping[str, Any]
     ) -> np.ndarray:
-        """Return what a read would return after some writes, which are not made.
+        """Return what a read would return after some writes, without making them.
 
         So a closure sees its own writes before they are committed.
         """
@@ -159,7 +160,7 @@ class Table(ABC):
             for operation, each in writes:
                 self._rehearse(operation, each)
             result: np.ndarray = self._run(self.reads, read, arguments)
-            return result.copy()  # before what it shows is undone
+            return result.copy()  # before the writes are undone
         finally:
             undo()
             self._updater.step, self._updater.skipped = step, skipped
@@ -177,7 +178,7 @@ class Table(ABC):
         self._updater.skipped += count
 
     def skipped(self) -> int:
-        """Return how many were left out since the table was made."""
+        """Return how many were left out because they were not finite, since the table was made."""
         return self._updater.skipped
 
     def optimizer(self) -> Optimizer | None:
@@ -189,7 +190,7 @@ class Table(ABC):
         self._updater.tune(hyperparameters)
 
     def call(self, operation: str, arguments: Mapping[str, Any]) -> Any:
-        """Run any operation that may be called from elsewhere."""
+        """Run an operation that a request may call."""
         if operation == "preview":
             return self.preview(**arguments)
         return self._run(self.writes | self.reads | self.controls, operation, arguments)

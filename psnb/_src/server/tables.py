@@ -25,25 +25,25 @@ OPTIMIZABLE = (np.dtype(np.float32), np.dtype(np.float64))
 def warm_up(table: type[Table], arguments: Mapping[str, Any]) -> None:
     """Compile the kernels that a table will need, or load them from numba's cache.
 
-    A second or two the first time on a machine, then a tenth; in any thread but the event loop's,
-    which must not stand still for it.
+    Takes a second or two the first time on a machine, a tenth of a second later. Any thread may
+    call it except the event loop's, which must not be blocked.
 
     Parameters
     ----------
     table : type
         The kind of table.
     arguments : mapping of str to Any
-        What it will be made with.
+        The arguments that it will be made with.
     """
     optimizer = arguments["optimizer"]
     if optimizer is not None:
-        optimizer = replace(optimizer, clipnorm=1.0)  # for it may be switched on live
+        optimizer = replace(optimizer, clipnorm=1.0)  # clipnorm may be switched on later
     if table is DenseTable:
         if optimizer is not None:
             value = np.zeros(1, arguments["values"].dtype)
             DenseTable("", value, optimizer).push(value)
         return
-    # As small as it can be, with one row on its shard, which is admitted.
+    # The smallest table: one row on its shard, whose id is admitted.
     rows = None if arguments["rows"] is None else int(arguments["index"]) + 1
     ids = np.array([arguments["index"]], np.uint64)
     SparseTable(**{**arguments, "rows": rows}).lookup(ids)

@@ -1,4 +1,4 @@
-"""Traffic: how much a server is asked to do. Pure; the server's one thread is its only user."""
+"""Traffic: counts of a server's operations. Pure; the server's one thread is its only user."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Traffic:
     updates : int
         Updates of closures whose staleness is known.
     staleness : int
-        Its sum.
+        The sum of their staleness.
     """
 
     __slots__ = ("pulls", "pushes", "staleness", "updates")

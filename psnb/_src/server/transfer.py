@@ -1,10 +1,11 @@
-"""Transfer: a shard on its way to a copy, while it is in use. Pure.
+"""Transfer: sends a shard to a copy while the shard is in use. Pure.
 
-Rows are sent in pieces; those that have changed since are sent again, until so little is left that
-all of it goes at once, with what is not by row (`Transfer.last`). From that moment on the copy can
-do what the shard does. So nothing piles up, and the shard stands still for no longer than the last
-piece takes. (Dense tables, of which mostly all changes, go with the last.) This is how virtual
-machines move: Clark et al., *Live Migration of Virtual Machines*, NSDI 2005.
+Rows are sent in pieces. Rows that have changed since are sent again, until so little is left that
+all of it goes at once, with everything that is not by row (`Transfer.last`). From that moment on
+the copy can follow the shard. So no backlog of changes builds up, and the shard stops for no longer
+than the last step takes. (Dense tables, which mostly change as a whole, go with the last step.)
+This is the live migration of virtual machines: Clark et al., *Live Migration of Virtual Machines*,
+NSDI 2005.
 
 Not thread-safe; the server's one thread is its only user.
 """
@@ -25,13 +26,14 @@ LAST = 1 << 20
 """Bytes of rows that may be left for the last pieces."""
 
 _MOST = 3
-"""How often all rows may be sent before the rest is, however much it is: rows change too fast."""
+"""How often all rows may be sent. After that the rest goes at once, however much it is: rows change
+too fast."""
 
-_WINDOW = 1 << 20  # rows that are looked through for changed ones at a time
+_WINDOW = 1 << 20  # rows that are searched for changes at a time
 
 
 class _Moving:
-    """The rows of one table on their way."""
+    """The rows of one table that are being sent."""
 
     def __init__(self, table: SparseTable) -> None:
         self.table = table
@@ -59,7 +61,7 @@ class _Moving:
         self.table.watchers.remove(self)
 
     def left(self) -> int:
-        """Return how many rows are to be sent still, as it is now."""
+        """Return how many rows are still to be sent, as of now."""
         return self.table.extent - self._sent + self._dirty_count
 
     def next(self) -> Piece:
@@ -88,19 +90,20 @@ class _Moving:
                 window[found] = False
                 self._dirty_count -= found.size
                 rows = found + self._at
-                # The next one goes on behind it: rows that change all the time must wait.
+                # The next piece continues behind it, so that rows that change all the time must
+                # wait.
                 self._at = int(rows[-1]) + 1
                 return rows
             self._at += _WINDOW
 
 
 class Transfer:
-    """Yields what makes an empty shard the same as another one; see `Install`.
+    """Yields the steps that make an empty shard equal to another one; see `Install`.
 
     Parameters
     ----------
     shard : ParameterShard
-        What is to be copied.
+        The shard to copy.
     """
 
     def __init__(self, shard: ParameterShard) -> None:
@@ -108,7 +111,7 @@ class Transfer:
         self._moving: dict[str, _Moving] = {}
 
     def next(self) -> list[Install]:
-        """Return the next steps; none if it is time for the `last`."""
+        """Return the next steps; an empty list if it is time for `last`."""
         for name in self._shard.tables():
             table = self._shard.table(name)
             if not isinstance(table, SparseTable):
@@ -127,7 +130,7 @@ class Transfer:
         return []
 
     def last(self) -> list[list[Install]]:
-        """Return all that is left, as it is now: steps that may be sent apart, in this order."""
+        """Return all that is left, as of now: lists of steps, to be sent in this order."""
         steps: list[list[Install]] = []
         for name in self._shard.tables():
             table, moving = self._shard.table(name), self._moving.get(name)
@@ -143,7 +146,7 @@ class Transfer:
         return [*steps, [("finish", "", (tails, self._shard.log()))]]
 
     def close(self) -> None:
-        """Follow the tables no more; idempotent."""
+        """Stop watching the tables; idempotent."""
         for moving in self._moving.values():
             moving.close()
         self._moving.clear()

@@ -1,6 +1,6 @@
-"""Updater: the optimizer of one table, which may be changed live, and the count of its updates.
+"""Updater: the optimizer of one table, which may be tuned live, and the count of its updates.
 
-Pure. Not thread-safe; like the table that it belongs to, it is used by the server's one thread.
+Pure. Not thread-safe; the server's one thread uses it, like the table that it belongs to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Updater:
     name : str
         The table's name, for messages.
     optimizer : Optimizer or None
-        What applies them; without one, none is taken.
+        The optimizer; without one, pushes are refused.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Updater:
         Raises
         ------
         ConfigurationError
-            If one is out of its range, or would need other state; nothing was changed.
+            If one is out of its range, or would need other optimizer state; nothing was changed.
         """
         self.optimizer = tuned(self._required(), self._name, hyperparameters)
 
@@ -86,7 +86,7 @@ class Updater:
 
 
 def tuned(optimizer: Optimizer, name: str, hyperparameters: Mapping[str, Any]) -> Optimizer:
-    """Return the optimizer with other hyperparameters, fit for a table that has its state.
+    """Return the optimizer with other hyperparameters that work with its present state.
 
     Raises
     ------

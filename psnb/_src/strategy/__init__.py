@@ -1,4 +1,4 @@
-"""ParameterServerStrategy: where parameters are, and who looks after their servers."""
+"""ParameterServerStrategy: where parameters are, and how their servers are looked after."""
 
 from psnb._src.strategy.core import Fences, StrategyCore
 from psnb._src.strategy.strategy import ParameterServerStrategy, core_of

@@ -1,7 +1,7 @@
-"""StrategyCore: what psnb knows of a strategy; users hold a `ParameterServerStrategy`.
+"""StrategyCore: psnb's side of a strategy; users hold a `ParameterServerStrategy`.
 
-Thread-safe. It does not know the strategy that it belongs to, so that one can be collected; whoever
-lives longer than it (threads, the event loop) holds a core weakly.
+Thread-safe. It does not refer to its `ParameterServerStrategy`, so that one can be collected. What
+lives longer than the strategy (threads, the event loop) holds the core weakly.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ class Coordinator(Protocol):
 
     @property
     def paused(self) -> bool:
-        """Whether nothing is begun at present."""
+        """Whether no closures are begun at present."""
 
     def drain(self, timeout: float | None = None) -> None:
-        """Begin nothing more and wait until nothing runs."""
+        """Begin no more closures and wait until none runs."""
 
     def resume(self) -> None:
         """Begin closures again."""
 
     def close(self) -> None:
-        """End it; idempotent."""
+        """Close it; idempotent."""
 
 
 Fences = Sequence[tuple[str, Mapping[str, Any]]]
-"""What new shards must know of commits that were given up."""
+"""Operations that tell new shards which commits were given up."""
 
 C = TypeVar("C", bound=Coordinator)
 
 
 class StrategyCore:
-    """The parts of a strategy, and what other rooms do with them.
+    """The parts of a strategy, and what other packages do with them.
 
     Parameters
     ----------
     client : distributed.Client
         The cluster.
     servers : Servers
-        Its servers, which have begun.
+        Its servers, which have started.
     partitioner : callable or None
         How variables are split.
 
@@ -79,15 +79,15 @@ class StrategyCore:
     servers : Servers
         As given.
     server_client : CommServerClient
-        The way to them.
+        Sends requests to the servers.
     registry : Registry
         The parameters.
     tables : TableFactory
-        Makes them.
+        Makes the parameters' tables.
     reconciler : Reconciler
-        Mends the layout.
+        Repairs the layout.
     watch : ServerWatch
-        How the servers fare.
+        The servers' figures.
     """
 
     mode: Mode
@@ -100,18 +100,18 @@ class StrategyCore:
         self.watch = ServerWatch(servers, self.server_client, self.registry.all)
         self.reconciler = Reconciler(client, servers)
         self._loop = client.loop.asyncio_loop
-        self._lock = threading.Lock()  # guards all fields below; held for no request
+        self._lock = threading.Lock()  # guards all fields below; not held during requests
         self._closed = False
         self._coordinator: Coordinator | None = None
         self._fences: Callable[[], Fences] = tuple  # the coordinator's; else there are none
         self._last_checkpoint: Path | None = None
-        # Shards whose recovery was begun and has not ended; the event loop adds them, and so each
-        # operation on it is one that needs no lock.
+        # Shards whose recovery was begun and has not ended. The event loop adds to it, so every
+        # operation on it must be one that needs no lock.
         self.lost: set[int] = set()
 
     @property
     def name(self) -> str:
-        """What tells the strategy's shards from those of others."""
+        """The strategy's name, which is part of its shards' ids; unique in the cluster."""
         return self.servers.name
 
     @property
@@ -125,7 +125,7 @@ class StrategyCore:
         return self.servers.layout
 
     def shards_of_strategy(self, name: str) -> Sequence[ShardId]:
-        """All shards of another strategy, none if it is closed."""
+        """Return all shards of another strategy; there are none if it is closed."""
         try:
             layout = on_loop(self._loop, lambda: self.servers.directory.refresh(name))
         except (OSError, ServerLostError, RuntimeError):  # the last: the client is closed
@@ -137,7 +137,7 @@ class StrategyCore:
         return {name: shards_of(handle) for name, handle in self.registry.all().items()}
 
     def attempt(self, requests: Sequence[Request]) -> list[Any]:
-        """Ask shards, and return errors in the place of answers."""
+        """Send requests to shards; return errors in the place of answers."""
         return self.server_client.attempt(requests)
 
     def apply_round(
@@ -147,7 +147,7 @@ class StrategyCore:
         closures: Sequence[int],
         held_up: Callable[[Exception], None],
     ) -> None:
-        """Make one update of what closures pushed in a round; see `parameters.apply_round`."""
+        """Apply what closures pushed in a round as one update; see `parameters.apply_round`."""
         parameters = self.parameters().values()
         apply_round(self.attempt, self.shards, parameters, coordinator, number, closures, held_up)
 
@@ -157,14 +157,14 @@ class StrategyCore:
         Parameters
         ----------
         cluster : dict
-            What the Dask scheduler says of it.
+            The Dask scheduler's description of it.
         """
         addresses = frozenset(server.address for server in self.servers.running)
         return closure_workers(addresses, cluster)
 
-    @uninterrupted  # but while it waits, and it is closed then
+    @uninterrupted  # except while it waits; what was made is closed then
     def one_coordinator(self, make: Callable[[], tuple[C, Callable[[], Fences]]]) -> C:
-        """Return the coordinator that is there, or make it; ``make`` returns its fences, too."""
+        """Return the strategy's coordinator, or make it; ``make`` returns its fences, too."""
         with self._lock:
             self._require_open()
             if self._coordinator is None:
@@ -172,7 +172,7 @@ class StrategyCore:
             return cast(C, self._coordinator)
 
     def forget_coordinator(self, coordinator: Coordinator) -> None:
-        """Let the next one be made anew."""
+        """Forget a coordinator that was closed, so that a new one can be made."""
         with self._lock:
             if self._coordinator is coordinator:
                 self._coordinator, self._fences = None, tuple
@@ -183,18 +183,18 @@ class StrategyCore:
             return self._coordinator, self._fences
 
     def note_checkpoint(self, path: Path) -> None:
-        """Remember what can be recovered from."""
+        """Remember a checkpoint, for recovery."""
         with self._lock:
             self._last_checkpoint = path
 
     @property
     def last_checkpoint(self) -> Path | None:
-        """What was noted last."""
+        """The checkpoint that was noted last."""
         with self._lock:
             return self._last_checkpoint
 
     async def host_lost(self, fences: Fences) -> None:
-        """Make the shards anew that are lost, empty; on the event loop."""
+        """Make lost shards again, empty; on the event loop."""
         found = await recover_shards(self.client, self.servers, self.reconciler, fences)
         self.lost.update(found)
 
@@ -209,7 +209,7 @@ class StrategyCore:
             self._require_open()
 
     def begin_to_close(self) -> Coordinator | None:
-        """Refuse all from now on; return the coordinator, to be closed."""
+        """Refuse all calls from now on; return the coordinator, which must be closed."""
         with self._lock:
             self._closed = True
             return self._coordinator

@@ -1,8 +1,8 @@
-"""What a strategy has placed where: pure.
+"""PlacedTables: which tables a strategy has placed on which shards. Pure.
 
-It remembers how each table was made, so that it can be made again where a shard was lost, and how
-many bytes each shard was given, so that the next one goes where there is least. Not thread-safe;
-the strategy locks it.
+It remembers how each table was made, so that it can be made again when a shard was lost, and how
+many bytes each shard was given, so that the next table goes where there are fewest. Not
+thread-safe; `TableFactory` locks it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class PlacedTables:
         self._made: dict[str, list[Creation]] = {}
 
     def choose(self, nbytes: int, servers: Sequence[object]) -> int:
-        """Return the shard that something of a size should go to, and count it there.
+        """Return the shard for a table of a given size, and count the bytes there.
 
-        It goes to the server that was given least, and there to the shard that was.
+        The table goes to the server with the fewest bytes, and there to the shard with the fewest.
 
         Parameters
         ----------
         nbytes : int
-            Its size.
+            The size.
         servers : sequence
             The server of each shard.
         """
@@ -58,7 +58,7 @@ class PlacedTables:
         self._bytes[index] += nbytes
 
     def remember(self, parameter: str, made: Sequence[Creation]) -> None:
-        """Note how the tables of a parameter were made, but for their values."""
+        """Note how the tables of a parameter were made, without their values."""
         self._made[parameter] = [
             (shard, operation, _described(arguments)) for shard, operation, arguments in made
         ]

@@ -1,8 +1,8 @@
 """Rebalancing: spreads shards over the servers that there are, or empties some, while in use.
 
-What is wanted is worked out here; the `Reconciler` brings it about. A shard moves as a copy is
-made: the new server gets a copy, filled while the old one works; then the old one stops, the copy
-has everything and takes over. Whoever asks in that moment asks again.
+The new places are computed here; the `Reconciler` moves the shards. A shard moves in steps: the new
+server gets a copy, which is filled while the old server works; then the old one stops, the copy has
+everything and takes over. Requests at that moment are sent again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from psnb.errors import ConfigurationError
 async def rebalance(
     client: Client, servers: Servers, keeper: Reconciler, drain: Collection[str]
 ) -> int:
-    """Spread shards over all servers that there are but those to be drained.
+    """Spread shards over all servers that there are, except those to be drained.
 
-    Cancelled, it leaves everything in order; another one goes on from there.
+    If it is cancelled, the layout stays valid; another call goes on from there.
 
     Returns
     -------

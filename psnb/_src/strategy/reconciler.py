@@ -1,12 +1,13 @@
-"""Reconciler: watches the servers of a strategy, and mends its layout.
+"""Reconciler: watches the servers of a strategy, and repairs its layout.
 
-Several times a second it tells each server what it is to hold, and hears what it does hold: that is
-the sign of life, too (`ServerControl.beat`). From what it knows then follows the next layout, by a
-pure function (`psnb._src.placement.mended`), which is published; the servers hear of it with the
-next beats. So no order needs to arrive, and whatever went wrong is seen again in the next round.
+Several times a second it tells each server which shards to hold, and the server answers which it
+holds; the answer is also the sign of life (`ServerControl.beat`). From what is observed, a pure
+function (`psnb._src.placement.mended`) computes the next layout. It is published, and the servers
+hear of it with the next beats. So no single message needs to arrive: whatever went wrong is seen
+again in the next round.
 
 Threads: the Dask client's event loop. One task makes the rounds; it waits for no server. One task
-for each server asks, one more starts servers in place of lost ones. What raises unexpectedly is
+for each server asks it; one more starts servers in place of lost ones. An unexpected exception is
 logged, and the next round is made all the same.
 """
 
@@ -32,19 +33,19 @@ _BEAT = 0.2
 """Seconds between two beats of a server, at most."""
 
 _HASTY_BEAT = 0.02
-"""The same while shards move, or copies are filled: the next step waits for what servers tell."""
+"""The same while shards move or copies are filled: the next step waits for servers' answers."""
 
 _PUBLISH_AGAIN = 5.0
-"""Seconds after which the scheduler is told once more where all is: it may have forgotten."""
+"""Seconds after which the layout is published again: the scheduler may have forgotten it."""
 
 _PUBLISH_SOON = 1.0
-"""The same, when it did not hear it."""
+"""The same, after publishing failed."""
 
 _LOOK_FOR_SERVERS = 1.0
 
 
 class _WatchedServer:
-    """What the keeper knows of one server."""
+    """What the reconciler knows of one server."""
 
     def __init__(self, server: ServerAddress, orders: ServerControl) -> None:
         self.server, self._orders = server, orders
@@ -52,8 +53,8 @@ class _WatchedServer:
         self._heard, self._silence = 0, 0.0
         self._asking: asyncio.Task[None] | None = None
         self._gone: str | None = None
-        self.sight = Sight(Health.SILENT)  # nothing was heard yet
-        self.told = Health.ALIVE  # what was told of it last
+        self.sight = Sight(Health.SILENT)  # nothing was heard of it yet
+        self.told = Health.ALIVE  # the health that was reported last
 
     def beat(self, layout: Layout, news: asyncio.Event) -> None:
         """Ask the server, unless it has not answered yet."""
@@ -61,7 +62,7 @@ class _WatchedServer:
             self._asking = asyncio.create_task(self._ask(layout, news), name="psnb beat")
 
     def pass_time(self, seconds: float) -> None:
-        """Count time in which the server could have said something."""
+        """Count time in which the server could have answered."""
         self._silence = 0.0 if self._line.heard > self._heard else self._silence + seconds
         self._heard = self._line.heard
         if self.sight.health is Health.ALIVE and self.is_silent:
@@ -73,11 +74,11 @@ class _WatchedServer:
         return self._silence >= self._orders.patience
 
     def why(self) -> str:
-        """Return what is wrong with it, for people."""
+        """Return what is wrong with it, as a text."""
         return self._gone or silent(self.server, self._silence)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         if self._asking is not None:
             self._asking.cancel()
 
@@ -90,8 +91,8 @@ class _WatchedServer:
             self.sight = Sight(Health.GONE)
         except OSError:
             if not connected:
-                return  # not to be reached: time will tell
-            news.set()  # the line broke: the next beat, at once, tells more
+                return  # not reached: it counts as silent if that lasts
+            news.set()  # the connection broke: the next beat, at once, tells more
         else:
             self.sight = Sight(Health.ALIVE, layout.version, holdings)
         if self.sight != before:
@@ -99,7 +100,7 @@ class _WatchedServer:
 
 
 class Reconciler:
-    """Sees to it that each shard is on a server that lives, and has its copies.
+    """Makes sure that each shard is on a live server, and has its copies.
 
     Parameters
     ----------
@@ -133,16 +134,16 @@ class Reconciler:
     async def arrange(
         self, homes: Mapping[int, ServerAddress], drained: Collection[ServerAddress]
     ) -> None:
-        """Have shards move to other primaries, and servers be emptied; returns when that is done.
+        """Move shards to other primaries, and empty servers; returns when that is done.
 
-        Cancelled, it leaves everything in order, as far as it came.
+        If it is cancelled, the layout stays valid, as far as it came.
 
         Raises
         ------
         ServerLostError
             If a server that shards were to move to does not answer any more.
         """
-        # Not what is left in the end: one that dies meanwhile is to be replaced.
+        # Not the number that is left in the end: a server that dies meanwhile must be replaced.
         wanted = max(self._wanted, len(self._servers.running)) - len(drained)
         self._homes, self._drained = homes, frozenset(drained)
         self._news.set()
@@ -193,7 +194,7 @@ class Reconciler:
             while self._client.status not in ("closing", "closed"):
                 try:
                     await self._round()
-                except Exception:  # a boundary: nobody would look after them any more
+                except Exception:  # a boundary: else nobody would look after the servers
                     logger.exception("Looking after the parameter servers failed; trying again")
                 self._rounds.set()
                 with contextlib.suppress(TimeoutError):
@@ -226,8 +227,8 @@ class Reconciler:
                     await self._servers.publish(after)
                     self._published = now
                 except ServerLostError as error:
-                    # Known here it is: servers obey, and workers hear of it when the scheduler is
-                    # there again.
+                    # It is known here: servers follow it, and workers hear of it when the scheduler
+                    # is there again.
                     logger.warning("where the parameters are cannot be published: %s", error)
                     self._published = now - _PUBLISH_AGAIN + _PUBLISH_SOON
         for kind, text in changes(before, after):
@@ -280,7 +281,7 @@ class Reconciler:
 
 
 def changes(before: Layout, after: Layout) -> list[tuple[EventKind, str]]:
-    """Return what is to be told of a new layout. Pure."""
+    """Return the events to report for a new layout. Pure."""
     taken: dict[str, list[int]] = {}
     outdated: dict[str, list[int]] = {}
     lost = []

@@ -1,4 +1,4 @@
-"""Recovery: makes the shards anew that were lost with their servers, or are out of reach with them.
+"""Recovery: makes shards again whose servers are lost or do not respond.
 
 On the client's event loop.
 """
@@ -30,25 +30,25 @@ async def recover_shards(
     keeper: Reconciler,
     fences: Sequence[tuple[str, Mapping[str, Any]]],
 ) -> list[int]:
-    """Host the shards anew that no server holds any more, empty, and return which they are.
+    """Host lost shards again, empty, and return which they are: those that no server holds.
 
     Parameters
     ----------
     client : distributed.Client
         The cluster.
     servers : Servers
-        The strategy's.
+        The strategy's servers.
     keeper : Reconciler
-        Who lets copies take over, where there are some.
+        Lets copies take over, if there are copies.
     fences : sequence of tuple
-        Operations for new shards, by which they know what was given up of commits.
+        Operations that tell new shards which commits were given up.
 
     Raises
     ------
     ClusterError
         If there is no server at all.
     ServerLostError
-        If one dies meanwhile.
+        If a server dies meanwhile.
     """
     wanted = keeper.wanted
     while True:
@@ -59,7 +59,7 @@ async def recover_shards(
         await keeper.next_round()
     if not lost:
         return []
-    # It is for good: those that are silent are not waited for any more.
+    # This is final: silent servers are not waited for any more.
     for server in set(asked).difference(alive):
         servers.give_up(server)
     usable = await _replaced(client, servers, alive, silent, wanted)
@@ -73,9 +73,9 @@ async def recover_shards(
 async def _look(
     servers: Servers,
 ) -> tuple[list[ServerAddress], list[ServerAddress], list[int], list[int]]:
-    """Return which servers live, which say nothing, which shards are lost and which are not yet.
+    """Return the live servers, the silent ones, the lost shards and the pending shards.
 
-    Of the latter a copy is about to take over.
+    A copy of a pending shard is about to take over.
     """
     layout = servers.layout
     holds: dict[ServerAddress, set[int]] = {}
@@ -124,8 +124,8 @@ async def _replaced(
 ) -> list[ServerAddress]:
     """Start servers in place of dead ones and return all that there are.
 
-    It waits for workers that were started as servers; if the cluster has none but those that run
-    closures, it takes of these, but for the last.
+    It waits for workers that were started as servers. If the cluster has only workers that run
+    closures, it takes some of these, but not the last one.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + _WAIT
@@ -154,7 +154,7 @@ async def _host(
     usable: Sequence[ServerAddress],
     fences: Sequence[tuple[str, Mapping[str, Any]]],
 ) -> None:
-    """Let servers hold lost shards, empty, and publish where everything is."""
+    """Host lost shards on servers, empty, and publish the new layout."""
     layout = hosted_anew(servers.layout, lost, usable)
     given: dict[ServerAddress, dict[int, ShardPlace]] = {}
     for index in lost:
@@ -168,7 +168,7 @@ async def _host(
 
 
 def still_lost(lost: Sequence[int], before: Layout, now: Layout) -> list[int]:
-    """Return those of lost shards that no other server was given since servers were asked. Pure."""
+    """Return the lost shards that were given to no other server since servers were asked. Pure."""
     return [i for i in lost if now.places[i].primary in (None, before.places[i].primary)]
 
 

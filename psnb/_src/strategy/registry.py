@@ -1,6 +1,7 @@
 """Registry: the names and handles of a strategy's parameters.
 
-Thread-safe. A name is taken before its tables are made, so that two threads cannot take one.
+Thread-safe. A name is taken before its tables are made, so that two threads cannot take the same
+one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ class Registry:
     """Variables and embeddings by name, in the order in which the names were taken."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the dict; held for no request
+        self._lock = threading.Lock()  # guards the dict; not held during requests
         self._parameters: dict[str, Variable | Embedding | None] = {}  # None: being made
 
     def __len__(self) -> int:
@@ -27,12 +28,12 @@ class Registry:
 
     @contextmanager
     def taking(self, name: str | None, kind: str) -> Iterator[str]:
-        """Take a name, or one that is made up, for as long as the block succeeds.
+        """Take a name, or make one up; it is free again if the block raises.
 
         Raises
         ------
         ConfigurationError
-            If it is no name, or taken.
+            If it is not a valid name, or is taken.
         """
         name = self._take(name, kind)
         try:
@@ -43,12 +44,12 @@ class Registry:
             raise
 
     def add(self, parameter: Variable | Embedding) -> None:
-        """Put a handle under its name, which was taken."""
+        """Store a handle under its name, which was taken before."""
         with self._lock:
             self._parameters[parameter.name] = parameter
 
     def all(self) -> Mapping[str, Variable | Embedding]:
-        """Return a read-only snapshot of what has been made."""
+        """Return a read-only snapshot of the parameters that were made."""
         with self._lock:
             made = {name: p for name, p in self._parameters.items() if p is not None}
         return MappingProxyType(made)

@@ -1,9 +1,9 @@
-"""ServerControl: what a strategy tells and asks its servers themselves, over lines of their own.
+"""ServerControl: requests of a strategy to its servers themselves, over control connections.
 
-On the client's event loop. A server counts as silent when nothing was heard of it for as long as
-the strategy is patient, however long an order takes: a busy one says so. Ticks of this process are
-counted rather than clocks compared, so a notebook that was frozen itself gives nobody up. See
-`psnb._src.server.host` for what the orders do there.
+On the client's event loop. A server counts as silent when nothing was heard of it for ``patience``
+seconds, however long a request takes: a busy server sends signs of life. Ticks of this process are
+counted rather than clocks compared, so a notebook that was frozen itself gives no server up. See
+`psnb._src.server.host` for what the requests do there.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ TICKS = 50
 
 
 class ServerControl:
-    """Gives orders to servers.
+    """Sends requests to servers, over a control connection to each.
 
     Parameters
     ----------
     pool : distributed.core.ConnectionPool
         The client's connections.
     patience : float
-        Seconds for which a server may say nothing.
+        Seconds without a sign of life after which a server counts as silent.
 
     Attributes
     ----------
     tick : float
-        Seconds between two looks.
+        Seconds between two checks.
     patience : float
         As given.
     """
@@ -48,30 +48,30 @@ class ServerControl:
         self._lines: dict[ServerAddress, ControlConnection] = {}
 
     def line(self, server: ServerAddress) -> ControlConnection:
-        """Return the line to a server."""
+        """Return the control connection to a server."""
         if server not in self._lines:
             self._lines[server] = ControlConnection(self._pool, server)
         return self._lines[server]
 
     def hang_up(self, server: ServerAddress) -> None:
-        """Close the line to a server."""
+        """Close the control connection to a server."""
         line = self._lines.pop(server, None)
         if line is not None:
             line.close()
 
     async def start(self, server: ServerAddress) -> None:
-        """Let a worker begin to be a server."""
+        """Start a server on a worker."""
         name = f"{server.key.rpartition('-')[2]} at {server.address}"
         await self.ask(server, START, name=name)
 
     async def stop(self, server: ServerAddress) -> None:
-        """Let a server end, if it hears; what it holds goes with it. Hangs up."""
+        """End a server, if it can be reached, with all it holds; closes the connection."""
         with contextlib.suppress(OSError):
             await self.line(server).ask(STOP)
         self.hang_up(server)
 
     async def beat(self, server: ServerAddress, layout: Layout) -> dict[int, ShardStatus]:
-        """Tell a server what to hold, and return what it holds; see `ControlConnection.ask`."""
+        """Tell a server which shards to hold; return what it holds. See `ControlConnection.ask`."""
         places = {i: place for i, place in enumerate(layout.places) if server in place.servers}
         versions = [place.version for place in layout.places]
         held: dict[int, ShardStatus] = await self.line(server).ask(
@@ -90,7 +90,7 @@ class ServerControl:
         places: Mapping[int, ShardPlace],
         fences: Sequence[tuple[str, Mapping[str, Any]]] = (),
     ) -> None:
-        """Let a server hold new shards, in which some commits are given up; raises as `ask`."""
+        """Have a server hold new shards, in which some commits are given up; raises as `ask`."""
         await self.ask(server, "host", places=places, fences=fences)
 
     async def ask(self, server: ServerAddress, operation: str, **arguments: Any) -> Any:
@@ -99,9 +99,9 @@ class ServerControl:
         Raises
         ------
         ServerLostError
-            If it is gone.
+            If the server has ended.
         ServerSilentError
-            If it says nothing.
+            If the server does not respond.
         """
         line = self.line(server)
         asking = asyncio.create_task(line.ask(operation, **arguments), name="psnb order")
@@ -128,5 +128,5 @@ def gone(server: ServerAddress, error: BaseException) -> str:
 
 
 def silent(server: ServerAddress, silence: float) -> str:
-    """Return the text that says that a server says nothing."""
+    """Return the text that says that a server does not respond."""
     return f"parameter server {server.key} at {server.address} says nothing for {silence:.0f} s"

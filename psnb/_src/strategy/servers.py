@@ -1,7 +1,7 @@
 """Servers: the processes that hold a strategy's shards, and the layout that says which holds which.
 
-It starts and stops them, and publishes each layout on the scheduler. Layouts are changed by one
-task at a time of the client's event loop, which has `changing`.
+`Servers` starts and stops them, and publishes each layout on the scheduler. One task of the
+client's event loop at a time changes the layout: the one that holds `changing`.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ class Servers:
     client : distributed.Client
         The cluster.
     patience : float
-        Seconds for which a server may say nothing.
+        Seconds without a sign of life after which a server counts as silent.
 
     Attributes
     ----------
     name : str
-        The strategy's, unique among those of the cluster.
+        The strategy's name, unique in the cluster.
     orders : ServerControl
-        The way to give them orders.
+        Sends requests to the servers themselves.
     directory : LayoutCache
-        What this process knows of layouts.
+        The layouts that this process knows.
     events : EventLog
         What happened to servers and shards.
     changing : asyncio.Lock
-        Held by whoever decides on the next layout, from looking to publishing; what is asked
-        meanwhile has time limits. The client's event loop's.
+        Held while the next layout is decided and published; requests made meanwhile have time
+        limits. For the client's event loop only.
     """
 
     def __init__(self, client: Client, patience: float) -> None:
@@ -68,9 +68,9 @@ class Servers:
         self._running: dict[ServerAddress, None] = {}
         self._layout = Layout(self.name, 0, 0, patience, ())
         self._stopping: set[asyncio.Task[None]] = set()
-        self._closing: asyncio.Task[None] | None = None  # somebody has to hold it
+        self._closing: asyncio.Task[None] | None = None  # keeps a reference to the task
         self.changing = asyncio.Lock()
-        self._starting = asyncio.Lock()  # one at a time looks what there is and starts the rest
+        self._starting = asyncio.Lock()  # one task at a time looks which exist and starts the rest
         self.directory = LayoutCache(
             lambda strategy: client.scheduler.psnb_layout(strategy=strategy),
         )
@@ -95,15 +95,15 @@ class Servers:
         return tuple(self._running)
 
     async def start(self, addresses: Sequence[str]) -> list[ServerAddress]:
-        """Return a server at each of some Dask workers, started now; on the client's event loop.
+        """Start a server at each of some Dask workers; return them. On the client's event loop.
 
-        One that was started there meanwhile, for somebody else who looked when it was not yet, is
-        taken for it: with two in one process, both could hold what must not die together.
+        If another task has started a server at one of them meanwhile, that server is returned: with
+        two in one process, one could hold the copy of what the other holds, and both die together.
 
         Raises
         ------
         ClusterError
-            If one cannot be reached; none is started then.
+            If one cannot be reached; no server is started then.
         """
         async with self._starting:
             there = {server.address: server for server in self.running}
@@ -118,7 +118,7 @@ class Servers:
                 for server in started:
                     self._stop(server)
                 raise
-            # Only now: whoever asked one that has not begun would hear that it is gone.
+            # Only now: asked before it has begun, a server would answer that it is gone.
             self._running |= dict.fromkeys(started)
             for server in started if there else ():  # a strategy begins with some
                 text = f"{server.address} joins as server"
@@ -135,13 +135,13 @@ class Servers:
                 raise error
 
     def give_up(self, server: ServerAddress) -> None:
-        """Let a server go: it is gone, or holds nothing any more; on the client's event loop."""
+        """Remove a server that is lost or holds nothing any more; on the client's event loop."""
         if server in self._running:
             del self._running[server]
             self._stop(server)
 
     async def publish(self, layout: Layout) -> None:
-        """Make a layout the one that counts; on the client's event loop.
+        """Make a layout the current one; on the client's event loop.
 
         Raises
         ------
@@ -176,7 +176,7 @@ class Servers:
         task.add_done_callback(self._stopping.discard)
 
     async def _end(self, server: ServerAddress) -> None:
-        # One that does not hear it ends by itself when it hears nothing for some minutes.
+        # A server that does not hear it ends by itself, after some minutes without any message.
         try:
             async with asyncio.timeout(_STOP_TIMEOUT):
                 await self.orders.stop(server)
@@ -198,7 +198,7 @@ class Servers:
 
 
 async def begin(servers: Servers, addresses: Sequence[str], shards: int, replicas: int) -> None:
-    """Start servers, let them hold the first shards, and publish where they are; or nothing."""
+    """Start servers with the first shards, and publish the layout; all of that or nothing."""
     try:
         started = await servers.start(addresses)
         places = [ShardPlace(started[index % len(started)]) for index in range(shards)]

@@ -1,9 +1,9 @@
-"""ParameterServerStrategy: places variables on servers and knows which ones there are.
+"""ParameterServerStrategy: places variables and embeddings on servers.
 
 The strategy divides all parameters into shards and puts the shards on servers (`Servers`), makes
 the tables there (`TableFactory`) and knows their names (`Registry`), looks after the servers and
-keeps copies (`Reconciler`), and brings back or moves what must be. It belongs to the notebook;
-closures get the handles that it makes.
+keeps copies (`Reconciler`), and recovers or moves shards; `StrategyCore` has these parts. The
+strategy belongs to the notebook; closures get the handles that it makes.
 """
 
 from __future__ import annotations
@@ -77,23 +77,24 @@ class ParameterServerStrategy:
     replicas : int
         1: each shard gets a second copy on another server; once that is complete, every update is
         on both before it is acknowledged. When a server dies, the copies take over within two
-        seconds and training goes on; when it says nothing, after ``heartbeat_timeout``. New copies
-        are filled as soon as there is a server for them. Until a copy is complete, also after its
-        server was silent or its connection broke, a shard is lost with the server that has it. It
-        takes two servers, twice the memory, and about twice the time for an update; reads cost the
-        same. 0: a server's shards are lost with it, and `recover` brings them back from the last
-        checkpoint.
+        seconds and training goes on; when it does not respond, after ``heartbeat_timeout``. New
+        copies are filled as soon as there is a server for them. Until a copy is complete, also
+        after its server was silent or its connection broke, a shard is lost with the server that
+        has it. This takes two servers, twice the memory, and about twice the time for an update;
+        reads cost the same. 0: a server's shards are lost with it, and `recover` brings them back
+        from the last checkpoint.
     shards : int, optional
-        Into how many shards the parameters are divided: not less than there are servers, and one
-        for each of them by default. With more, `rebalance` can spread them over servers that are
-        added later; but every lookup is divided into as many parts, which takes time.
+        Into how many shards the parameters are divided: at least one for each server, which is the
+        default. With more, `rebalance` can spread them over servers that are added later; but every
+        lookup is divided into as many parts, which takes time.
     mode : Async, Sync, BoundedStaleness or Geo
-        When what closures push is applied, and what they read meanwhile; `Async` by default.
+        When the updates that closures push are applied, and what closures read meanwhile; `Async`
+        by default.
     heartbeat_timeout : float
         Seconds without a sign of life after which a server counts as silent. Its complete copies
-        take over then. A shard that has none stays where it is, and whoever waits for it gets a
-        `ServerSilentError` (twenty seconds later where one is being filled or has failed). A busy
-        server gives signs of life; one whose process has ended is noticed at once.
+        take over then. A shard without one stays where it is, and requests to it raise
+        `ServerSilentError` (twenty seconds later if a copy is being filled or has failed). A busy
+        server gives signs of life; the end of a server's process is noticed at once.
 
     Attributes
     ----------
@@ -150,8 +151,9 @@ class ParameterServerStrategy:
         on_loop(self._loop, lambda: begin(servers, addresses, count, replicas))
         with uninterrupted:  # a reconciler that nobody closes would keep the servers
             self._core = StrategyCore(client, servers, partitioner)
-            # Dropped without a word, it takes its servers and connections with it; handles keep the
-            # connections only. Not of the core, which knows the coordinator and so the strategy.
+            # If the strategy is collected without being closed, this ends its servers and
+            # connections; handles keep the connections only. Not of the core, which knows the
+            # coordinator and so the strategy.
             core = self._core
             parts = core.server_client, core.reconciler, core.watch, core.servers
             self._hang_up = weakref.finalize(self, _hang_up, *parts)
@@ -171,17 +173,17 @@ class ParameterServerStrategy:
 
     @property
     def name(self) -> str:
-        """What tells its shards from those of other strategies."""
+        """The strategy's name, which is part of its shards' ids; unique in the cluster."""
         return self._core.name
 
     @property
     def num_servers(self) -> int:
-        """Parameter servers of this strategy."""
+        """How many parameter servers this strategy has."""
         return len(self.server_addresses)
 
     @property
     def num_workers(self) -> int:
-        """Workers that can run closures at this moment; asks the scheduler."""
+        """How many workers can run closures at this moment; asks the scheduler."""
         return len(self._closure_workers())
 
     def worker_names(self) -> set[str]:
@@ -199,8 +201,8 @@ class ParameterServerStrategy:
         Returns
         -------
         dict
-            For each server's address, the bytes of each table there, copies of shards counted
-            along. A table is an embedding, a variable, or a part of one (``"name/first row"``).
+            For each server's address, the bytes of each table there, copies of shards included. A
+            table is an embedding, a variable, or a part of one (``"name/first row"``).
 
         Raises
         ------
@@ -220,10 +222,10 @@ class ParameterServerStrategy:
 
     @property
     def parameters(self) -> Mapping[str, Variable | Embedding]:
-        """All variables and embeddings by name, in the order of their making; read-only."""
+        """All variables and embeddings by name, in the order in which they were made; read-only."""
         return self._core.registry.all()
 
-    @uninterrupted  # but while it waits, and the name is free then
+    @uninterrupted  # except while it waits; the name is free then
     def variable(
         self,
         initial_value: ArrayLike,
@@ -243,7 +245,7 @@ class ParameterServerStrategy:
         optimizer : Optimizer, optional
             What the servers do with pushed gradients; float32 and float64 only.
         dtype : dtype, optional
-            As given by the initial value; float32 for Python floats.
+            That of the initial value by default; float32 for Python floats.
         nonfinite : {"refuse", "skip", "allow"}
             What happens to a pushed gradient with NaN or infinities: `GradientError` and no change;
             the update is left out and counted (`Variable.skipped`); or it is let through.
@@ -290,10 +292,10 @@ class ParameterServerStrategy:
         name : str
             Unique within the strategy; also the seed of the table's initial rows.
         dim : int
-            Floats a row.
+            Floats per row.
         rows : int, optional
             Ids are ``0 <= id < rows``. None: any 64-bit integer is an id, and rows are made when
-            an id is first looked up (but for evaluation) or pushed.
+            an id is first looked up (except for evaluation) or pushed.
         initializer : Initializer or float, optional
             How a row starts: `Uniform` (-0.05 to 0.05) by default, `Normal`, `Constant` or a
             number. A row depends on table name and id alone, not on servers or order.
@@ -350,26 +352,26 @@ class ParameterServerStrategy:
         self._core.registry.add(made)
         return made
 
-    @uninterrupted  # but while it waits, and what is lost is known then
+    @uninterrupted  # except while it waits; it is known then what is lost
     def recover(
         self, checkpoint: str | os.PathLike[str] | None = None, *, consistent: bool = True
     ) -> Mapping[str, Any]:
         """Bring back the shards that were lost with their servers, from a checkpoint.
 
-        Those of servers that say nothing count as lost, unless a server that answers has a copy.
-        They go to whatever servers there are; those that Dask starts again in place of dead ones
-        are waited for, up to fifteen seconds. Handles, datasets and what is queued stay as they
-        are, and no closure that has had its effect has it again. The coordinator is drained before
+        Shards on servers that do not respond count as lost, unless a server that responds has a
+        copy. Lost shards go to the servers that there are; this waits up to fifteen seconds for
+        servers that Dask starts again in place of dead ones. Handles, datasets and queued closures
+        stay as they are, and no closure has its effect twice. The coordinator is drained before
         (closures that wait for a lost shard fail with `ServerLostError`, which
         `ClusterCoordinator.join` raises if it has not yet) and resumed after, unless it was paused.
 
         Parameters
         ----------
         checkpoint : str or os.PathLike, optional
-            The last one that a `CheckpointManager` of this strategy saved or restored, if left out.
+            By default the last one that a `CheckpointManager` of this strategy saved or restored.
         consistent : bool
             True: all parameters go back to the checkpoint, so that they fit each other. False: only
-            what was lost does, the rest keeps what it has learned since.
+            lost shards do; the others keep what they have learned since.
 
         Returns
         -------
@@ -379,7 +381,7 @@ class ParameterServerStrategy:
         Raises
         ------
         CheckpointError
-            If there is none, or if it is damaged or does not fit; nothing was changed.
+            If there is no checkpoint, or if it is damaged or does not fit; nothing was changed.
         ClusterError
             If there is no worker that can be a server.
         ServerLostError
@@ -419,16 +421,16 @@ class ParameterServerStrategy:
     def rebalance(self, drain: Sequence[str] = ()) -> int:
         """Spread the shards evenly over all servers that there are now, while they are in use.
 
-        Workers that were started with ``--resources "ps=1"`` since are taken in; there is something
-        for them if the strategy was made with more ``shards`` than servers. What is asked of a
-        shard in the moment in which it moves waits for a few milliseconds; nothing is lost. It goes
-        on when an interrupt ends the waiting.
+        Workers that were started since with ``--resources "ps=1"`` become servers; there are shards
+        for them if the strategy was made with more ``shards`` than servers. A request to a shard
+        that moves at that moment waits for a few milliseconds; nothing is lost. An interrupt ends
+        only the waiting: the rebalancing goes on.
 
         Parameters
         ----------
         drain : sequence of str
-            Names or addresses of servers that shall hold nothing any more; after this returns they
-            can be retired with ``client.retire_workers``.
+            Names or addresses of servers to be emptied; after this returns they can be retired with
+            ``client.retire_workers``.
 
         Returns
         -------
@@ -438,11 +440,11 @@ class ParameterServerStrategy:
         Raises
         ------
         ConfigurationError
-            If one of ``drain`` is no server, or too few would be left.
+            If one of ``drain`` is not a server, or too few servers would be left.
         ServerLostError
-            If a server dies or says nothing that shards are to move to, or that must tell how large
-            they are, or if too few are left; all other shards are where they were or where they
-            should be, and it can be called again.
+            If a server to which shards move, or which must say how large they are, dies or does not
+            respond; or if too few servers are left. All other shards are where they were or where
+            they should be; call it again.
         """
         core = self._core
         core.check_open()
@@ -453,12 +455,12 @@ class ParameterServerStrategy:
         )
 
     def server_events(self, since: float = 0.0) -> tuple[Event, ...]:
-        """Return what happened to servers and shards after a time, the oldest first; any thread."""
+        """Return the events of servers and shards after ``since``, the oldest first; any thread."""
         return self._core.servers.events.since(since)
 
-    @uninterrupted  # but while it waits, and it is closed then
+    @uninterrupted  # except while it waits; it is closed then, too
     def close(self) -> None:
-        """Close the coordinator and free the servers, parameters and all; idempotent.
+        """Close the coordinator, end the servers and free all parameters; idempotent.
 
         The servers end a moment later. The notebook's handles raise `CoordinatorClosedError` from
         now on, those on workers `ServerLostError`.
@@ -487,5 +489,5 @@ def _hang_up(
 
 
 def core_of(strategy: ParameterServerStrategy) -> StrategyCore:
-    """Return what psnb knows of a strategy."""
+    """Return the `StrategyCore` of a strategy."""
     return strategy._core

@@ -1,6 +1,6 @@
 """TableFactory: makes the tables of variables and embeddings on the shards, and makes them again.
 
-Thread-safe. It keeps the books (`PlacedTables`) of what is where.
+Thread-safe. `PlacedTables` records which table is where.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class TableFactory:
     Parameters
     ----------
     servers : Servers
-        Where they go.
+        Where the tables go.
     transport : CommServerClient
-        The way there.
+        Sends requests to the servers.
     partitioner : callable or None
         How variables are split.
     """
@@ -51,7 +51,7 @@ class TableFactory:
         self, servers: Servers, transport: CommServerClient, partitioner: Partitioner | None
     ) -> None:
         self._servers, self._transport, self._partitioner = servers, transport, partitioner
-        self._lock = threading.Lock()  # guards the books; held for no request
+        self._lock = threading.Lock()  # guards the next field; not held during requests
         self._tables = PlacedTables(len(servers.shards))
 
     def variable(
@@ -138,7 +138,7 @@ class TableFactory:
         )
 
     def make_again(self, lost: Sequence[int]) -> None:
-        """Make all tables of some shards anew, as they were made first; variables hold zeros."""
+        """Make all tables of some shards again, as they were made first; variables hold zeros."""
         with self._lock:
             made = [creation for index in lost for creation in self._tables.made_on(index)]
         self._transport.call(self._requests(made))
@@ -148,7 +148,7 @@ class TableFactory:
         try:
             self._transport.call(requests)
         except BaseException:
-            # What some servers have made must not stand in the way of another try.
+            # Tables that some servers have made must not make another try fail.
             for request in requests:
                 drop = Request(request.to, "", "drop", {"name": request.arguments["name"]})
                 with suppress(PsnbError):

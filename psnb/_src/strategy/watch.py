@@ -1,9 +1,9 @@
-"""ServerWatch: how the servers fare and what optimizers are set to, for whoever watches.
+"""ServerWatch: the servers' figures and the optimizers' settings, for dashboards.
 
-One daemon thread, ``psnb-servers``, asks them every second, but only while somebody wants to know:
-`keep` starts it, and it ends by itself when that was not called for some seconds. Readers never
-wait for it. A server that hangs holds up the thread for as long as a request may take, nobody else.
-What asking raises unexpectedly is logged, once, and the thread goes on.
+One daemon thread, ``psnb-servers``, asks the servers every second, but only while somebody wants to
+know: `keep` starts it, and it ends by itself when `keep` was not called for some seconds. Readers
+never wait for it. A server that hangs holds up only this thread, for as long as a request may take.
+An unexpected exception is logged, once, and the thread goes on.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class ServerWatch:
     Parameters
     ----------
     servers : Servers
-        Whom to ask.
+        The servers to ask.
     transport : CommServerClient
-        The way there.
+        Sends requests to the servers.
     parameters : callable
         Returns the strategy's parameters by name.
     """
@@ -61,7 +61,7 @@ class ServerWatch:
         self._surprised = False  # something unexpected was logged
 
     def keep(self) -> None:
-        """Ask the servers for the next seconds; cheap, never waits."""
+        """Keep asking the servers for the next seconds; cheap, never waits."""
         with self._lock:
             self._wanted = time.monotonic()
             if self._thread is None and not self._stopped.is_set():
@@ -69,14 +69,14 @@ class ServerWatch:
                 self._thread.start()
 
     def statistics(self) -> tuple[ServerStatistics, ...]:
-        """Return what was found last of each server that there is; cheap, never waits."""
+        """Return the latest figures of each server; cheap, never waits."""
         return tuple(
             self._found.get(server) or ServerStatistics(_name(server), server.address)
             for server in self._servers.running
         )
 
     def optimizers(self) -> Mapping[str, Optimizer]:
-        """Return what the optimizers were set to when last asked, by parameter; likewise."""
+        """Return the latest settings of the optimizers, by parameter; cheap, never waits."""
         return dict(self._optimizers)
 
     def stop(self) -> None:
@@ -104,7 +104,7 @@ class ServerWatch:
     def _try(self, ask: Callable[[], None]) -> None:
         try:
             ask()
-        except Exception:  # a boundary: the figures would stand still for good
+        except Exception:  # a boundary: else the figures would never change again
             if not self._surprised:
                 logger.exception("Asking the servers how they fare failed; trying again and again")
             self._surprised = True
@@ -117,7 +117,7 @@ class ServerWatch:
     def _ask(self, server: ServerAddress) -> ServerStatistics:
         try:
             (load,) = self._transport.call([Request(server, "", "load", {})])
-        except (PsnbError, OSError):  # it is told as what it is: out of reach
+        except (PsnbError, OSError):  # reported as out of reach
             return ServerStatistics(_name(server), server.address, "unreachable")
         now = time.monotonic()
         before, last = self._counts.get(server, (-math.inf, load))

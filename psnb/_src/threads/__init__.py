@@ -1,4 +1,4 @@
-"""How threads, event loops and interrupts meet: locks, answers, and waiting for others."""
+"""How threads, event loops and interrupts meet: locks, answers, and waiting for other threads."""
 
 from psnb._src.threads.answer import Answer
 from psnb._src.threads.aside import aside, on_loop

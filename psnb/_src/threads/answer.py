@@ -1,7 +1,7 @@
-"""Answer: what one thread waits for and another one gives, once. Pure.
+"""Answer: a value that one thread gives and another one waits for, once. Pure.
 
-In place of `concurrent.futures.Future`, whose lock an interrupt of the waiting thread may leave
-with nobody: whoever gives the answer, an event loop as a rule, would wait for it for ever. Here
+It replaces `concurrent.futures.Future`: an interrupt of the waiting thread may leave the lock of
+one locked, and the thread that gives the answer, usually an event loop, would wait for ever. Here
 that thread only stores a value and releases a lock, and never waits.
 """
 
@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 
 class Answer(Generic[T]):
-    """Given by one thread, which may be any; waited for by one."""
+    """A value that one thread gives, which may be any, and one thread waits for."""
 
     def __init__(self) -> None:
-        self._ended = allocate_lock()  # held until it is given; who waits sleeps on it
+        self._ended = allocate_lock()  # locked until it is given; the waiting thread sleeps on it
         self._ended.acquire()
         self._done = False
         self._value: T | None = None
@@ -34,38 +34,38 @@ class Answer(Generic[T]):
         return self._done
 
     def give(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Give what a function returns or raises."""
+        """Give the result of a function, or the exception that it raises."""
         try:
             self.set_result(function(*args, **kwargs))
-        except BaseException as error:  # whoever waits for it raises it
+        except BaseException as error:  # `result` raises it
             self.set_exception(error)
-            del self  # the error knows this frame, and would keep itself
+            del self  # the error refers to this frame, and would keep itself alive
 
     def set_result(self, value: T) -> None:
-        """Give it; of no effect when it is done."""
+        """Give the value; no effect when it is done."""
         if not self._done:
             self._value = value
             self._end()
 
     def set_exception(self, error: BaseException) -> None:
-        """Give an error for an answer, likewise."""
+        """Give an error instead; no effect when it is done."""
         if not self._done:
             self._error = error
             self._end()
 
     def cancel(self) -> None:
-        """Want it no more, likewise."""
+        """Give `CancelledError`, as nobody waits any more; no effect when it is done."""
         self.set_exception(CancelledError("nobody waits for the answer any more"))
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for it; an interrupt ends the waiting.
+        """Wait for the value; an interrupt ends the waiting.
 
         Raises
         ------
         TimeoutError
             If it is not there within ``timeout`` seconds.
         BaseException
-            What was given in its place.
+            The error that was given instead.
         """
         end = None if timeout is None else time.monotonic() + timeout
         with uninterrupted:

@@ -1,8 +1,8 @@
-"""Waiting for what runs elsewhere, on a thread or an event loop, where no interrupt can cut it.
+"""Waiting for code that runs on another thread or an event loop, where no interrupt can break it.
 
 The stop button ends the waiting, at once. Dask's own ``client.sync`` and futures wait in Python
-code that an interrupt may leave with a lock that nobody holds (`psnb._src.threads.interrupts`); the
-event loop would wait for that for ever.
+code, where an interrupt may leave a lock locked for ever (`psnb._src.threads.interrupts`); the
+event loop would then wait for that lock.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 
 def aside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function that waits in ways of its own; from the main thread, on another one.
+    """Call a function that waits in its own way; if this is the main thread, on another thread.
 
-    It runs to its end, whatever interrupts the waiting.
+    It runs to its end, even if an interrupt ends the waiting.
     """
     if threading.get_ident() != uninterrupted.main:
         return function(*args, **kwargs)
@@ -35,7 +35,7 @@ def aside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
             threading.Thread(target=run, name="psnb-aside", daemon=True).start()
         return answer.result()
     finally:
-        del answer, run  # an error that is raised knows this frame, and would keep itself
+        del answer, run  # an error that is raised refers to this frame, and would keep itself alive
 
 
 def runs_here(loop: asyncio.AbstractEventLoop) -> bool:
@@ -58,13 +58,13 @@ def on_loop(
     Parameters
     ----------
     loop : asyncio.AbstractEventLoop
-        Whose; it runs.
+        The event loop; it must be running.
     function : callable
         Returns what to await; called on the loop.
     timeout : float, optional
-        Seconds to wait at most. None: for what has time limits of its own.
+        Seconds to wait at most. None: the coroutine has time limits of its own.
     goes_on : bool
-        Whether it runs to its end though nobody waits any more; else it is cancelled.
+        Whether it runs to its end even if nobody waits any more; else it is cancelled.
 
     Raises
     ------

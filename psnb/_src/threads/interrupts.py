@@ -1,20 +1,21 @@
-"""Holding interrupts off while the main thread is where none may strike. Pure.
+"""Interrupts: deferred while the main thread runs code that they must not break. Pure.
 
-Python runs the handler of SIGINT (the stop button, Ctrl-C) between two instructions of the main
-thread, whichever they are, and as a rule the handler raises KeyboardInterrupt there: between taking
-a lock and the block that gives it back, or between two halves of an update. What other threads need
-would be theirs no more: an event loop that waits for a lost lock waits for ever.
+Python runs the handler of SIGINT (the stop button, Ctrl-C) between any two instructions of the main
+thread, and as a rule the handler raises KeyboardInterrupt there: also between taking a lock and the
+block that releases it, or between two halves of an update. That harms other threads: an event loop
+that waits for a lock which is never released waits for ever.
 
-So psnb does such things in *sections* (`uninterrupted`). There a handler of ours stands in for the
-one that there was, whosever it is. It raises nothing, it only notes the interrupt. When the
-outermost section ends, the other one is put back and called, if an interrupt was noted: that is
-where it strikes. A section must be short, and may wait only by `sleep`, which an interrupt ends: it
-strikes there, as any call may raise, and the sections around it end as on any other exception.
+So psnb does such things in *sections* (`uninterrupted`). There psnb's handler replaces the one that
+was set, whoever set it. It raises nothing, it only notes the interrupt. When the outermost section
+ends, the other handler is put back and, if an interrupt was noted, called: that is where it
+strikes. A section must be short, and may wait only by `sleep`, which an interrupt ends: it strikes
+there, as any call may raise, and the sections around it end as on any other exception.
 
 An interrupt that strikes at the end of a section that raises has that exception as its context.
 
-Threads: Python runs handlers on the main thread alone. All fields here are that thread's; for other
-threads a section is nothing, and `sleep` waits. Other signals than SIGINT are left alone.
+Threads: Python runs handlers on the main thread only. All fields here belong to that thread; on
+other threads a section does nothing, and `sleep` just waits. Signals other than SIGINT are left
+alone.
 """
 
 from __future__ import annotations
@@ -39,22 +40,22 @@ R = TypeVar("R")
 _LOOK_AGAIN = 1.0
 """Seconds after which the main thread looks whether it was interrupted though nothing woke it.
 
-CPython may miss a signal by a hair: one that comes between the last look and the wait itself, or
-that another thread only pretends to have come (`_thread.interrupt_main`)."""
+CPython may miss a signal: one that comes between the last look and the wait itself, or one that
+another thread only simulates (`_thread.interrupt_main`)."""
 
 _SIGINT = int(signal.SIGINT)
 _DEFAULT = int(signal.SIG_DFL)
 
 
 class Section:
-    """Holds interrupts off: ``with uninterrupted:`` or ``@uninterrupted``; sections may nest.
+    """Defers interrupts: ``with uninterrupted:`` or ``@uninterrupted``; sections may nest.
 
     Attributes
     ----------
     main : int
-        The main thread.
+        Identifier of the main thread.
     locks : int
-        How many locks it holds that others wait for.
+        How many locks the main thread holds that others wait for.
     """
 
     __slots__ = ("_depth", "_handler", "_noted", "_sleeps_on", "_struck", "locks", "main")
@@ -107,7 +108,7 @@ class Section:
             raise
 
     def end(self) -> None:
-        """End a section; that is where an interrupt strikes that was noted in the outermost."""
+        """End a section; at the end of the outermost one, an interrupt that was noted strikes."""
         if self._depth > 1:
             self._depth -= 1
             return
@@ -123,12 +124,12 @@ class Section:
             _strike(handler)
 
     def sleep(self, lock: LockType, timeout: float | None) -> None:
-        """Wait until somebody releases a lock, or not quite so long; in a section.
+        """Wait until a lock is released, or for a shorter time; in a section.
 
         Parameters
         ----------
         lock : LockType
-            Acquired, by nobody in particular. It may be released more than once.
+            A lock that is acquired, by any thread. It may be released more than once.
         timeout : float or None
             Seconds to wait at most.
 
@@ -143,7 +144,7 @@ class Section:
             return
         limit = min(limit, _LOOK_AGAIN)
         if self.locks:
-            # A finalizer waits that was run in the middle of a block with a lock. What it raised
+            # A finalizer that runs in the middle of a block with a lock waits here. What it raised
             # would be lost, and the interrupt with it.
             lock.acquire(True, limit)
             return
@@ -171,11 +172,11 @@ class Section:
 
 
 uninterrupted = Section()
-"""Holds interrupts off the main thread. See the module's docstring."""
+"""Defers interrupts of the main thread. See the module's docstring."""
 
 
 def _begin_anew() -> None:
-    """End the sections of the parent in a forked process: its main thread is not there."""
+    """End the sections of the parent in a forked process: the parent's main thread is not there."""
     handler, depth = uninterrupted._handler, uninterrupted._depth
     uninterrupted.__init__()  # type: ignore[misc]  # as if it was new
     if depth and handler is not None:
@@ -186,7 +187,7 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 def wake(lock: LockType) -> None:
-    """Release a lock that somebody sleeps on; of no effect if somebody else just did."""
+    """Release a lock that a thread sleeps on; no effect if another thread just did."""
     with contextlib.suppress(RuntimeError):
         lock.release()
 
@@ -196,7 +197,7 @@ def _note(number: int, frame: object) -> None:
 
 
 def _strike(handler: Any) -> None:
-    """Do what the interrupt would have done without us."""
+    """Do what the interrupt would have done without psnb."""
     if callable(handler):
         handler(_SIGINT, sys._getframe())
     elif handler == _DEFAULT:

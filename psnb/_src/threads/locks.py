@@ -1,9 +1,9 @@
 """Lock and Condition: for what the main thread shares with others, above all with an event loop.
 
-As those of `threading`, but their blocks are sections (`psnb._src.threads.interrupts`): no
-interrupt leaves a lock that nobody holds, or what it guards half changed. `Condition` stands in for
-`threading.Condition` wherever the main thread may wait; `Lock` for `threading.Lock` where it meets
-an event loop, or where half an update would do harm. Pure.
+They are like those of `threading`, but their blocks are sections (`psnb._src.threads.interrupts`):
+no interrupt leaves a lock locked, or what it guards half changed. Use `Condition` in place of
+`threading.Condition` wherever the main thread may wait, and `Lock` in place of `threading.Lock`
+where the main thread meets an event loop, or where half an update would do harm. Pure.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class Condition(Lock):
 
     def __init__(self, lock: Lock | None = None) -> None:
         self._mutex = allocate_lock() if lock is None else lock._mutex
-        self._waiters: deque[LockType] = deque()  # each is released once, by who takes it out
+        self._waiters: deque[LockType] = deque()  # each is released once, by whichever removes it
 
     def wait(self, timeout: float | None = None) -> None:
-        """Give the lock up until `notify`, or not quite so long, and take it again.
+        """Release the lock until `notify`, or for a shorter time, and take it again.
 
-        An interrupt strikes here, while nobody holds the lock for this thread; `notify` is not lost
-        by that, but wakes another one.
+        An interrupt strikes here, while this thread does not hold the lock; a `notify` is not lost
+        by that, but wakes another thread.
         """
         waiter = allocate_lock()
         waiter.acquire()
@@ -83,7 +83,7 @@ class Condition(Lock):
                 self.notify()
 
     def wait_for(self, predicate: Callable[[], object], timeout: float | None = None) -> bool:
-        """Wait until something holds; returns whether it does, which is False after a timeout."""
+        """Wait until ``predicate`` holds; return whether it does: it is False after a timeout."""
         end = None if timeout is None else time.monotonic() + timeout
         while not predicate():
             left = None if end is None else end - time.monotonic()
@@ -93,11 +93,11 @@ class Condition(Lock):
         return True
 
     def notify(self, count: int = 1) -> None:
-        """Wake some of those who wait, the longest waiting first; under the lock."""
+        """Wake ``count`` waiting threads, the longest waiting first; under the lock."""
         while count > 0 and self._waiters:
             wake(self._waiters.popleft())
             count -= 1
 
     def notify_all(self) -> None:
-        """Wake all who wait; under the lock."""
+        """Wake all waiting threads; under the lock."""
         self.notify(len(self._waiters))

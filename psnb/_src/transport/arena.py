@@ -1,15 +1,15 @@
 """Arena: shared memory between two processes of one host, for the large buffers of messages.
 
 The sender copies a buffer into a *block*, or writes it there in the first place, and sends the
-block's name; the receiver reads it where it lies and gives the block back when nobody holds it any
-more. Blocks are anonymous files in memory
-(``memfd_create``) that the other side opens through ``/proc``: they have no names in ``/dev/shm``,
-so none is ever left behind, however the processes end, and the size of ``/dev/shm`` does not
-matter. Where the other process cannot be seen like that (another host, another container, another
-user, another system than Linux), `can_see` says so, and messages go as they are. So they do where
-Dask's setting ``psnb.shared-memory`` is false (``DASK_PSNB__SHARED_MEMORY=False``).
+block's name; the receiver reads it in place and gives the block back when nothing refers to it any
+more. Blocks are anonymous files in memory (``memfd_create``) that the other side opens through
+``/proc``: they have no names in ``/dev/shm``, so no block is left behind, however the processes
+end, and the size of ``/dev/shm`` does not matter. If the other process cannot be seen like that
+(another host, another container, another user, another system than Linux), `can_see` says so, and
+messages go without shared memory. So they do if Dask's setting ``psnb.shared-memory`` is false
+(``DASK_PSNB__SHARED_MEMORY=False``).
 
-Not thread-safe, except that blocks are given back by whichever thread drops the last array. The
+Not thread-safe, except that any thread may drop the last array of a block, which gives it back. The
 stream that owns an arena locks it.
 """
 
@@ -28,14 +28,14 @@ import dask
 import numpy as np
 
 MOST_BYTES = 1 << 28
-"""Of an arena, which belongs to one direction of one connection. What is more goes without it."""
+"""Of an arena, for one direction of one connection. More goes without shared memory."""
 
 _SMALLEST = 1 << 16
 
 _PROBE = "psnb-probe"
 
 Probe = tuple[int, int, bytes]
-"""A process, a file that it has open, and what is in it."""
+"""A process id, the descriptor of a file that the process has open, and the file's content."""
 
 
 @functools.cache
@@ -50,7 +50,7 @@ def _probe_of(pid: int) -> Probe | None:
 
 
 def probe() -> Probe | None:
-    """Return something of this process that `can_see` can look for; None if there is no way."""
+    """Return what `can_see` of another process can look for; None without shared memory."""
     return _probe_of(os.getpid()) if _wanted() else None
 
 
@@ -61,8 +61,8 @@ def can_see(other: Probe | None) -> bool:
     pid, fd, token = other
     path = f"/proc/{pid}/fd/{fd}"
     try:
-        # The other process may be one of another host, and what has its number here have a pipe
-        # open under that one: reading it would wait for ever.
+        # The other process may be on another host, and a process with its number here may have a
+        # pipe under that descriptor: reading it would wait for ever.
         if not os.readlink(path).startswith(f"/memfd:{_PROBE}"):
             return False
         with open(path, "rb") as file:
@@ -77,7 +77,7 @@ def _wanted() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SharedBlock:
-    """A piece of shared memory, as the sender names it.
+    """A block of shared memory, as the sender names it.
 
     Attributes
     ----------
@@ -95,9 +95,9 @@ class SharedBlock:
 
 
 class Arena:
-    """The sender's blocks: made when needed, used again when nobody holds them any more.
+    """The sender's blocks: made when needed, used again when nothing refers to them any more.
 
-    What is to be sent can be written into a block at once, if it is *lent*; else `put` copies it.
+    Data to be sent can be written directly into a block that was *lent*; else `put` copies it.
     """
 
     def __init__(self) -> None:
@@ -105,14 +105,14 @@ class Arena:
         self._free: dict[int, list[int]] = {}  # numbers by capacity
         self._bytes = 0
         self._lent: dict[int, int] = {}  # to this side, numbers by address
-        self._held: dict[int, int] = {}  # by how many, this side and the reader; of those lent
+        self._held: dict[int, int] = {}  # of lent ones: by how many, this side and the reader
         self._lent_bytes = 0
         self._dropped: deque[tuple[int, int]] = deque()  # (number, address); any thread adds
 
     def put(self, buffer: memoryview) -> SharedBlock | None:
         """Copy a buffer into a block, unless it lies in one that was lent; None without room.
 
-        A lent one is then the reader's as well, and free when both have done with it.
+        A lent one then belongs to the reader as well, and is free when both have dropped it.
         """
         self._take_back_dropped()
         data = np.frombuffer(buffer, np.uint8)
@@ -130,7 +130,7 @@ class Arena:
     def lend(self, size: int) -> memoryview | None:
         """Return a block to write into and perhaps to send with `put`; None without room.
 
-        It is this side's until the view, and all that is made of it, is gone.
+        It belongs to this side until the view, and all that is made of it, is dropped.
         """
         self._take_back_dropped()
         if self._lent_bytes + size > MOST_BYTES // 2:  # or nothing else could be sent meanwhile
@@ -147,7 +147,7 @@ class Arena:
         return memoryview(array)  # type: ignore[arg-type]
 
     def take_back(self, number: int) -> None:
-        """Note that one who held a block has done with it."""
+        """Note that one side has dropped a block."""
         holders = self._held.pop(number, 1) - 1
         if holders:
             self._held[number] = holders
@@ -155,7 +155,7 @@ class Arena:
             self._free.setdefault(self._maps[number][0].capacity, []).append(number)
 
     def close(self) -> None:
-        """Give the memory back, as soon as nobody holds it any more; idempotent."""
+        """Give the memory back, as soon as nothing refers to it any more; idempotent."""
         for block, _ in self._maps:
             os.close(block.fd)
         self._maps, self._free, self._held, self._lent = [], {}, {}, {}
@@ -197,12 +197,12 @@ class Mapped:
     Parameters
     ----------
     pid : int
-        That process.
+        That process's id.
 
     Attributes
     ----------
     released : collections.deque
-        Numbers of blocks that nobody here holds any more, for the sender.
+        Numbers of blocks that were dropped here, for the sender.
     """
 
     def __init__(self, pid: int) -> None:
@@ -213,7 +213,7 @@ class Mapped:
     def get(self, block: SharedBlock, size: int) -> memoryview:
         """Return the first bytes of a block, writable.
 
-        The block is this side's until the view, and all that is made of it, is gone.
+        The block belongs to this side until the view, and all that is made of it, is dropped.
 
         Raises
         ------

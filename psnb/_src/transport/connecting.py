@@ -1,7 +1,7 @@
-"""Connecting to a worker, and noticing soon that its process is gone.
+"""Connecting to a worker, and noticing soon that its process has ended.
 
-Dask tries a refused connection again until its time is over, because the other side may be about to
-start. What psnb connects to is not: when its process is gone, so is what it held.
+Dask tries a refused connection again until the timeout, because the other side may be about to
+start. Processes that psnb connects to are not: if one has ended, what it held is lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SLOW = 0.1
 """Seconds after which connecting is slow enough to ask why."""
 
 _HANDSHAKE = 1.0
-"""Seconds that a process gets to agree on TLS with one who only looks whether it is there."""
+"""Seconds for the TLS handshake of a connection that only checks whether a process is there."""
 
 _REFUSALS = 3
 _PAUSE = 0.05
@@ -29,7 +29,7 @@ async def connect(pool: ConnectionPool, address: str, timeout: float) -> Comm:
     Raises
     ------
     OSError
-        If there is none within ``timeout`` seconds, or, sooner, if nobody listens there.
+        If there is no connection within ``timeout`` seconds or, sooner, if nothing listens there.
     """
     if any(not comm.closed() for comm in pool.available.get(address, ())):
         return await pool.connect(address, timeout=timeout)

@@ -1,17 +1,17 @@
-"""Messages both ways over a connection of Dask's, with less ceremony than Dask's own.
+"""MessageStream: messages both ways over a Dask connection, with less overhead than Dask's own.
 
-A handler on a Dask server may keep the connection that it was called through. Dask has opened it
-then, with its addresses, limits and TLS; from there on psnb talks over it as it likes: any object
-that pickles, the buffers of arrays beside the pickle and not in it, many messages under way, either
-side at any time. A message to another process and one back take half the time that Dask's framing
-takes. Connections that are no socket (``inproc://``, ``ws://``) carry the same bytes in Dask's.
+A handler on a Dask server may keep the connection through which it was called. Dask has opened it
+then, with its addresses, limits and TLS; from there on psnb uses its own framing: any object that
+pickles, the buffers of arrays beside the pickle and not in it, many messages under way, either side
+at any time. A message to another process and one back take half the time that Dask's framing takes.
+Connections that are not sockets (``inproc://``, ``ws://``) carry the same frames in Dask messages.
 
 Between processes of one host the buffers of large arrays may go through shared memory
 (`psnb._src.transport.arena`), if both sides have called `MessageStream.share`.
 
-Threads: any thread may send, and where the connection is a plain socket that takes it at once, the
-message goes out in that very thread: waking the event loop would take longer than the rest. All
-else belongs to the connection's event loop. One lock keeps messages whole and in order.
+Threads: any thread may send. If the connection is a plain socket that takes the message at once,
+that thread itself writes it: waking the event loop would take longer than the rest. All else
+belongs to the connection's event loop. One lock keeps messages whole and in order.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SMALL = 1 << 16
 """Frames below this are copied together, larger ones are handed to the socket as they are."""
 
 HANG_UP_TIMEOUT = 1.0
-"""Seconds in which the other side, told that a message of its cannot be read, should hang up."""
+"""Seconds in which the other side, told that its message cannot be read, should hang up."""
 
 
 class UnreadableError(ConnectionError):
@@ -49,7 +49,7 @@ class UnreadableError(ConnectionError):
 
 
 class MessageStream(ABC):
-    """Sends and receives messages; after an error, or `abort`, it is of no use any more."""
+    """Sends and receives messages; after an error, or `abort`, it cannot be used any more."""
 
     def __init__(self, comm: Comm) -> None:
         self._comm = comm
@@ -57,8 +57,7 @@ class MessageStream(ABC):
     def send(self, message: Any) -> None:
         """Send a message as it is now; any thread that no signal interrupts.
 
-        Returns at once and never raises for a broken connection: whoever receives on this side
-        learns of that.
+        Returns at once and never raises for a broken connection: `receive` here raises that.
         """
         buffers: list[pickle.PickleBuffer] = []
         try:
@@ -76,10 +75,10 @@ class MessageStream(ABC):
         ------
         UnreadableError
             If the message cannot be unpickled, or if one that was sent cannot at the other end;
-            both sides learn what it is. Nobody can tell who waits for an answer to it, so the
-            connection is of no use any more.
+            both sides get the reason. It is not known who waits for an answer to it, so the
+            connection cannot be used any more.
         OSError
-            If the connection is, or gets, closed.
+            If the connection is closed, before or meanwhile.
         """
         head, *buffers = await self._receive()
         if not head:  # no message: what the other side says of one of this side's
@@ -103,21 +102,22 @@ class MessageStream(ABC):
     def lend(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
         """Return an array that can be sent without being copied; any thread.
 
-        None if there is no such memory. Sent once, it must stay as it is. It must be sent whole, or
-        from its first element on.
+        None if there is no such memory. Once sent, it must not be changed. It must be sent whole,
+        or from its first element on.
         """
         return None
 
     @abstractmethod
     def share(self, pid: int, *, seen: bool) -> None:
-        """Use shared memory with the process at the other end, which must be of this host.
+        """Use shared memory with the process at the other end, which must be on this host.
 
         Parameters
         ----------
         pid : int
             That process.
         seen : bool
-            Whether it can see this one's memory: if not, it can only be read from, not sent to.
+            Whether it can see this process's memory: if not, shared memory is used for receiving
+            only.
         """
 
     @abstractmethod
@@ -128,23 +128,23 @@ class MessageStream(ABC):
 
 
 class _SocketStream(MessageStream):
-    """Straight on Tornado's stream: `_HEAD`, the frames' lengths, released numbers, the frames."""
+    """Directly on Tornado's stream: `_HEAD`, the frames' lengths, released numbers, the frames."""
 
     def __init__(self, comm: Comm, stream: IOStream) -> None:
         super().__init__(comm)
         self._stream = stream
         self._chunk = bytearray(_CHUNK)
         self._read = bytearray()
-        self._at = 0  # what lies before in `_read` was returned
+        self._at = 0  # what comes before it in `_read` was returned
         self._arena: Arena | None = None
         self._mapped: Mapped | None = None
         self._loop = asyncio.get_running_loop()
         # Not TLS, whose state must not be used by two threads at a time.
         self._direct = type(stream) is IOStream
-        # Keeps messages whole and in order, and the arena to one thread. While it is held memory is
-        # copied at most, and a socket asked that does not block.
+        # Keeps messages whole and in order, and the arena to one thread. While it is held, memory
+        # is copied at most, and a socket is written that does not block.
         self._lock = threading.Lock()
-        self._handed_over = 0  # pieces on their way to the loop: what follows goes there too
+        self._handed_over = 0  # writes on their way to the loop: later ones go there too
 
     def share(self, pid: int, *, seen: bool) -> None:
         self._mapped = Mapped(pid)
@@ -264,7 +264,7 @@ class _SocketStream(MessageStream):
 
 
 class _CommStream(MessageStream):
-    """The same frames as one message of Dask's."""
+    """The same frames as one Dask message."""
 
     def __init__(self, comm: Comm) -> None:
         super().__init__(comm)
@@ -299,6 +299,6 @@ class _CommStream(MessageStream):
 
 
 def message_stream(comm: Comm) -> MessageStream:
-    """Take a connection over; both sides must, after the same message of Dask's."""
+    """Take over a connection; both sides must do so, after the same Dask message."""
     stream = getattr(comm, "stream", None)
     return _SocketStream(comm, stream) if isinstance(stream, IOStream) else _CommStream(comm)

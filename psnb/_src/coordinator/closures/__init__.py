@@ -1,4 +1,4 @@
-"""Closures: scheduled calls, how they are scheduled, and what they come to. Pure."""
+"""Closures: scheduled calls, how they are scheduled, and their results. Pure."""
 
 from psnb._src.coordinator.closures.as_completed import as_completed
 from psnb._src.coordinator.closures.awaiting import join

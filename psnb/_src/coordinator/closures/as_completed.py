@@ -16,8 +16,8 @@ def as_completed(
     """Iterate over remote values in the order in which their closures end.
 
     Those that have ended already come first, in the order given. A closure that failed or was
-    cancelled has ended too: its `fetch` raises. Each value comes once, whatever coordinators they
-    are of.
+    cancelled has ended too: its `fetch` raises. Each value comes once. They may be of several
+    coordinators.
 
     Parameters
     ----------
@@ -29,14 +29,14 @@ def as_completed(
     Returns
     -------
     iterator of RemoteValue
-        Leaving it early costs nothing and changes nothing.
+        You may stop early; that changes nothing.
 
     Raises
     ------
     TimeoutError
         From the iterator, if the next value takes longer; everything goes on.
     ConfigurationError
-        If something in ``remotes`` is no remote value.
+        If something in ``remotes`` is not a remote value.
 
     Examples
     --------

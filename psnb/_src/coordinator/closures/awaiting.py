@@ -1,6 +1,6 @@
-"""Awaiting remote values and the coordinator from any event loop, without a thread for it.
+"""Awaiting remote values and the coordinator from any event loop, without an extra thread.
 
-Whatever ends calls back under the queue's lock; the callback only tells the waiting loop to look.
+A closure that ends calls back under the queue's lock; the callback only wakes the waiting loop.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 _LOOK_AGAIN = 1.0
-"""Seconds after which to look whether something holds a closure up: nobody calls back for that."""
+"""Seconds between checks whether a closure is held up: there is no callback for that."""
 
 
 class Remote(Protocol):
-    """What is asked of a remote value."""
+    """What is needed of a remote value here."""
 
     def ended_or_held_up(self) -> bool:
-        """Return whether there is nothing to wait for, or nobody knows for how long."""
+        """Return whether the closure has ended, or is held up for an unknown time."""
 
     def add_callback(self, callback: Callable[[Any], None]) -> bool:
-        """Call back at the end; return False, and do not, if that is past."""
+        """Call back when the closure ends; if it has ended, return False and do not call back."""
 
     def remove_callback(self, callback: Callable[[Any], None]) -> None:
-        """Undo it."""
+        """Remove a callback."""
 
 
 class Queue(Protocol):
-    """What is asked of a queue."""
+    """What is needed of a queue here."""
 
     def add_idle_callback(self, callback: Callable[[], None]) -> None:
         """Call back whenever nothing is left to wait for."""
 
     def remove_idle_callback(self, callback: Callable[[], None]) -> None:
-        """Undo it."""
+        """Remove a callback."""
 
     def done(self) -> bool:
         """Return whether nothing is left to wait for."""
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until nothing is."""
+        """Wait until nothing is left to wait for."""
 
 
 class _Signal:
@@ -63,7 +63,7 @@ class _Signal:
 
 
 async def until_ended(remote: Remote) -> None:
-    """Return when a closure has ended, or something holds it up; may be cancelled."""
+    """Return when a closure has ended or is held up; may be cancelled."""
     signal = _Signal()
     callback: Callable[[Any], None] = signal.set
     if remote.add_callback(callback):
@@ -94,4 +94,4 @@ async def _join(queue: Queue, wait: Callable[[], Awaitable[None]], timeout: floa
     except TimeoutError:
         if not limit.expired():
             raise  # a closure's own
-        queue.join(0)  # says what goes on, or that it has just ended
+        queue.join(0)  # raises, saying what goes on; or returns, if all has just ended

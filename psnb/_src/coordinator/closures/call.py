@@ -1,4 +1,4 @@
-"""Call: the pickled arguments of a closure, and what they need. Pure, without Dask."""
+"""Call: the pickled arguments of a closure, and what they refer to. Pure, without Dask."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Call:
         self.inputs = [] if inputs is None else inputs
 
     def missing(self) -> list[tuple[int, RemoteValue]]:
-        """Return the inputs whose values are not here yet, each with its place."""
+        """Return the inputs whose values are not here yet, each with its index."""
         if not self.inputs:
             return []  # nearly always
         return [(i, each) for i, each in enumerate(self.inputs) if isinstance(each, RemoteValue)]
@@ -56,9 +56,9 @@ def pack_call(
     Raises
     ------
     SerializationError
-        If they cannot be, naming the part that cannot.
+        If they cannot be pickled; the message names the part that cannot.
     ConfigurationError
-        If a remote value among them is another coordinator's: its remote values share not
+        If a remote value among them belongs to another coordinator: it does not share
         ``condition``.
     """
     if not args and not kwargs:

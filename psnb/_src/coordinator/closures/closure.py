@@ -25,11 +25,12 @@ class Function:
     Attributes
     ----------
     id : str
-        Digest of the payload: the same function scheduled again, even if made anew, has the same.
+        Digest of the payload: the same function scheduled again, even if made anew, has the same
+        id.
     name : str
         For messages.
     payload : bytes
-        What is shipped.
+        The pickled function.
     references : tuple of PerWorkerReference
         Per-worker values that it captured.
     duration : Duration
@@ -55,12 +56,12 @@ class FunctionRegistry:
         self._by_id: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
 
     def register(self, function: Callable[..., Any]) -> Function:
-        """Return the shipped form of a callable.
+        """Return the pickled form of a callable.
 
         Raises
         ------
         SerializationError
-            If it cannot be pickled, naming what it holds.
+            If it cannot be pickled; the message names what it holds.
         """
         try:
             with self._lock:
@@ -84,21 +85,21 @@ class FunctionRegistry:
 
 @dataclass(slots=True)
 class Execution:
-    """What a closure gets when it is first taken: there are many more that wait.
+    """How a closure was executed so far; made when it is first taken, as many more wait.
 
     Attributes
     ----------
     commit : int
-        Under what number its writes are applied, once, whatever the attempt. Not the closure's id:
-        one that waits for long would make servers remember all that ended meanwhile.
+        The number under which its writes are applied, once, whatever the attempt. Not the closure's
+        id: a closure that waits for long would make servers remember all that ended meanwhile.
     attempt : int
         1 for the first one, one more after each worker that was lost with the closure.
     deaths : int
-        With how many of those it was probably running: against its retries.
+        During how many of those losses it was probably running; its retries limit that.
     round : int or None
-        The round that it takes part in, if there are rounds.
+        The round that it belongs to, if there are rounds.
     kept : tuple of int and bytes, or None
-        An attempt, and its pickled result, which a worker has handed over before the commit.
+        An attempt and its pickled result, if a worker has sent that before the commit.
     """
 
     commit: int
@@ -115,8 +116,8 @@ NOT_TAKEN = Execution(-1)
 class Closure:
     """One call that waits or runs.
 
-    Owned by the queue, whose lock guards what changes: `run`, the inputs of `call`, and the
-    outcome in `remote`. There may be very many: what several share is one object.
+    Owned by the queue. Its lock guards what changes: `run`, the inputs of `call`, and the outcome
+    in `remote`. There may be very many closures, so they share objects where they can.
 
     Attributes
     ----------
@@ -129,9 +130,9 @@ class Closure:
     options : ScheduleOptions
         How to schedule it.
     run : Execution
-        How often it was taken; `NOT_TAKEN` until then.
+        Its attempts; `NOT_TAKEN` until it is first taken.
     remote : RemoteValue
-        The caller's side.
+        What the caller holds.
     """
 
     __slots__ = ("call", "function", "id", "options", "remote", "run")

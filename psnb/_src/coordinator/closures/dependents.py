@@ -17,14 +17,14 @@ class Dependents:
         return len(self._missing)
 
     def add(self, closure: Closure) -> None:
-        """Let a closure wait for the inputs that it has not got; there is one at least."""
+        """Let a closure wait for its missing inputs; there must be at least one."""
         missing = closure.call.missing()
         self._missing[closure] = len(missing)
         for place, remote in missing:
             self._by_input.setdefault(remote, []).append((closure, place))
 
     def complete(self, remote: RemoteValue, packed: bytes) -> list[Closure]:
-        """Hand a value to those who wait for it and return the closures that have all now."""
+        """Give a value to the closures that wait for it; return those that have all inputs now."""
         ready = []
         for closure, place in self._by_input.pop(remote, ()):
             closure.call.inputs[place] = packed
@@ -35,7 +35,7 @@ class Dependents:
         return ready
 
     def clear(self) -> list[Closure]:
-        """Forget all and return them, a closure after those whose results it waits for."""
+        """Remove and return all closures, each one after those whose results it waits for."""
         closures = list(self._missing)
         self._missing.clear()
         self._by_input.clear()

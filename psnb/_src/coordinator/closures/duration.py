@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _WEIGHT = 0.2
-"""Of the newest closure in the mean."""
+"""Weight of the newest closure in the mean."""
 
 
 class Duration:
@@ -21,6 +21,6 @@ class Duration:
         self.mean: float | None = None
 
     def add(self, seconds: float) -> None:
-        """Count a closure that took so long."""
+        """Add the duration of a closure."""
         old = self.mean
         self.mean = seconds if old is None else old + _WEIGHT * (seconds - old)

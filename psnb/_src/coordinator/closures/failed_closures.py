@@ -1,4 +1,4 @@
-"""FailedClosures: the errors that came before one of them was raised. Pure, no locks."""
+"""FailedClosures: the errors so far, until the first of them is raised. Pure, no locks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from psnb._src.coordinator.closures.remote_value import RemoteValue
 
 
 class FailedClosures:
-    """Failed closures, the first one first; true if there is any."""
+    """Failed closures, the first one first; true if there are any."""
 
     def __init__(self) -> None:
         self._failed: list[RemoteValue] = []
@@ -17,11 +17,11 @@ class FailedClosures:
         return bool(self._failed)
 
     def add(self, remote: RemoteValue) -> None:
-        """Count a closure that raised."""
+        """Add a closure that failed."""
         self._failed.append(remote)
 
     def throw(self) -> NoReturn:
-        """Raise the first error, the others attached, and begin the next generation."""
+        """Raise the first error with the others attached, and forget all of them."""
         failed, self._failed = self._failed, []
         first, *others = [remote.error() for remote in failed]
         if others:

@@ -1,7 +1,7 @@
 """RemoteValue: what `schedule` returns, the promise of a closure's result. Pure, without Dask.
 
 All remote values of a coordinator share one condition, the queue's, which guards status, outcome
-and callbacks: an event each would cost more than the closure.
+and callbacks: a separate event for each would cost more than the closure.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _UNFETCHED = object()
 class RemoteValue(InputReference):
     """The result of a scheduled closure, once there is one; made by `ClusterCoordinator.schedule`.
 
-    As an argument of another closure of the same coordinator, at any depth, it becomes the result:
-    that closure waits for it. ``await remote`` does what `fetch` does, in a notebook's cell or any
-    other coroutine, and without blocking its event loop. Thread-safe.
+    As an argument of another closure of the same coordinator, at any depth, it is replaced by the
+    result: that closure waits for it. ``await remote`` does what `fetch` does, in a notebook's cell
+    or any other coroutine, without blocking the event loop. Thread-safe.
     """
 
     __slots__ = ("_callbacks", "_condition", "_outcome", "_status", "_value")
@@ -54,7 +54,7 @@ class RemoteValue(InputReference):
 
     @property
     def status(self) -> ClosureStatus:
-        """Where the closure is on its way."""
+        """The closure's status."""
         return self._status
 
     def done(self) -> bool:
@@ -62,11 +62,11 @@ class RemoteValue(InputReference):
         return self._status in _ENDED
 
     def ended_or_held_up(self) -> bool:
-        """Return whether `fetch` would return or raise at once, now; for psnb alone."""
+        """Return whether `fetch` would return or raise at once, also if held up; for psnb only."""
         return self.done() or isinstance(self._outcome, str)
 
     def hold_up(self, trouble: str) -> None:
-        """Note what holds the closure up, under the condition's lock; for the queue alone."""
+        """Note what holds the closure up, under the condition's lock; for the queue only."""
         self._outcome = trouble or b""
 
     def fetch(self, timeout: float | None = None) -> Any:
@@ -93,14 +93,14 @@ class RemoteValue(InputReference):
             If the closure was cancelled: schedule it again.
         ClosureInputError
             If a remote value among the closure's arguments failed, or had been cancelled before the
-            closure was scheduled: the input's error is its cause. (Inputs that are cancelled
-            *together* with the closure, because of another one's failure, are no news: that is a
+            closure was scheduled: the input's error is its cause. (If inputs were cancelled
+            *together* with the closure, because another closure failed, that is a
             `CancelledError`.)
         TimeoutError
             If it has not ended in time; nothing has changed.
         ServerSilentError
-            If its worker was lost, and a server that says nothing must tell what became of it;
-            nothing has changed.
+            If its worker was lost, and a server that does not respond must say whether it had its
+            effect; nothing has changed.
         """
         with self._condition:
             if not self._condition.wait_for(self.ended_or_held_up, timeout):
@@ -121,7 +121,7 @@ class RemoteValue(InputReference):
         raise self.error()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the closure's end, however it ends; return whether it has."""
+        """Wait for the closure's end, however it ends; return whether it has ended."""
         with self._condition:
             return self._condition.wait_for(self.done, timeout)
 
@@ -144,9 +144,9 @@ class RemoteValue(InputReference):
         return error
 
     def add_callback(self, callback: Callable[[RemoteValue], None]) -> bool:
-        """Call back when the closure ends; return False, and do not, if it has.
+        """Call back when the closure ends; if it has ended, return False and do not call back.
 
-        For psnb alone: it is called under the condition's lock and must neither block nor raise.
+        For psnb only: it is called under the condition's lock and must neither block nor raise.
         """
         with self._condition:
             if self.done():
@@ -165,7 +165,7 @@ class RemoteValue(InputReference):
         return self._condition is condition
 
     def packed(self) -> bytes | None:
-        """Return the pickled value of a completed closure; None if only the value is left."""
+        """Return the pickled value of a completed closure; None if it was unpickled already."""
         return self._outcome if self._value is _UNFETCHED else None  # type: ignore[return-value]
 
     def pack_again(self) -> bytes:
@@ -174,12 +174,12 @@ class RemoteValue(InputReference):
         Raises
         ------
         SerializationError
-            If somebody put something into the value that cannot be pickled.
+            If the value was changed, and cannot be pickled any more.
         """
         return dumps(self._value, "a fetched value among the arguments")
 
     def set_status(self, status: ClosureStatus, outcome: bytes | str | RemoteValue = b"") -> None:
-        """Move on, under the condition's lock; for the queue alone.
+        """Change the status, under the condition's lock; for the queue only.
 
         Parameters
         ----------
@@ -187,7 +187,7 @@ class RemoteValue(InputReference):
             The next one.
         outcome : bytes, str or RemoteValue
             Pickled value or exception of an ended closure; the reason of a cancelled one; the input
-            for want of which it failed.
+            whose failure made it fail.
         """
         check_transition(self._status, status)
         self._status, self._outcome = status, outcome

@@ -13,7 +13,7 @@ from psnb.errors import ConfigurationError
 DEFAULT_RETRIES = 5
 
 Chooser = Callable[[WorkerStatistics], bool]
-"""Tells whether a worker may run a closure."""
+"""Returns whether a worker may run a closure."""
 
 Pin = str | int | Chooser
 """Which worker must run a closure: its name, its index, or a function that chooses."""
@@ -21,7 +21,7 @@ Pin = str | int | Chooser
 
 @dataclass(frozen=True, slots=True)
 class ScheduleOptions:
-    """What `ClusterCoordinator.schedule` was told besides the call.
+    """The options of `ClusterCoordinator.schedule`.
 
     Attributes
     ----------
@@ -32,8 +32,8 @@ class ScheduleOptions:
     worker : str, int, callable or None
         Which worker must run it.
     detached : bool
-        Its failure is told to those who fetch it alone, and starts no generation of errors; it
-        changes no parameters, so it may begin whatever the update mode.
+        Only `fetch` raises its error: other closures are not cancelled, and `join` does not raise
+        it. It changes no parameters, so it may begin in any update mode.
 
     Raises
     ------
@@ -61,7 +61,7 @@ class ScheduleOptions:
 
 
 def options(retries: int, priority: int, worker: Pin | None) -> ScheduleOptions:
-    """Return options; the same object for the same ones, as far as no worker is named."""
+    """Return options; equal ones are one object, if they name no worker."""
     if worker is None:
         return _unpinned(retries, priority)
     return ScheduleOptions(retries, priority, worker)

@@ -1,4 +1,4 @@
-"""The states of a closure and the ways between them. Pure."""
+"""The states of a closure and the transitions between them. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from psnb.errors import InternalError
 
 
 class ClosureStatus(enum.Enum):
-    """Where a closure is on its way."""
+    """The status of a closure."""
 
     QUEUED = "queued"
     """Waits for a worker."""

@@ -1,4 +1,4 @@
-"""Datasets on the workers: per-worker values, leases, and what lies in the workers' memory."""
+"""Datasets on the workers: per-worker values, leases, and datasets in the workers' memory."""
 
 from psnb._src.coordinator.datasets.dataset_services import DatasetServices
 from psnb._src.coordinator.datasets.epoch import run_epoch

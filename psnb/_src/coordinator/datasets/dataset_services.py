@@ -1,4 +1,4 @@
-"""DatasetServices: what datasets on the workers need of their coordinator."""
+"""DatasetServices: what datasets on the workers need from their coordinator."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from psnb._src.coordinator.queue import PinnedCalls
 
 
 class DatasetServices(NamedTuple):
-    """Where datasets are made.
+    """What datasets need from their coordinator.
 
     Attributes
     ----------
     registry : ResourceRegistry
-        Of per-worker values.
+        The per-worker values.
     desk : LeaseRegistry
-        Where epochs are opened.
+        Opens epochs and knows their leases.
     schedule : callable
         Schedules a function with arguments and options.
     pinned : PinnedCalls

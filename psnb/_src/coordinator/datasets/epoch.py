@@ -10,11 +10,10 @@ from psnb._src.coordinator.datasets.leased import LeasedIterator
 from psnb._src.threads import Condition
 
 _AHEAD = 4
-"""Closures that are scheduled for each worker: it never waits for the notebook."""
+"""Closures that are scheduled for each worker, so that it never waits for the notebook."""
 
 _LOOK_AGAIN = 0.1
-"""Seconds after which idle workers are asked whether there is something for them by now: what a
-worker had that was lost."""
+"""Seconds after which idle workers look again: the data of a lost worker may be free by now."""
 
 
 def run_epoch(
@@ -27,7 +26,7 @@ def run_epoch(
 ) -> None:
     """Schedule closures, a few at a time, until an epoch is over.
 
-    They go to workers that have something to read; others would only find out that they have not.
+    They go to workers that have something to read; on others they would find nothing.
 
     Parameters
     ----------
@@ -36,7 +35,7 @@ def run_epoch(
     schedule : callable
         Schedules a closure on whichever worker a function chooses.
     withdraw : callable
-        Cancels those that wait for a function's choice, for a reason.
+        Cancels the closures that wait for a worker chosen by a function, with a reason.
     workers : callable
         Tells how many workers there are.
     wake : callable
@@ -50,7 +49,7 @@ def run_epoch(
         while not iterator.progress().over:
             while iterator.unread() and len(waiting) < _AHEAD * max(1, workers()):
                 waiting.append(schedule(suits))
-            # None is waiting if closures of somebody else's have taken the rest.
+            # No closure is waiting if somebody else's closures have taken the rest.
             with settled:
                 ended = settled.wait_for(partial(_any_done, waiting), _LOOK_AGAIN)
             if not ended:

@@ -1,7 +1,7 @@
 """LeaseRegistry: the leases of all epochs of a coordinator's datasets. Pure, thread-safe.
 
-Connections bring workers' questions here, the queue says how closures have ended, and the notebook
-reads how far an epoch is.
+Connections pass workers' questions on, the queue says how closures have ended, and the notebook
+reads the progress of an epoch.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from psnb._src.threads import Lock
 
 
 class LeaseRegistry:
-    """Finds the book of each question."""
+    """The `EpochLeases` of all epochs, by number."""
 
     def __init__(self) -> None:
-        self._lock = Lock()  # guards the dicts; held while a book is written
+        self._lock = Lock()  # guards the dicts; held while an epoch's leases change
         self._books: dict[int, EpochLeases] = {}
         self._users: dict[int, set[int]] = {}  # the epochs that a closure has taken from
         self._numbers = itertools.count(1)
@@ -35,7 +35,7 @@ class LeaseRegistry:
         state: Mapping[str, Any] | None = None,
         owners: Mapping[int, str] | None = None,
     ) -> int:
-        """Begin an epoch over so many splits, or go on with one; return its number.
+        """Begin an epoch over a number of splits, or go on with one; return the epoch's number.
 
         Raises
         ------
@@ -49,29 +49,29 @@ class LeaseRegistry:
             return number
 
     def close(self, epoch: int) -> None:
-        """Forget an epoch; also in the middle of a garbage collection."""
+        """Forget an epoch; may be called in the middle of a garbage collection."""
         self._books.pop(epoch, None)  # atomic: the lock may be this very thread's
 
     def state(self, epoch: int) -> dict[str, Any]:
-        """Return what of an epoch is not used yet."""
+        """Return the part of an epoch that is not used yet."""
         return self._books[epoch].state()
 
     def progress(self, epoch: int) -> Progress:
-        """Return how far an epoch is."""
+        """Return the progress of an epoch."""
         return self._books[epoch].progress()
 
     def unread(self, epoch: int) -> bool:
-        """Return whether anything of an epoch is left that no closure has taken."""
+        """Return whether an epoch has examples that no closure has taken."""
         return self._books[epoch].unread()
 
     def suits(self, epoch: int, worker: str) -> bool:
-        """Return whether a worker can read of an epoch, or anybody may look; cheap."""
+        """Return whether closures that read an epoch should go to a worker; cheap."""
         with self._lock:
             present = set(self._present.values())
             return self._books[epoch].suits(worker, present)
 
     def answer(self, holder: Hashable, question: Sequence[Any]) -> Any:
-        """Answer a worker.
+        """Answer a worker's question.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Datasets that are read by leases: every example is used exactly once an epoch."""
+"""Datasets that are read by leases: every example is used exactly once per epoch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from psnb.errors import ConfigurationError
 class LeasedIterator(PerWorkerIterator):
     """One epoch; closures take from it with ``next``, and the workers share its splits.
 
-    A closure that finds nothing left, or nothing at the moment, gets a StopIteration; if it lets
-    that out before it has written anything, it is over without an error.
+    A closure that finds nothing left, or nothing at the moment, gets a StopIteration. If it raises
+    that before it has written anything, it ends without an error.
     """
 
     def __init__(
@@ -36,15 +36,15 @@ class LeasedIterator(PerWorkerIterator):
         super().__init__(registry, make, (*args, epoch))
 
     def progress(self) -> Progress:
-        """Return how far the epoch is; cheap, any thread."""
+        """Return the progress of the epoch; cheap, any thread."""
         return self._desk.progress(self._epoch)
 
     def state(self) -> dict[str, Any]:
-        """Return what of the epoch is not used yet, to go on with `LeasedDataset.iterator`.
+        """Return the part of the epoch that is not used yet; `LeasedDataset.iterator` takes it.
 
-        Of JSON's types, for a checkpoint's metadata. Take both while nothing runs, so that they fit
-        each other: ``coordinator.drain()``, ``manager.save({"epoch": iterator.state()})``. What a
-        closure has taken that was lost with its worker and is to run again counts as not used.
+        It has JSON's types, for a checkpoint's metadata. Take both while nothing runs, so that they
+        fit each other: ``coordinator.drain()``, ``manager.save({"epoch": iterator.state()})``.
+        Examples of a closure that was lost with its worker, and will run again, count as not used.
         """
         return self._desk.state(self._epoch)
 
@@ -66,7 +66,7 @@ Epoch = TypeVar("Epoch", bound=LeasedIterator)
 
 
 class Epochs(ABC, Generic[Epoch]):
-    """Base of datasets that are gone through by leases; ``iter`` of one begins an epoch."""
+    """Base of datasets that are read by leases; ``iter`` of one begins an epoch."""
 
     _latest: Epoch | None = None
 
@@ -74,7 +74,7 @@ class Epochs(ABC, Generic[Epoch]):
         return self.iterator()
 
     def iterator(self, state: Mapping[str, Any] | None = None) -> Epoch:
-        """Begin an epoch, or go on with one, also of another notebook over the same dataset.
+        """Begin an epoch, or go on with one, also one of another notebook with the same dataset.
 
         Parameters
         ----------
@@ -84,19 +84,19 @@ class Epochs(ABC, Generic[Epoch]):
         Raises
         ------
         ConfigurationError
-            If it belongs to a dataset that was cut, or shuffled, otherwise; if the dataset is to be
-            in memory and is not.
+            If the state belongs to a dataset that was cut or shuffled in another way, or if the
+            dataset must be in memory and is not.
         """
         self._latest = self._begin(state)
         return self._latest
 
     def progress(self) -> Progress:
-        """Return how far the epoch that was begun last is: splits done, leased, left, and visits.
+        """Return the progress of the latest epoch: splits done, leased and left, and visits.
 
         Raises
         ------
         ConfigurationError
-            If none was begun.
+            If no epoch was begun.
         """
         if self._latest is None:
             raise ConfigurationError("no epoch was begun: iterator = iter(dataset)")

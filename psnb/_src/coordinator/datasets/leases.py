@@ -1,8 +1,8 @@
-"""Leases: who reads which part of a dataset, so that each example counts once an epoch. Pure.
+"""Leases: which worker reads which part of a dataset, each example once per epoch. Pure.
 
-A dataset is cut into splits. A worker leases one, and tells of each closure what it takes from it
-*before* the closure's effect can reach a server. So when a worker dies, the book knows of every
-closure in flight what it may have used, and the rest of the split is leased to somebody else. If
+A dataset is cut into splits. A worker leases a split, and reports what each closure takes from it
+*before* the closure's effect can reach a server. So when a worker dies, `EpochLeases` knows what
+every closure in flight may have used, and the rest of the split is leased to another worker. If
 the closure has had its effect (`psnb._src.coordinator.queue.resolver` finds that out), its portions
 were used; if not, it runs again on them. A closure that raised, was cancelled or was lost too often
 has had no effect, and its portions are leased anew. A split is done when all of it was used by
@@ -11,7 +11,7 @@ closures that have ended well, and the epoch is over when all splits are.
 After the data service of TensorFlow (``tf.data.service``, dynamic sharding), which hands out splits
 too, but at most once: what a dead worker had begun is not visited again.
 
-Thread-safe: the coordinator's event loop writes, anybody reads `progress`.
+Thread-safe: the coordinator's event loop writes, any thread reads `progress`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from psnb._src.threads import Lock
 from psnb.errors import ConfigurationError, InternalError
 
 VERSION = 1
-"""Of states."""
+"""Version of the format of states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,15 @@ class LeasedPart:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """An epoch at one moment.
+    """The progress of an epoch at one moment.
 
     Attributes
     ----------
     done, leased, left : int
-        Splits that were used to the end, those of which a part is read or in use, and the rest.
+        Splits that were used completely, splits that are being read or used, and the rest.
     visits : int
-        Elements that were used by closures that have ended well: batches, if it is batched.
+        Elements that were used by closures that have ended well; batches, if the dataset is
+        batched.
     """
 
     done: int
@@ -66,7 +67,7 @@ class Progress:
 
     @property
     def over(self) -> bool:
-        """Whether all is done."""
+        """Whether all splits are done."""
         return not self.leased and not self.left
 
 
@@ -81,7 +82,7 @@ class _Lease:
 
 @dataclass
 class _SplitLeases:
-    open: int = 1  # pieces, leases and portions that are not done
+    open: int = 1  # parts, leases and portions that are not done
     begun: bool = False
 
 
@@ -91,16 +92,16 @@ class EpochLeases:
     Parameters
     ----------
     splits : int
-        How many there are.
+        How many splits there are.
     state : dict, optional
         From `state`: the epoch goes on where that was taken.
     owners : mapping of int to str, optional
-        The workers that have the data of splits: they alone lease them, as long as they are there.
+        By split, the worker that has its data: only that worker leases it, as long as it is there.
 
     Raises
     ------
     ConfigurationError
-        If the state is none, or of an epoch over another number of splits.
+        If the state is not valid, or of an epoch over another number of splits.
     """
 
     def __init__(
@@ -128,19 +129,20 @@ class EpochLeases:
     def lease(
         self, holder: Hashable, worker: str = "", present: Collection[str] = ()
     ) -> tuple[int, LeasedPart] | None:
-        """Give a piece to a holder, with the number of the lease; None if it can have none now.
+        """Lease a part to a holder; return the lease's number and the part, or None.
 
-        Some may become free again, when a worker dies or a closure raises: see `progress`. Who
-        leases a piece whose owner is lost becomes the owner of all that were that one's.
+        It is None if no part suits the holder now. Parts may become free again, when a worker dies
+        or a closure raises: see `progress`. A worker that leases a part of a lost owner becomes the
+        owner of all of that owner's splits.
 
         Parameters
         ----------
         holder : hashable
-            Who asks.
+            Who asks: a worker's session.
         worker : str
-            The owner that it is.
+            The worker's name, as in ``owners``.
         present : collection of str
-            The owners that are there.
+            The names of the workers that are there.
         """
         with self._lock:
             piece = self._first_for(worker, present)
@@ -164,14 +166,14 @@ class EpochLeases:
             return [split for split, owner in self._owners.items() if owner == worker]
 
     def unread(self) -> bool:
-        """Return whether there is anything that no closure has taken."""
+        """Return whether there are elements that no closure has taken."""
         with self._lock:
             return bool(self._free or self._leases)
 
     def suits(self, worker: str, present: Collection[str]) -> bool:
-        """Return whether an owner has something to read, or nobody has.
+        """Return whether a worker has something to read, or no worker has.
 
-        In that case closures may be there still that run again with what they took before.
+        In the latter case there may still be closures that run again with what they took before.
         """
         with self._lock:
             if any(lease.worker == worker for lease in self._leases.values()):
@@ -205,15 +207,15 @@ class EpochLeases:
         holder : hashable
             Whose lease it is.
         number : int
-            Of the lease.
+            The lease's number.
         closure : int
-            Which closure, the same for all its attempts.
+            The closure's id, the same for all its attempts.
         count : int
-            How many elements; 0 where there was only the end left to be found.
+            How many elements; 0 if only the end was found.
         before, after : object
             The iterator's state before and after them.
         ended : bool
-            Whether the piece has none after them.
+            Whether the part has no elements after them.
 
         Returns
         -------
@@ -238,7 +240,7 @@ class EpochLeases:
             return True
 
     def portions(self, closure: int) -> tuple[LeasedPart, ...]:
-        """Return what a closure has taken before, in order: it is to use that if it runs again."""
+        """Return what a closure has taken before, in order: it uses the same if it runs again."""
         with self._lock:
             return tuple(self._closures.get(closure, ()))
 
@@ -253,7 +255,7 @@ class EpochLeases:
                     self._free.append(portion)
 
     def lose(self, holder: Hashable) -> None:
-        """Note that a holder is gone: what is left of its leases is free again.
+        """Note that a holder is lost: the rest of its leases is free again.
 
         Its closures keep their portions: they run again elsewhere, or end.
         """
@@ -264,9 +266,9 @@ class EpochLeases:
                     self._free.appendleft(LeasedPart(lease.piece.split, lease.state, lease.left))
 
     def state(self) -> dict[str, Any]:
-        """Return what is not used yet, of JSON's types.
+        """Return the parts that are not used yet, in JSON's types.
 
-        What closures hold that have not ended counts as not used: take it when nothing runs.
+        Portions of closures that have not ended count as not used: call it while nothing runs.
         """
         with self._lock:
             pieces = [
@@ -285,7 +287,7 @@ class EpochLeases:
             }
 
     def progress(self) -> Progress:
-        """Return how far the epoch is."""
+        """Return the progress of the epoch."""
         with self._lock:
             done = sum(not split.open for split in self._splits)
             left = sum(not split.begun for split in self._splits)

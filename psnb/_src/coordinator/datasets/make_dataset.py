@@ -1,4 +1,4 @@
-"""Which kind of dataset on the workers a user's argument becomes."""
+"""make_dataset_of: makes the right kind of dataset on the workers from a user's argument."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from psnb._src.runtime import InputContext, make_dataset
 from psnb.errors import ConfigurationError
 
 _SPLITS = 8
-"""For each worker."""
+"""Splits for each worker, by default."""
 
 
 def make_dataset_of(
     source: Any, sharding: str, splits: int | None, workers: int, place: DatasetServices
 ) -> PerWorkerDataset | LeasedDataset | PartitionedDataset:
-    """Return what `ClusterCoordinator.create_per_worker_dataset` does, which see."""
+    """Make a dataset on the workers; see `ClusterCoordinator.create_per_worker_dataset`."""
     if sharding not in ("none", "static", "dynamic"):
         raise ConfigurationError(
             f"sharding must be 'none', 'static' or 'dynamic', found {sharding!r}"

@@ -15,9 +15,9 @@ class PartitionStatistics:
     Attributes
     ----------
     pieces : int
-        Into how many it is cut.
+        Into how many pieces it is cut.
     missing : int
-        How many of them no worker has: not loaded yet, or lost.
+        How many pieces no worker has: they are not loaded yet, or lost.
     workers : mapping of str to MemoryStatistics
         What each worker has, by its name.
     """
@@ -28,15 +28,15 @@ class PartitionStatistics:
 
     @property
     def examples(self) -> int:
-        """How many examples are in memory (or on disk, for want of it)."""
+        """How many examples are in memory (or on disk, if memory is short)."""
         return sum(each.examples for each in self.workers.values())
 
     @property
     def bytes_in_memory(self) -> int:
-        """What they take of the workers' memory."""
+        """Bytes that the examples take in the workers' memory."""
         return sum(each.bytes_in_memory for each in self.workers.values())
 
     @property
     def bytes_on_disk(self) -> int:
-        """What of them was beyond ``memory_limit`` and is in files of the workers."""
+        """Bytes beyond ``memory_limit``, which are in files of the workers."""
         return sum(each.bytes_on_disk for each in self.workers.values())

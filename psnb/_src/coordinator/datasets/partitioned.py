@@ -1,8 +1,8 @@
-"""A dataset that lies in the memory of the workers, each of which has some of its pieces.
+"""PartitionedDataset: a dataset in the workers' memory; each worker has some of its pieces.
 
-The notebook alone knows generation and layout (see `psnb._src.data.memory`); it tells workers with
-every call. A shuffle fills the next generation and becomes the dataset when everything has arrived,
-so a shuffle that fails has changed nothing.
+Only the notebook knows generation and layout (see `psnb._src.data.memory`); it sends them with
+every call. A shuffle fills the next generation, which becomes the dataset when everything has
+arrived; so a shuffle that fails changes nothing.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _ATTEMPTS = 3
 
 
 class PartitionedIterator(LeasedIterator):
-    """One epoch over what workers have in memory."""
+    """One epoch over a dataset in the workers' memory."""
 
     def __init__(self, layout: ShufflePlan, *arguments: Any) -> None:
         self._layout = layout
         super().__init__(*arguments)
 
     def state(self) -> dict[str, Any]:
-        """Return what of the epoch is not used yet; see `LeasedIterator.state`.
+        """Return the part of the epoch that is not used yet; see `LeasedIterator.state`.
 
         To go on with it, the dataset must have been loaded and shuffled with the same seeds.
         """
@@ -53,7 +53,7 @@ class _LoadInProgress:
     withdraw: Callable[[], None]
 
     def end(self) -> None:
-        """Have no more read, and wait for those that are."""
+        """Cancel pieces that wait to be read, and wait for those that are being read."""
         self.withdraw()
         for remote in self.remotes:
             remote.wait()
@@ -62,18 +62,18 @@ class _LoadInProgress:
 class PartitionedDataset(Epochs[PartitionedIterator]):
     """An `InMemoryDataset` on the workers; ``iter`` of it begins an epoch.
 
-    What `ClusterCoordinator.create_per_worker_dataset` returns for one. In an epoch every worker
-    leases the pieces that it has, so every example is used exactly once, whatever dies: pieces of a
-    worker that is lost are made again from the files, on others.
+    `ClusterCoordinator.create_per_worker_dataset` returns it. In an epoch every worker leases the
+    pieces that it has, so every example is used exactly once, whatever process dies: pieces of a
+    lost worker are made again from the files, on others.
 
-    Workers that join have none of it until a `global_shuffle`, and what a lost one had goes to one
-    other: shuffle globally after either.
+    Workers that join have no pieces until a `global_shuffle`, and the pieces of a lost worker go to
+    one other worker: shuffle globally after either.
 
-    Workers send each other what a shuffle moves, directly. While it runs, the examples take twice
-    the memory; what is beyond ``memory_limit`` goes to files in the worker's folder.
+    In a shuffle workers send examples directly to each other. While it runs, the examples take
+    twice the memory; what is beyond ``memory_limit`` goes to files in the worker's folder.
 
-    All methods wait, for free threads on the workers too; `statistics` and `progress` do not. They
-    are for one thread at a time.
+    Methods wait, for free threads on the workers too, except `preload_into_memory`, `statistics`
+    and `progress`. Only one thread at a time may call them.
     """
 
     def __init__(self, dataset: InMemoryDataset, pieces: int, place: DatasetServices) -> None:
@@ -90,26 +90,27 @@ class PartitionedDataset(Epochs[PartitionedIterator]):
         self._loading: _LoadInProgress | None = None
 
     def load_into_memory(self) -> None:
-        """Have the workers read everything, in place of what was read before.
+        """Have the workers read the whole dataset; it replaces what was read before.
 
-        Whichever is free reads the next piece.
+        A worker that is free reads the next piece.
 
         Raises
         ------
         DatasetError
-            If something cannot be read, naming file and record; what was in memory is there still.
+            If something cannot be read; the message names file and record. What was in memory
+            stays.
         WorkerLostError
             If there are no workers, or too many were lost.
         CancelledError
-            If a closure of yours fails meanwhile, whose error `ClusterCoordinator.join` raises.
+            If one of your closures fails meanwhile; `ClusterCoordinator.join` raises its error.
         """
         self.preload_into_memory()
         self.wait_preload_done()
 
     def preload_into_memory(self) -> None:
-        """Have the workers begin to read, and return at once; nothing if they do already.
+        """Have the workers begin to read, and return at once; no effect if they are reading.
 
-        They read when nothing else is queued: the next dataset while one trains.
+        They read when nothing else is queued: for example the next dataset during training.
         """
         if self._loading is None:
             generation = next(self._generations)
@@ -153,7 +154,7 @@ class PartitionedDataset(Epochs[PartitionedIterator]):
         self._loaded = True
 
     def local_shuffle(self, seed: int | None = None) -> None:
-        """Shuffle what each worker has; nothing is sent between them.
+        """Shuffle the examples of each worker; nothing is sent between workers.
 
         Parameters
         ----------
@@ -168,24 +169,24 @@ class PartitionedDataset(Epochs[PartitionedIterator]):
         self._shuffle(seed, spread=False)
 
     def global_shuffle(self, seed: int | None = None) -> None:
-        """Shuffle all examples among each other, across the workers.
+        """Shuffle all examples, across the workers.
 
         The pieces are spread evenly over the workers that are there.
 
         Parameters
         ----------
         seed : int, optional
-            Makes the order the same each time, whatever worker has what.
+            Makes the order the same each time, whichever worker has which pieces.
 
         Raises
         ------
         ConfigurationError
             If nothing is in memory.
         DatasetError
-            If a worker has no room; everything is as it was then.
+            If a worker has no room; nothing has changed.
         WorkerLostError
-            If workers are lost time and again; everything is as it was, and what they had is made
-            again from the files.
+            If workers are lost several times in a row; nothing has changed, and their pieces are
+            made again from the files.
         """
         self._shuffle(seed, spread=True)
 
@@ -200,8 +201,8 @@ class PartitionedDataset(Epochs[PartitionedIterator]):
     def statistics(self) -> PartitionStatistics:
         """Return how many examples are in memory, and how much of it they take.
 
-        As of the last call of another method; cheap, any thread. What Paddle has as
-        ``get_memory_data_size`` and ``get_shuffle_data_size`` is ``examples``.
+        As of the last call of another method; cheap, any thread. Paddle's ``get_memory_data_size``
+        and ``get_shuffle_data_size`` are ``examples`` here.
         """
         return self._holders.statistics(self._pieces)
 
@@ -246,7 +247,7 @@ class PartitionedDataset(Epochs[PartitionedIterator]):
                 return
 
     def _restored(self) -> dict[int, str]:
-        """Ask who has which piece, have those made again that are lost; return the owners."""
+        """Ask which worker has which piece, have lost pieces made again; return the owners."""
         if self._loading is not None:
             self.wait_preload_done()
         if not self._loaded:

@@ -1,8 +1,7 @@
-"""Values that are another one on each worker: datasets, iterators and whatever else is made there.
+"""Per-worker values: made on each worker, a different one there; datasets and iterators too.
 
-The notebook holds their names only. `ResourceRegistry` knows which values each worker must have: it
-is written by the notebook's threads and read by the connections, in the order of the values'
-numbers.
+The notebook holds only their numbers. `ResourceRegistry` knows which values each worker must have:
+the notebook's threads write it, and the connections read it, in the order of the values' numbers.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class ResourceRegistry:
         self._numbers = itertools.count(1)
 
     def attach(self, on_change: Callable[[], None]) -> None:
-        """Tell who has the workers make values; once, before the first is added.
+        """Set what is called when values change; once, before the first is added.
 
         Parameters
         ----------
@@ -61,7 +60,7 @@ class ResourceRegistry:
     def add(self, payload: bytes, references: Sequence[PerWorkerReference]) -> int:
         """Add the pickled call that makes a value and return the value's number.
 
-        The values that it refers to live as long: a worker that joins makes it again.
+        The values that it refers to live as long as it does: a worker that joins makes them all.
         """
         with self._lock:
             number = next(self._numbers)
@@ -94,8 +93,9 @@ class ResourceRegistry:
 class PerWorkerValues(PerWorkerReference):
     """A value made once on each worker, also on those that join later.
 
-    As an argument of a closure, at any depth, or captured by it, it becomes the value of the worker
-    that runs the closure. The workers forget it when nothing in the notebook holds it any more.
+    As an argument of a closure, at any depth, or captured by it, it is replaced by the value of the
+    worker that runs the closure. The workers forget it when nothing in the notebook holds it any
+    more.
 
     Parameters
     ----------
@@ -128,9 +128,9 @@ class PerWorkerValues(PerWorkerReference):
             weakref.finalize(self, registry.release, self.resource_id)
 
     def fetch(self, timeout: float | None = None) -> list[Any]:
-        """Return the values of all workers that are there, by the workers' index.
+        """Return the values of all current workers, in the order of the workers' index.
 
-        They are read before all that is queued, as soon as each worker has a free thread. A worker
+        They are read before queued closures, as soon as each worker has a free thread. A worker
         that leaves, or dies, before its value is read is left out.
 
         Parameters
@@ -143,7 +143,7 @@ class PerWorkerValues(PerWorkerReference):
         ClosureInputError
             If the value could not be made on a worker.
         SerializationError
-            If it cannot be pickled, naming the part that cannot.
+            If it cannot be pickled; the message names the part that cannot.
         WorkerLostError
             If a worker is lost while its value is read.
         TimeoutError
@@ -170,8 +170,8 @@ class PerWorkerValues(PerWorkerReference):
 class PerWorkerIterator(PerWorkerValues):
     """An iterator on each worker; closures take from it with ``next``.
 
-    A closure that finds it at its end, and lets the StopIteration out before it has written
-    anything, is over without an error and returns None. (In TensorFlow it fails: OutOfRangeError.)
+    If a closure finds it at its end, and raises the StopIteration before it has written anything,
+    the closure ends without an error and returns None. (In TensorFlow it fails: OutOfRangeError.)
     """
 
     def fetch(self, timeout: float | None = None) -> NoReturn:

@@ -11,7 +11,7 @@ from psnb._src.runtime import PerWorkerReference, worker_index
 def fetch_per_worker(
     value: PerWorkerReference, timeout: float | None, pinned: PinnedCalls
 ) -> list[Any]:
-    """Return the value of each worker, by the workers' index.
+    """Return the value of each worker, in the order of the workers' index.
 
     Parameters
     ----------
@@ -20,7 +20,7 @@ def fetch_per_worker(
     timeout : float or None
         Seconds to wait at most.
     pinned : PinnedCalls
-        Who asks the workers.
+        Calls the workers.
     """
     calls = [(name, _read, (value,)) for name in sorted(pinned.worker_names())]
     pairs = [remote.fetch() for remote in pinned.run(calls, timeout) if remote is not None]

@@ -1,7 +1,7 @@
-"""PieceOwners: the workers that have the pieces of a dataset in memory.
+"""PieceOwners: which worker has which pieces of a dataset in memory.
 
-Who has which piece is asked anew before anything is done with them: workers die, and come back with
-nothing. A piece that nobody has any more is made again.
+The workers are asked anew before each operation: they may die, and come back without pieces. A
+piece that no worker has any more is made again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Calls = Iterable[tuple[str, Callable[..., Any], tuple[Any, ...]]]
 
 
 class PieceOwners:
-    """Tells workers what to do with the pieces; one thread at a time, but for `statistics`.
+    """Tells workers what to do with the pieces; for one thread at a time, except `statistics`.
 
     Parameters
     ----------
     memory : PerWorkerValues
-        The workers' parts.
+        The `WorkerMemory` of each worker.
     pinned : PinnedCalls
         Calls each worker.
     """
@@ -38,29 +38,29 @@ class PieceOwners:
         self._found: dict[str, worker_memory.WorkerPieces] = {}
 
     def statistics(self, pieces: int) -> PartitionStatistics:
-        """Return what workers had when they were told something last; any thread."""
+        """Return what the workers had at the last call; any thread."""
         found = self._found
         held = {piece for each in found.values() for piece in each.held.pieces}
         workers = {name: each.held for name, each in sorted(found.items())}
         return PartitionStatistics(pieces, pieces - len(held), workers)
 
     def spread(self, pieces: int) -> dict[int, str]:
-        """Return owners for pieces, as many for each worker."""
+        """Return owners for the pieces, spread evenly over the workers."""
         names = sorted(self._found)
         return {piece: names[piece % len(names)] for piece in range(pieces)}
 
     def tell(self, function: Callable[..., Any], *args: Any) -> None:
-        """Call something on all workers, and note what they have; those that are lost are gone."""
+        """Call a function on all workers, and note what they have; lost workers are left out."""
         names = sorted(self._pinned.worker_names())
         self._found = self._tell((worker, function, args) for worker in names)
 
     def restore(self, generation: int, layout: ShufflePlan) -> dict[int, str]:
-        """Ask who has which piece, have those made again that are lost; return the owners.
+        """Ask which worker has which piece, have lost pieces made again; return the owners.
 
         Raises
         ------
         WorkerLostError
-            If there are no workers, or they are lost time and again while they make pieces.
+            If there are no workers, or they are lost several times in a row while they make pieces.
         DatasetError
             If a piece cannot be made.
         """
@@ -95,14 +95,14 @@ class PieceOwners:
         layout: ShufflePlan,
         targets: Mapping[int, str],
     ) -> None:
-        """Fill a new generation from an old one, and see that everything has arrived.
+        """Fill a new generation from an old one, and check that everything has arrived.
 
         Raises
         ------
         WorkerLostError
             If a worker is lost, or was started again.
         DatasetError
-            If one has no room.
+            If a worker has no room.
         """
         begun = self._ask(
             (worker, worker_memory.begin, (new, numbers))
@@ -131,14 +131,14 @@ class PieceOwners:
                 raise WorkerLostError(f"worker {worker!r} has left, with a part of the dataset")
             try:
                 found.append(remote.fetch())
-            except CancelledError as error:  # because of another one, which says why
+            except CancelledError as error:  # because another call failed, which says why
                 cancelled = error
         if cancelled is not None:
             raise cancelled
         return found
 
     def _tell(self, calls: Calls) -> dict[str, worker_memory.WorkerPieces]:
-        """Make calls; return the answers of those that gave one."""
+        """Make calls; return the answers of the workers that answered."""
         named = [(worker, function, (self._memory, *args)) for worker, function, args in calls]
         found = {}
         for (worker, *_), remote in zip(named, self._pinned.run(named), strict=True):

@@ -1,4 +1,4 @@
-"""The coordinated queue, its gates, and what became of closures whose worker was lost."""
+"""The coordinated queue, its gates, and how closures are settled whose worker was lost."""
 
 from psnb._src.coordinator.queue.flush_gate import FlushGate
 from psnb._src.coordinator.queue.gate import ApplyRound, Gate, Step

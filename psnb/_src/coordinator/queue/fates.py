@@ -1,15 +1,16 @@
-"""What became of closures whose worker was lost, or could not tell: the servers know. Pure.
+"""Fates: asks the servers whether the commits of lost closures are applied. Pure.
 
-`finding_out` asks all shards what they have of some commits. With its answer a shard leaves them to
-the notebook, so no worker can change them any more, also not one that was frozen and wakes up. From
-the answers of all follows what is to be done with each commit:
+A closure is lost if its worker died, or could not tell whether the commit is applied. `finding_out`
+asks all shards what they know of some commits. After its answer a shard leaves these commits to the
+notebook: no worker can change them any more, not even one that was frozen and wakes up. The answers
+of all shards decide each commit:
 
-- It is applied somewhere: then all hold it, and those that have not applied it do so now.
-- All that take part hold it: the same.
-- Else nobody has applied it, and nobody will.
+- A shard has applied it: then all have prepared it, and the others apply it now.
+- All shards that take part have prepared it: they apply it now.
+- Otherwise no shard has applied it, and none will.
 
-A shard that was lost with its servers counts as having said whatever the others say: its part is
-gone with all that it had. One that says nothing is asked again, for as long as it takes.
+A shard that was lost with its servers counts as agreeing with the others: its part is lost with all
+that it had. A shard that does not respond is asked again, for as long as it takes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from psnb._src.server import Commit, Fact
 from psnb.errors import CancelledError, PsnbError, ServerLostError, ServerSilentError
 
 Outcome = Any
-"""What came of a request: the answer, or the exception that it raised."""
+"""The outcome of a request: the answer, or the exception that it raised."""
 
 CommitKey = tuple[str, int]
 """Writer and number of a commit."""
@@ -34,7 +35,7 @@ FindingOut = Generator[Sequence[Request], Sequence[Outcome], dict[CommitKey, Com
 
 @dataclass
 class _Findings:
-    """What is known of a commit."""
+    """What is known about a commit."""
 
     commit: Commit
     applied: set[ShardId] = field(default_factory=set)
@@ -46,16 +47,16 @@ def finding_out(
     attempts: Mapping[str, Mapping[int, int]],
     closed: Sequence[str] = (),
 ) -> FindingOut:
-    """Yield the requests that find out and settle what became of commits; take their outcomes.
+    """Yield the requests that find out and settle commits; receive their outcomes.
 
     Parameters
     ----------
     shards : sequence of ShardId
-        All that may know of them.
+        All that may know the commits.
     attempts : mapping
-        By writer and number: the last attempt of each that there can have been.
+        By writer and commit number: the last attempt that there can have been.
     closed : sequence of str
-        Writers of which nothing more is to be taken, and all is to be found out.
+        Writers from which nothing more is to be accepted, and whose commits are all to be found.
 
     Returns
     -------
@@ -96,16 +97,16 @@ def ask_all(
     attempt: Callable[[Sequence[Request]], Sequence[Outcome]],
     held_up: Callable[[ServerSilentError], None],
 ) -> dict[CommitKey, Commit]:
-    """Make the requests of `finding_out` until it has its answer, and return that.
+    """Make the requests of `finding_out` until it has its answer, and return the answer.
 
     Parameters
     ----------
     steps : generator
         Of `finding_out`.
     attempt : callable
-        Makes requests, and returns what came of them; waits for servers for a while.
+        Makes requests and returns their outcomes; waits for servers for a while.
     held_up : callable
-        Told each time when a server says nothing.
+        Called each time a server does not respond.
     """
     try:
         requests = next(steps)
@@ -139,13 +140,13 @@ def _conclude(shard: ShardId, commit: Commit, forward: bool) -> Request:
 def _sorted(
     shards: Sequence[ShardId], outcomes: Sequence[Outcome], lost: set[ShardId]
 ) -> tuple[list[ShardId], list[tuple[ShardId, Any]]]:
-    """Return the shards that say nothing, and the answers of the others; adds to ``lost``."""
+    """Return the shards that do not respond, and the others' answers; adds to ``lost``."""
     silent, answers = [], []
     for shard, outcome in zip(shards, outcomes, strict=True):
         if isinstance(outcome, ServerSilentError):
             silent.append(shard)
         elif isinstance(outcome, ServerLostError | CancelledError):
-            lost.add(shard)  # in a new place, where it knows of nothing, it refuses
+            lost.add(shard)  # made again elsewhere, it knows nothing and refuses
         elif isinstance(outcome, PsnbError):
             raise outcome
         else:

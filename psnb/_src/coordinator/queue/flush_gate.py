@@ -1,4 +1,4 @@
-"""FlushGate: workers hold updates for a while. Pure; guarded by the queue's lock."""
+"""FlushGate: for `Geo`, where workers keep updates for a while. Pure; under the queue's lock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from psnb._src.coordinator.queue.gate import Flush, Gate
 
 
 class FlushGate(Gate):
-    """Lets everything begin; before anybody hears that all is done, workers send what they hold."""
+    """Lets everything begin; before the queue says that all is done, workers send their updates."""
 
     def __init__(self) -> None:
         self._held = self._wanted = self._flushing = False

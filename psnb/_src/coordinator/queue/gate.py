@@ -1,9 +1,9 @@
-"""Gate: when closures may begin, and what is to be done with what they pushed. Pure, no locks.
+"""Gate: when closures may begin, and what must be done with what they pushed. Pure, no locks.
 
-The queue asks its gate before it gives a closure away, and tells it how closures fare, under its
-lock. What a gate wants done on the servers or workers is a `Step`, which the coordinator carries
-out (`psnb._src.coordinator.steps`). One kind for each update mode (`psnb._src.modes`); this one is
-that of asynchronous updates, which lets everything begin and wants nothing.
+Under its lock, the queue asks its gate before it hands out a closure, and tells it when closures
+begin and end. What must be done on servers or workers is a `Step`; the coordinator carries it out
+(`psnb._src.coordinator.steps`). There is one kind of gate for each update mode (`psnb._src.modes`);
+`Gate` itself is for asynchronous updates: it lets everything begin and asks for no steps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from psnb._src.coordinator.closures import Closure
 
 @dataclass(frozen=True, slots=True)
 class ApplyRound:
-    """Servers are to apply what a round pushed.
+    """Servers must apply what a round pushed.
 
     Attributes
     ----------
@@ -31,11 +31,11 @@ class ApplyRound:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Workers are to send what they hold of their own."""
+    """Workers must send the updates that they have kept."""
 
 
 Step = ApplyRound | Flush
-"""What a gate wants done."""
+"""What a gate asks for."""
 
 
 class Gate:
@@ -59,20 +59,20 @@ class Gate:
         """Note that a closure that was admitted is sent to a worker."""
 
     def put_back(self, closure: Closure) -> None:
-        """Note that one that had begun has had no effect, and waits to begin anew."""
+        """Note that a closure that had begun has had no effect, and waits to begin again."""
 
     def end(self, closure: Closure, *, pushed: bool) -> None:
         """Note that a closure that had begun has ended, and whether it completed with pushes."""
 
     def finish(self) -> None:
-        """Note that nothing runs, and that somebody waits until all has had its effect."""
+        """Note that no closure runs, and that somebody waits until all have had their effect."""
 
     def complete(self) -> bool:
-        """Return whether all that has ended has had its effect."""
+        """Return whether all closures that have ended have had their effect."""
         return True
 
     def due(self) -> Step | None:
-        """Return what must be done now; each step once."""
+        """Return the step that must be done now, if there is one; each step once."""
         return None
 
     def stepped(self) -> None:

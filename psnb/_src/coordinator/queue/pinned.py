@@ -1,4 +1,4 @@
-"""Calls that each go to one worker, before all that is queued, and once at most."""
+"""PinnedCalls: calls to given workers, before all queued closures, each once at most."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Call = tuple[str, Callable[..., Any], tuple[Any, ...]]
 
 
 class PinnedCalls:
-    """Makes such calls and waits for them. Thread-safe.
+    """Makes calls on given workers and waits for them. Thread-safe.
 
-    None of them starts a generation of errors, and nothing is left behind: calls that nobody waits
+    A call that fails cancels nothing, and `join` does not raise its error. Calls that nobody waits
     for any more are cancelled.
 
     Parameters
@@ -30,7 +30,7 @@ class PinnedCalls:
     schedule : callable
         Schedules a function with arguments and options.
     worker_names : callable
-        Tells which workers there are at the moment.
+        Returns which workers there are at the moment.
     queue : ClosureQueue
         Where they wait.
     """
@@ -44,7 +44,7 @@ class PinnedCalls:
         self._schedule, self.worker_names, self._queue = schedule, worker_names, queue
 
     def withdraw(self, chooser: Chooser, reason: str) -> None:
-        """Cancel what waits for a worker that this very function chooses."""
+        """Cancel the closures that wait for a worker chosen by this function object."""
         self._queue.withdraw(chooser, reason)
 
     def run(
@@ -77,7 +77,7 @@ class PinnedCalls:
         remotes: list[RemoteValue] = []
         try:
             for worker, function, args in calls:
-                # Not again: a new worker has got new values.
+                # No retries: a new worker has got new values.
                 options = ScheduleOptions(0, _FIRST, choosers[worker], detached=True)
                 remotes.append(self._schedule(function, args, options))
             while not self._all_ended(remotes, end):

@@ -1,27 +1,27 @@
 """ClosureQueue: the coordinated queue. Pure, without Dask; bounded and thread-safe.
 
 After TensorFlow's ``_CoordinatedClosureQueue``. Callers `put` and `join`; connections `take`,
-`settle` and `put_back`. Errors come in *generations*: with the first failure every queued closure
-is cancelled, the running ones are waited for, and then the next `put`, `join` or `done` raises the
-first error once, the others of the generation attached. After that the queue is as new.
+`settle` and `put_back`. After the first failure every queued closure is cancelled and the running
+ones are waited for; then the next `put`, `join` or `done` raises the first error once, with the
+other errors so far attached (`FailedClosures`). After that the queue is as new.
 
 A closure that was lost with its worker is *open* until it is known whether it has had its effect
 (`psnb._src.coordinator.queue.fates` asks the servers): it still counts as running. If it has, it
-has completed; if not, it is queued again, as if it had never been taken. A server that says nothing
-may hold that up for as long as it likes. When nothing else is left, those who wait are told so, by
-an error that changes nothing.
+has completed; if not, it is queued again, as if it had never been taken. A server that does not
+respond may hold that up for any time. When nothing else is left, those who wait get an error that
+changes nothing.
 
-A `Gate` tells which closures may begin, by the update mode. What it wants done elsewhere goes out
-through ``on_step`` and comes back with `stepped`; nothing is over before that.
+A `Gate` tells which closures may begin, by the update mode. It asks for steps through ``on_step``,
+and `stepped` says that one is done; nothing is over before that.
 
-What is queued waits for a worker (`Waiting` knows in which order) or for the results of other
-closures (`Dependents`). When one of those fails, its dependents fail with it; they add no error to
-the generation, which would only say the same again.
+A queued closure waits for a worker (`Waiting` knows the order) or for the results of other closures
+(`Dependents`). When one of those fails, its dependents fail with it; their errors are not
+collected, as they would only repeat the first.
 
-One lock guards everything, the remote values' outcomes among it; two conditions share it: ``room``
-for callers that wait to put, ``settled`` for those who wait for outcomes. While it is held nothing
-foreign is called, only psnb's own callbacks, which put something into a queue or wake a loop. An
-interrupt of the main thread comes before or after what a method does, or while it waits.
+One lock guards everything, also the outcomes of remote values. Two conditions share it: ``room``
+for callers that wait to put, ``settled`` for those that wait for outcomes. While it is held no user
+code runs, only psnb's own callbacks, which put something into a queue or wake a loop. An interrupt
+of the main thread comes before or after what a method does, or while it waits.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ class ClosureQueue:
     max_size : int
         How many may wait; `put` blocks beyond that.
     events : EventLog, optional
-        Where retries, failures and cancellations are noted; without the lock, too.
+        Records retries, failures and cancellations; written without the lock.
     gate : Gate, optional
-        Which closures may begin; its own from now on.
+        Decides which closures may begin; the queue's own from now on.
     on_end : callable, optional
-        Called with the id of each closure that has ended for good, and whether it returned; with
-        the lock, likewise.
+        Called with the id of each closure that has ended for good, and whether it returned; under
+        the lock.
     on_failure : callable, optional
-        Called with worker, closure and pickled exception of each that failed; without the lock.
+        Called with worker, closure and pickled exception of each failure; without the lock.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ClosureQueue:
         self._on_work: Callable[[], object] = _nobody_works
         self._on_step: Callable[[Step], object] = _nobody_steps
         self._events = EventLog() if events is None else events
-        # Not told yet:
+        # Not reported yet:
         self._news: list[tuple[EventKind, str, list[Closure]]] = []
         self._failures: list[tuple[str, str, bytes]] = []
         lock = Lock()  # guards all fields and the outcomes of all remote values
@@ -116,14 +116,14 @@ class ClosureQueue:
         self._waiting = Waiting()
         self._dependents = Dependents()
         self._running: dict[int, Closure] = {}
-        self._open: dict[int, Closure] = {}  # nobody knows yet what became of them
-        self._held_up = ""  # by whom, if that was not told yet
+        self._open: dict[int, Closure] = {}  # not known yet whether they had their effect
+        self._held_up = ""  # by what, if that was not raised yet
         self._errors = FailedClosures()
         self._idle_callbacks: list[Callable[[], None]] = []
         self._commits = itertools.count()
         self._watermark = Watermark()
-        self.name = uuid.uuid4().hex  # tells its closures' commits from another coordinator's
-        self._hungry = False  # a connection went away with less than it wanted
+        self.name = uuid.uuid4().hex  # unique: the writer of its closures' commits
+        self._hungry = False  # a connection got fewer closures than it had room for
         self._wake = False  # the connections are to be woken once the lock is free
         self._closed = self._paused = False
         self._completed = self._failed = self._cancelled = self._retried = 0
@@ -133,15 +133,15 @@ class ClosureQueue:
         on_work: Callable[[], object] = _nobody_works,
         on_step: Callable[[Step], object] = _nobody_steps,
     ) -> None:
-        """Tell who takes closures; once, before the first is put.
+        """Set who takes closures and carries out steps; once, before the first is put.
 
         Parameters
         ----------
         on_work : callable, optional
-            Called without the lock when a connection that went away hungry may come again; any
-            thread.
+            Called without the lock, by any thread, when a connection that got too few closures may
+            take more.
         on_step : callable, optional
-            Called with the lock when the gate wants something done: it must neither block nor
+            Called under the lock with a step that the gate asks for: it must neither block nor
             raise.
         """
         self._on_work, self._on_step = on_work, on_step
@@ -149,7 +149,7 @@ class ClosureQueue:
     def put(self, closure: Closure) -> None:
         """Append a closure, waiting while the queue is full.
 
-        One with an input that failed, or was cancelled, fails at once.
+        A closure with an input that failed, or was cancelled, fails at once.
 
         Raises
         ------
@@ -177,9 +177,9 @@ class ClosureQueue:
         Parameters
         ----------
         admit : callable
-            Asked for each in turn, under the lock, until it refuses one.
+            Called for each in turn, under the lock, until it refuses one.
         worker : callable, optional
-            Tells who takes them; without it none that is pinned to a worker.
+            Returns the worker that takes them; without it, no pinned closure is taken.
         """
         while True:
             with self._room:
@@ -191,12 +191,12 @@ class ClosureQueue:
             with self._room:
                 if lines == self._waiting.lines:
                     return self._take(admit, chosen)
-            # Somebody has chosen in a new way meanwhile, and may not have been heard.
+            # Meanwhile a closure came with a new choosing function, which was not asked.
 
     def has_work(self) -> bool:
-        """Return whether anything waits for a worker; if not, ``on_work`` tells when."""
+        """Return whether a closure waits for a worker; if not, ``on_work`` tells when one does."""
         with self._room:
-            # A pinned one may be psnb's own, which no gate holds up.
+            # A pinned closure may be psnb's own, which no gate holds up.
             open_ = self._gate.open() or self._waiting.pinned()
             if self._waiting and not self._paused and open_:
                 return True
@@ -205,7 +205,7 @@ class ClosureQueue:
 
     @uninterrupted
     def pause(self) -> None:
-        """Let nothing more be taken until `resume`; idempotent."""
+        """Hand out no closures until `resume`; idempotent."""
         with self.settled:
             self._require_open()
             if not self._paused:
@@ -228,7 +228,7 @@ class ClosureQueue:
 
     @uninterrupted
     def cancel_queued(self) -> int:
-        """Cancel what waits, and return how many that were; what runs goes on."""
+        """Cancel the closures that wait, and return how many; running ones go on."""
         with self.settled:
             self._require_open()
             before = self._cancelled
@@ -240,14 +240,15 @@ class ClosureQueue:
         return count
 
     def wait_until_nothing_runs(self, timeout: float | None) -> None:
-        """Wait for what runs, and for its effect, whatever waits.
+        """Wait until no closure runs and all have had their effect, whatever is queued.
 
         Raises
         ------
         TimeoutError
             If that takes longer than ``timeout`` seconds; it goes on.
         ServerSilentError
-            If nothing runs, but a server that says nothing holds up what has become of it.
+            If no closure runs, but a server that does not respond must say whether lost ones had
+            their effect.
         """
 
         def ended() -> bool:
@@ -264,7 +265,7 @@ class ClosureQueue:
     def settle(
         self, outcomes: Iterable[tuple[Closure, bool, bytes, bool]], worker: str = ""
     ) -> None:
-        """Record how closures ended that run, or are open.
+        """Record how running or open closures ended.
 
         Parameters
         ----------
@@ -292,7 +293,7 @@ class ClosureQueue:
         self._tell()
 
     def stepped(self, error: Exception | None) -> None:
-        """Hear that what the gate wanted was done, or why it could not be."""
+        """Note that the gate's step was done, or why it failed."""
         with self.settled:
             self._gate.stepped()
             self._held_up = ""
@@ -305,16 +306,16 @@ class ClosureQueue:
         self._tell()
 
     def lose(self, closures: Iterable[Closure]) -> list[Closure]:
-        """Note that nobody knows what became of running closures; return those that do run."""
+        """Note that the outcome of running closures is unknown; return those that were running."""
         with self.settled:
             open_ = [each for each in closures if self._running.pop(each.id, None) is not None]
             self._open |= {each.id: each for each in open_}
         return open_
 
     def hold_up(self, error: Exception) -> None:
-        """Note that a server says nothing which must tell, or do, what closures wait for.
+        """Note that closures wait for a server that does not respond.
 
-        Whoever waits hears of it, by an error, when nothing else is left to wait for. To be called
+        Those who wait for closures get an error when nothing else is left to wait for. To be called
         again for as long as it lasts.
         """
         with self.settled:
@@ -327,7 +328,7 @@ class ClosureQueue:
     def put_back(
         self, closures: Sequence[Closure], executing: int, lost: str, worker: str = ""
     ) -> None:
-        """Return closures that were lost and have had no effect, to run first elsewhere.
+        """Queue lost closures again that have had no effect, before others of their priority.
 
         Parameters
         ----------
@@ -338,9 +339,9 @@ class ClosureQueue:
             without retries left fails with `WorkerLostError`. (The others cannot have killed the
             worker. They may have ended all the same, as results leave it in batches.)
         lost : str
-            What happened to whom, for the message.
+            What happened to the worker, for the message.
         worker : str
-            Who it was.
+            The worker's name.
         """
         with self.settled:
             again = []
@@ -375,7 +376,7 @@ class ClosureQueue:
         self._on_work()
 
     def give_back(self, closures: Sequence[Closure]) -> None:
-        """Return closures that their worker has not begun, to run first elsewhere."""
+        """Queue closures again that their worker has not begun, before others of their priority."""
         with self.settled:
             for closure in reversed(closures):
                 if self._running.pop(closure.id, None) is None:
@@ -388,7 +389,7 @@ class ClosureQueue:
         self._tell()
 
     def fail_waiting(self, reason: str) -> None:
-        """Fail all that waits with `WorkerLostError`: nobody is there to run it."""
+        """Fail all waiting closures with `WorkerLostError`: there is no worker to run them."""
         with self.settled:
             waiting = self._waiting.take_all()
             if not waiting:
@@ -403,18 +404,18 @@ class ClosureQueue:
         self._tell()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until nothing waits or runs, and all has had its effect.
+        """Wait until no closure waits or runs, and all have had their effect.
 
         Raises
         ------
         Exception
             The pending error, once; nothing runs any more then.
         ServerSilentError
-            If nothing is left but what a server that says nothing holds up; it goes on.
+            If all that is left waits for a server that does not respond; it goes on.
         TimeoutError
             If that takes longer than ``timeout`` seconds; everything is as it was.
         CoordinatorClosedError
-            If the queue is, or gets, closed.
+            If the queue is closed, before or meanwhile.
         """
         with self.settled:
             if not self.settled.wait_for(self._is_over, timeout):
@@ -426,7 +427,7 @@ class ClosureQueue:
             self._raise_what_there_is()
 
     def done(self) -> bool:
-        """Return whether nothing waits or runs, and all has had its effect; never blocks.
+        """Return whether no closure waits or runs, and all have had their effect; never blocks.
 
         Raises
         ------
@@ -470,17 +471,17 @@ class ClosureQueue:
 
     @property
     def limited(self) -> bool:
-        """Whether closures may have to wait though workers are free: send none ahead."""
+        """Whether closures may have to wait though workers are free: then send none ahead."""
         return self._gate.limits
 
     def failing(self) -> bool:
-        """Return whether an error waits to be raised: what runs had better stop early."""
+        """Return whether an error waits to be raised: then running closures should stop early."""
         return bool(self._errors)
 
     def add_idle_callback(self, callback: Callable[[], None]) -> None:
         """Call back, under the lock, whenever nothing waits or runs any more.
 
-        For psnb alone: it must neither block nor raise.
+        For psnb only: the callback must neither block nor raise.
         """
         with self.settled:
             self._idle_callbacks.append(callback)
@@ -496,10 +497,10 @@ class ClosureQueue:
             return self._watermark.low
 
     def closed_attempts(self) -> tuple[int, dict[int, int]]:
-        """Return below which commit number all have ended, and of those above how many attempts.
+        """Return the commit number below which all have ended, and the attempts of those above.
 
-        Of each that was begun: servers are to take no commit of these attempts any more. For a
-        moment in which nothing runs.
+        These are the attempts that were begun: servers must accept no commit of them any more. To
+        be called while nothing runs.
         """
         with self.settled:
             attempts = dict.fromkeys(self._watermark.ended(), ENDED)
@@ -526,7 +527,7 @@ class ClosureQueue:
             )
 
     def _tell(self) -> None:
-        # Without the lock: whoever added news or work comes here, and settling must stay cheap.
+        # Called without the lock after news or work was added: settling must stay cheap.
         if self._news or self._failures:
             with self.settled:
                 news, self._news = self._news, []
@@ -540,7 +541,7 @@ class ClosureQueue:
             self._on_work()
 
     def _ask(self, choosers: Sequence[Chooser], worker: WorkerStatistics) -> list[Chooser]:
-        # Without the lock: the functions are the users'. What one raises is its closures' error.
+        # Without the lock: these are users' functions. If one raises, that is its closures' error.
         chosen = []
         for chooser in choosers:
             try:
@@ -558,7 +559,7 @@ class ClosureQueue:
 
     @uninterrupted  # to the end: what was put without waking a connection might wait for ever
     def _put(self, closure: Closure) -> tuple[int, RemoteValue] | None:
-        # Returns an input whose value has to be pickled again before, or None if it has put it.
+        # Returns an input whose value must be pickled again first; None if the closure was put.
         with self._room:
             self._wait_for_room()
             for place, remote in closure.call.missing():
@@ -611,7 +612,7 @@ class ClosureQueue:
         self._call_when_hungry()
 
     def _take_back(self, closure: Closure) -> bool:
-        """Return whether a closure ran, or was open; it does not any more."""
+        """Remove a closure from the running or open ones; return whether it was among them."""
         closure.remote.hold_up("")
         found = self._running.pop(closure.id, None) or self._open.pop(closure.id, None)
         if not self._open:
@@ -645,16 +646,16 @@ class ClosureQueue:
         return not self._queued() and self._at_rest()
 
     def _is_over(self) -> bool:
-        # Whether who waits for all need not any more: there is nothing left, or nobody knows when.
+        # Whether those who wait for all should stop: nothing is left, or the rest is held up.
         return self._closed or self._finished() or (self._stuck() and not self._running)
 
     def _stuck(self) -> bool:
-        # Whether what is left, but for what runs, is held up by a server that says nothing.
+        # Whether what is left, except what runs, waits for a server that does not respond.
         goes_on = self._waiting and not self._paused and self._gate.open()
         return bool(self._held_up) and not goes_on
 
     def _at_rest(self) -> bool:
-        # Whether nothing runs, and what did has had its effect; if it has not, see to it.
+        # Whether no closure runs and all have had their effect; if they have not, start that.
         if self._running or self._open:
             return False
         if self._gate.complete():
@@ -678,7 +679,7 @@ class ClosureQueue:
 
     def _fail(self, closure: Closure, error: bytes | RemoteValue, worker: str = "") -> None:
         self._end_failed(closure, error)
-        if isinstance(error, bytes):  # else it failed with another one, which was told of
+        if isinstance(error, bytes):  # else it failed because of an input, which was reported
             self._failures.append((worker, str(closure), error))
         self._news.append((EventKind.CLOSURE_FAILED, f"closure {closure} failed", [closure]))
         if not closure.options.detached:
@@ -749,7 +750,7 @@ class ClosureQueue:
             self._raise_held_up()
 
     def _raise_held_up(self) -> None:
-        # Once; whoever waits again hears of it when it is so still.
+        # Once; if it is held up still, those who wait again get the error again.
         text, self._held_up = self._held_up, ""
         raise ServerSilentError(
             f"{text}. {len(self._open)} closures wait for what it says; they go on when it does"

@@ -1,9 +1,8 @@
-"""Resolver: settles what became of closures that were lost, or whose worker could not tell.
+"""Resolver: settles closures whose worker was lost, or could not tell whether they are applied.
 
-The connections bring them. Threads: one for each worker that was lost and each closure that is
-undecided, named ``psnb-fates``, which asks the servers (`psnb._src.coordinator.queue.fates`) and
-hands the answer to the queue. It waits for servers that say nothing, and ends when the queue is
-closed.
+The connections hand them over. Threads: one, named ``psnb-fates``, for each lost worker and each
+undecided closure. It asks the servers (`psnb._src.coordinator.queue.fates`) and hands the answer to
+the queue. It waits for servers that do not respond, and ends when the queue is closed.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ Applied = Mapping[CommitKey, Commit]
 
 
 class Resolver:
-    """Asks the servers what became of commits.
+    """Asks the servers whether commits are applied.
 
     Parameters
     ----------
     queue : ClosureQueue
-        Whose closures they are.
+        The queue of the closures.
     strategy : StrategyCore
         The way to the servers; held weakly.
     exchanging : bool
-        Whether workers commit what several closures have learned together.
+        Whether workers commit the updates of several closures together.
     """
 
     def __init__(self, queue: ClosureQueue, strategy: StrategyCore, exchanging: bool) -> None:
@@ -51,7 +50,7 @@ class Resolver:
     def lose(
         self, closures: Sequence[Closure], executing: int, lost: str, worker: str, session: int
     ) -> None:
-        """Take closures over whose worker was lost; see `ClosureQueue.put_back`."""
+        """Take over closures whose worker was lost; see `ClosureQueue.put_back`."""
         name = self._queue.name
         closed = [exchange_writer(name, session)] if self._exchanging else []
         self._ended_sessions += closed
@@ -86,14 +85,14 @@ class Resolver:
     def ask(
         self, closure: Closure, key: CommitKey, result: bytes, pushed: bool, worker: str
     ) -> None:
-        """Take a closure over whose commit may be applied or not."""
+        """Take over a closure whose worker cannot tell whether its commit is applied."""
         open_ = self._queue.lose([closure])
 
         def settle(applied: Applied) -> None:
             if key in applied:
                 self._queue.settle([(closure, True, result, pushed)], worker)
             elif key[0] != self._queue.name:
-                # What several have learned: the others have returned, and do not run again.
+                # Updates of several closures: the others have returned, and do not run again.
                 self._queue.settle([(closure, False, lost_exchange(), False)], worker)
             else:
                 lost = f"worker {worker!r} could not reach the parameter servers to the end"
@@ -103,20 +102,20 @@ class Resolver:
         self._find_out({key[0]: {key[1]: attempt}}, (), settle, open_)
 
     def ask_about(self, key: CommitKey, then: Callable[[bool], None]) -> None:
-        """Find out whether a commit of no closure is applied; calls in a thread."""
+        """Find out whether a commit without a closure is applied; calls ``then`` in a thread."""
         self._find_out({key[0]: {key[1]: 1}}, (), lambda applied: then(key in applied), ())
 
     def layout(self) -> Layout | None:
-        """Return where the strategy's shards are, if there is one still."""
+        """Return where the strategy's shards are; None if the strategy is gone."""
         strategy = self._strategy()
         return None if strategy is None else strategy.layout
 
     def writes_to(self, strategies: Sequence[str]) -> None:
-        """Hear that closures write to parameters of other strategies."""
+        """Note that closures write to parameters of other strategies."""
         self._others |= dict.fromkeys(strategies)
 
     def fences(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return what new shards must know of commits that were given up."""
+        """Return the operations that tell new shards which commits were given up."""
         name = self._queue.name
         below, attempts = self._queue.closed_attempts()
         arguments = {
@@ -127,7 +126,7 @@ class Resolver:
         return [("fence", arguments)]
 
     def end(self) -> None:
-        """Let servers forget the coordinator, which has closed; returns at once."""
+        """Have servers forget the coordinator, which was closed; returns at once."""
         strategy = self._strategy()
         if strategy is not None:
             _start(partial(self._tell_that_it_ended, strategy))
@@ -154,7 +153,7 @@ class Resolver:
                 strategy = self._require_strategy()
                 steps = finding_out(self._shards(strategy), attempts, closed)
                 settle(ask_all(steps, partial(_attempt, strategy), self._hold_up))
-            except Exception as error:  # whoever waits for the closures must not for ever
+            except Exception as error:  # nobody must wait for the closures for ever
                 packed = pack_error(error, ["raised while it was found out what became of it"])
                 self._queue.settle([(each, False, packed, False) for each in closures])
 
@@ -178,7 +177,7 @@ class Resolver:
 
 
 def lost_exchange() -> bytes:
-    """Return the packed error for what a worker has learned and could not send."""
+    """Return the packed error for updates that a worker could not send."""
     lost = "what closures of a worker had learned together was lost with a parameter server"
     return pack_error(ServerLostError(lost), [])
 

@@ -9,9 +9,10 @@ from psnb._src.coordinator.queue.gate import ApplyRound, Gate
 class RoundGate(Gate):
     """Lets a round begin when the one before it has been applied.
 
-    A round has a number of seats. A closure takes one when it begins. It keeps it when it ends; one
-    that was lost with its worker, and has had no effect, gives it up, and as the first in line
-    takes it again. (Unless a closure of a higher priority does: then it runs in a later round.)
+    A round has a number of seats. A closure takes a seat when it begins, and keeps it when it ends.
+    A closure that was lost with its worker and has had no effect gives its seat up. As the first in
+    the queue it takes the seat again, unless a closure of a higher priority does: then it runs in a
+    later round.
 
     Parameters
     ----------

@@ -7,11 +7,12 @@ from psnb._src.coordinator.queue.gate import Gate
 
 
 class StalenessGate(Gate):
-    """Lets a closure begin if no update can become staler than the bound by it.
+    """Lets a closure begin if that makes no update staler than the bound.
 
-    While a closure runs, those can commit that ran when it began, and those that have begun since.
-    Their number is its possible staleness, and may not exceed the bound. A closure that was lost
-    with its worker counts as running until it is known that it has had no effect, and will not.
+    While a closure runs, others can commit: those that ran when it began, and those that have begun
+    since. Their number is its possible staleness, which must not exceed the bound. A closure that
+    was lost with its worker counts as running until it is known that it has had no effect, and will
+    not.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Waiting: the closures that may run, in the order in which they should. Pure, without locks.
 
-Higher priorities come first, within one the closures that were lost with their worker, then first
-come first served. Closures that want a certain worker stand in lines of their own, so that they
-never block others; a worker takes from all lines that it may, in the order just told.
+Higher priorities come first; within one, closures that were lost with their worker, then first
+come, first served. Closures that need a certain worker wait in lines of their own, so that they
+never block others. A worker takes from all lines that suit it, in the same order.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _ByPriority:
         return found
 
     def rank(self) -> tuple[float, int]:
-        """Return what tells the first closure's turn among the lines: lower is earlier."""
+        """Return the rank of the first closure among the lines: lower is earlier."""
         return self._heap[0], self._levels[-self._heap[0]][0].id
 
     def take(self, admit: Callable[[Closure], bool]) -> list[Closure]:
@@ -62,7 +62,8 @@ class Waiting:
     Attributes
     ----------
     lines : int
-        How many lines of pinned closures were ever begun: tells whether `choosers` has news.
+        How many lines of pinned closures were ever begun: if it is the same, `choosers` has no new
+        ones.
     """
 
     def __init__(self) -> None:
@@ -70,14 +71,14 @@ class Waiting:
         self._size = 0
         self._anywhere = _ByPriority()
         # The lines of pinned closures, by name, index, or the identity of the choosing function,
-        # which the line keeps alive. None is empty.
+        # which the line keeps alive. No line is empty.
         self._pinned: dict[tuple[str, object], _ByPriority] = {}
 
     def __len__(self) -> int:
         return self._size
 
     def pinned(self) -> bool:
-        """Return whether any closure wants a certain worker."""
+        """Return whether any closure needs a certain worker."""
         return bool(self._pinned)
 
     def add(self, closure: Closure) -> None:
@@ -106,7 +107,7 @@ class Waiting:
         admit : callable
             Asked for each in turn; the first that it refuses, and all behind it, stay.
         pins : collection
-            What the worker is called.
+            The worker's name and index, and the functions that choose it.
         """
         keys = [key for pin in pins if (key := _key(pin)) in self._pinned] if self._pinned else []
         if not keys:
@@ -133,7 +134,7 @@ class Waiting:
         return taken
 
     def __iter__(self) -> Iterator[Closure]:
-        """Iterate over all closures, those that want a certain worker last."""
+        """Iterate over all closures, those that need a certain worker last."""
         for line in (self._anywhere, *self._pinned.values()):
             yield from line
 

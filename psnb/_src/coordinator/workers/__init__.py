@@ -1,4 +1,4 @@
-"""The workers of a coordinator: who is here, a connection to each, and how much each has to do."""
+"""The workers of a coordinator: which there are, a connection to each, and how busy each is."""
 
 from psnb._src.coordinator.workers.membership import Membership
 from psnb._src.coordinator.workers.services import Services

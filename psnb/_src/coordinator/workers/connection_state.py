@@ -1,4 +1,4 @@
-"""The states of a connection and the ways between them. Pure."""
+"""The states of a connection and the transitions between them. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from psnb.errors import InternalError
 
 
 class ConnectionState(enum.Enum):
-    """Where a connection is in its life."""
+    """The state of a connection."""
 
     CONNECTING = "connecting"
     """The worker has not answered yet."""
@@ -17,7 +17,7 @@ class ConnectionState(enum.Enum):
     DRAINING = "draining"
     """The worker leaves: it gets no new closures and finishes those that it has."""
     LOST = "lost"
-    """The worker has left, whichever way; the connection has ended."""
+    """The worker has left or died; the connection has ended."""
 
 
 _TRANSITIONS = {

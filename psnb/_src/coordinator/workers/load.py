@@ -1,8 +1,8 @@
-"""Load: what a worker holds, and whether it should hold more. Pure.
+"""Load: which closures a worker has, and whether it should get more. Pure.
 
-A worker gets one closure a thread, and beyond that as much short work as hides the way there and
-back. Long closures, and those of functions that nobody has seen end, are not sent ahead: another
-worker may be free first. How long a closure takes is what those of its function took.
+A worker gets one closure for each thread, and beyond that enough short ones to hide the network's
+round trip. Long closures, and those of functions of which none has ended yet, are not sent ahead:
+another worker may be free first. A closure is expected to take as long as others of its function.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from itertools import islice
 from psnb._src.coordinator.closures import Closure
 
 AHEAD_SECONDS = 0.02
-"""Work that waits on a worker, for each of its threads; a longer closure counts as long."""
+"""Seconds of work that waits on a worker, for each thread; a longer closure counts as long."""
 
 SPREAD_SECONDS = 0.001
-"""The same while other workers have nothing to do: less is not worth messages to more of them."""
+"""The same while other workers are idle: less work is not worth messages to more of them."""
 
 RECALL_SECONDS = 0.2
-"""Without any outcome, after which closures that wait on a worker are better off elsewhere."""
+"""Seconds without any outcome after which closures that wait on a worker go elsewhere."""
 
 MOST_AHEAD = 256
 
@@ -41,8 +41,8 @@ class Load:
         self._closures: dict[int, tuple[Closure, float]] = {}  # in the order of their sending
         self._seconds = 0.0  # what the short ones take together
         self._long = 0
-        self.refused = False  # something that waits was too much
-        self.stuck = False  # what was sent as short is not: send nothing ahead
+        self.refused = False  # there was no room for a closure that waits
+        self.stuck = False  # closures sent as short are long: send nothing ahead
         self.ahead = AHEAD_SECONDS
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class Load:
         return (closure for closure, _ in self._closures.values())
 
     def add(self, closure: Closure) -> bool:
-        """Take a closure on if there is room for it, and return whether there was."""
+        """Add a closure if there is room for it, and return whether there was."""
         expected = closure.function.duration.mean
         if expected is None or expected > AHEAD_SECONDS:
             expected = math.inf
@@ -68,7 +68,7 @@ class Load:
         return True
 
     def remove(self, closure_id: int) -> Closure:
-        """Give up a closure that came back, in whatever way."""
+        """Remove a closure that came back, in whatever way."""
         closure, expected = self._closures.pop(closure_id)
         if expected is math.inf:
             self._long -= 1
@@ -78,7 +78,7 @@ class Load:
         return closure
 
     def keep(self, closure_id: int, attempt: int, result: bytes) -> bool:
-        """Keep what a closure is going to return; False if it is not here in that attempt."""
+        """Keep the result that a closure is going to return; False if that attempt is not here."""
         closure, _ = self._closures.get(closure_id, (None, 0.0))
         if closure is None or closure.run.attempt != attempt:
             return False
@@ -86,11 +86,11 @@ class Load:
         return True
 
     def waiting(self) -> list[int]:
-        """Return the numbers of those that the worker cannot have begun if it lost no time."""
+        """Return the ids of the closures that should wait behind those on the worker's threads."""
         return list(islice(self._closures, self._threads, None))
 
     def clear(self) -> list[Closure]:
-        """Give up all closures and return them in the order of their sending."""
+        """Remove all closures and return them in the order in which they were sent."""
         return [self.remove(closure_id) for closure_id in list(self._closures)]
 
     def _ahead(self, expected: float) -> bool:

@@ -1,11 +1,10 @@
 """Membership: which workers are here, and a connection for each of them.
 
-One task on the Dask client's event loop asks the scheduler twice a second who is there, starts a
-connection for every newcomer and drains the connections of those that Dask retires; a connection
-whose connection breaks reports itself, so a lost worker is noticed at once. With each poll it tells
-the scheduler how much there is to do, which adaptive scaling goes by (see
-`psnb._src.cluster.scaling`). The connections' list is changed on the loop only; other threads read
-a copy.
+One task on the Dask client's event loop asks the scheduler twice a second which workers there are,
+starts a connection to each new one and drains the connections of those that Dask retires. A
+connection that breaks ends by itself, so a lost worker is noticed at once. With each poll the task
+tells the scheduler how much there is to do, for adaptive scaling (see `psnb._src.cluster.scaling`).
+The list of connections is changed on the loop only; other threads read a copy.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Membership:
     client : distributed.Client
         The cluster.
     workers : callable
-        Takes the scheduler's description of the cluster, returns name by address of the workers
+        Takes the scheduler's description of the cluster; returns name by address of the workers
         that may run closures.
     services : Services
         What connections need.
@@ -70,7 +69,7 @@ class Membership:
         unknown = dask.config.get("distributed.scheduler.unknown-task-duration")
         self._workload = Workload(parse_timedelta(unknown))
         self._demands = False  # the scheduler has a demand of ours
-        self._waits_since: float | None = None  # since when work waits and no worker is there
+        self._waits_since: float | None = None  # since when work waits and there is no worker
         self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
         self._connections: list[WorkerConnection] = []  # by worker index
         self._idle: dict[WorkerConnection, None] = {}  # those that could do more, the latest last
@@ -87,7 +86,7 @@ class Membership:
         self.soon(self._wake_all)
 
     def call_back(self) -> None:
-        """Let workers return what they have not begun; any thread."""
+        """Have workers return the closures that they have not begun; any thread."""
         self.soon(self._call_back)
 
     @uninterrupted
@@ -99,14 +98,14 @@ class Membership:
             logger.debug("the Dask client is closed; nobody can run what was scheduled")
 
     async def flush(self) -> None:
-        """Have workers send what they hold of their own; on the event loop.
+        """Have workers send the updates that they have kept; on the event loop.
 
-        What those hold that are lost meanwhile is lost with them.
+        Updates of workers that are lost meanwhile are lost with them.
 
         Raises
         ------
         Exception
-            What the first worker raised that could not.
+            The error of the first worker that could not.
         """
         answers = await asyncio.gather(*(connection.flush() for connection in list(self._tasks)))
         for answer in answers:
@@ -120,7 +119,7 @@ class Membership:
     def close(self) -> None:
         """End all connections and wait for them; idempotent. After this no closure is sent.
 
-        In a section: an interrupt ends the waiting only.
+        Call it in a section (`uninterrupted`): an interrupt ends only the waiting.
         """
         self._watch.cancel()
         if self._loop.is_closed() or not self._loop.is_running():
@@ -134,7 +133,7 @@ class Membership:
         if self._queue.failing():
             self._wake_all()
         # No more of them than there is work for: there may be hundreds. The latest first, which are
-        # busy with a little: work that is done in no time is not worth spreading.
+        # still busy with a little: very short work is not worth spreading.
         for connection in reversed(list(self._idle)):
             if not self._queue.has_work():
                 break
@@ -146,7 +145,7 @@ class Membership:
             connection.pump()
 
     def _others_starve(self) -> bool:
-        # The longest idle one, for all: a connection that pumps is not among them.
+        # The longest idle one stands for all; a connection that pumps is not among them.
         first = next(iter(self._idle), None)
         return first is not None and first.starves()
 
@@ -194,8 +193,7 @@ class Membership:
                 self._fail_what_waited_too_long()
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
-            # The client was closed under us, or `close` was called: whoever waits must not for
-            # ever.
+            # The client was closed, or `close` was called: nobody must wait for ever.
             self._queue.close()
 
     def _measure(self) -> Demand:

@@ -1,4 +1,4 @@
-"""Services: what connections to workers need of their coordinator."""
+"""Services: what connections to workers need from their coordinator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psnb._src.monitor import Records
 
 
 class Services(NamedTuple):
-    """Where closures come from and go to.
+    """What connections need from their coordinator.
 
     Attributes
     ----------
@@ -24,17 +24,18 @@ class Services(NamedTuple):
     leases : LeaseRegistry
         Answers what workers ask about leased datasets.
     resolver : Resolver
-        Finds out what became of closures that are lost.
+        Finds out whether lost closures had their effect.
     records : Records
-        Where reports go, and what happens is noted.
+        Where reports and events are recorded.
     timeouts : Timeouts
-        How patient to be.
+        How long to wait for workers.
     start_delay : StartDelay
         When a worker takes its first closure.
     mode : Mode
-        How updates come together.
+        The update mode.
     strategy : str
-        Whose updates do: those to parameters of another one are made at once.
+        The strategy whose updates follow the mode; those to parameters of another one are made at
+        once.
     """
 
     queue: ClosureQueue

@@ -20,12 +20,12 @@ class StartDelay:
     step : float
         Seconds that each worker waits longer than the one before it.
     most : float
-        Seconds that none exceeds.
+        Seconds that a worker waits at most.
 
     Raises
     ------
     ConfigurationError
-        If one of them is negative or no number.
+        If one of them is negative or not a number.
     """
 
     step: float = 0.0
@@ -36,5 +36,5 @@ class StartDelay:
         seconds("start_delay_max", self.most, zero=True, infinite=True)
 
     def seconds(self, index: int) -> float:
-        """Return what the worker of an index waits."""
+        """Return how many seconds the worker of an index waits."""
         return min(index * self.step, self.most)

@@ -1,4 +1,4 @@
-"""Timeouts: how patient a coordinator is with its workers. Pure."""
+"""Timeouts: how long a coordinator waits for its workers. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HEARTBEAT = 10.0
 """Seconds, by default, that a worker may give no sign of life."""
 
 DRAIN = 30.0
-"""Seconds, by default, that a worker which leaves may take to finish its closures."""
+"""Seconds, by default, that a leaving worker may take to finish its closures."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
 """WorkerConnection: the way from the queue to one worker and back.
 
 A connection lives on the event loop of the Dask client: one task opens a session on the worker (see
-`psnb._src.runtime.session` for the messages), receives what it says and hands outcomes to the
+`psnb._src.runtime.session` for the messages), receives its messages and hands outcomes to the
 queue. `pump` sends as many closures as keep the worker busy (`Load`); it runs whenever there may be
 room or work, in whatever task of that loop, and never waits. When the connection breaks, or the
-worker gives no sign of life, the `Resolver` finds out what became of all that was in flight. A
-worker that leaves gets nothing new and finishes what it has. Other threads only read `statistics`.
+worker gives no sign of life, the `Resolver` finds out whether the closures in flight had their
+effect. A worker that leaves gets no new closures and finishes those that it has. Other threads only
+read `statistics`.
 """
 
 from __future__ import annotations
@@ -55,18 +56,18 @@ class WorkerConnection:
     session : int
         Unique among the coordinator's connections.
     services : Services
-        What it needs of the coordinator.
+        What it needs from the coordinator.
     connect : callable
         Opens a connection to an address.
     on_idle : callable
-        Called with the connection when the worker could do more than there is.
+        Called with the connection when the worker has room for more closures than there are.
     others_starve : callable
-        Tells whether other workers have nothing to do.
+        Returns whether other workers have nothing to do.
 
     Attributes
     ----------
     num_workers : int
-        Workers that there are at the moment; the event loop's alone.
+        How many workers there are at the moment; for the event loop only.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class WorkerConnection:
         self._leases, self._resolver = services.leases, services.resolver
         self._timeouts = services.timeouts
         self._connect, self._on_idle, self._others_starve = connect, on_idle, others_starve
-        self._stream: MessageStream | None = None  # once the worker may be sent closures
+        self._stream: MessageStream | None = None  # set when the worker may be sent closures
         self._heard = True
         self.was_ready = False
         self._load = Load()
@@ -163,7 +164,7 @@ class WorkerConnection:
                 self._resolver.lose(closures, self._threads, lost, self.name, self._session)
 
     def drain(self, why: str) -> None:
-        """Send nothing more and end when all in flight has ended; on the event loop only."""
+        """Send no more closures, end when those in flight have ended; on the event loop only."""
         if self.state is ConnectionState.READY:
             self._enter(ConnectionState.DRAINING)
             closures = list(self._load)
@@ -171,7 +172,7 @@ class WorkerConnection:
             self._end_if_drained()
 
     def pump(self) -> None:
-        """Send what the worker is to know and has room for; on the event loop only."""
+        """Send definitions, and the closures that there is room for; on the event loop only."""
         stream = self._stream
         if stream is None:
             return
@@ -198,12 +199,12 @@ class WorkerConnection:
             self._on_idle(self)
 
     def call_back(self) -> None:
-        """Ask for all closures back that the worker has not begun; on the event loop only."""
+        """Ask the worker to return all closures that it has not begun; on the event loop only."""
         if self._stream is not None and (waiting := self._load.waiting()):
             self._stream.send({"op": "recall", "ids": waiting})
 
     async def flush(self) -> bytes:
-        """Have the worker send what it holds of its own; on the event loop.
+        """Have the worker send the updates that it has kept; on the event loop.
 
         Returns the pickled exception if it could not, else nothing. The worker answers within the
         time limits of its requests, or is lost.
@@ -220,14 +221,14 @@ class WorkerConnection:
         return self.state is ConnectionState.READY and len(self._load) < self._threads
 
     def recall(self) -> bool:
-        """Ask for closures back that wait behind one that takes longer than it should.
+        """Ask the worker to return closures that wait behind one that takes too long.
 
-        On the event loop only. Returns whether some may be worth asking for later.
+        On the event loop only. Returns whether it may be worth calling again later.
         """
         waiting = self._load.waiting()
         if self._stream is None or not waiting:
             return False
-        # A worker whose process or network is slow as such would be slower for being asked.
+        # If the worker's process or network is slow anyway, asking would make it slower.
         patience = max(RECALL_SECONDS, 4 * (self._latency.mean or 0.0))
         if asyncio.get_running_loop().time() - self._moved >= patience:
             # Half of them first: whatever holds the worker up may be over in a moment.
@@ -248,9 +249,9 @@ class WorkerConnection:
         self._records.events.add(kind, message, self.name, closures)
 
     async def _watch(self) -> None:
-        # Gives the worker up when it says nothing, or drains, for too long. Ticks are counted
-        # rather than clocks compared: when this process itself was frozen, what the workers said
-        # meanwhile waits to be read still.
+        # Gives the worker up when it is silent, or drains, for too long. Ticks are counted rather
+        # than clocks compared: if this process itself was frozen, the workers' messages still wait
+        # to be read.
         silent = draining = 0.0
         while True:
             await asyncio.sleep(self._timeouts.beat)
@@ -313,8 +314,8 @@ class WorkerConnection:
             self._drained.set()
 
     def _tell_to_stop(self, stream: MessageStream) -> None:
-        # Nothing new is put until all that is in flight has ended and the error was raised: so
-        # these are of the generation that failed.
+        # No closure is put until all in flight have ended and the error was raised: so all of these
+        # were put before that.
         in_flight = {closure.id for closure in self._load}
         new = in_flight - self._told_to_stop
         self._told_to_stop = in_flight
@@ -361,8 +362,8 @@ class WorkerConnection:
         }
 
     def _new_layout(self) -> list[Any] | None:
-        # A server that was taken for lost, and lives, answers as before until it hears of it: what
-        # begins from now on must not ask it.
+        # A server that was taken for lost but lives answers as before until it hears of that:
+        # closures that begin from now on must not ask it.
         layout = self._resolver.layout()
         if layout is None or layout.version == self._known_layout:
             return None
@@ -415,7 +416,7 @@ class WorkerConnection:
             self._load.stuck = False
         self._end_if_drained()
         self.pump()
-        # Last: those who wait for the outcomes are awake, and need the interpreter that we leave.
+        # Last: it wakes those who wait for the outcomes, and they need the interpreter's lock.
         if outcomes:
             self._queue.settle(outcomes, self.name)
 
@@ -443,7 +444,7 @@ class WorkerConnection:
         self._records.timeline.add(self.index, seconds, failed, self._threads, time.time())
 
     def _busy_share(self, now: float) -> float:
-        # One that takes longer than the window is not known to have taken it before it ends.
+        # The time of a closure is counted when it ends, even if it takes longer than the window.
         holds = min(len(self._load), self._threads)
         seconds = self._busy.value(now)
         if holds and not self._ended.value(now):

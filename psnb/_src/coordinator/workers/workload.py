@@ -1,4 +1,4 @@
-"""Workload: what a coordinator's closures ask of the cluster, as its membership polls. Pure."""
+"""Workload: how much a coordinator's closures need of the cluster, measured by polls. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Workload:
     Parameters
     ----------
     unknown : float
-        Seconds that a closure is taken to need as long as none has ended.
+        Seconds that a closure is expected to take, as long as none has ended.
     """
 
     def __init__(self, unknown: float) -> None:
@@ -26,16 +26,16 @@ class Workload:
     def measure(
         self, queue: QueueStatistics, workers: Sequence[WorkerStatistics], now: float
     ) -> Demand:
-        """Return what is to be done now.
+        """Return the demand now.
 
         Parameters
         ----------
         queue : QueueStatistics
             How much waits and runs.
         workers : sequence of WorkerStatistics
-            Who has done, and holds, what.
+            What each worker has done and has in flight.
         now : float
-            Seconds on a clock that only goes forwards.
+            Seconds on a monotonic clock.
         """
         before, self._since = self._since, {}
         for worker in workers:
@@ -57,5 +57,5 @@ class Workload:
         ended = sum(worker.completed + worker.failed for worker in workers)
         if ended:
             return sum(worker.busy_seconds for worker in workers) / ended
-        # Dask's guess for its tasks: one that has run for a while is in the middle.
+        # As Dask guesses for its tasks: one that has run for a while is half done.
         return max(self._unknown, 2 * running)

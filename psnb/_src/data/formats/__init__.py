@@ -1,4 +1,4 @@
-"""Readers of file formats: pure, picklable descriptions, from a path to chunks of columns."""
+"""Readers of file formats: pure, picklable descriptions that turn a path into chunks of columns."""
 
 from psnb._src.data.formats.criteo import Criteo
 from psnb._src.data.formats.csv import Csv

@@ -28,7 +28,7 @@ class ByteWindow:
     offset : int
         Where the file stands, in uncompressed bytes.
     limit : int
-        How many bytes a record may have: not much more is held, if whoever reads on checks it.
+        How many bytes a record may have: not much more is kept in memory, if the caller checks it.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What every reader of files yields."""
+"""Chunk: what every reader of files yields."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Chunk:
     Parameters
     ----------
     columns : array, `Ragged`, or tuple or dict of them
-        The records, with leading dimension ``count``. They are the chunk's own: nothing overwrites
+        The records, with leading dimension ``count``. They belong to the chunk: nothing overwrites
         them.
     count : int
         The number of records; at least 1.
     first : int
-        The number of the first one, from 0: in the file or, if reading began in its midst and was
-        not told, from there.
+        The number of the first one, from 0: in the file or, if reading began in the middle of it
+        without a number, from there.
     next_offset : int
         Where the record after the last begins. Given to ``read`` as ``offset``, reading goes on
         there. In uncompressed bytes from the start of the file; of Parquet, in rows.

@@ -18,7 +18,7 @@ _MOST_DIGITS = 18  # of an integer: they fit 64 bits
 
 @njit(cache=True, nogil=True, inline="always")
 def _digit(byte):  # type: ignore[no-untyped-def]
-    """Return the value of a hexadecimal digit; 16 if it is none."""
+    """Return the value of a hexadecimal digit; 16 if it is not one."""
     if 48 <= byte <= 57:
         return byte - 48
     if 97 <= byte <= 102:

@@ -1,4 +1,4 @@
-"""What is known of the features of ``tf.train.Example`` messages before they are read."""
+"""Descriptions of the features of ``tf.train.Example`` messages."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ Feature = FixedLen | VarLen
 
 
 def check_features(features: Mapping[str, Feature]) -> None:
-    """Raise `ConfigurationError` if these are no features."""
+    """Raise `ConfigurationError` if these are not features."""
     if not features:
         raise ConfigurationError("features is empty: name at least one")
     for name, feature in features.items():

@@ -1,4 +1,4 @@
-"""Where in a file something is, for errors."""
+"""FilePosition: a position in a file, for errors."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class FilePosition:
     offset : int
         Where reading began.
     first : int
-        The number of the record there, from 0. If it is 0 in the midst of a file, it was not told,
-        and errors say from where their number counts.
+        The number of the record there, from 0. If it is 0 in the middle of a file, it is unknown,
+        and errors say from where they count.
     """
 
     path: str
@@ -34,7 +34,7 @@ class FilePosition:
         noun : str
             What the format calls a record: "line".
         number : int
-            The record's number, from 0; people are told from 1.
+            The record's number, from 0; messages count from 1.
         byte : int
             Where in the file it is.
         problem : str

@@ -1,4 +1,4 @@
-"""How much of a file may become one record: memory is not taken for one that is longer."""
+"""Limits on the size of a record: no memory is allocated for a longer one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_COLUMNS = 1 << 14
 """How many columns a CSV file may have, unless its reader is told otherwise."""
 
 LONGEST = 1 << 30
-"""The most that a reader can be told."""
+"""The largest limit that can be set."""
 
 
 def check_limit(limit: int) -> None:

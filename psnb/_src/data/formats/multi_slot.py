@@ -1,4 +1,4 @@
-"""Paddle's MultiSlot text: a line an example; per slot a count, then so many values."""
+"""Paddle's MultiSlot text: one example per line; for each slot a count, then the values."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Opening files, wherever they are and however they are compressed.
+"""Opening files, local or remote, compressed or not.
 
 Paths are local ones, or addresses that fsspec understands, such as ``s3://bucket/key``,
-``https://host/file``, ``memory://file`` (what each needs to be installed, fsspec's errors say).
-An address is one: what fsspec would take for a chain of several, ``a::b``, may be the name of a
-file that somebody else has chosen. Local files are opened without fsspec. They are read, not mapped
-into memory: a mapped file that another process shortens ends this one.
+``https://host/file``, ``memory://file`` (what each needs to be installed, fsspec's errors say). An
+address is never split: what fsspec would take for a chain of several, ``a::b``, may be a file name
+that somebody else has chosen. Local files are opened without fsspec. They are read, not mapped into
+memory: a mapped file that another process shortens ends this one.
 
-All that goes wrong with a file is a `DatasetError` that names it: foreign exceptions of
-filesystems and decompressors are translated here (`reading`) and nowhere else.
+Every error of a file is a `DatasetError` that names it: exceptions of filesystems and decompressors
+are translated here (`reading`) and nowhere else.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def check_compression(compression: str | None) -> None:
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Translate what goes wrong with a file to `DatasetError`."""
+    """Translate errors of a file to `DatasetError`."""
     try:
         yield
     except PsnbError:
@@ -123,13 +123,13 @@ def reading(path: str) -> Iterator[None]:
     except (EOFError, zlib.error) as error:
         raise DatasetError(f"{path}: the data are cut short or corrupt: {error}") from error
     except Exception as error:
-        # Each filesystem has exceptions of its own, of no common class.
+        # Each filesystem has its own exceptions, without a common class.
         raise DatasetError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
 
 
 @contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Translate what goes wrong when a file is written to `DatasetError`."""
+    """Translate errors of writing a file to `DatasetError`."""
     try:
         yield
     except Exception as error:

@@ -1,7 +1,8 @@
-"""What the pages of a Parquet file take when they are unpacked, before pyarrow unpacks them.
+"""Checks the unpacked size of a Parquet file's pages before pyarrow unpacks them.
 
-A few bytes may claim pages of gigabytes, and with a dictionary or runs of the same values, unpack
-to them. pyarrow takes what they claim. So whatever it reads of a column is looked at here first.
+A few bytes may claim pages of gigabytes and, with a dictionary or runs of the same values, unpack
+to them. pyarrow allocates what they claim. So everything that it reads of a column is checked here
+first.
 """
 
 from __future__ import annotations

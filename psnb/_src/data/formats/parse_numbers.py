@@ -1,10 +1,10 @@
 """Reading numbers from text, compiled by numba: integers exactly, floats correctly rounded.
 
 A float of up to 19 digits is a 64-bit integer times a power of ten, computed in float64 with a
-relative error below 2**-51. Rounding that to float32 gives the right neighbour unless it lies that
-close to the middle between two; of such ones, of extreme ones, and of words like ``nan``, the
-kernel says that it does not know, and `nearest_float32` decides in exact arithmetic. (The idea is
-that of Clinger: *How to Read Floating Point Numbers Accurately*, PLDI 1990.)
+relative error below 2**-51. Rounding that to float32 gives the nearest neighbour, unless it is that
+close to the middle between two. For such numbers, for extreme ones, and for words like ``nan``, the
+kernel returns `UNKNOWN`, and `nearest_float32` decides in exact arithmetic. (The idea is that of
+Clinger: *How to Read Floating Point Numbers Accurately*, PLDI 1990.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 from numba import njit
 
 OK, JUNK, OVERFLOW, NEGATIVE, UNKNOWN = 0, 1, 2, 3, 4
-"""What became of a number: read; not one; above 2**64 - 1; below 0; ask `nearest_float32`."""
+"""The result of reading: a number; not a number; above 2**64 - 1; below 0; ask
+`nearest_float32`."""
 
 _POWERS = np.array([float(f"1e{power}") for power in range(64)])
 _ZERO, _NINE, _TEN = np.uint64(48), np.uint64(9), np.uint64(10)
@@ -150,7 +151,7 @@ def read_float(data, at, stop):  # type: ignore[no-untyped-def]
 
 
 def nearest_float32(text: bytes) -> np.float32 | None:
-    """Return the float32 nearest to a number, of two the even one; None if it is no number.
+    """Return the float32 nearest to a number, ties to even; None if it is not a number.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Reading what a command makes of a file.
+"""Reading a file through a shell command.
 
-Threads: one feeds the command if it cannot have the file itself, another reads what the command
-has to complain about. Both end with the command, which ends with the reading.
+Threads: one feeds the command if it cannot open the file itself, another reads the command's
+standard error. Both end with the command, which ends with the reading.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from psnb._src.data.formats.open_files import compression_of, is_local, opened, 
 from psnb.errors import DatasetError
 
 _KEPT = 4096
-"""How many bytes of complaints are kept for the error, the last ones."""
+"""How many of the last bytes of standard error are kept for the message."""
 
 _END_SECONDS = 5.0
-"""How long threads may take to end once the command has: it may have left children behind."""
+"""Seconds that threads may take to end after the command, which may have left children behind."""
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def piped(
 
 
 class _PipedCommand:
-    """A running command; what it writes is read from it as from a file."""
+    """A running command; its output is read like a file."""
 
     def __init__(self, process: subprocess.Popen[bytes], path: str, command: str, file: Any):
         self._process = process
@@ -93,7 +93,7 @@ class _PipedCommand:
     def end(self) -> None:
         """Kill the command and all that it started, if it is still there."""
         if self._process.returncode is None:
-            # Not waited for, so its number is still its own.
+            # It was not waited for yet, so its process id is still its own.
             with suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

@@ -1,7 +1,7 @@
 """Reading short numbers as the bytes of 64-bit integers, compiled by numba.
 
-Nearly all numbers of a text have few digits. Such ones are read without a branch on how many there
-are, by arithmetic on all bytes at once; what is longer, or otherwise unusual, is left to `numbers`.
+Nearly all numbers in a text have few digits. Those are read without a branch on the number of
+digits, by arithmetic on all bytes at once. Longer or unusual ones are left to `parse_numbers`.
 (Lemire: *Number Parsing at a Gigabyte per Second*, Software: Practice and Experience 51, 2021.)
 """
 
@@ -59,7 +59,7 @@ def _all_eight(word):  # type: ignore[no-untyped-def]
 def short_unsigned(low, high):  # type: ignore[no-untyped-def]
     """Read an integer of up to 15 digits with a space after it, at the begin of two words.
 
-    Returns the number and how many bytes it takes, 0 if there is none such.
+    Returns the number and how many bytes it takes, 0 if there is no such number.
     """
     # The byte of a digit is then what it is worth.
     low, high = low ^ _ZEROS, high ^ _ZEROS
@@ -81,7 +81,7 @@ def short_float(low, high):  # type: ignore[no-untyped-def]
     """Read a float32 with a space after it, at the begin of two words.
 
     It is one with up to seven bytes before a point and eight digits after it, or without one.
-    Returns the number and how many bytes it takes, 0 if there is none such.
+    Returns the number and how many bytes it takes, 0 if there is no such number.
     """
     low, high = low ^ _ZEROS, high ^ _ZEROS
     others = _bits(bytes_above(low, 9)) | (_bits(bytes_above(high, 9)) << _EIGHT)

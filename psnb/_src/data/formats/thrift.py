@@ -32,7 +32,7 @@ def read_struct(data: memoryview, at: int, depth: int = 0) -> tuple[dict[int, An
     Raises
     ------
     ValueError
-        If there is none.
+        If there is no valid structure.
     """
     if depth > _DEEPEST:
         raise ValueError("structures are nested too deep")

@@ -1,4 +1,4 @@
-"""What lies in memory: the pieces of a dataset, who has which, and how a shuffle moves them."""
+"""Datasets in memory: their pieces, where these are, and how a shuffle moves them."""
 
 from psnb._src.data.memory.loading import Loading
 from psnb._src.data.memory.memory import Memory

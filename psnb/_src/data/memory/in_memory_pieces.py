@@ -1,4 +1,4 @@
-"""Elements that lie in the memory of this process, piece by piece."""
+"""Elements in the memory of this process, piece by piece."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psnb._src.data.spec import Spec, element_spec
 
 
 class Shelf(Protocol):
-    """Where pieces are."""
+    """A store of pieces."""
 
     def read(self, generation: int, layout: ShufflePlan, number: int) -> NumberedExamples | None:
         """Return a piece in order; None if it is empty."""
@@ -22,7 +22,7 @@ class Shelf(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class InMemoryPieces(Node):
-    """The examples of some pieces; ``layout`` is told by its ``version``, a short text."""
+    """The examples of some pieces; ``version``, a short text, identifies ``layout``."""
 
     name: ClassVar[str] = "in_memory"
 

@@ -9,7 +9,7 @@ from psnb._src.data.memory.memory import Memory
 
 
 class Loading:
-    """Reads all pieces of a generation, in threads that share a list of what is left."""
+    """Reads all pieces of a generation, in threads that share a queue of the remaining ones."""
 
     def __init__(self, memory: Memory, generation: int, threads: int) -> None:
         self.memory, self.generation = memory, generation
@@ -24,13 +24,13 @@ class Loading:
             thread.start()
 
     def wait(self) -> None:
-        """Wait for the end; raise what went wrong."""
+        """Wait for the end; raise the first error."""
         self.join()
         if self._errors:
             raise self._errors[0]
 
     def stop(self) -> None:
-        """Have nothing more begun."""
+        """Begin no more pieces."""
         self._left.clear()
 
     def join(self) -> None:
@@ -47,6 +47,6 @@ def _load(memory: Memory, generation: int, left: deque[int], errors: list[BaseEx
             except IndexError:
                 return
             memory.load(generation, number)
-    except BaseException as error:  # whoever waits raises it
+    except BaseException as error:  # `wait` raises it
         errors.append(error)
         left.clear()

@@ -1,8 +1,8 @@
-"""Memory: what one process holds of a dataset that lies in memory.
+"""Memory: the part of an in-memory dataset in one process.
 
-It reads pieces from their sources, sends what a shuffle moves, takes up what others send, and makes
-a piece that was lost from the sources again. What it is asked for names generation and layout, so
-that it need not be told of changes. Thread-safe.
+It reads pieces from their sources, sends the examples that a shuffle moves, receives examples from
+others, and makes lost pieces again from the sources. Requests carry the generation and the
+`ShufflePlan`, so it need not be informed of changes. Thread-safe.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from psnb.errors import ConfigurationError
 
 _READ_AT_ONCE = 1 << 13
 _AT_ONCE_BYTES, _PART_BYTES = 1 << 22, 1 << 16
-"""How much is sorted out at a time: so much, or so much for each piece, whatever is more. Smaller
-parts would be cut smaller by each shuffle."""
+"""Bytes that are scattered at a time: the first number, or the second for each piece, whichever is
+more. Smaller parts would get smaller with each shuffle."""
 
 
 class Memory:
@@ -36,15 +36,15 @@ class Memory:
     Parameters
     ----------
     sources : sequence of Dataset
-        What the pieces are read from. Each must give the same elements each time.
+        The sources of the pieces. Each must give the same elements each time.
     seed : int
-        For shuffles in the sources that have none of their own.
+        For shuffles in the sources without their own seed.
     batch_size : int
-        Examples a batch.
+        Examples per batch.
     limit : int
         Bytes of memory; see `MemoryStore`.
     folder : str
-        For what is beyond that.
+        For the data beyond the limit.
 
     Attributes
     ----------
@@ -58,16 +58,16 @@ class Memory:
         self._sources, self._seed, self._batch_size = sources, seed, batch_size
         self.pieces = len(sources)
         self._store = MemoryStore(limit, folder)
-        # One thread at a time makes what was lost. Held while sources are read: who waits for it
-        # wants what is read.
+        # One thread at a time makes lost pieces. Held while sources are read: threads that wait for
+        # it need what is read.
         self._making = threading.Lock()
-        # Negative generations are of pieces that are being read: nobody sees them until then.
+        # Pieces that are being read have negative generations, so that nobody sees them yet.
         self._unfinished = itertools.count(-1, -1)
         self._newest = 0
         self._forgotten: set[int] = set()
 
     def load(self, generation: int, number: int) -> None:
-        """Read a piece from its source, in place of what it is; all of it or nothing.
+        """Read a piece from its source, and replace the old one; all of it or nothing.
 
         Raises
         ------
@@ -77,7 +77,7 @@ class Memory:
         self._make(generation, ShufflePlan(self.pieces), [number])
 
     def make(self, generation: int, layout: ShufflePlan, numbers: Iterable[int]) -> None:
-        """Make pieces that are not here; goes once through all sources that they come from.
+        """Make pieces that are not here; reads each source that they come from once.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class Memory:
                 self._make(generation, layout, missing)
 
     def begin(self, generation: int, numbers: Iterable[int]) -> None:
-        """Note which pieces of a generation are to be here."""
+        """Note which pieces of a generation belong here."""
         for number in numbers:
             self._store.begin(generation, number)
 
@@ -108,20 +108,20 @@ class Memory:
         places: Sequence[str | None],
         send: Callable[[str, bytes], None],
     ) -> dict[int, int]:
-        """Send the examples of a piece where they are in another layout; the piece stays.
+        """Send the examples of a piece to their places in another plan; the piece stays.
 
         Parameters
         ----------
         generation, number : int
             The piece.
         new : int
-            The generation that begins with the other layout.
+            The generation of the other plan.
         layout : ShufflePlan
-            The other layout.
+            The other plan.
         places : sequence of str or None
-            Where each of its pieces is to be; None: here.
+            The place of each of its pieces; None: here.
         send : callable
-            Takes a place, and what `receive` is to get there.
+            Takes a place, and the argument for `receive` there.
 
         Returns
         -------
@@ -146,7 +146,7 @@ class Memory:
         return counts
 
     def receive(self, data: bytes) -> None:
-        """Take up examples that were sent here.
+        """Add examples that were sent here.
 
         Raises
         ------
@@ -159,7 +159,7 @@ class Memory:
             self._store.put(generation, number, chunk)
 
     def examples(self, generation: int, layout: ShufflePlan, numbers: Iterable[int]) -> Dataset:
-        """Return the examples of pieces, in batches; made again if they are not here."""
+        """Return the examples of pieces, in batches; pieces that are not here are made again."""
         held = InMemoryPieces(self, generation, layout, tuple(numbers), layout.fingerprint)
         return Dataset(held).ragged_batch(self._batch_size)
 
@@ -169,23 +169,23 @@ class Memory:
         Raises
         ------
         DatasetError
-            If the generation is over, or the piece has to be made again and cannot be.
+            If the generation is over, or a lost piece cannot be made again.
         """
         self.make(generation, layout, [number])
         return self._store.read(generation, number, layout)
 
     def keep_only(self, generation: int) -> None:
-        """Free all that belongs to another generation."""
+        """Free the pieces of all other generations."""
         self._newest = generation
         self._store.keep_only(generation)
 
     def forget(self, generation: int) -> None:
-        """Free what belongs to a generation that came to nothing."""
+        """Free the pieces of a generation that failed."""
         self._forgotten.add(generation)
         self._store.forget(generation)
 
     def statistics(self, generation: int) -> MemoryStatistics:
-        """Return what is here."""
+        """Return the statistics of the pieces here."""
         return self._store.statistics(generation)
 
     def __reduce__(self) -> NoReturn:
@@ -221,7 +221,7 @@ class Memory:
         try:
             while (block := reader.take(_READ_AT_ONCE)) is not None:
                 first = reader.position - block.count
-                # Where each comes from would take more memory than many an example.
+                # Without origins, which would often take more memory than the examples.
                 yield NumberedExamples(
                     numbered(source, first, block.count), block._replace(origin=None)
                 )
@@ -230,7 +230,7 @@ class Memory:
 
 
 def _parts(chunks: Iterable[NumberedExamples], size: int) -> Iterator[NumberedExamples]:
-    """Yield chunks of about ``size`` bytes each, but for the last."""
+    """Yield chunks of about ``size`` bytes each; the last may be smaller."""
     held: list[NumberedExamples] = []
     held_bytes = 0
     for chunk in chunks:
@@ -258,5 +258,5 @@ def _split(chunk: NumberedExamples, pieces: np.ndarray) -> Iterator[tuple[int, N
     found, begins = np.unique(pieces[order], return_index=True)
     ends = [*begins[1:].tolist(), len(order)]
     for piece, begin, end in zip(found.tolist(), begins.tolist(), ends, strict=True):
-        # Copies: a view of what all have in common would keep it alive.
+        # Copies, because a view would keep the whole chunk alive.
         yield piece, chunk.take(order[begin:end])

@@ -1,7 +1,7 @@
-"""MemoryStore: the pieces that one process holds, within a bound of memory. Thread-safe.
+"""MemoryStore: the pieces in one process, within a limit of memory. Thread-safe.
 
-Pieces belong to a generation: a shuffle makes the next one out of one that stays as it is until the
-shuffle has succeeded everywhere.
+Pieces belong to a generation. A shuffle makes the next generation; the old one stays unchanged
+until the shuffle has succeeded everywhere.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from psnb._src.data.memory.shuffle_plan import ShufflePlan
 
 @dataclass(frozen=True, slots=True)
 class MemoryStatistics:
-    """What a process holds of a dataset.
+    """The part of a dataset in a process.
 
     Attributes
     ----------
     examples : int
-        How many.
+        How many examples.
     bytes_in_memory, bytes_on_disk : int
-        What they take; on disk is what was beyond the limit.
+        Their size; examples beyond the limit are on disk.
     memory_limit : int
         Bytes of memory that they may take.
     pieces : tuple of int
-        Which parts of the dataset these are.
+        The numbers of the pieces here.
     """
 
     examples: int
@@ -43,14 +43,14 @@ class MemoryStatistics:
 
 
 class MemoryStore:
-    """Holds chunks by generation and piece, the largest pieces on disk if they are too much.
+    """Keeps chunks by generation and piece; beyond the limit, the largest pieces go to disk.
 
     Parameters
     ----------
     limit : int
-        Bytes of memory. Reading a piece takes more, for as long as somebody has it.
+        Bytes of memory. A piece that is read takes more, as long as a caller uses it.
     folder : str
-        Where to make a folder for files, which lives as long as this does.
+        Where to make a folder for files, which is removed with this object.
     """
 
     def __init__(self, limit: int, folder: str) -> None:
@@ -62,11 +62,11 @@ class MemoryStore:
         self._made = 0
 
     def begin(self, generation: int, number: int) -> None:
-        """Note that a piece is here, though nothing may come to be in it."""
+        """Note that a piece is here, even if it stays empty."""
         self._piece(generation, number)
 
     def rename(self, generation: int, number: int, new: int) -> None:
-        """Give a piece to another generation, in place of what is there."""
+        """Move a piece to another generation, and replace the one there."""
         self.drop(new, number)
         with self._lock:
             self._pieces[new, number] = self._pieces.pop((generation, number))
@@ -77,7 +77,7 @@ class MemoryStore:
         Raises
         ------
         DatasetError
-            If it is beyond the limit and cannot be written to a file.
+            If it exceeds the limit and cannot be written to a file.
         """
         self._piece(generation, number).add(chunk)
         self._make_room()
@@ -87,7 +87,7 @@ class MemoryStore:
         return (generation, number) in self._pieces
 
     def read(self, generation: int, number: int, layout: ShufflePlan) -> NumberedExamples | None:
-        """Return a piece in order; None if there is nothing in it; see `MemoryPiece`."""
+        """Return a piece in order; None if it is empty; see `MemoryPiece`."""
         found = self._found(generation, number).read(layout)
         self._make_room()
         return found
@@ -116,7 +116,7 @@ class MemoryStore:
                 self.drop(other, number)
 
     def statistics(self, generation: int) -> MemoryStatistics:
-        """Return what is here of a generation; bytes are those of all."""
+        """Return the statistics of a generation; the bytes are those of all generations."""
         with self._lock:
             all_ = list(self._pieces.values())
             mine = {n: piece for (other, n), piece in self._pieces.items() if other == generation}
@@ -142,7 +142,7 @@ class MemoryStore:
             return piece
 
     def _new_path(self) -> str:
-        """Return where a piece's file is to be; for the thread that makes room."""
+        """Return the path for a piece's file; only for the thread that makes room."""
         if self._folder is None:
             self._folder = tempfile.mkdtemp(prefix="psnb-dataset-", dir=self._parent)
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Some examples with their numbers: what is kept, sent and written. Pure."""
+"""NumberedExamples: examples with their numbers, as they are kept, sent and written. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NumberedExamples(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory, about."""
+        """Approximate bytes of memory."""
         return int(self.numbers.nbytes + sum(map(_bytes_of, self.block.columns)))
 
     def take(self, places: np.ndarray) -> NumberedExamples:
@@ -38,12 +38,12 @@ class NumberedExamples(NamedTuple):
         return NumberedExamples(self.numbers[places], self.block.take(places))
 
     def part(self, start: int, stop: int) -> NumberedExamples:
-        """Return a run of examples, as views."""
+        """Return consecutive examples, as views."""
         return NumberedExamples(self.numbers[start:stop], self.block.part(start, stop))
 
 
 def joined(chunks: Sequence[NumberedExamples]) -> NumberedExamples:
-    """Return the examples of all, at least one, in order."""
+    """Return the examples of all chunks, in order; there must be at least one chunk."""
     if len(chunks) == 1:
         return chunks[0]
     numbers = np.concatenate([chunk.numbers for chunk in chunks])
@@ -58,7 +58,7 @@ def packed(generation: int, parcels: Sequence[tuple[int, NumberedExamples]]) -> 
 
 
 def unpacked(data: bytes) -> tuple[int, list[tuple[int, NumberedExamples]]]:
-    """Return what was packed."""
+    """Return the arguments of `packed`."""
     found: tuple[int, list[tuple[int, NumberedExamples]]] = pickle.loads(data)
     return found
 

@@ -16,7 +16,7 @@ from psnb.errors import DatasetError
 
 
 def over() -> DatasetError:
-    """Return the error that examples are wanted that were dropped."""
+    """Return the error for access to examples that were dropped."""
     return DatasetError(
         "the dataset was loaded, shuffled or released since this iteration began: begin another "
         "one, iter(dataset)"
@@ -24,23 +24,23 @@ def over() -> DatasetError:
 
 
 class MemoryPiece:
-    """Takes up chunks as they come, and returns them in the order that a layout says.
+    """Collects chunks as they come, and returns them in the order of a `ShufflePlan`.
 
     Attributes
     ----------
     examples, bytes_in_memory, bytes_on_disk : int
-        How much it has; may be read without the lock.
+        Its size; may be read without the lock.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # one thread at a time in the chunks and in the file
+        self._lock = threading.Lock()  # guards the chunks and the file
         self._path = ""
         self._chunks: list[NumberedExamples] = []
         self._ordered = self._dropped = False
         self.examples = self.bytes_in_memory = self.bytes_on_disk = 0
 
     def add(self, chunk: NumberedExamples) -> None:
-        """Take up some examples."""
+        """Add some examples."""
         with self._lock:
             self._chunks.append(chunk)
             self._ordered = False
@@ -48,14 +48,14 @@ class MemoryPiece:
             self.bytes_in_memory += chunk.nbytes
 
     def chunks(self) -> Iterator[NumberedExamples]:
-        """Yield all that are there now, in any order.
+        """Yield all chunks that are there now, in any order.
 
         Raises
         ------
         DatasetError
             If the piece was dropped, or the file cannot be read.
         """
-        with self._lock:  # what is in memory may be written while they are taken
+        with self._lock:  # the chunks in memory may be spilled meanwhile
             self._check()
             in_memory, end = list(self._chunks), self.bytes_on_disk
         yield from self._written(end)
@@ -64,7 +64,7 @@ class MemoryPiece:
     def read(self, layout: ShufflePlan) -> NumberedExamples | None:
         """Return all examples in order; None if there are none. Needs memory for them twice.
 
-        What is in memory stays in this order there: all calls must name the same layout.
+        Chunks in memory are kept in this order: all calls must pass the same plan.
 
         Raises
         ------
@@ -86,18 +86,18 @@ class MemoryPiece:
             return found
 
     def spill(self, make_path: Callable[[], str]) -> None:
-        """Write what is in memory to a file, which ``make_path`` names the first time.
+        """Write the chunks in memory to a file; ``make_path`` names it the first time.
 
         Raises
         ------
         DatasetError
-            If that fails; nothing is lost then.
+            If that fails; then nothing is lost.
         """
         with self._lock:
             end = self.bytes_on_disk
             try:
                 self._path = self._path or make_path()
-                # Not appended: what a write that failed has left is written over.
+                # Not appended, so that the rest of a failed write is overwritten.
                 with open(self._path, "r+b" if end else "wb") as file:
                     file.seek(end)
                     for chunk in self._chunks:

@@ -1,9 +1,9 @@
-"""Which example of a dataset belongs to which of its pieces, and in which order. Pure.
+"""ShufflePlan: which example of a dataset is in which piece, and in which order. Pure.
 
-A dataset is cut into pieces, each held by some process. An example has a number for life: the
-source it was read from and its place in there. Where it is after a shuffle, and where in the order
-of its piece, follows from that number and the shuffle's seed alone. So it does not matter who sends
-what when, and a piece that is lost can be made again from the sources.
+A dataset is cut into pieces, each in some process. An example has a permanent number: its source
+and its position there. Its piece after a shuffle, and its position in that piece, depend only on
+that number and the shuffle's seed. So the order of messages does not matter, and a lost piece can
+be made again from the sources.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def numbered(source: int, first: int, count: int) -> np.ndarray:
 
 
 def _mixed(key: int, numbers: np.ndarray) -> np.ndarray:
-    """Return what SplitMix64 makes of a key and of each number: random, and all different."""
+    """Return the SplitMix64 hash of a key with each number: random, and all different."""
     z = np.uint64(key) + (numbers + np.uint64(1)) * _GOLDEN
     z = (z ^ (z >> np.uint64(30))) * _FIRST
     z = (z ^ (z >> np.uint64(27))) * _SECOND
@@ -45,7 +45,7 @@ class Stage:
     Attributes
     ----------
     seed : int
-        Of its random numbers.
+        The seed of its random numbers.
     groups : tuple of tuples of int
         The pieces that mix with each other; every piece is in one group.
     """
@@ -54,7 +54,7 @@ class Stage:
     groups: tuple[tuple[int, ...], ...]
 
     def destinations(self, pieces: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Return where examples go that are in these pieces now, int64 ``(n,)`` all."""
+        """Return the new pieces of examples in ``pieces``; all are int64 ``(n,)``."""
         members = np.array([piece for group in self.groups for piece in group])
         sizes = np.array([len(group) for group in self.groups])
         group_of = np.empty(len(members), np.int64)
@@ -66,27 +66,27 @@ class Stage:
         return found
 
     def refines(self, other: Stage) -> bool:
-        """Return whether each group is within one of the other's, so that it decides nothing."""
+        """Return whether each group is within a group of the other."""
         return all(any(set(mine) <= set(its) for its in other.groups) for mine in self.groups)
 
 
 @dataclass(frozen=True)
 class ShufflePlan:
-    """Where examples are.
+    """The places of all examples of a dataset.
 
     Attributes
     ----------
     pieces : int
-        How many there are, and as many sources.
+        The number of pieces, which is also the number of sources.
     stages : tuple of Stage
-        The shuffles that matter; none: each piece is its source, in its order.
+        The shuffles that matter; without any, each piece is its source in the original order.
     """
 
     pieces: int
     stages: tuple[Stage, ...] = ()
 
     def shuffled(self, seed: int, groups: Iterable[Sequence[int]] | None = None) -> ShufflePlan:
-        """Return the layout after one more shuffle, of all pieces or within groups of them."""
+        """Return the plan after one more shuffle, of all pieces or within groups of them."""
         groups = [range(self.pieces)] if groups is None else groups
         stage = Stage(seed, tuple(tuple(group) for group in groups))
         stages = list(self.stages)
@@ -102,13 +102,13 @@ class ShufflePlan:
         return pieces
 
     def order(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the places that put the examples of a piece in order, int64 ``(n,)``."""
+        """Return the permutation that sorts the examples of a piece, int64 ``(n,)``."""
         if self.stages:
             numbers = _mixed(mixed(self.stages[-1].seed, 2), numbers)
         return np.argsort(numbers)
 
     def sources(self, pieces: Iterable[int]) -> list[int]:
-        """Return the sources of which something may be in these pieces."""
+        """Return the sources whose examples may be in these pieces."""
         found = set(pieces)
         for stage in reversed(self.stages):
             found = {piece for group in stage.groups if found & set(group) for piece in group}
@@ -116,5 +116,5 @@ class ShufflePlan:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A short text that differs between different layouts."""
+        """A short text that differs between different plans."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]

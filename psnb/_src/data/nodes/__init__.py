@@ -1,4 +1,4 @@
-"""The kinds of nodes that chains are made of."""
+"""The kinds of nodes in a chain."""
 
 from psnb._src.data.nodes.batch import Batch, RaggedBatch
 from psnb._src.data.nodes.cache import Cache

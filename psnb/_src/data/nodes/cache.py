@@ -1,7 +1,6 @@
 """Elements that are kept when they are read for the first time, in memory or in files.
 
-Threads: several iterations may fill a cache at the same time; the first that gets through provides
-it.
+Threads: several iterations may fill a cache at the same time; the first that completes provides it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class CachedElements(ABC):
     counts : sequence of int
         How many there are in each part.
     seed : int
-        That of the context that they were read with.
+        The seed of the context that they were read with.
     """
 
     counts: Sequence[int]
@@ -52,10 +51,10 @@ class _InMemory(CachedElements):
 
 
 class _MemoryCache:
-    """What a node keeps; stays in its process."""
+    """The cached elements of a node; not pickled."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()  # over `kept`; never held while anything is read
+        self.lock = threading.Lock()  # guards `kept`; never held while anything is read
         self.kept: CachedElements | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -89,18 +88,18 @@ class Cache(Node):
     memory: _MemoryCache = field(default_factory=_MemoryCache, repr=False)
 
     def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin, with what is kept or with the input."""
+        """Begin, with the cache if it is complete, else with the input."""
         return _CacheIterator(self, context, state)
 
     def kept(self) -> Any:
-        """Return what is kept, None if nothing is yet."""
+        """Return the cached elements; None if they are not complete yet."""
         if self.filename is not None:
             return CacheFiles.open(self.filename, self.source.fingerprint())
         with self.memory.lock:
             return self.memory.kept
 
     def writer(self, seed: int) -> Any:
-        """Return what takes up elements."""
+        """Return a writer for elements."""
         if self.filename is not None:
             return CacheWriter(self.filename, self.source.fingerprint(), seed)
         return _MemoryWriter(self.memory, seed)
@@ -124,7 +123,7 @@ class _CacheIterator(NodeIterator):
             self._kept, self._seed = kept, kept.seed
             self._ends = np.cumsum(kept.counts, dtype=np.int64)
             return
-        # What is kept is what the first epoch had.
+        # The cache has the elements of the first epoch.
         below = context.child(0)
         below = replace(below, epoch=0, seed=below.seed if seed is None else seed)
         self._seed = below.seed
@@ -174,7 +173,7 @@ class _CacheIterator(NodeIterator):
         except DatasetError:
             if self._writer is not None:
                 self._writer.close()
-                self._writer = None  # what lacks an element is not kept
+                self._writer = None  # a cache that lacks an element is not kept
             raise
         self._writer = None
         return None

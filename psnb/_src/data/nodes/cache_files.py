@@ -28,11 +28,11 @@ _FORMAT = 1
 
 @contextmanager
 def _reading(folder: str, name: str) -> Iterator[None]:
-    """Translate what goes wrong with a file of a cache to `DatasetError`."""
+    """Translate errors of a cache's files to `DatasetError`."""
     try:
         yield
     except Exception as error:
-        # What NumPy's and Python's parsers raise for damaged files is of no common class.
+        # NumPy's and Python's parsers raise errors of many classes for damaged files.
         raise DatasetError(
             f"cache: {os.path.join(folder, name)} cannot be read: {type(error).__name__}: {error}; "
             f"delete the folder {folder}, and it is made again"
@@ -55,12 +55,12 @@ class CacheFiles:
 
     @classmethod
     def open(cls, folder: str, chain: str) -> CacheFiles | None:
-        """Return what is in a folder; None if there is none.
+        """Return the cache in a folder; None if there is none.
 
         Raises
         ------
         DatasetError
-            If it holds something else than what this chain makes.
+            If it is the cache of another chain.
         """
         path = os.path.join(folder, "cache.json")
         if not os.path.exists(path):
@@ -82,7 +82,7 @@ class CacheFiles:
         """Read the elements of a part."""
         name, count = f"{index}.npz", self.counts[index]
         with _reading(self._folder, name), ZipFile(os.path.join(self._folder, name)) as file:
-            # As they are written; others may unpack to any size.
+            # Only stored files, as psnb writes them; compressed ones may unpack to any size.
             if any(each.compress_type != ZIP_STORED for each in file.infolist()):
                 raise ValueError("its arrays are compressed")
             arrays = _Arrays(file)
@@ -105,7 +105,7 @@ class _Arrays:
 
 
 class CacheWriter:
-    """Takes up elements in order."""
+    """Writes elements in order."""
 
     def __init__(self, folder: str, chain: str, seed: int) -> None:
         self._folder, self._chain, self._seed = folder, chain, seed
@@ -123,7 +123,7 @@ class CacheWriter:
         self._remove = weakref.finalize(self, shutil.rmtree, self._place, ignore_errors=True)
 
     def add(self, block: Block) -> None:
-        """Take some elements."""
+        """Write some elements."""
         self._blocks.append(block)
         self._loose = self._loose or block.loose
         self._bytes += sum(column.nbytes for column in block.columns)
@@ -131,7 +131,7 @@ class CacheWriter:
             self._write()
 
     def finish(self) -> None:
-        """Put the folder in its place, unless another iteration was faster."""
+        """Rename the folder to its final name, unless another iteration was faster."""
         if self._blocks:
             self._write()
         listed = {
@@ -171,7 +171,7 @@ class CacheWriter:
 
 
 def _as_arrays(column: Column) -> dict[str, np.ndarray]:
-    """Return the arrays that stand for a column, and what kind it is."""
+    """Return the arrays that represent a column, and its kind."""
     if isinstance(column, Ragged):
         return {**_kind("ragged", column.values), "offsets": column.offsets}
     return _kind("dense", column)

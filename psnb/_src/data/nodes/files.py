@@ -1,4 +1,4 @@
-"""Records of files, read through whoever knows their format."""
+"""Records of files, read by a `Format`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from psnb.errors import DatasetError
 
 
 class FileRange(NamedTuple):
-    """What to read of a file.
+    """The part of a file to read.
 
     Attributes
     ----------
     path : str
         The file.
     offset, end : int
-        Those records that begin in there; ``end`` is None for the rest of the file.
+        The records that begin in this range; ``end`` is None for the rest of the file.
     """
 
     path: str
@@ -51,11 +51,11 @@ class RecordChunk(Protocol):
 
     @property
     def next_offset(self) -> int:
-        """Return where reading may go on after them."""
+        """Return the offset at which reading can go on after them."""
 
 
 class Format(Protocol):
-    """Reads files of a kind."""
+    """A reader of one file format."""
 
     def read(self, path: str, offset: int, first: int, end: int | None) -> Iterator[RecordChunk]:
         """Yield the records that begin in ``[offset, end)``; ``first`` numbers the first one."""
@@ -132,7 +132,7 @@ class _FilesIterator(NodeIterator):
                 self._chunks = iter(self._node.format.read(path, offset, self._first, end))
             try:
                 records = next(self._chunks, None)
-            except Exception as error:  # whatever a format of the user's own may raise
+            except Exception as error:  # a user's own format may raise anything
                 self._next_file()
                 if isinstance(error, DatasetError):
                     raise DatasetError(f"{self._node.label()}: {error}") from error
@@ -159,7 +159,7 @@ class _FilesIterator(NodeIterator):
 
 
 def file_ranges(files: Any) -> tuple[FileRange, ...]:
-    """Return what paths, or ranges of files, mean."""
+    """Return the ranges for paths or ranges of files."""
     single = isinstance(files, (str, os.PathLike, FileRange))
     several: Sequence[Any] = [files] if single else list(files)
     return tuple(

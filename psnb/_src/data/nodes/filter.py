@@ -1,4 +1,4 @@
-"""Those elements that a function says yes to."""
+"""The elements for which a predicate is true."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from psnb.errors import DatasetError
 
 @dataclass(frozen=True, eq=False)
 class Filter(Node):
-    """Leaves out what the predicate is false for."""
+    """Leaves out the elements for which the predicate is false."""
 
     name: ClassVar[str] = "filter"
 
@@ -32,7 +32,7 @@ class Filter(Node):
 
     @property
     def ahead(self) -> int:
-        """Return 1: the predicate may be watched, or slow."""
+        """Return 1: the predicate may have side effects, or be slow."""
         return self.source.ahead if self.batched else 1
 
 

@@ -1,4 +1,4 @@
-"""The first element of a node, to find out what its elements are."""
+"""first_spec: the spec of a node's elements, from the first one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def first_spec(node: Node) -> Spec:
     Raises
     ------
     DatasetError
-        If there is none.
+        If there is no element.
     """
     elements = node.iterate(Context(seed=0))
     try:

@@ -38,7 +38,7 @@ class Interleave(Node):
 
     @property
     def ahead(self) -> int:
-        """Return 1: the function may be watched, or slow."""
+        """Return 1: the function may have side effects, or be slow."""
         return 1
 
 

@@ -1,4 +1,4 @@
-"""Elements that a function of the user's yields."""
+"""Elements that a user's function yields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from psnb.errors import DatasetError
 
 @dataclass(frozen=True, eq=False)
 class Generator(Node):
-    """Calls a function for each iteration, and takes what the iterable it returns yields."""
+    """Calls a function for each iteration, and takes elements from the iterable that it returns."""
 
     name: ClassVar[str] = "from_generator"
 
@@ -37,7 +37,7 @@ class Generator(Node):
 
     @property
     def ahead(self) -> int:
-        """Return 1: a generator may be watched, or slow."""
+        """Return 1: a generator may have side effects, or be slow."""
         return 1
 
 

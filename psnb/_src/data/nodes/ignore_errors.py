@@ -1,4 +1,4 @@
-"""Leaves out elements that cannot be had, and counts them."""
+"""Skips elements that raise an error, and counts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elements that a function makes of others, one after another."""
+"""Elements that a function makes from others, one after another."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Map(Node):
 
     @property
     def ahead(self) -> int:
-        """Return 1: the function may be watched, or slow."""
+        """Return 1: the function may have side effects, or be slow."""
         return self.source.ahead if self.batched else 1
 
 

@@ -104,7 +104,7 @@ def _opened(node: Npy, file: str) -> np.ndarray:
     except FileNotFoundError as error:
         raise DatasetError(f"{node.label()}: {file}: no such file") from error
     except Exception as error:
-        # A damaged header is read as Python text: what that raises is of no common class.
+        # A damaged header is parsed as Python text, which raises errors of many classes.
         raise DatasetError(
             f"{node.label()}: {file} cannot be mapped, it is damaged or no .npy file: "
             f"{type(error).__name__}: {error}"

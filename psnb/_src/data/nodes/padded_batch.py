@@ -1,4 +1,4 @@
-"""Consecutive elements of different shapes as one, filled up."""
+"""Consecutive elements of different shapes, padded and stacked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from psnb.errors import DatasetError
 
 @dataclass(frozen=True, eq=False)
 class PaddedBatch(Batching):
-    """Fills elements up to a shape, or to that of the largest of the batch."""
+    """Pads elements to a shape, or to the largest sizes in the batch."""
 
     name: ClassVar[str] = "padded_batch"
 
@@ -25,7 +25,7 @@ class PaddedBatch(Batching):
     padding_values: Any = None
 
     def join(self, block: Block, index: int) -> Any:
-        """Return the elements filled up and stacked."""
+        """Return the elements padded and stacked."""
         column = block.columns[index]
         text = isinstance(column, np.ndarray) and column.dtype == object and column.ndim == 1
         if text and all(isinstance(leaf, (str, bytes)) for leaf in column):

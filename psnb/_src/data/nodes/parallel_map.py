@@ -1,6 +1,7 @@
 """Parallel calls of a function, in order or as they end.
 
-Threads: the caller's reads the input and hands blocks to `Workers`; they only call the function.
+Threads: the calling thread reads the input and gives blocks to `Workers`, which only call the
+function.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from psnb._src.threads import Answer
 from psnb.errors import DatasetError
 
 _MOST_JOBS = 1024
-"""Also of those that were returned before an older one."""
+"""Including those that were returned before an older one."""
 
 
 @dataclass
 class _PendingCall:
-    """A block that is being worked on, from being read until all of it was returned."""
+    """A block in progress, from being read until all of it was returned."""
 
     before: State  # the reader's, before it
     begin: int  # the number of its first element
@@ -50,18 +51,19 @@ class ParallelMapIterator(NodeIterator):
     """Keeps as many calls going as there are threads.
 
     The state is the reader's before the oldest element that was not returned yet, and which later
-    ones were. So the function is called again for up to as many elements as there are threads.
+    ones were returned. So after resuming, the function is called again for up to as many elements
+    as there are threads.
 
     Parameters
     ----------
     node : Node
-        Whose iterator it is.
+        The node that it iterates over.
     source : Node
-        What it reads from.
+        The input.
     function : callable
-        Makes a block of one and the number of its first element.
+        Takes a block and the number of its first element, returns a block.
     unit : int
-        How many elements it is given at once.
+        How many elements it gets at once.
     threads : int
         How many calls at a time.
     ordered : bool
@@ -87,11 +89,11 @@ class ParallelMapIterator(NodeIterator):
         self._jobs: deque[_PendingCall] = deque()
         self._workers: Workers | None = None
         self._ended = False
-        # The input's error, which comes behind all jobs, and the reader's state before it.
+        # The input's error, which is raised after all jobs, and the reader's state before it.
         self._failed: tuple[DatasetError, State] | None = None
 
     def next_block(self, limit: int) -> Block | None:
-        """Return what is ready, in the right order."""
+        """Return finished elements, in the right order."""
         if self._workers is None:
             self._workers = Workers(self._threads, self._node.name)
         self._fill(self._workers)
@@ -112,7 +114,7 @@ class ParallelMapIterator(NodeIterator):
         return block.part(start, stop)
 
     def state(self) -> State:
-        """Return where the oldest element is that was not returned, and which later ones were."""
+        """Return the position of the oldest element not returned, and which later ones were."""
         if not self._jobs:
             before = self._failed[1] if self._failed is not None else self._reader.state()
             return [before, [list(each) for each in self._done]]
@@ -129,7 +131,7 @@ class ParallelMapIterator(NodeIterator):
         self._reader.close()
 
     def _fill(self, workers: Workers) -> None:
-        # Those that are done wait for an older one, which others need not.
+        # Finished jobs that wait for an older one do not count.
         while (
             sum(not job.done for job in self._jobs) < self._threads
             and len(self._jobs) < _MOST_JOBS

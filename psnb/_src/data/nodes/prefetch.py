@@ -1,7 +1,7 @@
 """Elements that are read ahead.
 
-Threads: one of its own per iteration, ``psnb-prefetch-…``, reads the input and nobody else does. It
-knows only the channel, so that whoever reads from that can be collected, and ends with it.
+Threads: one per iteration, ``psnb-prefetch-…``, and only it reads the input. It refers only to the
+channel, so the iterator can be garbage-collected, which ends the thread.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from psnb._src.threads import Condition, uninterrupted
 from psnb.errors import DatasetError
 
 JOIN_TIMEOUT = 5.0
-"""Seconds that closing waits for the thread, which may be in a function of the user's."""
+"""Seconds that closing waits for the thread, which may be running a user's function."""
 
 PATIENCE = 0.001
-"""Seconds that a reader that found nothing lets elements be made, unless the buffer is full."""
+"""Seconds that a reader waits for more elements after it found none, unless the buffer is full."""
 
 _DOUBLED_UP_TO = 2048
 _LARGE = 8
@@ -66,7 +66,7 @@ class _Item(NamedTuple):
 
 
 class Autotuner:
-    """How many elements to keep: doubled when the buffer was full once and is found empty.
+    """The size of the buffer: doubled when it is found empty after it was full.
 
     As TensorFlow's ``PrefetchAutotuner``.
     """
@@ -76,7 +76,7 @@ class Autotuner:
         self._tuned, self._was_full = buffer_size == AUTOTUNE, False
 
     def taken(self, there: int) -> None:
-        """Note that an element is taken while so many are there; 0 if it was waited for."""
+        """Note that an element is taken from a buffer with ``there``; 0 if the reader waited."""
         if not self._tuned:
             return
         if there >= self.limit:
@@ -87,22 +87,22 @@ class Autotuner:
 
 
 class _Channel:
-    """What the thread and the reader share.
+    """Shared by the thread and the reader.
 
-    Neither takes a lock while both have something to do. To wake a thread for each element would
-    take longer than to make many a batch: a reader that found nothing lets some be made first, and
-    a large buffer that was full is filled again when half of it is free.
+    Neither takes a lock while both have work to do. Waking a thread for each element would take
+    longer than making many a batch. So a reader that found nothing first lets some elements be
+    made, and a large buffer that was full is filled again when half of it is free.
     """
 
     def __init__(self, buffer_size: int) -> None:
         self._items: deque[_Item] = deque()
-        self._made = 0  # only the thread changes it
-        self._taken = 0  # only the reader changes it
+        self._made = 0  # changed only by the thread
+        self._taken = 0  # changed only by the reader
         self._tuner = Autotuner(buffer_size)
-        # To wait for the other, and to change what follows. Nothing is read while it is held.
+        # To wait for the other side; guards the fields below. Nothing is read while it is held.
         self._changed = Condition()
         self._full = False  # the thread waits
-        self._eager = False  # the reader waits for whatever comes
+        self._eager = False  # the reader waits for any element
         self._closed = False
 
     def room(self) -> int:
@@ -146,7 +146,7 @@ class _Channel:
             self._eager = False
 
     def _enough(self) -> bool:
-        """Return whether no more will come until what is there is taken."""
+        """Return whether no more elements will come before some are taken."""
         ends = bool(self._items) and self._items[-1].block is None
         return self._closed or ends or (self._full and bool(self._items))
 
@@ -158,7 +158,7 @@ class _Channel:
         return self._count() <= (limit // 2 if limit >= _LARGE else limit - 1)
 
     def close(self) -> None:
-        """Let nobody wait any more."""
+        """Wake both sides, which then end."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -176,14 +176,14 @@ def _read(channel: _Channel, source: NodeIterator, ahead: int) -> None:
             channel.put(item)
             if block is None:
                 return
-    except BaseException as error:  # ours, or the process ends; the reader raises it
+    except BaseException as error:  # the reader raises it
         channel.put(_Item(None, error, None))
     finally:
         source.close()
 
 
 class _PrefetchIterator(NodeIterator):
-    """The state: the input's before the block at hand, and how much of that was returned."""
+    """The state: the input's before the current block, and how much of the block was returned."""
 
     def __init__(self, node: Prefetch, context: Context, state: State) -> None:
         self._before: State

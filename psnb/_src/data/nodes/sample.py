@@ -1,4 +1,4 @@
-"""Elements of several datasets, each time of one that is drawn."""
+"""Elements of several datasets; for each element, the dataset is drawn at random."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Sample(Node):
         return common_spec([each.spec(run) for each in self.sources])
 
     def cardinality(self) -> int:
-        """Return the sum, unless the first that ends ends all."""
+        """Return the sum; unknown if all end with the first."""
         counts = [each.cardinality() for each in self.sources]
         if self.stop_on_empty_dataset or UNKNOWN in counts:
             return UNKNOWN

@@ -1,4 +1,4 @@
-"""Elements that a function makes of others and of what it remembers."""
+"""Elements that a function with a state makes from others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Scan(Node):
 
     @property
     def ahead(self) -> int:
-        """Return 1: the function may be watched, or slow."""
+        """Return 1: the function may have side effects, or be slow."""
         return 1
 
 

@@ -1,11 +1,12 @@
-"""A shuffle buffer over elements that come one after another.
+"""A shuffle buffer over a stream of elements.
 
-Elements lie in rows of a store; a row is given to the next element as soon as its own was drawn.
-What decides is a list of row numbers, shuffled as indices would be: whole blocks are then copied
-out of the store and into it at once.
+Elements are in the rows of a store; when an element is drawn, its row is reused for the next one.
+Only a list of row numbers is shuffled, as indices would be; whole blocks are then copied out of the
+store and into it at once.
 
-The state has no elements. Which ones are in the buffer follows from the key and how many were
-drawn and read, and they are read again: from where the input was before the oldest of them.
+The state contains no elements. The content of the buffer follows from the key and from how many
+were drawn and read. To resume, these elements are read again, from the input's position before the
+oldest of them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _ENTERING = 1 << 61  # more than there are rows
 
 
 class _Store:
-    """Rows that can be overwritten; grows, but no more than is needed."""
+    """Rows that can be overwritten; grows only as needed."""
 
     def __init__(self) -> None:
         self._like: Block | None = None
@@ -46,7 +47,7 @@ class _Store:
             self._like = block.part(0, 0)._replace(count=0)
             self._columns = [_empty(column) for column in columns]
         elif block.nesting != self._like.nesting:
-            # Perhaps in another order; if it is none of the kind, this says so.
+            # The leaves may be in another order; if the form differs, this raises.
             block = concatenate([self._like, block])
             columns = _columns(block)
         if block.loose and not self._like.loose:
@@ -74,7 +75,7 @@ class _Store:
 
     def get(self, rows: np.ndarray) -> Block:
         """Return some rows."""
-        assert self._like is not None  # nothing is got before something was put
+        assert self._like is not None  # nothing is taken before something was put
         found = [
             column.take(rows) if isinstance(column, RaggedRows) else _filled(take(column, rows))
             for column in self._columns
@@ -139,8 +140,8 @@ def _translated(numbers: np.ndarray, rows: np.ndarray) -> np.ndarray:
 class BufferIterator(NodeIterator):
     """Fills the buffer, then reads an element for each that is drawn.
 
-    The state: how many were drawn and read, whether the input has ended, and of the reader: the
-    position and state before the oldest element in the buffer, and those now.
+    The state: how many were drawn and read, whether the input has ended, and the reader's position
+    and state, both before the oldest element in the buffer and now.
     """
 
     def __init__(
@@ -166,7 +167,7 @@ class BufferIterator(NodeIterator):
             self._bases.append((base[0], base))
 
     def next_block(self, limit: int) -> Block | None:
-        """Return elements, reading as many."""
+        """Return elements, and read as many."""
         while self._size < self._size_limit and not self._ended:
             block = self._take(min(BLOCK, self._size_limit - self._size))
             if block is not None:
@@ -181,7 +182,7 @@ class BufferIterator(NodeIterator):
         return self._store.get(drawn)
 
     def state(self) -> State:
-        """Return what was drawn and read, and how to read what is in the buffer again."""
+        """Return the counts, and how to read the content of the buffer again."""
         base = self._bases[0][1] if self._bases else None
         return [self._drawn, self._read, self._ended, base, self._reader.state()]
 
@@ -199,7 +200,7 @@ class BufferIterator(NodeIterator):
         return block
 
     def _remember(self) -> None:
-        """Note where the input is from time to time, and forget what is too old."""
+        """Note the input's position from time to time, and drop old notes."""
         step = max(1, self._size_limit // 4)
         if not self._bases or self._read - self._bases[-1][0] >= step:
             self._bases.append((self._reader.position, self._reader.state()))
@@ -218,7 +219,7 @@ class BufferIterator(NodeIterator):
         self._size = stop
 
     def _put(self, block: Block, first: int | np.ndarray) -> np.ndarray:
-        """Put elements into rows that are free; returns which."""
+        """Put elements into free rows; returns which."""
         missing = block.count - len(self._free)
         if missing > 0:
             made = np.arange(self._made, self._made + missing)
@@ -236,7 +237,7 @@ class BufferIterator(NodeIterator):
         """Return elements that are drawn while others come in."""
         rows = self._put(incoming, self._read - incoming.count)
         drawn, slots = self._draw(incoming.count, incoming.count)
-        # What came in is drawn, and is in slots, by its number in there so far.
+        # New elements were drawn, and are in slots, by their number in ``incoming`` so far.
         self._rows[slots] = _translated(self._rows[slots], rows)
         drawn = _translated(drawn, rows)
         self._free = np.concatenate([self._free, drawn])
@@ -250,7 +251,7 @@ class BufferIterator(NodeIterator):
         return drawn, slots
 
     def _refill(self, source: Node, context: Context, base: State) -> None:
-        """Read again what was in the buffer, and bring it into the same order."""
+        """Read the content of the buffer again, and restore its order."""
         end = self._read if self._ended else _ENDLESS
         size = min(self._size_limit, self._read)
         slots = np.arange(size)

@@ -1,4 +1,4 @@
-"""Calling functions of the user's."""
+"""Calls of users' functions."""
 
 from __future__ import annotations
 

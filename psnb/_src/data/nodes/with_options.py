@@ -1,4 +1,4 @@
-"""Sets how what comes before it runs."""
+"""Sets the options for the parts of the chain before it."""
 
 from __future__ import annotations
 

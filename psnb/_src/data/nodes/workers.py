@@ -1,7 +1,7 @@
-"""A few threads that do what they are given.
+"""A small pool of threads.
 
-Threads: they know only the queue, and the condition that they meet the caller in. So whoever made
-them can be collected, and ends them then.
+Threads: they refer only to the queue and to the condition that they share with the caller. So their
+owner can be garbage-collected, which ends them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _numbers = itertools.count()
 
 
 class Workers:
-    """Runs calls in threads of its own, which end with it."""
+    """Runs calls in its own threads, which end with it."""
 
     @uninterrupted
     def __init__(self, count: int, name: str) -> None:
@@ -41,7 +41,7 @@ class Workers:
         self._finalizer = weakref.finalize(self, _end, self._jobs, count)
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Answer[Any]:
-        """Have a call made as soon as a thread is free."""
+        """Queue a call for the next free thread."""
         answer: Answer[Any] = Answer()
         self._jobs.put((answer, function, args))
         return answer
@@ -52,7 +52,7 @@ class Workers:
             self._ended.wait_for(lambda: any(answer.done() for answer in answers))
 
     def close(self) -> None:
-        """End the threads, after what they were given; does not wait for them."""
+        """End the threads after the queued calls; does not wait for them."""
         self._finalizer()
 
 

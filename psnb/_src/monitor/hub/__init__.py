@@ -1,6 +1,6 @@
 """The hub: a Jupyter server extension between the coordinators of all kernels and the panel.
 
-The wheel switches it on. To do it by hand: ``jupyter server extension enable psnb``.
+The wheel enables it. To enable it by hand: ``jupyter server extension enable psnb``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ __all__ = ["_load_jupyter_server_extension"]
 
 
 def _load_jupyter_server_extension(server: Any) -> None:
-    """Add the hub's routes to a Jupyter server; it calls this once."""
-    # Whoever imports psnb has no need for a server.
+    """Add the hub's routes to a Jupyter server, which calls this once."""
+    # Importing psnb must not need jupyter_server.
     from jupyter_server.utils import url_path_join
     from tornado.ioloop import PeriodicCallback
 

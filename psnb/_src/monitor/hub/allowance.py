@@ -1,4 +1,4 @@
-"""How often somebody may do something: so many a second on average, twice that at once."""
+"""Rate limit: a number of uses per second on average, and twice that at once."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 
 class Allowance:
-    """A bucket that fills steadily and that each use takes one from; used from one thread.
+    """A token bucket: it fills steadily, and each use takes one token. Used from one thread.
 
     Parameters
     ----------
     per_second : float
-        Uses a second in the long run; the bucket, full at first, holds two seconds' worth.
+        Uses per second in the long run; the bucket starts full, and holds two seconds' worth.
     clock : callable
         Returns seconds.
     """
@@ -24,7 +24,7 @@ class Allowance:
         self._seen = clock()
 
     def allows(self) -> bool:
-        """Take one, and return whether there was one."""
+        """Take a token, and return whether there was one."""
         now = self._clock()
         gained = (now - self._seen) * self._per_second
         self._left, self._seen = min(self._left + gained, 2 * self._per_second), now

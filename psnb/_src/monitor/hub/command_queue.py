@@ -1,4 +1,4 @@
-"""Commands on their way: from a panel to a coordinator, and its reply back. Pure; one thread."""
+"""Pending commands, from panels to coordinators, until the reply. Pure; used from one thread."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from psnb._src.monitor.hub.known_coordinators import Known
 from psnb._src.monitor.told import protocol
 
 TIME_LIMIT = 30.0
-"""Seconds in which a coordinator has to reply."""
+"""Seconds within which a coordinator must reply."""
 
 MOST_WAITING = 100
-"""Commands that wait for one coordinator's next post."""
+"""Limit of commands that wait for one coordinator's next post."""
 
 
 @dataclass(eq=False)
@@ -26,7 +26,7 @@ class _Given:
 
 
 class Commands:
-    """Those that have no reply yet.
+    """Commands without a reply so far.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Commands:
     def give(
         self, known: Known, command: protocol.Command, tell: Callable[[protocol.CommandReply], None]
     ) -> None:
-        """Put a command where the coordinator's next post fetches it.
+        """Queue a command for the coordinator's next post.
 
         Parameters
         ----------
@@ -51,7 +51,7 @@ class Commands:
         command : protocol.Command
             As the panel sent it.
         tell : callable
-            Takes the reply, once, whatever happens.
+            Called with the reply, once, whatever happens.
         """
         if known.kind == "scheduler":
             error = "attached schedulers are for watching: give commands where the coordinator runs"
@@ -60,7 +60,7 @@ class Commands:
         elif len(known.waiting) >= MOST_WAITING:
             error = "too many commands wait for this coordinator already"
         else:
-            # Panels number their commands each for itself.
+            # Each panel numbers its own commands, so the numbers are not unique.
             unique = f"{next(self._number)}"
             sent = protocol.Command(**{**command, "id": unique})
             known.waiting.append(sent)
@@ -70,14 +70,14 @@ class Commands:
         tell(reply(command["id"], known.coordinator, error))
 
     def answer(self, answer: protocol.CommandReply) -> None:
-        """Bring a coordinator's reply to the panel that asked; nobody waits for a late one."""
+        """Pass a coordinator's reply to the panel; a late one is dropped."""
         given = self._given.get(answer["id"])
         if given is not None and given.known.coordinator == answer["coordinator"]:
             del self._given[answer["id"]]
             given.tell(protocol.CommandReply(**{**answer, "id": given.id}))
 
     def expire(self) -> None:
-        """Tell those that waited too long, and those whose coordinator has gone."""
+        """Reply with an error to commands that are too old, or whose coordinator is gone."""
         now = self._clock()
         for unique, given in list(self._given.items()):
             if given.known.gone:
@@ -94,7 +94,7 @@ class Commands:
 
 
 def reply(identity: str, coordinator: str, error: str, result: str = "") -> protocol.CommandReply:
-    """Return a reply of the hub's own."""
+    """Return a reply from the hub itself."""
     return protocol.CommandReply(
         type="reply",
         version=protocol.VERSION,

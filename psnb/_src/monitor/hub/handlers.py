@@ -1,7 +1,7 @@
-"""The hub's routes on the Jupyter server, with the server's own rules of who may come in.
+"""The hub's routes on the Jupyter server, with the server's own authentication.
 
-Kernels post with the server's token. Panels come with the browser's cookie: Jupyter then checks the
-origin of a socket, and the XSRF token of whatever else they send.
+Kernels post with the server's token. Panels use the browser's cookie: Jupyter then checks the
+origin of a socket, and the XSRF token of all other requests.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from psnb._src.monitor.hub.panel import Panel
 from psnb._src.monitor.told import protocol
 
 MOST_BODY = 4 << 20
-"""Bytes of a post."""
+"""Limit of a post, in bytes."""
 
 MOST_MESSAGE = 64 << 10
-"""Bytes of what a panel says at once."""
+"""Limit of a panel's message, in bytes."""
 
 MESSAGES_PER_SECOND = 20.0
-"""How often a panel may say something."""
+"""Limit of a panel's messages per second."""
 
 _POLICY_VIOLATION, _TRY_AGAIN_LATER = 1008, 1013  # codes with which a socket is closed
 
@@ -41,16 +41,16 @@ class CoordinatorHandler(APIHandler):
     """``POST`` and ``DELETE`` of ``psnb/coordinators/<id>``."""
 
     auth_resource = "kernels"
-    # What comes four times a second must not keep an idle server from being culled.
+    # These requests come four times a second, and must not keep an idle server from being culled.
     _track_activity = False
 
     def initialize(self, hub: Hub) -> None:
-        """Take what the route gives."""
+        """Take the arguments of the route."""
         self._hub = hub
         self._body = bytearray()
 
     async def prepare(self) -> None:  # type: ignore[override]
-        """Refuse a body that is too large before it comes."""
+        """Refuse a body that is too large before it is received."""
         await super().prepare()
         try:
             length = int(self.request.headers.get("Content-Length", 0))
@@ -60,13 +60,13 @@ class CoordinatorHandler(APIHandler):
             raise _too_large()
 
     def data_received(self, chunk: bytes) -> None:
-        """Take a part of the body; of one that tells no length, no more than is allowed."""
+        """Take a part of the body; enforces the limit if no length was announced."""
         if len(self._body) <= MOST_BODY:
             self._body += chunk
 
     @authorized
     async def post(self, coordinator: str) -> None:
-        """Take in a `Batch`, answer `Orders`."""
+        """Take a `HubPost`, answer with `PendingCommands`."""
         if len(self._body) > MOST_BODY:
             raise _too_large()
         batch = _batch(bytes(self._body), coordinator)
@@ -80,7 +80,7 @@ class CoordinatorHandler(APIHandler):
 
     @authorized
     async def delete(self, coordinator: str) -> None:
-        """Close a coordinator; forget one that is gone already."""
+        """Close a coordinator; remove one that is gone already."""
         self._hub.close(coordinator)
         self.set_status(204)
         self.finish()
@@ -92,14 +92,14 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
     auth_resource = "kernels"
 
     def initialize(self, hub: Hub) -> None:
-        """Take what the route gives."""
+        """Take the arguments of the route."""
         self._hub = hub
         self._allowance = Allowance(MESSAGES_PER_SECOND)
         self._panel: Panel | None = None
         self._may_command = False
 
     def set_default_headers(self) -> None:
-        """Set none: they make no sense for a socket."""
+        """Set no headers: they have no meaning for a socket."""
 
     @property
     def max_message_size(self) -> int:
@@ -108,7 +108,7 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
     @ws_authenticated
     async def get(self, *args: Any, **kwargs: Any) -> None:
-        """Let those in who may read what kernels do."""
+        """Accept users who may read kernels."""
         if not await self._may("read"):
             raise HTTPError(403)
         self._may_command = await self._may("execute")
@@ -119,7 +119,7 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
         return bool(await ensure_async(allowed))
 
     def open(self, *args: str, **kwargs: str) -> None:
-        """Tell the panel everything, from now on."""
+        """Register the panel, and send it everything."""
         super().open()
         self.set_nodelay(True)
         self._panel = Panel(
@@ -134,12 +134,12 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
             self.close(_TRY_AGAIN_LATER, str(error))
 
     def on_close(self) -> None:
-        """Tell it nothing more."""
+        """Remove the panel."""
         if self._panel is not None:
             self._hub.leave(self._panel)
 
     def on_message(self, message: str | bytes) -> None:
-        """Do what the panel says."""
+        """Handle a panel's message."""
         if not self._allowance.allows():
             self.close(_POLICY_VIOLATION, f"more than {MESSAGES_PER_SECOND:.0f} messages a second")
             return
@@ -175,12 +175,12 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
 
 def _batch(body: bytes, coordinator: str) -> protocol.HubPost:
-    """Return a post's body as the batch that it is.
+    """Return a post's body as a `HubPost`.
 
     Raises
     ------
     HTTPError
-        If it is none.
+        If it is not one.
     """
     try:
         batch = messages.batch(body)

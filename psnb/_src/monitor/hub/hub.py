@@ -1,9 +1,9 @@
-"""Hub: where kernels leave the news of their coordinators, and panels hear them.
+"""Hub: kernels post updates of their coordinators here, and panels receive them.
 
-A kernel posts from a thread of its own, so this works while its cells block; a panel has one
-socket for all coordinators, and gets the history of each when it connects, whatever the kernels do.
-Nothing here waits: a command lies ready until the kernel's next post fetches it. All of it runs on
-the Jupyter server's event loop, so nothing is locked.
+A kernel posts from a thread of its own, so this works while its cells block. A panel has one socket
+for all coordinators, and gets the history of each when it connects, whatever the kernels do.
+Nothing here blocks: a command is queued until the kernel's next post fetches it. Everything runs on
+the Jupyter server's event loop, so there are no locks.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ SILENCE = 5.0
 """Seconds without a post after which a kernel counts as gone; it posts once a second at least."""
 
 MOST_PANELS = 100
-"""Pages that listen at a time."""
+"""Limit of connected pages."""
 
 SWEEP = 1.0
-"""Seconds between two looks at who is gone and what has expired."""
+"""Seconds between two checks for coordinators that are gone and commands that have expired."""
 
 POLL = 0.5
 """Seconds between two polls of the schedulers."""
 
 
-class Busy(Exception):  # noqa: N818 # as HTTP calls it
+class Busy(Exception):  # noqa: N818 # the name in HTTP
     """A coordinator posts more often than it may."""
 
 
 class KernelsView(Protocol):
-    """What the hub asks about kernels; see `psnb._src.monitor.hub.jupyter_kernels.Kernels`."""
+    """The hub's questions about kernels; see `psnb._src.monitor.hub.jupyter_kernels.Kernels`."""
 
     async def notebooks(self) -> dict[str, str]:
         """Return the notebook's path by kernel id."""
@@ -52,7 +52,7 @@ class Hub:
     Parameters
     ----------
     kernels : KernelsView
-        What the server knows about its kernels.
+        The kernels of the server.
     clock : callable
         Returns seconds.
     """
@@ -63,13 +63,13 @@ class Hub:
         self.sources = CoordinatorRegistry(clock)
         self._commands = Commands(clock)
         self._panels: set[Panel] = set()
-        self._attaching: set[asyncio.Task[None]] = set()  # held, or they might be collected
+        self._attaching: set[asyncio.Task[None]] = set()  # kept, or they might be garbage-collected
         self._schedulers = Schedulers(self.sources, self._news, self._relist, clock)
 
-    # What kernels say.
+    # Called for kernels.
 
     def post(self, coordinator: str, batch: protocol.HubPost) -> protocol.PendingCommands:
-        """Take in a kernel's news of a coordinator, and return what it is to do.
+        """Take a kernel's updates of a coordinator, and return commands for it.
 
         Raises
         ------
@@ -80,13 +80,13 @@ class Hub:
         """
         known = self.sources.get(coordinator)
         if known is not None and known.kind != "kernel":
-            # A kernel speaks for itself, whatever a scheduler has told of it.
+            # The kernel's own posts replace what a scheduler has sent.
             self.sources.forget(coordinator)
             known = None
         if known is None:
             known = self.sources.add(coordinator, "kernel", "")
         elif known.gone:
-            # It is back, perhaps in another process than the server knows.
+            # It is back, perhaps in another process than the one the server knows.
             known.gone, known.process = "", None
         if not known.allowance.allows():
             raise Busy
@@ -105,7 +105,7 @@ class Hub:
         return protocol.PendingCommands(version=protocol.VERSION, hello=wanted, commands=commands)
 
     def close(self, coordinator: str) -> None:
-        """Note that a coordinator was closed; forget one that is gone already."""
+        """Note that a coordinator was closed; remove one that is gone already."""
         known = self.sources.get(coordinator)
         if known is not None and known.gone:
             self.sources.forget(coordinator)
@@ -113,15 +113,15 @@ class Hub:
         elif known is not None:
             self._end(known, "it was closed")
 
-    # What panels say.
+    # Called for panels.
 
     def join(self, panel: Panel) -> None:
-        """Tell a panel everything, from now on.
+        """Add a panel, and send it everything.
 
         Raises
         ------
         TooManyError
-            If too many listen already.
+            If too many panels are connected.
         """
         if len(self._panels) >= MOST_PANELS:
             raise TooManyError(f"{MOST_PANELS} pages listen already")
@@ -130,13 +130,13 @@ class Hub:
         panel.hello()
 
     def leave(self, panel: Panel) -> None:
-        """Tell a panel nothing more."""
+        """Remove a panel."""
         self._panels.discard(panel)
 
     def command(
         self, command: protocol.Command, tell: Callable[[protocol.CommandReply], None]
     ) -> None:
-        """Pass a command on; ``tell`` gets its reply, once, whatever happens."""
+        """Forward a command; ``tell`` gets the reply, once, whatever happens."""
         known = self.sources.get(command["coordinator"])
         if known is None:
             error = "there is no such coordinator here"
@@ -147,7 +147,7 @@ class Hub:
     def attach(
         self, request: protocol.Attach, tell: Callable[[protocol.CommandReply], None]
     ) -> None:
-        """Watch a scheduler, if it answers, or no longer; ``tell`` gets the reply, once."""
+        """Attach a scheduler, if it answers, or detach one; ``tell`` gets the reply, once."""
         address = request["address"]
         if request["type"] == "detach":
             error = self._schedulers.detach(address)
@@ -176,15 +176,15 @@ class Hub:
             schedulers=self._schedulers.listed(),
         )
 
-    # What time brings.
+    # Called by timers.
 
     async def sweep(self) -> None:
-        """Find out who is gone and which commands have expired; once in `SWEEP` seconds."""
+        """Find coordinators that are gone and commands that have expired; every `SWEEP` seconds."""
         live = [each for each in self.sources if each.kind == "kernel" and not each.gone]
         notebooks = await self._kernels.notebooks() if live else {}
         for known in live:
             silent = self._clock() - known.heard
-            if known.gone:  # while the notebooks were asked for
+            if known.gone:  # it went while the notebooks were asked for
                 continue
             if reason := self._kernels.ended(known):
                 self._end(known, reason)
@@ -200,7 +200,7 @@ class Hub:
         self._commands.expire()
 
     def poll(self) -> None:
-        """Ask the schedulers whose turn it is; once in `POLL` seconds."""
+        """Ask the schedulers that are due; every `POLL` seconds."""
         self._schedulers.poll(watched=bool(self._panels))
 
     def _end(self, known: Known, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""What the Jupyter server knows about its kernels: their notebooks, and whether they still live."""
+"""The Jupyter server's kernels: their notebooks, and whether they still live."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psnb._src.monitor.hub.known_coordinators import Known
 
 
 class Kernels:
-    """Asks the server's managers; on its event loop.
+    """Asks the managers of the server; used on its event loop.
 
     Parameters
     ----------
@@ -32,11 +32,11 @@ class Kernels:
         }
 
     def ended(self, known: Known) -> str:
-        """Return why the kernel that held a coordinator is no longer there; empty if it is."""
+        """Return why a coordinator's kernel does not exist any more; empty if it exists."""
         if not known.kernel:
             return ""
         if known.kernel not in self._kernels:
-            # One that never was there runs elsewhere, and only its silence tells.
+            # A kernel that was never here runs elsewhere; only its silence shows its end.
             return "its kernel was shut down" if known.process is not None else ""
         process = self._process(known.kernel)
         if known.process is None:
@@ -44,6 +44,7 @@ class Kernels:
         return "" if process == known.process else "its kernel was restarted"
 
     def _process(self, kernel: str) -> int | None:
-        # A provisioner that starts kernels elsewhere has no process here; then silence tells.
+        # A provisioner that starts kernels elsewhere has no process here; then only silence shows
+        # it.
         provisioner = getattr(self._kernels.get_kernel(kernel), "provisioner", None)
         return getattr(provisioner, "pid", None)

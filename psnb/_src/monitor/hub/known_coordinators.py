@@ -1,4 +1,4 @@
-"""The coordinators that the hub knows, live and gone, within bounds. Pure; one thread."""
+"""The coordinators that the hub knows, live and gone, with limits. Pure; used from one thread."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from psnb._src.monitor.hub.allowance import Allowance
 from psnb._src.monitor.told import Backlog, protocol
 
 MOST_SOURCES = 200
-"""Coordinators that are known at a time."""
+"""Limit of known coordinators."""
 
 MOST_GONE = 50
-"""Of those, how many that are gone; the first to go are forgotten first."""
+"""Limit of those that are gone; the first to go are forgotten first."""
 
 POSTS_PER_SECOND = 20.0
 """Posts that one coordinator may send; it sends four, and one for each reply."""
 
 
 class TooManyError(Exception):
-    """As many coordinators live, or pages listen, as the hub takes."""
+    """The hub has as many live coordinators, or connected pages, as it allows."""
 
 
 @dataclass(eq=False)
@@ -30,23 +30,23 @@ class Known:
     coordinator: str
     kind: Literal["kernel", "scheduler"]
     address: str  # of the scheduler that was attached
-    heard: float  # when something came from it, by the hub's clock
+    heard: float  # when its last message came, by the hub's clock
     allowance: Allowance
     backlog: Backlog = field(default_factory=Backlog)
     kernel: str = ""
-    process: int | None = None  # of the kernel, as the server sees it; None until it looked
+    process: int | None = None  # of the kernel, as the server sees it; None until checked
     notebook: str = ""
     gone: str = ""
     waiting: list[protocol.Command] = field(default_factory=list)  # for its next post
 
     def add(self, update: protocol.Update) -> bool:
-        """Take in an update; return whether a full one is wanted."""
+        """Add an update; return whether a full one is needed."""
         if self.kind == "kernel" and "identity" in update:
             self.kernel = update["identity"]["kernel"]
         return self.backlog.add(update)
 
     def listed(self) -> protocol.Source:
-        """Return it as panels are told of it."""
+        """Return the row that panels get for it."""
         return protocol.Source(
             coordinator=self.coordinator,
             kind=self.kind,
@@ -78,12 +78,12 @@ class CoordinatorRegistry:
         return self._known.get(coordinator)
 
     def add(self, coordinator: str, kind: Literal["kernel", "scheduler"], address: str) -> Known:
-        """Begin to know one.
+        """Add one.
 
         Raises
         ------
         TooManyError
-            If no more can be known, and none of them is gone.
+            If the limit is reached, and none of them is gone.
         """
         if len(self._known) >= MOST_SOURCES and not self._forget_first_gone():
             raise TooManyError(f"{MOST_SOURCES} coordinators live on this Jupyter server already")
@@ -93,23 +93,23 @@ class CoordinatorRegistry:
         return known
 
     def end(self, known: Known, reason: str) -> None:
-        """Note that nothing more comes from one; its history stays."""
+        """Note that a coordinator is gone; its history stays."""
         known.gone = reason
         known.waiting.clear()
-        # Who went last stands last, also if it came first.
+        # The last to go comes last, even if it was added first.
         self._known[known.coordinator] = self._known.pop(known.coordinator)
         if self._gone() > MOST_GONE:
             self._forget_first_gone()
 
     def full_of_gone(self) -> bool:
-        """Return whether another one that is gone would push the first out."""
+        """Return whether one more that is gone would push out the first."""
         return self._gone() >= MOST_GONE
 
     def _gone(self) -> int:
         return sum(bool(each.gone) for each in self)
 
     def forget(self, coordinator: str) -> None:
-        """Forget one with its history; harmless if it is not known."""
+        """Remove one with its history; harmless if it is not known."""
         self._known.pop(coordinator, None)
 
     def _forget_first_gone(self) -> bool:

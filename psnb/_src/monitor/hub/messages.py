@@ -1,8 +1,8 @@
-"""What came over the network, read as the messages of the wire contract. Pure.
+"""Decodes bytes from the network into messages of the wire contract. Pure.
 
-Compiled code reads and checks in one go, by the contract's own types, so that a large body holds up
-the event loop for milliseconds. Parts that a type does not have are left out. Bounds on size are
-for whoever takes bytes in, before they come here.
+Compiled code (msgspec) reads and checks in one pass, by the contract's own types, so a large body
+blocks the event loop for milliseconds only. Unknown fields are left out. The callers limit the size
+before they call this.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from psnb._src.monitor.told import Extracts, protocol
 
 
 class MalformedError(ValueError):
-    """It is no message: why, in plain words; what is quoted of it is short."""
+    """It is not a valid message; says why, in plain words, with short quotes."""
 
 
 class VersionError(MalformedError):
-    """It is one of another version of the contract."""
+    """It is a message of another version of the contract."""
 
 
 class _Head(TypedDict):
@@ -54,29 +54,29 @@ def batch(body: bytes) -> protocol.HubPost:
     Raises
     ------
     VersionError
-        If it speaks another version.
+        If it has another version.
     MalformedError
-        If it is no `protocol.Batch`.
+        If it is not a `protocol.HubPost`.
     """
     found: protocol.HubPost = _read(body, _BATCH)
     return found
 
 
 def extracts(body: bytes) -> Extracts:
-    """Return the answer of a scheduler's route; raises as `batch`."""
+    """Return the answer of a scheduler's route; raises as `batch` does."""
     found: Extracts = _read(body, _EXTRACTS)
     return found
 
 
 def said(text: str | bytes) -> protocol.Hello | protocol.Command | protocol.Attach:
-    """Return what a panel says; raises as `batch`."""
+    """Return a panel's message; raises as `batch` does."""
     kind = _decoded(text, _SAID)["type"]
     found: protocol.Hello | protocol.Command | protocol.Attach = _read(text, _SAID_BY_TYPE[kind])
     return found
 
 
 def asked(text: str | bytes) -> str:
-    """Return the id of something that `said` refuses; empty if it has none that is a text."""
+    """Return the id of a message that `said` refuses; empty if it has no id that is a text."""
     try:
         return excerpt(_decoded(text, _ASKED)["id"])
     except MalformedError:
@@ -87,7 +87,7 @@ def _read(text: str | bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
         found = _decoded(text, decoder)
     except MalformedError:
-        # Another version may well have other parts: that explains them.
+        # First the version: another version may have other fields, which would explain the error.
         _require_version(_decoded(text, _HEAD))
         raise
     _require_version(found)

@@ -1,8 +1,8 @@
-"""One panel that listens: what it has been told already, and what it is to hear next.
+"""One connected panel: what it has been sent, and what comes next.
 
-It has no queue of updates. It knows how far into each coordinator's backlog it has been told, and
-reads on from there as fast as its connection takes it: a slow one lags, and costs no memory. All of
-it runs on the server's event loop.
+It has no queue of updates. It knows its position in each coordinator's backlog, and reads on from
+there as fast as the connection allows: a slow panel lags, but takes no memory. Everything runs on
+the server's event loop.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from psnb._src.monitor.hub.known_coordinators import CoordinatorRegistry
 from psnb._src.monitor.told import protocol
 
 WRITE_TIMEOUT = 30.0
-"""Seconds in which a panel has to take a message."""
+"""Seconds within which a panel must accept a message."""
 
 MOST_REPLIES = 200
-"""Replies that wait for a panel."""
+"""Limit of replies that wait for a panel."""
 
 
 class Panel:
@@ -32,10 +32,10 @@ class Panel:
     listing : callable
         Returns the message that lists them and the schedulers.
     write : callable
-        Sends a text, or its bytes; done when the connection has taken it. Raises `ConnectionError`
-        when it is closed.
+        Sends a text, or its bytes; returns when the connection has accepted it. Raises
+        `ConnectionError` when it is closed.
     close : callable
-        Closes the connection for a reason.
+        Closes the connection, with a reason.
     """
 
     def __init__(
@@ -52,20 +52,20 @@ class Panel:
         self._told: dict[str, int] = {}  # sequence number by coordinator
         self._replies: deque[protocol.CommandReply] = deque()
         self._list = True
-        self._writing: asyncio.Task[None] | None = None  # held, or it might be collected
+        self._writing: asyncio.Task[None] | None = None  # kept, or it might be garbage-collected
 
     def hello(self) -> None:
-        """Tell everything again."""
+        """Send everything again."""
         self._told.clear()
         self.list_again()
 
     def list_again(self) -> None:
-        """Tell which coordinators there are."""
+        """Send the list of coordinators."""
         self._list = True
         self.wake()
 
     def tell(self, reply: protocol.CommandReply) -> None:
-        """Tell a reply."""
+        """Send a reply."""
         if len(self._replies) >= MOST_REPLIES:
             self._close("the page does not take its replies; connect again")
             return
@@ -73,7 +73,7 @@ class Panel:
         self.wake()
 
     def wake(self) -> None:
-        """Look whether there is something to tell."""
+        """Check whether there is something to send."""
         if self._writing is None or self._writing.done():
             self._writing = asyncio.ensure_future(self._run())
 
@@ -85,7 +85,7 @@ class Panel:
         except TimeoutError:
             self._close(f"the page has not read for {WRITE_TIMEOUT:.0f} s; connect again")
         except ConnectionError:
-            pass  # whoever holds the connection learns of it too
+            pass  # the owner of the connection notices it too
 
     async def _next(self) -> AsyncIterator[str | bytes]:
         more = True
@@ -101,7 +101,7 @@ class Panel:
                 for sequence, text in known.backlog.since(self._told.get(known.coordinator)):
                     self._told[known.coordinator] = sequence
                     yield text
-                    more = True  # and during that, more may have come
+                    more = True  # meanwhile more may have come
 
     def _listed(self) -> protocol.Sources:
         listing = self._listing()

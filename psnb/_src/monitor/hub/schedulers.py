@@ -1,9 +1,8 @@
-"""Schedulers that somebody attached: the hub asks them for their coordinators, and nobody else.
+"""Attached schedulers: the hub asks these, and no others, for their coordinators.
 
 psnb's route on a scheduler's own HTTP server (`psnb._src.monitor.served.scheduler_link`) answers.
-Nothing is asked by Dask's protocol, in which what answers can run code here. What a stranger says
-is shown to nobody, unless it is what the route says. All of it runs on the event loop of the
-Jupyter server.
+Dask's protocol is not used, because there an answer can run code here. An answer is shown only if
+it has the form that the route defines. Everything runs on the event loop of the Jupyter server.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from psnb._src.monitor.told import Extract, Extracts, protocol
 
 MOST_SCHEDULERS = 20
 MOST_BYTES = 8 << 20
-"""Size of an answer."""
+"""Limit of an answer, in bytes."""
 
 TIME_LIMIT = 5.0
-"""Seconds in which a scheduler has to answer."""
+"""Seconds within which a scheduler must answer."""
 
 UNWATCHED = 5.0
 """Seconds between two polls while no panel is connected."""
@@ -44,7 +43,7 @@ class _AnswerError(Exception):
 
 
 class _NothingYetError(_AnswerError):
-    """It is no scheduler to which psnb has told anything."""
+    """psnb has no route on this scheduler yet."""
 
 
 class _AttachedScheduler:
@@ -59,16 +58,16 @@ class _AttachedScheduler:
 
 
 class Schedulers:
-    """All that are attached.
+    """All attached schedulers.
 
     Parameters
     ----------
     sources : CoordinatorRegistry
-        Where their coordinators are put.
+        Where their coordinators are added.
     news : callable
         Called when there are updates.
     relist : callable
-        Called when what is listed has changed.
+        Called when the list has changed.
     clock : callable
         Returns seconds.
     """
@@ -87,14 +86,14 @@ class Schedulers:
         self._watched: dict[str, _AttachedScheduler] = {}
 
     async def attach(self, address: str) -> str:
-        """Watch a scheduler from now on, if it answers; return why that cannot be, or nothing."""
+        """Attach a scheduler, if it answers; return why that failed, or an empty string."""
         if error := _malformed(address):
             return error
         watched = _AttachedScheduler(address, self._clock())
         try:
             answer = await self._answer(watched)
         except _NothingYetError as error:
-            answer, watched.error = None, str(error)  # it will, once a coordinator is there
+            answer, watched.error = None, str(error)  # it will, once there is a coordinator
         except _AnswerError as error:
             return str(error)
         if address not in self._watched and len(self._watched) >= MOST_SCHEDULERS:
@@ -106,7 +105,7 @@ class Schedulers:
         return ""
 
     def detach(self, address: str) -> str:
-        """Watch a scheduler no longer, and forget what it told."""
+        """Detach a scheduler, and remove its coordinators."""
         if self._watched.pop(address, None) is None:
             return f"{address} is not attached"
         for known in self._sources:
@@ -116,7 +115,7 @@ class Schedulers:
         return ""
 
     def listed(self) -> list[protocol.Scheduler]:
-        """Return them as panels are told of them."""
+        """Return the rows that panels get for them."""
         return [
             protocol.Scheduler(address=w.address, error=w.error) for w in self._watched.values()
         ]
@@ -127,12 +126,12 @@ class Schedulers:
             watched.due = self._clock()
 
     def poll(self, watched: bool) -> None:
-        """Begin to ask those whose turn it is.
+        """Begin to ask the schedulers that are due.
 
         Parameters
         ----------
         watched : bool
-            Whether a panel is connected: then it is everybody's turn.
+            Whether a panel is connected: then all are due.
         """
         now = self._clock()
         for each in self._watched.values():
@@ -185,9 +184,9 @@ class Schedulers:
                 return
             known = self._sources.add(extract["coordinator"], "scheduler", watched.address)
         if known.address != watched.address:
-            return  # of a kernel here, or of the same scheduler by another address
+            return  # its kernel is here, or the same scheduler has another address
         for update in extract["updates"]:
-            # What does not follow is asked for again: see what `_after` says.
+            # Updates with a gap before them are asked for again; see `_after`.
             known.add(update)
         known.heard = self._clock()
         if extract["gone"] and not known.gone:
@@ -215,14 +214,14 @@ class Schedulers:
             raise _AnswerError("what answers there is not psnb's route") from None
         except _AnswerError:
             raise
-        except Exception as error:  # a boundary: whatever an HTTP client raises over an answer
+        except Exception as error:  # a boundary: an HTTP client may raise anything
             _log.debug("%s gave no answer", watched.address, exc_info=True)
             raise _AnswerError(f"what answers there is no HTTP: {type(error).__name__}") from error
 
 
 def _malformed(address: str) -> str:
-    """Return what is wrong with an address; empty if it is one."""
-    # JupyterLab shows 140 characters: what to do comes first.
+    """Return what is wrong with an address; empty if it is valid."""
+    # JupyterLab shows 140 characters, so the advice comes first.
     wrong = (
         "give the http:// address of the scheduler's dashboard, which client.dashboard_link has: "
         f"{address[:100]!r} is none"
@@ -230,11 +229,11 @@ def _malformed(address: str) -> str:
     try:
         parts = urlsplit(address)
         host, port = parts.hostname or "", parts.port
-        host.encode("idna")  # as whoever looks the name up will
+        host.encode("idna")  # as the name lookup will
     except ValueError:  # of the port, or of the name
         return wrong
     if parts.scheme in ("tcp", "tls") and host:
-        # What answers Dask's own protocol could run code here: it is unpickled.
+        # An answer in Dask's own protocol could run code here: it is unpickled.
         return (
             f"give the address of the scheduler's dashboard, by default http://{host[:100]}:8787; "
             f"{parts.scheme}:// is for Dask's clients"
@@ -257,7 +256,7 @@ async def _fetch(url: str) -> bytes:
         response = await client.fetch(
             url,
             follow_redirects=False,
-            decompress_response=False,  # a small answer could become a large one
+            decompress_response=False,  # a small answer could unpack to a large one
             connect_timeout=TIME_LIMIT,
             request_timeout=TIME_LIMIT,
         )

@@ -1,4 +1,4 @@
-"""What is recorded of a coordinator, and the frozen snapshots that everybody reads."""
+"""The records of a coordinator, and the immutable snapshots that views read."""
 
 from psnb._src.monitor.recorded.events import Event, EventKind, EventLog
 from psnb._src.monitor.recorded.failures import Failure

@@ -22,20 +22,20 @@ _MOST_CLOSURES = 20
 
 
 class EventKind(enum.Enum):
-    """What an event tells of."""
+    """The kind of an event."""
 
     WORKER_JOINED = "worker joined"
     """A worker answers and gets work; its per-worker values are made there from now on."""
     WORKER_UNREACHABLE = "worker unreachable"
-    """A worker that Dask knows does not answer, or is not prepared; it is tried again."""
+    """A worker that Dask knows does not answer, or is not prepared; psnb tries again."""
     WORKER_RETIRING = "worker retiring"
-    """A worker gets no new closures and finishes those that it has."""
+    """A worker gets no new closures, and finishes those that it has."""
     WORKER_RETIRED = "worker retired"
     """A retiring worker has finished them."""
     WORKER_LOST = "worker lost"
     """A worker died, hung, or did not finish in time; its closures run again elsewhere."""
     NO_WORKERS = "no workers"
-    """There was no worker for ``worker_timeout`` seconds; what was queued has failed."""
+    """There was no worker for ``worker_timeout`` seconds; the queued closures have failed."""
     CLOSURES_RETRIED = "closures retried"
     """Closures of a lost worker are queued again."""
     CLOSURE_FAILED = "closure failed"
@@ -43,18 +43,18 @@ class EventKind(enum.Enum):
     CLOSURES_CANCELLED = "closures cancelled"
     """Closures were cancelled, because another one failed or on close."""
     SERVER_LOST = "server lost"
-    """A parameter server has ended, and what it held with it."""
+    """A parameter server has ended; the shards that only it held are lost."""
     SERVER_SILENT = "server silent"
-    """A parameter server says nothing: it is frozen or out of reach, and may come back."""
+    """A parameter server does not answer: it is frozen or out of reach, and may come back."""
     SERVER_BACK = "server back"
-    """A parameter server that said nothing answers again."""
+    """A silent parameter server answers again."""
     SERVER_JOINED = "server joined"
     """A worker has become a parameter server, in place of a lost one or for `rebalance`."""
     SHARDS_TAKEN_OVER = "shards taken over"
-    """The copies of a lost server's shards have become the shards."""
+    """The copies of a lost server's shards have taken over."""
     UPDATES_LOST = "updates lost"
-    """Shards were taken over by copies that were no more kept complete; the latest updates of these
-    few moments may be missing."""
+    """Copies that were no longer kept complete have taken over; the latest updates may be
+    missing."""
     SHARDS_LOST = "shards lost"
     """Shards were lost with all of their copies; `recover` brings them back from a checkpoint."""
     SHARDS_RECOVERED = "shards recovered"
@@ -62,9 +62,9 @@ class EventKind(enum.Enum):
     SHARDS_MOVED = "shards moved"
     """`rebalance` has moved shards to other servers."""
     COORDINATOR_PAUSED = "coordinator paused"
-    """Nothing new is begun from now on."""
+    """No closure begins from now on."""
     COORDINATOR_RESUMED = "coordinator resumed"
-    """Closures are begun again."""
+    """Closures begin again."""
     COMMAND_GIVEN = "command given"
     """Somebody used a control of a live view."""
     COORDINATOR_CLOSED = "coordinator closed"
@@ -93,12 +93,12 @@ class Event:
     kind : EventKind
         What.
     worker : str
-        The name of the worker that it happened to; empty if to none.
+        The name of the worker that it concerns; empty if there is none.
     message : str
-        The same for people, in one line of at most 300 characters.
+        A description for people, in one line of at most 300 characters.
     closures : tuple of str
-        The closures that were affected, as ``"function #id"``: the first twenty of them, the
-        message tells how many there are.
+        The affected closures, as ``"function #id"``: the first twenty; the message says how many
+        there are.
     """
 
     time: float
@@ -123,11 +123,11 @@ class EventLog:
         self._lock = Lock()  # guards the deque, which must not grow while it is copied
         self._events: deque[Event] = deque(maxlen=limit)
 
-    @uninterrupted  # the locks of logging too, which the event loop needs
+    @uninterrupted  # logging has locks too, which the event loop needs
     def add(
         self, kind: EventKind, message: str, worker: str = "", closures: Iterable[object] = ()
     ) -> None:
-        """Note that something happened now."""
+        """Record an event now."""
         affected = tuple(str(closure) for closure in islice(closures, _MOST_CLOSURES))
         message, worker = excerpt(message), excerpt(str(worker), NAME)
         event = Event(time.time(), kind, worker, message, affected)
@@ -141,7 +141,7 @@ class EventLog:
             return tuple(self._events)
 
     def since(self, when: float) -> tuple[Event, ...]:
-        """Return those later than that, in seconds since the epoch, the oldest first."""
+        """Return the events after a time, in seconds since the epoch, oldest first."""
         with self._lock:
             late = tuple(takewhile(lambda event: event.time > when, reversed(self._events)))
         return late[::-1]

@@ -1,8 +1,8 @@
 """Failures: which closures raised, where, and with what traceback. Thread-safe.
 
-Written by whoever settles closures, read by the notebook's and the views' threads. Exceptions stay
-pickled until somebody looks: to unpickle one runs code of its class, which neither a lock nor an
-event loop should wait for.
+The threads that settle closures write it, the notebook's and the views' threads read it. Exceptions
+stay pickled until someone reads them: unpickling runs code of the exception's class, for which
+neither a lock nor an event loop should wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_FAILURES = 200
 """Failures that are kept; beyond that the oldest are forgotten."""
 
 MOST_BYTES = 16 << 20
-"""Bytes of exceptions that nobody has looked at yet; beyond that the oldest are told without."""
+"""Bytes of exceptions that nobody has read yet; beyond that, the oldest exceptions are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,16 @@ class Failure:
     number : int
         Counts a coordinator's failures from 0.
     time : float
-        When the notebook heard of it, in seconds since the epoch.
+        When the notebook learned of it, in seconds since the epoch.
     worker : str
-        The name of the worker where it ran last; empty if nobody knows.
+        The name of the worker where it ran last; empty if unknown.
     closure : str
         ``"function #id"``.
     error : str
         ``"Type: message"``, the message's first line; at most 300 characters.
     traceback : str
-        The worker's traceback, after what psnb knows of the call; at most 10,000 characters. What
-        is longer has lost its middle.
+        A description of the call, then the worker's traceback; at most 10,000 characters. A longer
+        text loses its middle.
     """
 
     number: int
@@ -62,7 +62,7 @@ class _Noted:
     read: Failure | None = None
 
     def tell(self, error: str, traceback: str) -> Failure:
-        """Keep what is told of it, and no longer the exception."""
+        """Keep the texts, and drop the exception."""
         read = Failure(self.number, self.time, self.worker, self.closure, error, traceback)
         self.read = read
         self.packed = b""
@@ -98,7 +98,7 @@ class FailureLog:
             self._shed()
 
     def since(self, number: int) -> tuple[Failure, ...]:
-        """Return those that are kept with this number or a higher one, the oldest first."""
+        """Return the kept failures with this number or a higher one, oldest first."""
         with self._lock:
             noted = [each for each in self._noted if each.number >= number]
         return tuple(map(self._read, noted))
@@ -111,7 +111,7 @@ class FailureLog:
 
     def _shed(self) -> None:
         unread = sum(len(each.packed) for each in self._noted)
-        for noted in islice(self._noted, len(self._noted) - 1):  # the newest is told, however large
+        for noted in islice(self._noted, len(self._noted) - 1):  # the newest is kept, however large
             if unread <= MOST_BYTES:
                 break
             unread -= len(noted.packed)
@@ -119,10 +119,10 @@ class FailureLog:
                 noted.tell(_SHED, _SHED)
 
     def _read(self, noted: _Noted) -> Failure:
-        # In this order: once it is read, there is nothing to unpack any more.
+        # In this order: once `read` is set, `packed` is dropped.
         packed, read = noted.packed, noted.read
         if read is None:
-            # Two threads may both do it, and find the same.
+            # Two threads may both do this; the result is the same.
             error = self._unpack(packed)
             read = noted.tell(_one_line(error), _page(error))
         return read

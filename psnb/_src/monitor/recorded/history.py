@@ -1,7 +1,7 @@
 """Bounded history of the metrics that closures report: thousands of points, constant memory.
 
-Written by the coordinator's event loop, read by the notebook's and the widget's threads; one lock
-guards the series, and nothing is called while it is held.
+The coordinator's event loop writes it, the notebook's and the widget's threads read it. One lock
+guards the series, and no callback runs while it is held.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ SMOOTHING = 0.02
 """Weight of a new value in the moving average: about the last hundred values count."""
 
 MOST_METRICS = 500
-"""Metrics that are kept, of 320 kB at most each; others are told of once and dropped."""
+"""Metrics that are kept, each of 320 kB at most; further ones are dropped, with one warning."""
 
 EXAMPLES = "examples"
-"""The metric that counts what was trained on: ``psnb.report(examples=len(batch))``."""
+"""The metric that counts training examples: ``psnb.report(examples=len(batch))``."""
 
 _POINT = np.dtype([("step", "i8"), ("time", "f8"), ("value", "f8"), ("smoothed", "f8")])
-"""One point; an array of them is copied in microseconds, so that a reader holds the lock
+"""One point; arrays of points are copied in microseconds, so a reader holds the lock only
 briefly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Points of a series from one on; each array has the shape ``(points,)``.
+    """Points of a series from a start on; each array has the shape ``(points,)``.
 
     Attributes
     ----------
     start : int
         The number of points before these.
     thinnings : int
-        How often the series was thinned out; after that its points have other numbers.
+        How often the series was thinned out; each time, its points get new numbers.
     steps : numpy.ndarray
-        int64: how many values had been reported.
+        int64: how many values had been reported by then.
     times : numpy.ndarray
         float64, seconds since the epoch.
     values, averages : numpy.ndarray
@@ -87,8 +87,8 @@ class History:
         self._capacity = capacity
         self._series: dict[str, _Series] = {}
         self._examples = Rate()
-        self._lock = Lock()  # guards _series and all in it
-        self._full = False  # whether it was told that there are too many; the loop's
+        self._lock = Lock()  # guards _series and everything in it
+        self._full = False  # whether the warning of too many was given; used by the loop only
 
     def add(self, time: float, values: dict[str, float]) -> None:
         """Record one report.
@@ -115,8 +115,8 @@ class History:
                 series.count += 1
                 series.total += value
                 series.last = value
-                # A plain mean until enough values are there, then exponential: no slow start from
-                # the first value. A NaN does not poison the average for ever.
+                # A plain mean until there are enough values, then exponential: no slow start from
+                # the first value. A NaN does not spoil the average for ever.
                 weight = max(SMOOTHING, 1.0 / series.count)
                 if np.isnan(series.smoothed):
                     series.smoothed = value
@@ -141,7 +141,7 @@ class History:
             )
 
     def examples_per_second(self) -> float | None:
-        """Return how many `EXAMPLES` were reported a second lately; None if none ever were."""
+        """Return how many `EXAMPLES` were reported per second lately; None if there were none."""
         with self._lock:
             return self._examples.value(monotonic()) if EXAMPLES in self._series else None
 
@@ -154,20 +154,20 @@ class History:
             }
 
     def points(self, name: str, thinnings: int = 0, start: int = 0) -> Points:
-        """Return one metric's points from one on, or all if it was thinned out meanwhile.
+        """Return one metric's points from ``start`` on; all of them if it was thinned since.
 
         Parameters
         ----------
         name : str
             A name that closures report.
         thinnings, start : int
-            What earlier points ended with: those of an earlier `Points`, the second with its length
-            added.
+            The position after earlier points: the two attributes of an earlier `Points`, with its
+            length added to ``start``.
 
         Raises
         ------
         KeyError
-            If nothing of that name was reported yet.
+            If no metric with that name was reported yet.
         """
         with self._lock:
             series = self._series[name]
@@ -194,7 +194,7 @@ class History:
         Raises
         ------
         KeyError
-            If nothing of that name was reported yet.
+            If no metric with that name was reported yet.
         """
         with self._lock:
             series = self._series[name]

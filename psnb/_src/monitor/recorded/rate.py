@@ -1,21 +1,21 @@
-"""Rate: how much of something there was a second, lately. Pure."""
+"""Rate: the recent amount of something per second. Pure."""
 
 from __future__ import annotations
 
 SECONDS = 5
-"""How far back "lately" goes."""
+"""The length of the window."""
 
 
 class Rate:
     """Counts over a sliding window of whole seconds.
 
-    Not thread-safe; a reader in another thread may see a figure that is a moment old.
+    Not thread-safe for writers; a reader in another thread may get a slightly old value.
     """
 
     __slots__ = ("_counts", "_first", "_newest")
 
     def __init__(self) -> None:
-        self._counts = [0.0] * (SECONDS + 1)  # of the second that runs, and of those before
+        self._counts = [0.0] * (SECONDS + 1)  # of the current second, and of those before
         self._newest = -1
         self._first = -1.0  # when counting began
 
@@ -27,7 +27,7 @@ class Rate:
         amount : float
             How much.
         now : float
-            Seconds by a clock that never goes back, always the same one.
+            Seconds by a monotonic clock, always the same one.
         """
         if self._first < 0:
             self._first = now
@@ -35,11 +35,11 @@ class Rate:
         self._counts[int(now) % len(self._counts)] += amount
 
     def value(self, now: float) -> float:
-        """Return the amount a second over the last seconds; 0 before the first."""
+        """Return the amount per second over the last seconds; 0 before the first `add`."""
         if self._first < 0:
             return 0.0
         second = int(now)
-        # Without writing: any thread may ask. What is too old to count is not added up.
+        # It writes nothing, so any thread may call it. Counts that are too old are skipped.
         total = sum(
             self._counts[each % len(self._counts)]
             for each in range(max(0, second - SECONDS), min(second, self._newest) + 1)

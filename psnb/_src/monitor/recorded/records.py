@@ -1,4 +1,4 @@
-"""Records: what connections to workers write down and views read. Each part is thread-safe."""
+"""Records: written by the connections to workers, read by views. Each part is thread-safe."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Staleness: how many other updates came between what closures read and their own. Thread-safe.
+"""Staleness: how many other updates came between a closure's read and its update. Thread-safe.
 
-Written by the coordinator's event loop, read by the notebook's and the widget's threads; one lock
+The coordinator's event loop writes it, the notebook's and the widget's threads read it. One lock
 guards the counts.
 """
 
@@ -16,8 +16,9 @@ class StalenessStatistics:
     """The staleness of all updates so far.
 
     The staleness of a closure's update is the number of updates by other closures that a shard has
-    applied between the closure's first read there and its own commit; of several shards the largest
-    counts. That of a closure that read nothing is 0; a closure that wrote nothing made no update.
+    applied between the closure's first read there and its own commit. With several shards the
+    largest number counts. A closure that read nothing has staleness 0; one that wrote nothing made
+    no update.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
-"""Frozen snapshots of a coordinator: what the widget, the progress line and tests all read.
+"""Immutable snapshots of a coordinator, read by the widget, the progress line and tests.
 
-A snapshot is plain data, made under the owners' locks and never changed afterwards, so any thread
-may keep it.
+A snapshot is plain data. It is made under the owners' locks and never changes, so any thread may
+keep it.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class WorkerStatistics:
     completed, failed : int
         Closures that ended there.
     busy_seconds : float
-        Time that its threads spent inside closures, in seconds.
+        Time that its threads have spent in closures, in seconds.
     closures_per_second : float
         Closures that ended there, over the last seconds.
     busy : float
         Share of its threads' time spent inside closures over the last seconds, 0 to 1.
     memory : int or None
-        Bytes that its process takes; None as long as nobody knows.
+        Memory of its process in bytes; None until it is known.
     last_error : str
-        What the last closure raised that failed there, in one line; empty if none did.
+        The error of the last closure that failed there, in one line; empty if none failed.
     """
 
     name: str
@@ -71,7 +71,7 @@ class WorkerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ServerStatistics:
-    """One parameter server, as it was when it was last asked.
+    """One parameter server, as of the last time it was asked.
 
     Attributes
     ----------
@@ -82,13 +82,13 @@ class ServerStatistics:
     state : str
         ``"unknown"`` (not asked yet), ``"serving"`` or ``"unreachable"``.
     shards : int
-        Shards that it serves or keeps copies of.
+        Shards that it serves, and copies that it keeps.
     bytes : int
         Of parameters, optimizer state and index.
     pulls_per_second, pushes_per_second : float
         Reads and writes of variables and embeddings lately.
     staleness : float
-        Mean of the updates lately; NaN if there was none.
+        Mean staleness of the latest updates; NaN if there were none.
     """
 
     name: str
@@ -112,9 +112,9 @@ class CheckpointStatistics:
     path : str
         Where it is; empty until it is saved.
     share : float
-        How much of the parameters is written, 0 to 1.
+        The fraction of the parameters that is written, 0 to 1.
     error : str
-        Why it failed; empty if it did not.
+        Why it failed; empty if it did not fail.
     """
 
     state: Literal["none", "saving", "saved", "failed"] = "none"
@@ -152,22 +152,21 @@ class Statistics:
     Attributes
     ----------
     state : str
-        ``"idle"`` (nothing scheduled), ``"running"``, ``"draining"`` (nothing is begun any more,
-        some closures run still), ``"paused"`` (nothing runs), ``"failing"`` (an error waits to be
-        raised)
-        or ``"closed"``.
+        ``"idle"`` (nothing scheduled), ``"running"``, ``"draining"`` (no closure begins any more,
+        some still run), ``"paused"`` (nothing runs), ``"failing"`` (an error waits to be raised) or
+        ``"closed"``.
     elapsed : float
-        Seconds since the coordinator was made; stands still after ``close``.
+        Seconds since the coordinator was made; stops at ``close``.
     queued, in_flight : int
-        Closures that wait, and closures that workers hold.
+        Closures that wait, and closures that workers have.
     completed, failed, cancelled : int
         Closures that ended, by how.
     retried : int
         How often a closure went back to the queue because its worker was lost.
     workers : tuple of WorkerStatistics
-        Workers known so far, the lost ones among them, by index.
+        Workers known so far, including lost ones, by index.
     servers : tuple of ServerStatistics
-        The parameter servers. Their figures are asked for only while somebody watches.
+        The parameter servers. Their figures are updated only while a view is open.
     metrics : mapping of str to MetricStatistics
         What closures reported.
     staleness : StalenessStatistics
@@ -175,12 +174,12 @@ class Statistics:
     closures_per_second : float
         Closures that ended over the last seconds.
     eta : float or None
-        Seconds until all that is queued or in flight will have ended at this rate; None if nothing
-        is, or nothing ends.
+        Estimated seconds until all queued and running closures have ended, at the present rate;
+        None if there are none, or none end.
     examples : float or None
-        The sum of what closures reported as ``examples``; None if none did.
+        The sum of the metric ``examples`` that closures reported; None if none did.
     examples_per_second : float or None
-        The same over the last seconds.
+        The same per second, over the last seconds.
     checkpoint : CheckpointStatistics
         The newest checkpoint.
     """

@@ -1,7 +1,7 @@
 """Timeline: when which worker ran closures, over the last minute. Thread-safe.
 
-Written by the coordinator's event loop, read by the views' threads. A worker may run ten thousand
-closures a second, of which nobody can see each: short ones that follow each other become one span.
+The coordinator's event loop writes it, the views' threads read it. A worker may run ten thousand
+closures a second, too many to see each: consecutive short ones become one span.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from psnb._src.threads import Lock
 MINUTE = 60.0
 """How far back the timeline goes, in seconds."""
 
-_SHORT = 0.1  # seconds; what is shorter is not seen on its own
-_GAP = 0.05  # seconds; nor is a shorter pause
-_LONGEST = 1.0  # of a span of many closures, so that what a view has need not be sent again
+_SHORT = 0.1  # seconds; shorter closures are merged
+_GAP = 0.05  # seconds; shorter pauses are merged too
+_LONGEST = 1.0  # seconds of a merged span, so that old spans need not be sent again
 _MOST = 600  # spans a worker
 
 
 class Span(TypedDict):
-    """Closures on one worker, one after the other without a gap that could be seen.
+    """Consecutive closures on one worker, without a visible gap.
 
-    One with the worker and start of a span that a view has replaces that one. Views forget what
+    A span replaces the one with the same worker and start that a view has. Views drop spans that
     ended more than a minute ago.
     """
 
@@ -45,7 +45,7 @@ class Timeline:
     def add(
         self, worker: int, seconds: Sequence[float], failed: int, threads: int, now: float
     ) -> None:
-        """Note closures whose outcomes came together.
+        """Note closures whose outcomes arrived together.
 
         Parameters
         ----------

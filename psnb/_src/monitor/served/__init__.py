@@ -1,4 +1,4 @@
-"""How a coordinator reaches panels: the hub on its Jupyter server, or its Dask scheduler."""
+"""How updates reach panels: by the hub on the Jupyter server, or by the Dask scheduler."""
 
 from psnb._src.monitor.served.links import PanelLink, tell_panels
 

@@ -1,8 +1,8 @@
-"""Which Jupyter server started this process, and how to talk to it.
+"""Finds the Jupyter server that started this process, and sends requests to it.
 
 A kernel finds its server by ``JPY_PARENT_PID`` among the servers that run on this machine; its
-address and token are in the server's own runtime file. What `JupyterServer` does is one request
-after the other on one connection that stays open, so each thread has its own.
+address and token are in the server's own runtime file. A `HubClient` sends one request after the
+other on one connection that stays open, so each thread has its own.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 TIMEOUT = 2.0
-"""Seconds in which the server has to answer."""
+"""Seconds within which the server must answer."""
 
-_XSRF = "00" * 16  # the same in cookie and header, which no page of another origin can do
+_XSRF = "00" * 16  # equal in cookie and header, which a page of another origin cannot do
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class JupyterServer:
     Parameters
     ----------
     url : str
-        Of its base, with a slash at the end.
+        Its base URL, with a slash at the end.
     socket : str
         Path of the Unix socket on which it listens; empty if it listens on a port.
     token : str
-        Lets in; empty if the server wants none, or only takes passwords.
+        For authentication; empty if the server needs none, or only takes passwords.
     """
 
     url: str
@@ -43,12 +43,12 @@ class JupyterServer:
     token: str
 
     def connection(self) -> HubClient:
-        """Return a connection of the caller's own."""
+        """Return a new connection for the caller."""
         return HubClient(self)
 
 
 def find_server() -> JupyterServer | None:
-    """Return the Jupyter server that started this process, if there is one that still runs."""
+    """Return the Jupyter server that started this process, if it exists and still runs."""
     parent = os.environ.get("JPY_PARENT_PID", "")
     if not parent.isdigit():
         return None
@@ -66,7 +66,7 @@ def find_server() -> JupyterServer | None:
 
 def found(info: dict[str, Any]) -> JupyterServer:
     """Return a server from what its runtime file says."""
-    # In JupyterHub a server has no token of its own; the hub's, which kernels inherit, lets in.
+    # In JupyterHub a server has no token of its own; kernels inherit the token of JupyterHub.
     token = info.get("token") or os.environ.get("JUPYTERHUB_API_TOKEN", "")
     sock = info.get("sock") or ""
     url = f"http://localhost{info['base_url']}" if sock else info["url"]
@@ -74,7 +74,7 @@ def found(info: dict[str, Any]) -> JupyterServer:
 
 
 class HubClient:
-    """Requests to a server, one at a time; for one thread."""
+    """Sends requests to a server, one at a time; for one thread."""
 
     def __init__(self, server: JupyterServer) -> None:
         self._server = server
@@ -87,7 +87,7 @@ class HubClient:
         Parameters
         ----------
         method, path : str
-            The path begins after the server's base.
+            The path is relative to the server's base URL.
         body : bytes, optional
             JSON.
 
@@ -105,7 +105,7 @@ class HubClient:
             try:
                 return self._ask(self._open, method, path, body)
             except (http.client.HTTPException, ConnectionError):
-                self.close()  # the server hung up on a connection that was idle
+                self.close()  # the server has closed an idle connection
         try:
             self._open = self._new()
             return self._ask(self._open, method, path, body)
@@ -117,7 +117,7 @@ class HubClient:
             raise
 
     def close(self) -> None:
-        """Hang up; the next request connects again."""
+        """Close the connection; the next request connects again."""
         if self._open is not None:
             self._open.close()
             self._open = None
@@ -129,8 +129,8 @@ class HubClient:
         if self._server.token:
             headers["Authorization"] = f"token {self._server.token}"
         else:
-            # A server without tokens still checks that no page of another origin made a browser
-            # do this; who sets the cookie himself is none.
+            # A server without tokens still checks that the request does not come from a page of
+            # another origin; setting cookie and header ourselves proves that.
             headers |= {"Cookie": f"_xsrf={_XSRF}", "X-XSRFToken": _XSRF}
         connection.request(method, self._path + path, body, headers)
         answer = connection.getresponse()
@@ -149,7 +149,7 @@ class HubClient:
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    """To a server that listens on a Unix socket."""
+    """A connection to a server that listens on a Unix socket."""
 
     def __init__(self, path: str) -> None:
         super().__init__("localhost", timeout=TIMEOUT)
@@ -164,7 +164,7 @@ class _UnixConnection(http.client.HTTPConnection):
 def _context(host: str) -> ssl.SSLContext:
     context = ssl.create_default_context()
     if _is_this_machine(host):
-        # A certificate names the host that people type, never this one, and is often self-signed.
+        # A certificate names the public host, not this address, and is often self-signed.
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context

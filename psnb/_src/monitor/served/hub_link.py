@@ -1,11 +1,10 @@
-"""HubLink: tells the hub on the Jupyter server about a coordinator of this kernel.
+"""HubLink: sends the updates of a coordinator in this kernel to the hub on the Jupyter server.
 
 Two threads post, each on a connection of its own: the publisher's, ``psnb-hub-news``, whose updates
 must arrive in order, and ``psnb-hub-life``, which gives signs of life when nothing changes, carries
-replies, and says goodbye. They meet in a queue of replies and in events. A hub that is out of reach
-is the publisher's matter: it tries again, ever more seldom, and the other thread keeps still until
-it has succeeded. What the hub refuses as no message is a fault of psnb: it is logged, once, and
-left out.
+replies, and reports the end. They share a queue of replies and events. If the hub is out of reach,
+the publisher tries again, less and less often, and the other thread pauses until it has succeeded.
+A message that the hub refuses as invalid is a fault of psnb: it is logged, once, and dropped.
 """
 
 from __future__ import annotations
@@ -33,24 +32,24 @@ from psnb._src.monitor.told import (
 from psnb._src.threads import uninterrupted
 
 SIGN_OF_LIFE = 0.5
-"""Most seconds between two posts; commands wait for the next one as well."""
+"""Maximum seconds between two posts; commands also wait for the next post."""
 
 CLOSE_TIMEOUT = 2.0
-"""Most seconds that ``close`` takes."""
+"""Maximum seconds that ``close`` takes."""
 
 REFUSED_PAUSE = 30.0
-"""Seconds after a full update that the hub has refused until it gets another one."""
+"""Seconds to wait before another full update after the hub has refused one."""
 
-_REFUSED = (400, 413)  # this very body, whenever it is sent
+_REFUSED = (400, 413)  # the same body would be refused again
 
 _log = logging.getLogger("psnb")
 
 
 class HubLink:
-    """Posts a coordinator's updates to the hub, and does the commands that come back.
+    """Posts a coordinator's updates to the hub, and runs the commands that come back.
 
-    It never raises and never waits for the hub, except in `close`. The source is held weakly: the
-    link ends by itself when the source is closed or collected.
+    It never raises and never waits for the hub, except in `close`. It has only a weak reference to
+    the coordinator, and ends by itself when that is closed or garbage-collected.
 
     Parameters
     ----------
@@ -63,14 +62,14 @@ class HubLink:
     def __init__(self, source: Viewed, server: JupyterServer) -> None:
         self._source = weakref.ref(source)
         self._path = f"psnb/coordinators/{quote(source.id, safe='')}"
-        self._news = server.connection()  # the publisher's thread's
-        self._life = server.connection()  # the other one's
-        self._number = 0  # of what is sent, which may be more than is published
+        self._news = server.connection()  # for the publisher's thread
+        self._life = server.connection()  # for the other thread
+        self._number = 0  # of the sent updates, which may be more than the published ones
         self._no_hello_until = 0.0  # by the monotonic clock
-        self._surprised = False  # that the hub refuses something was logged
+        self._surprised = False  # whether a refusal by the hub was logged
         self._replies: queue.SimpleQueue[CommandReply] = queue.SimpleQueue()
         self._wake = threading.Event()
-        self._reached = threading.Event()  # set while the last post got through
+        self._reached = threading.Event()  # set if the last post succeeded
         self._posted = time.monotonic()
         self._publisher = Publisher(source, self._send, "psnb-hub-news")
         self._thread = threading.Thread(target=self._run, name="psnb-hub-life", daemon=True)
@@ -78,18 +77,18 @@ class HubLink:
     @uninterrupted
     def start(self) -> None:
         """Start both threads; once."""
-        self._publisher.hello()  # what the publisher made at construction is shown nowhere
+        self._publisher.hello()  # the update from construction is shown nowhere
         self._publisher.start()
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether a thread of it still runs."""
+        """Whether one of its threads still runs."""
         return self._thread.is_alive() or self._publisher.alive
 
-    @uninterrupted  # it takes as long as that at most
+    @uninterrupted  # it takes at most `CLOSE_TIMEOUT`
     def close(self) -> None:
-        """Tell the hub the last state, and that no more comes; harmless the second time."""
+        """Send the hub the last state, and report the end; idempotent."""
         until = time.monotonic() + CLOSE_TIMEOUT
         self._publisher.stop()
         self._wake.set()
@@ -98,11 +97,11 @@ class HubLink:
 
     def _send(self, update: Update) -> None:
         """Post an update; the publisher calls it."""
-        for portion in portions(Update(**update)):  # not the publisher's own, which it reads later
+        for portion in portions(Update(**update)):  # a copy: the publisher reads its own later
             portion["sequence"] = self._number
             self._number += 1
             if not self._post(self._news, [portion], []):
-                self._number -= 1  # what was refused leaves no gap
+                self._number -= 1  # a refused update leaves no gap
                 if portion["full"]:
                     self._no_hello_until = time.monotonic() + REFUSED_PAUSE
 
@@ -117,7 +116,7 @@ class HubLink:
                 try:
                     self._post(self._life, [], replies)
                 except OSError as error:
-                    # Replies are lost with it; the hub tells those who wait.
+                    # Its replies are lost; the hub informs the panels that wait.
                     _log.debug("the hub got no sign of life: %s", error)
                     self._publisher.hello()  # which goes on trying
         try:
@@ -140,12 +139,12 @@ class HubLink:
     def _post(
         self, connection: HubClient, updates: list[Update], replies: list[CommandReply]
     ) -> bool:
-        """Post a batch and do what the hub orders; return whether it took the batch.
+        """Post a batch and run the hub's commands; return whether the hub took the batch.
 
         Raises
         ------
         OSError
-            If it did not get through.
+            If the hub could not be reached.
         """
         batch = HubPost(version=VERSION, updates=updates, replies=replies)
         body = json.dumps(batch, separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""Which panels hear of a coordinator: those of its Jupyter server, or who attaches its cluster."""
+"""PanelLink: sends a coordinator's updates to the hub of its Jupyter server, or its scheduler."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ _log = logging.getLogger("psnb")
 
 
 class PanelLink(Protocol):
-    """Tells panels of a coordinator until it is closed; never raises, never holds it up."""
+    """Sends updates of a coordinator until it is closed; never raises, never blocks it."""
 
     @property
     def alive(self) -> bool:
-        """Whether a thread of it still runs."""
+        """Whether one of its threads still runs."""
 
     def close(self) -> None:
-        """Tell the last state and end, in a few seconds at most; harmless the second time."""
+        """Send the last state and end, in a few seconds at most; idempotent."""
 
 
 def tell_panels(source: Viewed, client: Client) -> PanelLink | None:
-    """Begin to tell panels of a coordinator, from threads of its own.
+    """Begin to send a coordinator's updates to panels, from separate threads.
 
-    In a kernel, and in what a kernel started, the hub of its Jupyter server hears of it; anywhere
-    else the scheduler does, for hubs to which somebody attaches it, unless Dask's setting
-    ``psnb.tell-scheduler`` is false (``DASK_PSNB__TELL_SCHEDULER=False``).
+    In a kernel, and in processes that a kernel started, the updates go to the hub of its Jupyter
+    server. Anywhere else they go to the scheduler, for hubs to which it is attached, unless Dask's
+    setting ``psnb.tell-scheduler`` is false (``DASK_PSNB__TELL_SCHEDULER=False``).
 
     Parameters
     ----------
     source : Viewed
-        The coordinator; it is held weakly.
+        The coordinator; only a weak reference is kept.
     client : distributed.Client
         Connected to its cluster.
 
     Returns
     -------
-    Link or None
-        None if the scheduler cannot be told, or shall not be.
+    PanelLink or None
+        None if the updates cannot go to the scheduler, or are switched off.
     """
     server = find_server()
     if server is not None:
         hub = HubLink(source, server)
         hub.start()
         return hub
-    # The Jupyter server, which imports this room, has no need for Dask.
+    # The Jupyter server imports this module, and does not need Dask.
     import dask
 
     if not dask.config.get("psnb.tell-scheduler", True):
@@ -60,7 +60,7 @@ def tell_panels(source: Viewed, client: Client) -> PanelLink | None:
     link = SchedulerLink(source, client)
     try:
         link.start()
-    except Exception:  # a boundary: whatever the scheduler lacks, training goes on without panels
+    except Exception:  # a boundary: whatever fails on the scheduler, training goes on
         _log.debug("the scheduler cannot be told of a coordinator", exc_info=True)
         return None
     return link

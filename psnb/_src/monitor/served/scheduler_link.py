@@ -1,10 +1,10 @@
-"""What a panel sees of coordinators outside of Jupyter: a route on the Dask scheduler's own server.
+"""SchedulerLink: for coordinators outside of Jupyter, a route on the Dask scheduler's HTTP server.
 
-A coordinator tells the scheduler (`SchedulerLink`), which keeps the backlog of each in a plugin
-(`UpdatesRoute`) and serves them where its dashboard is; the hub of a Jupyter server asks there, if
-somebody attached the scheduler. Like the dashboard, the route wants no password: who can open that
-sees this too. So the scheduler is told an outline only (`psnb._src.monitor.told.outline`), and the
-route takes no commands.
+A coordinator sends updates to the scheduler (`SchedulerLink`). A plugin there (`UpdatesRoute`)
+keeps the backlog of each coordinator and serves it beside the dashboard. The hub of a Jupyter
+server asks there, if the scheduler is attached. Like the dashboard, the route needs no password:
+anyone who can open the dashboard can read it. So the scheduler gets only an outline
+(`psnb._src.monitor.told.outline`), and the route takes no commands.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ TELL = "psnb_tell"
 """The name of the handler on the scheduler."""
 
 MOST_COORDINATORS = 50
-"""Coordinators of which the scheduler keeps the backlog."""
+"""Limit of coordinators whose backlog the scheduler keeps."""
 
 MOST_BYTES = 4 << 20
-"""Bytes of updates in one answer, unless it is a single update; the next answer goes on."""
+"""Limit of the updates in one answer, in bytes, unless there is only one; the next answer goes
+on."""
 
 GONE_SECONDS = 300.0
-"""Seconds after which a coordinator that has gone is forgotten."""
+"""Seconds after which a coordinator that is gone is removed."""
 
 SWEEP = 10.0
-"""Seconds between two looks for those."""
+"""Seconds between two checks for those."""
 
 INTERVAL = 1.0
 """Seconds between two updates."""
 
 TIMEOUT = 5.0
-"""Seconds in which the scheduler has to answer."""
+"""Seconds within which the scheduler must answer."""
 
 _log = logging.getLogger("psnb")
 
@@ -55,12 +56,12 @@ class _KeptCoordinator:
     def __init__(self, owner: str) -> None:
         self.owner = owner  # id of its client
         self.gone = ""
-        self.until = 0.0  # when it is forgotten, if it has gone
+        self.until = 0.0  # when it is removed, if it is gone
         self.backlog = Backlog()
 
 
 class UpdatesRoute(SchedulerPlugin):
-    """Keeps what coordinators tell, and serves it; all on the scheduler's event loop.
+    """Keeps the updates of coordinators and serves them; all on the scheduler's event loop.
 
     Parameters
     ----------
@@ -73,7 +74,7 @@ class UpdatesRoute(SchedulerPlugin):
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._kept: dict[str, _KeptCoordinator] = {}  # who told last stands last
+        self._kept: dict[str, _KeptCoordinator] = {}  # the latest sender comes last
 
     async def start(self, scheduler: Scheduler) -> None:
         """Register the handler and the route; Dask calls this once."""
@@ -86,12 +87,12 @@ class UpdatesRoute(SchedulerPlugin):
         )
 
     def tell(self, owner: str, coordinator: str, update: Update | None) -> bool:
-        """Take in an update in the name of a client; None: the coordinator was closed.
+        """Take an update from a client; None means that the coordinator was closed.
 
         Returns
         -------
         bool
-            Whether a full update is wanted.
+            Whether a full update is needed.
         """
         kept = self._kept.pop(coordinator, None) or _KeptCoordinator(owner)
         self._kept[coordinator] = kept
@@ -105,13 +106,13 @@ class UpdatesRoute(SchedulerPlugin):
         return kept.backlog.add(update)
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
-        """Note that the coordinators of a client have gone with it."""
+        """Note that the coordinators of a client are gone with it."""
         for kept in self._kept.values():
             if kept.owner == client and not kept.gone:
                 self._end(kept, "its process has ended, or left the cluster")
 
     def sweep(self) -> None:
-        """Forget those that went long ago; once in `SWEEP` seconds."""
+        """Remove coordinators that went long ago; every `SWEEP` seconds."""
         now = self._clock()
         for coordinator, kept in list(self._kept.items()):
             if kept.gone and now >= kept.until:
@@ -165,9 +166,10 @@ class _UpdatesHandler(RequestHandler):
 
 
 class SchedulerLink:
-    """Tells the scheduler about a coordinator, once a second, from a thread ``psnb-route``.
+    """Sends a coordinator's updates to the scheduler, once a second, from a thread ``psnb-route``.
 
-    The source is held weakly: the link ends by itself when the source is closed or collected.
+    It has only a weak reference to the coordinator, and ends by itself when that is closed or
+    garbage-collected.
 
     Parameters
     ----------
@@ -180,7 +182,7 @@ class SchedulerLink:
     def __init__(self, source: Viewed, client: Client) -> None:
         self._coordinator = source.id
         self._client = client
-        self._numbers = itertools.count()  # of what is sent, which may be more than is published
+        self._numbers = itertools.count()  # of sent updates: maybe more than published
         self._publisher = Publisher(source, self._send, "psnb-route", INTERVAL)
 
     def start(self) -> None:
@@ -191,8 +193,8 @@ class SchedulerLink:
         Exception
             Whatever Dask raises if the scheduler does not answer, or has another psnb.
         """
-        aside(self._client.register_plugin, UpdatesRoute())  # Dask waits there
-        self._publisher.hello()  # what the publisher made at construction is shown nowhere
+        aside(self._client.register_plugin, UpdatesRoute())  # Dask blocks there
+        self._publisher.hello()  # the update from construction is shown nowhere
         self._publisher.start()
 
     @property
@@ -201,7 +203,7 @@ class SchedulerLink:
         return self._publisher.alive
 
     def close(self) -> None:
-        """Tell the scheduler the last state, and that no more comes; harmless the second time."""
+        """Send the scheduler the last state, and report the end; idempotent."""
         self._publisher.stop()
         try:
             self._tell(None)
@@ -227,7 +229,7 @@ class SchedulerLink:
         if self._client.status != "running":
             raise ConnectionError("the client is not connected to its scheduler")
         try:
-            # The limit here is for an event loop that ends meanwhile.
+            # This limit is for the case that the event loop ends meanwhile.
             loop = self._client.loop.asyncio_loop
             wanted: bool = on_loop(loop, partial(self._call, update), TIMEOUT + 1)
         except RuntimeError as error:  # of an event loop that has just ended

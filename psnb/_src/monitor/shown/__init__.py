@@ -1,4 +1,4 @@
-"""How a coordinator shows itself: the widget in a notebook, text and figures anywhere else."""
+"""Displays of a coordinator: the widget in a notebook, text and figures anywhere else."""
 
 from psnb._src.monitor.shown.display import LiveView
 from psnb._src.monitor.shown.jupyter_kernel import in_notebook, kernel_id

@@ -1,8 +1,8 @@
-"""Chooses how a coordinator shows itself: a live widget in a notebook, text anywhere else.
+"""Chooses a coordinator's display: a live widget in a notebook, text anywhere else.
 
-In a notebook each output holds the live widget, and a static summary for whatever shows the
-notebook without one. When the coordinator is closed, by whichever thread, the outputs are replaced
-by its final summary: that is what a saved notebook keeps.
+In a notebook each output has the live widget, and a static summary for programs that show the
+notebook without widgets. When the coordinator is closed, by any thread, the outputs are replaced by
+its final summary, which a saved notebook keeps.
 
 The widget's libraries are imported when a notebook first asks, never on a worker or in a script.
 """
@@ -41,7 +41,7 @@ class LiveView:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # two threads that show it must not make two widgets
+        self._lock = threading.Lock()  # so that two threads do not make two widgets
         self._widget: CoordinatorWidget | None = None
         self._shown: list[str] = []  # ids of the outputs, to replace them at the end
         self._source: weakref.ref[Viewed] | None = None
@@ -60,7 +60,7 @@ class LiveView:
         display(self._bundle(source), raw=True, display_id=output)
 
     def stop(self) -> None:
-        """Replace the outputs by the final state and update no more; idempotent, any thread."""
+        """Stop the updates, and replace the outputs by the final state; idempotent, any thread."""
         with self._lock:
             source = self._source() if self._source is not None else None
             widget, self._widget = self._widget, None
@@ -87,7 +87,7 @@ class LiveView:
         from psnb._src.monitor.shown.widget import CoordinatorWidget
 
         with self._lock:
-            # One that ended early, on an error, is followed by a new one.
+            # A widget that ended early, on an error, is replaced by a new one.
             if self._widget is None or not self._widget.live:
                 self._widget = CoordinatorWidget(source)
             widget = self._widget
@@ -96,7 +96,7 @@ class LiveView:
 
 
 def _state(source: Viewed) -> Update:
-    """Return all there is to tell of a coordinator now."""
+    """Return a full update of a coordinator now."""
     update = Feed().next(source, time.time())
-    assert update is not None  # the first one tells everything
+    assert update is not None  # the first one is full
     return update

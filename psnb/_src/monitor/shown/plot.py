@@ -1,4 +1,4 @@
-"""A figure of what closures reported, for papers; a live view is the widget."""
+"""A static figure of reported metrics, for papers; the widget is the live view."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plot(
             raise ConfigurationError(f"no closure has reported {name!r} yet; there is {known}")
     if not names:
         raise ConfigurationError("no closure has reported anything yet: psnb.report(loss=...)")
-    # The object-oriented interface: no window system is asked for, no global state is left behind.
+    # The object-oriented interface: it needs no window system and leaves no global state behind.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -37,7 +37,7 @@ def plot(
         series = history[name]
         axes.plot(series["step"], series["value"], color="tab:blue", alpha=0.3, linewidth=0.8)
         axes.plot(series["step"], series["smoothed"], color="tab:blue", linewidth=1.6)
-        # Names are the user's: none of them is meant as mathematics.
+        # The names come from users, and are not mathematical formulas.
         axes.set_ylabel(name, parse_math=False)
         axes.set_yscale("log" if log else "linear")
         axes.set_xlabel("values reported")

@@ -1,7 +1,7 @@
-"""A line in the terminal that tells how the work goes, for where there is no notebook.
+"""A progress line in the terminal, for use without a notebook.
 
 A daemon thread, ``psnb-progress``, draws it while the thread that made it waits for the work. They
-meet in one event, which ends the thread.
+share one event, which ends the thread.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from psnb._src.monitor.told import Viewed
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-_DELAY = 1.0  # seconds; what is over by then needs no line
+_DELAY = 1.0  # seconds; shorter work needs no line
 _INTERVAL = 0.25
-_END_TIMEOUT = 5.0  # a terminal that takes nothing must not hold up who waited
+_END_TIMEOUT = 5.0  # seconds; a blocked terminal must not block the caller
 
 
 def wanted(progress: bool | None, stream: TextIO | None = None) -> bool:
-    """Return whether to show a line: as told, else where a person looks at a terminal."""
+    """Return whether to show a line: as ``progress`` says, else if the stream is a terminal."""
     if progress is not None:
         return progress
     stream = sys.stderr if stream is None else stream
@@ -36,7 +36,7 @@ class ProgressLine:
     Parameters
     ----------
     source : Viewed
-        The coordinator whose work it tells of.
+        The coordinator.
     stream : file, optional
         Where to write in place of stderr.
     delay : float
@@ -58,7 +58,7 @@ class ProgressLine:
     def _run(self) -> None:
         if self._ended.wait(self._delay):
             return
-        # Not before: importing rich takes as long as many a run.
+        # Imported only now: importing rich takes as long as many runs.
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 

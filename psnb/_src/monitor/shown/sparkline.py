@@ -13,15 +13,16 @@ WIDTH, HEIGHT = 240, 70
 """Size in CSS pixels."""
 
 MOST_POINTS = WIDTH // 2
-"""Points drawn of one series: enough for the eye, and the page is kept with the notebook."""
+"""Points drawn of one series: enough for the eye, and small, because the notebook keeps the
+page."""
 
 _MARGIN = 3
 
 
 def sparkline(metric: Metric) -> str:
-    """Return a chart of a metric's whole series: values pale, their average strong.
+    """Return a chart of a metric's whole series: values in pale, their average in strong colour.
 
-    Values that are no finite numbers leave gaps; a series without any gives an empty string.
+    Values that are not finite leave gaps; a series without finite values gives an empty string.
     """
     steps, values = unpack(metric["steps"]), unpack(metric["values"])
     averages = unpack(metric["averages"])
@@ -52,7 +53,7 @@ def unpack(packed: Packed) -> np.ndarray:
 
 
 class _Box:
-    """Brings steps and values into the chart's pixels."""
+    """Converts steps and values to the chart's pixels."""
 
     def __init__(self, first: float, last: float, low: float, high: float) -> None:
         self._first, self._across = first, max(last - first, 1e-300)

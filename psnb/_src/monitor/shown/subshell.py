@@ -1,17 +1,18 @@
-"""Has a widget's messages handled while a cell runs, and without a trace in that cell.
+"""Handles a widget's messages while a cell runs, without side effects on that cell.
 
 JupyterLab sends widgets' messages to a *subshell* of the kernel, a thread beside the one that runs
-cells, so that clicks work while a cell blocks in ``join``. Two things of the kernel are in the way:
+cells, so that clicks work while a cell blocks in ``join``. Two properties of the kernel prevent
+that:
 
-- ipykernel 7.4 sends each message to the shell that last published on the comm instead, and that is
-  usually the one of the running cell (``BaseComm._reply_subshell_for``). On psnb's own comm, the
-  page's choice stands. The name is private: a kernel that lacks it is left alone.
-- A comm fires ``pre_execute`` and ``post_execute`` around each message, as for a cell. Upon the
+- ipykernel 7.4 instead sends each message to the shell that last published on the comm, which is
+  usually that of the running cell (``BaseComm._reply_subshell_for``). On psnb's own comm, the
+  page's choice is used. The name is private: a kernel without it is not changed.
+- A comm fires ``pre_execute`` and ``post_execute`` around each message, as for a cell. On the
   latter the inline backend shows and closes the figures that the running cell still builds.
-  psnb's messages are handled without: they draw nothing.
+  psnb's messages are handled without these events: they draw nothing.
 
-Elsewhere (older kernels, pages that know no subshells) messages wait until the running cell has
-ended; `must_wait` and `has_waited` tell. ``tests/browser/test_clicks.py`` fails when Jupyter
+Otherwise (older kernels, pages without subshells) messages wait until the running cell has ended;
+`must_wait` and `has_waited` detect this. ``tests/browser/test_clicks.py`` fails when Jupyter
 changes any of this.
 """
 
@@ -23,12 +24,12 @@ from typing import Any
 
 
 def handle_beside_cells(comm: Any, handle: Callable[[dict[str, Any]], object]) -> None:
-    """Have a comm's messages handled wherever the page sent them, and no cell's events fired.
+    """Handle a comm's messages in the shell that the page chose, without events of a cell.
 
     Parameters
     ----------
     comm : comm.base_comm.BaseComm
-        One of psnb's own; no other comm changes.
+        A comm of psnb; other comms are not changed.
     handle : callable
         Takes each message; called on a thread of the kernel, one at a time.
     """
@@ -45,8 +46,9 @@ def must_wait(comm: Any) -> bool:
 
 
 def has_waited() -> bool:
-    """Return, while a message is handled, whether it was handled where cells run.
+    """Return, while a message is handled, whether this thread is the one that runs cells.
 
-    A page's very first message may be although later ones are not: it comes before its subshell.
+    That may be so for a page's first message although not for later ones: it is sent before the
+    page has a subshell.
     """
     return threading.current_thread() is threading.main_thread()

@@ -1,7 +1,7 @@
-"""Static HTML of a coordinator's state, for pages on which nothing runs. Pure.
+"""Static HTML of a coordinator's state, for pages without scripts. Pure.
 
-It stands in saved notebooks, in what nbconvert makes of them and on pages that host code. It needs
-no script and no style sheet, and takes colours from around it, so it is readable on light and dark.
+It is shown in saved notebooks, in the output of nbconvert and on code hosting pages. It needs no
+script and no style sheet, and inherits its colours, so it is readable on light and dark pages.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from psnb._src.monitor.told import (
 )
 
 MOST_ROWS = 50
-"""Workers, servers and metrics beyond that are only counted: the page is kept with the notebook."""
+"""Further workers, servers and metrics are only counted, because the page is saved in the
+notebook."""
 
 MOST_FAILURES = 10
-"""Failures that are shown, the latest."""
+"""The number of failures shown; the latest ones."""
 
 _LINE = "1px solid rgba(128,128,128,0.4)"
 _CELL = f'style="padding:2px 8px;text-align:left;border-bottom:{_LINE}"'
@@ -146,7 +147,7 @@ def _servers(servers: list[ServerRow]) -> str:
             (
                 *(row["name"], row["state"], str(row["shards"]), _bytes(row["bytes"])),
                 *(_number(row["pulls_per_second"]), _number(row["pushes_per_second"])),
-                # NaN if there was no update, not if one was NaN.
+                # NaN means that there was no update.
                 "" if row["staleness"] == "nan" else _number(row["staleness"]),
             )
             for row in servers

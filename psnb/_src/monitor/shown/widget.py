@@ -1,11 +1,11 @@
 """The live widget of a coordinator: carries updates to the page, and commands back.
 
-What is drawn, and how, is up to the page (``extension/src``, built into ``static/widget.js``). Here
-three kinds of threads meet. The publisher's sends updates, also while the notebook's thread is
-blocked in ``join``. The kernel's threads bring messages of the page (see
-`psnb._src.monitor.shown.subshell`). And each command runs, and replies, on a thread of its own. All
-of them send through the kernel's comm, which any thread may use; what they share here are
-references that are replaced, never changed.
+The page decides what is drawn, and how (``extension/src``, built into ``static/widget.js``). Three
+kinds of threads use this class. The publisher's thread sends updates, also while the notebook's
+thread is blocked in ``join``. The kernel's threads deliver the page's messages (see
+`psnb._src.monitor.shown.subshell`). Each command runs, and replies, on a thread of its own. All
+send through the kernel's comm, which any thread may use; they share only references that are
+replaced, never changed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from psnb._src.monitor.told import (
 )
 
 STATIC = Path(__file__).with_name("static")
-"""Where ``make frontend`` puts what the page needs."""
+"""Where ``make frontend`` puts the files for the page."""
 
 WAITS = (
     "This page or kernel handles clicks only when no cell runs. JupyterLab 4.4 or newer with "
@@ -52,8 +52,8 @@ class CoordinatorWidget(anywidget.AnyWidget):
     Attributes
     ----------
     first : str
-        JSON text of a full `Update`: what a view shows before it hears anything. Custom messages
-        carry the rest, each as ``{"text": JSON text}``.
+        JSON text of a full `Update`: the first state that a view shows. Custom messages carry the
+        rest, each as ``{"text": JSON text}``.
     """
 
     _esm = STATIC / "widget.js"
@@ -65,8 +65,8 @@ class CoordinatorWidget(anywidget.AnyWidget):
         self._source = weakref.ref(source)
         self._publisher = Publisher(source, self._show, "psnb-widget", interval)
         self._full = self._latest = self._publisher.first
-        self._waits = False  # whether clicks are handled between cells only, as far as known
-        # Given here, it travels in the message that opens the comm: the page never draws nothing.
+        self._waits = False  # whether clicks are known to be handled only between cells
+        # Passed here, it is in the message that opens the comm, so the page is never empty.
         super().__init__(first=json.dumps(self._full))
         self.on_msg(self._receive)
         handle_beside_cells(self.comm, self._handle_msg)
@@ -79,7 +79,7 @@ class CoordinatorWidget(anywidget.AnyWidget):
         return self._publisher.alive
 
     def finish(self, update: Update) -> None:
-        """End the updates and show this full one for good, also on pages that come later.
+        """End the updates and keep showing this full one, also on pages that open later.
 
         Idempotent, any thread.
         """
@@ -88,7 +88,7 @@ class CoordinatorWidget(anywidget.AnyWidget):
         self.first = json.dumps(update)
 
     def close(self) -> None:
-        """End the updates and take the widget off the page."""
+        """End the updates and remove the widget from the page."""
         # A widget whose constructor failed is closed by its finalizer and has no publisher.
         publisher: Publisher | None = getattr(self, "_publisher", None)
         if publisher is not None:
@@ -96,20 +96,20 @@ class CoordinatorWidget(anywidget.AnyWidget):
         super().close()
 
     def __repr__(self) -> str:
-        """Return what a page without widgets shows in its place."""
+        """Return the text that a page without widgets shows instead."""
         return f"<psnb coordinator, {self._latest['summary']['state']}>"
 
     def _show(self, update: Update) -> None:
         if update["full"]:
             self._full = update
         self._latest = update
-        # Only where there is a notice to tell: a view keeps it until it hears of another one.
+        # Only in updates with a notice: a view keeps a notice until it gets another one.
         if self._waits and update.get("notice") == "":
             update = {**update, "notice": WAITS}
         self._tell(update)
 
     def _tell(self, message: Update | CommandReply) -> None:
-        # As text: ipywidgets and the kernel would look at each of a thousand points.
+        # As text: otherwise ipywidgets and the kernel would process each of a thousand points.
         self.send({"text": json.dumps(message)})
 
     def _receive(self, _widget: object, content: object, _buffers: object) -> None:
@@ -129,14 +129,14 @@ class CoordinatorWidget(anywidget.AnyWidget):
     def _greet(self) -> None:
         if self._publisher.alive:
             self._publisher.hello()
-        else:  # Nothing changes any more: all that there was, with how it ended.
+        else:  # Nothing changes any more: send the final state.
             ended = self._latest
             notice = ended.get("notice", "")
             self._tell({**self._full, "summary": ended["summary"], "notice": notice})
 
 
 def _parsed(content: object) -> object:
-    """Return the message in a page's text; what holds none is returned as it is."""
+    """Return the message in a page's text; content without one is returned unchanged."""
     text = content.get("text") if isinstance(content, Mapping) else None
     if not isinstance(text, str):
         return content

@@ -1,4 +1,4 @@
-"""What views are told of a coordinator, and the commands that come back: the wire contract."""
+"""The wire contract: updates of a coordinator to its views, and commands back."""
 
 from psnb._src.monitor.told import protocol
 from psnb._src.monitor.told.backlog import Backlog, Extract, Extracts

@@ -1,8 +1,8 @@
-"""What a view that comes late has to hear: the newest full update and all that followed it.
+"""Backlog: what a late view needs, the newest full update and all updates after it.
 
-The hub on the Jupyter server and the route on a Dask scheduler keep one per coordinator; neither
-looks into updates. They are kept as JSON text, which is small and what is sent on. Pure, and used
-from one thread.
+The hub on the Jupyter server and the route on a Dask scheduler keep one for each coordinator;
+neither looks into updates. Updates are kept as JSON text, which is small and is sent on unchanged.
+Pure, and used from one thread.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from psnb._src.monitor.told.protocol import Update
 
 
 class Extract(TypedDict):
-    """What the route of a scheduler tells the hub of one coordinator."""
+    """A scheduler's answer to the hub, for one coordinator."""
 
     coordinator: str
-    gone: str  # why nothing more comes from it; empty while it lives
+    gone: str  # why it is gone; empty while it lives
     updates: list[Update]
 
 
@@ -30,20 +30,20 @@ class Extracts(TypedDict):
 
 
 MOST_BYTES = 16 << 20
-"""Bytes of text that are kept beside the full update, which may itself have come in portions."""
+"""Bytes of text that are kept besides the full update, which may itself come in portions."""
 
 MOST_UPDATES = 1200
-"""Updates that are kept beside the full one: five minutes at four a second."""
+"""Updates that are kept besides the full one: five minutes at four a second."""
 
 
 class Backlog:
-    """The last full update, and those since, without a gap.
+    """The last full update, and those after it, without a gap.
 
     Parameters
     ----------
     most_bytes : int
-        Bytes of updates after the full one at which another full one is wanted. The full one does
-        not count: whoever takes it in bounds it.
+        Bytes of updates after the full one at which another full one is needed. The full one does
+        not count: the callers limit its size.
     most_updates : int
         The same for their number.
     """
@@ -65,15 +65,15 @@ class Backlog:
         return self._bytes + (len(self._kept[0][1]) if self._kept else 0)
 
     def add(self, update: Update) -> bool:
-        """Take in an update; one that does not follow the last one, or is too many, is left out.
+        """Add an update; it is dropped if there is a gap before it, or a limit is reached.
 
         Returns
         -------
         bool
-            Whether a full one is wanted: there is a gap, or a bound has been reached. Until it
-            comes, those that wait here are still a beginning without a gap.
+            Whether a full one is needed: there is a gap, or a limit is reached. Until it comes, the
+            kept updates are still without a gap.
         """
-        text = msgspec.json.encode(update)  # a large one holds up whoever serves others meanwhile
+        text = msgspec.json.encode(update)  # a large one blocks the event loop
         if update["full"]:
             self._kept, self._bytes = [(update["sequence"], text)], 0
             return False
@@ -84,13 +84,13 @@ class Backlog:
         return self._at_bound()
 
     def since(self, sequence: int | None = None) -> list[tuple[int, bytes]]:
-        """Return what follows an update, as (sequence, JSON), oldest first.
+        """Return the updates after a given one, as (sequence, JSON), oldest first.
 
         Parameters
         ----------
         sequence : int, optional
-            Number of the last update that the reader has; without, or if what came directly after
-            it is no longer kept, all is returned, and begins with a full one.
+            Number of the last update that the reader has. If it is left out, or if the update after
+            it is no longer kept, all are returned, beginning with a full one.
         """
         if sequence is None or not self._kept:
             return list(self._kept)
@@ -98,7 +98,7 @@ class Backlog:
         return self._kept[at:] if 0 < at <= len(self._kept) else list(self._kept)
 
     def updates(self) -> list[Update]:
-        """Return what a newcomer needs: a full update and all since; nothing before the first."""
+        """Return a full update and all after it; empty before the first full one."""
         return [msgspec.json.decode(text) for _, text in self._kept]
 
     def _at_bound(self) -> bool:

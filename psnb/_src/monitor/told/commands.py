@@ -1,7 +1,7 @@
-"""Commands: does what somebody pressed in a view.
+"""Commands: runs the commands of views.
 
 Each command runs on a thread of its own, ``psnb-command``: a checkpoint takes seconds, and neither
-the page nor whoever carries messages may wait for it. The thread ends with the command.
+the page nor the thread that delivers messages may wait for it. The thread ends with the command.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from psnb._src.monitor.told.source import Viewed
 from psnb.errors import ConfigurationError, PsnbError
 
 DRAIN_TIMEOUT = 600.0
-"""Seconds after which a drain that was asked for in a view gives up waiting; it stays paused."""
+"""Seconds after which a view's drain stops waiting; the coordinator stays paused."""
 
 _log = logging.getLogger("psnb")
 
@@ -27,19 +27,19 @@ _log = logging.getLogger("psnb")
 def execute(
     source: Viewed, message: object, by: str, reply: Callable[[CommandReply], object]
 ) -> None:
-    """Check and do a command.
+    """Check and run a command.
 
     Parameters
     ----------
     source : Viewed
-        Whose command it is.
+        The coordinator.
     message : object
-        A `Command`, or whatever came instead of one.
+        A `Command`, or any other message.
     by : str
-        Where it was given, for the events: ``"the widget"``.
+        Where it was given, for the event log: ``"the widget"``.
     reply : callable
-        Called once, with what came of it; from the command's thread, or at once if the message is
-        no command.
+        Called once, with the outcome; from the command's thread, or at once if the message is not a
+        command.
     """
     identity = excerpt(str(message.get("id", "")), NAME) if isinstance(message, dict) else ""
 
@@ -65,7 +65,7 @@ def execute(
             result = _do(source, command, by)
         except (PsnbError, TimeoutError, OSError) as error:
             answer(str(error) or type(error).__name__)
-        except Exception as error:  # a boundary: who pressed must learn of it, and the log
+        except Exception as error:  # a boundary: the user must see it, and the log
             _log.exception("the command %s failed", command["command"])
             answer(f"{type(error).__name__}: {error}")
         else:
@@ -81,12 +81,12 @@ _ARGUMENTS: dict[str, dict[str, type | tuple[type, ...]]] = {
 
 
 def checked(message: object) -> Command:
-    """Return a message as the command that it is.
+    """Return a message as a command.
 
     Raises
     ------
     ConfigurationError
-        If it is none, or lacks something.
+        If it is not a command, or lacks something.
     """
     if not isinstance(message, dict) or message.get("type") != "command":
         raise ConfigurationError(f"this is no command: {str(message)[:200]}")

@@ -1,7 +1,7 @@
-"""Feed: turns a coordinator's records into the updates that one view gets. Pure.
+"""Feed: turns a coordinator's records into the updates for one view. Pure.
 
-It remembers what it has told, so that every update carries what is new only. Not thread-safe: the
-thread of its publisher is its only user.
+It remembers what it has sent, so that every update carries only what is new. Not thread-safe: only
+its publisher's thread uses it.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from psnb._src.monitor.told.protocol import (
 from psnb._src.monitor.told.source import Viewed
 
 DEPTH_SECONDS = 60.0
-"""How far back the depth of the queue goes in a full update."""
+"""Seconds of queue depth in a full update."""
 
 MOST_EVENTS = 200
 """Events in a full update: the latest."""
 
 MOST_ROWS = 25
-"""Workers that are told in every update while only their figures change."""
+"""Workers whose rows are in every update while only their figures change."""
 
 _EVEN_IF_STILL = 15.0
-"""Seconds of state and figures as they were after which an idle coordinator's clock is told."""
+"""Seconds without any change after which an idle coordinator's clock is sent."""
 
 
 class Feed:
@@ -63,7 +63,7 @@ class Feed:
         self._failures = 0
         self._events = 0.0
         self._timeline = -math.inf
-        self._parts: dict[str, Any] = {}  # what is always whole, as it was told
+        self._parts: dict[str, Any] = {}  # the parts that are always sent whole, as last sent
         self._depth: deque[tuple[float, int, int]] = deque()
         self._still: tuple[Any, ...] = ()
         self._at = -math.inf
@@ -78,12 +78,12 @@ class Feed:
         now : float
             Seconds since the epoch.
         full : bool
-            Whether to tell everything. The first update does anyhow.
+            Whether to send everything. The first update is always full.
 
         Returns
         -------
         Update or None
-            None if nobody would miss it.
+            None if nothing has changed.
         """
         full = full or not self._sequence
         if full:
@@ -156,14 +156,14 @@ class Feed:
             "controls": source.controls(),
         }
         for part, figures in whole.items():
-            value = plain(figures)  # where NaN equals itself: it is told once
+            value = plain(figures)  # in this form NaN equals itself, so it is sent once
             if full or self._parts.get(part) != value:
                 news[part] = self._parts[part] = value
         return news
 
     def _changed_workers(self, workers: Sequence[WorkerStatistics]) -> list[WorkerRow]:
-        # Of very many, figures that only crept on take turns: nobody reads a hundred rows four
-        # times a second, and to tell them would take the kernel longer than all the rest.
+        # With very many workers, rows with small changes take turns: nobody reads a hundred rows
+        # four times a second, and sending them would take the kernel longer than all the rest.
         turns = max(1, len(workers) // MOST_ROWS)
         self._turn += 1
         rows = []
@@ -181,7 +181,7 @@ class Feed:
         news = []
         for name, metric in statistics.metrics.items():
             count, thinnings, told = self._told.get(name, (-1, 0, 0))
-            # Examples are told as their rate, in the summary: a chart of batch sizes helps nobody.
+            # Examples are sent as a rate, in the summary: a chart of batch sizes is useless.
             if count == metric.count or name == EXAMPLES:
                 continue
             points = source.records.history.points(name, thinnings, told)
@@ -191,7 +191,7 @@ class Feed:
 
 
 def _crept(before: WorkerStatistics, now: WorkerStatistics) -> bool:
-    """Return whether nothing has happened to a worker but more of the same."""
+    """Return whether only the running figures of a worker have changed."""
     return (before.name, before.address, before.state, before.failed) == (
         now.name,
         now.address,

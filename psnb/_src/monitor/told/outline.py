@@ -1,8 +1,8 @@
-"""Outline: what of an update everybody may read. Pure.
+"""Outline: the part of an update that everybody may read. Pure.
 
-The scheduler serves it to whoever can open Dask's dashboard, without a password and, also on a
-cluster with TLS, over plain HTTP. What closures were called with, what they raised and what was
-said about it may hold secrets: it stays in the notebook and behind the Jupyter server's login.
+The scheduler serves it to anyone who can open Dask's dashboard, without a password and over plain
+HTTP, even on a cluster with TLS. Arguments of closures, their exceptions and messages about them
+may contain secrets: they stay in the notebook and behind the Jupyter server's login.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _AS_IT_IS = (
 def outline(update: Update) -> Update:
     """Return an update without arguments, tracebacks and texts of errors, and without controls.
 
-    Of an error its type is left, of an event its kind and worker. A part that is not known to be
-    harmless is left out.
+    Errors keep their type, events their kind and worker. A part that is not known to be harmless is
+    left out.
     """
     whole = cast(dict[str, Any], update)
     told = {part: whole[part] for part in _AS_IT_IS if part in whole}

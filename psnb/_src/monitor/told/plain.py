@@ -1,4 +1,4 @@
-"""Plain: makes messages what every reader of JSON takes, whatever figures and texts are in them."""
+"""Plain: converts messages to valid JSON values, whatever numbers and texts they contain."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 
 def plain(value: Any) -> Any:
-    """Return a message without what JSON lacks.
+    """Return a message with only values that JSON has.
 
     Parameters
     ----------
     value : object
-        Made of dicts, lists, tuples, texts, figures and None.
+        Made of dicts, lists, tuples, texts, numbers and None.
 
     Returns
     -------

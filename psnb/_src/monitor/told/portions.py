@@ -1,4 +1,4 @@
-"""Portions: cuts an update that is too large for one message into several. Pure."""
+"""Portions: splits an update that is too large for one message into several. Pure."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 from psnb._src.monitor.told.protocol import Update
 
 MOST_BYTES = 4 << 20
-"""Bytes of JSON that the hub takes at once."""
+"""Bytes of JSON that the hub accepts in one post."""
 
 _APPENDED = ("metrics", "timeline", "failures", "events", "workers")
-"""Lists of rows that may come one after the other: views append them, or replace rows by name."""
+"""Lists of rows that may be split over updates: views append them, or replace rows by name."""
 
 
 def portions(update: Update, most_bytes: int = MOST_BYTES * 3 // 4) -> Iterator[Update]:
-    """Yield updates that together say what one says, each small enough; not yet renumbered.
+    """Yield small updates that together equal one; they are not renumbered yet.
 
     Parameters
     ----------
     update : Update
-        Of any size. Only its lists are cut, so a single row, and what is always whole, must fit.
+        Of any size. Only its lists are split, so a single row, and all other parts, must fit.
     most_bytes : int
-        Size of the JSON text that a list may bring an update to.
+        Size of the JSON text up to which rows are added to an update.
     """
     if len(json.dumps(update)) <= most_bytes:
         yield update

@@ -1,6 +1,6 @@
 """The wire contract between coordinators and their views: the widget and JupyterLab's panel.
 
-Everything travels as JSON text. ``extension/src/protocol.ts`` has the twins of these types, and
+Everything travels as JSON text. ``extension/src/protocol.ts`` has the same types in TypeScript, and
 ``tests/monitor/fixtures/protocol.json`` an example of each message, which both sides test.
 
 ::
@@ -8,16 +8,16 @@ Everything travels as JSON text. ``extension/src/protocol.ts`` has the twins of 
     coordinator ──Update, Reply──▶ view                    through the widget's comm, or
     view ──Hello, Command──▶ coordinator                   through the hub on the Jupyter server
 
-A view that connects says `Hello` and gets an update with ``full``, which replaces all it had. Every
-later one carries what has changed since: figures as they are now, series and lists as what is to be
-appended. Updates are numbered; a view that misses one says hello again.
+A view that connects sends `Hello` and gets an update with ``full``, which replaces all that it had.
+Every later update carries the changes since: current figures, and items to append to series and
+lists. Updates are numbered; a view that misses one sends `Hello` again.
 
-Figures of closures may be NaN or infinite, and so may a sum of finite ones: each `Number` may be a
-word instead. Texts of users have bounds (`psnb._src.excerpt`).
+Figures of closures may be NaN or infinite, and so may a sum of finite ones: then a `Number` is a
+word instead. Texts of users are limited in length (`psnb._src.excerpt`).
 
 Long series are `Packed`: base64 of little-endian float64, so NaN and infinities travel like any
-number and a page decodes ten thousand points in a millisecond. Names of metrics, workers, errors
-come from users: text, never markup.
+number and a page decodes ten thousand points in a millisecond. Names of metrics, workers and errors
+come from users: show them as text, never as markup.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from typing import Any, Literal, NotRequired, TypedDict
 from psnb._src.monitor.recorded import Span
 
 VERSION = 1
-"""Version of the contract. A view that meets another one says so and shows nothing."""
+"""Version of the contract. A view that gets another version shows only a message."""
 
 Packed = str
 """Base64 of little-endian float64."""
 
 Number = float | Literal["nan", "inf", "-inf"]
-"""A number on its own, where JSON has no NaN and no infinities."""
+"""A single number; JSON has no NaN and no infinities."""
 
 
 class Summary(TypedDict):
@@ -57,7 +57,7 @@ class Summary(TypedDict):
 
 
 class WorkerRow(TypedDict):
-    """One worker; of those that a view has, the one with this index is replaced."""
+    """One worker; it replaces the row with the same index that a view has."""
 
     index: int
     name: str
@@ -69,7 +69,7 @@ class WorkerRow(TypedDict):
     failed: int
     closures_per_second: Number
     busy: Number  # share of its threads' time spent inside closures lately, 0 to 1
-    memory: int | None  # bytes of the process; None as long as nobody knows
+    memory: int | None  # bytes of the process; None until it is known
     last_error: str  # one line; empty if there was none
 
 
@@ -80,10 +80,10 @@ class ServerRow(TypedDict):
     address: str
     state: str  # serving, or unreachable
     shards: int
-    bytes: int  # of parameters, with what optimizers keep
-    pulls_per_second: Number  # reads: of a variable, or of rows of an embedding
+    bytes: int  # of parameters and optimizer state
+    pulls_per_second: Number  # reads of a variable, or of rows of an embedding
     pushes_per_second: Number
-    staleness: Number  # mean of the updates lately; NaN if there was none
+    staleness: Number  # mean of the latest updates; NaN if there were none
 
 
 class Metric(TypedDict):
@@ -93,7 +93,7 @@ class Metric(TypedDict):
     count: int
     last: Number
     smoothed: Number
-    start: int  # points that a view has before these; 0 replaces what it has
+    start: int  # points that a view has before these; 0 replaces all
     steps: Packed
     times: Packed  # seconds since the epoch
     values: Packed
@@ -125,7 +125,7 @@ class OptimizerRow(TypedDict):
 
     parameter: str
     optimizer: str  # its class
-    learning_rate: Number | str  # a schedule is told by its text
+    learning_rate: Number | str  # a schedule as its text
 
 
 class CheckpointRow(TypedDict):
@@ -133,7 +133,7 @@ class CheckpointRow(TypedDict):
 
     state: Literal["none", "saving", "saved", "failed"]
     path: str  # empty until it is saved
-    share: float  # of the parameters that are written, 0 to 1
+    share: float  # fraction of the parameters that is written, 0 to 1
     error: str
 
 
@@ -150,7 +150,7 @@ CommandName = Literal[
 
 
 class Identity(TypedDict):
-    """Who a coordinator is; in full updates."""
+    """The identity of a coordinator; in full updates."""
 
     name: str  # of the strategy, as people call it
     kernel: str  # id of the kernel, empty outside of Jupyter
@@ -162,15 +162,15 @@ class Identity(TypedDict):
 
 
 class Update(TypedDict):
-    """What a coordinator tells its views. A part that is missing has not changed."""
+    """What a coordinator sends to its views. A part that is missing has not changed."""
 
     type: Literal["update"]
     version: int
     coordinator: str  # unique
     sequence: int  # counts the updates of one connection
-    full: bool  # replaces all that the view has; then every part is there
+    full: bool  # replaces all that the view has, and has every part
     summary: Summary
-    notice: NotRequired[str]  # something people must know; empty for nothing
+    notice: NotRequired[str]  # a notice for people; empty if there is none
     identity: NotRequired[Identity]
     depth: NotRequired[list[tuple[float, int, int]]]  # the last minute's (time, queued, in flight);
     # in full updates, views append the summary's figures themselves
@@ -186,31 +186,31 @@ class Update(TypedDict):
 
 
 class Hello(TypedDict):
-    """A view's first message, and its question for everything after a gap."""
+    """A view's first message; after a gap, its request to get everything again."""
 
     type: Literal["hello"]
     version: int
 
 
 class Command(TypedDict):
-    """Someone pressed a button."""
+    """The user pressed a button."""
 
     type: Literal["command"]
     version: int
-    id: str  # chosen by the view, returns with the reply
+    id: str  # chosen by the view; the reply has it too
     coordinator: str
     command: CommandName
     arguments: dict[str, Any]
 
 
 class CommandReply(TypedDict):
-    """What came of a command, or of a message that was none (then ``id`` may be empty)."""
+    """The outcome of a command, or of an invalid message (then ``id`` may be empty)."""
 
     type: Literal["reply"]
     version: int
     id: str
     coordinator: str
-    error: str  # what went wrong and what to do; empty if nothing did
+    error: str  # what went wrong and what to do; empty on success
     result: str  # for people, for example the checkpoint's path
 
 
@@ -222,18 +222,18 @@ class Source(TypedDict):
     notebook: str  # path of the notebook on the Jupyter server, empty if it has none
     kernel: str  # id, empty for a scheduler
     address: str  # of the scheduler that was attached, empty for a kernel
-    gone: str  # why nothing more comes from it; empty while it lives
+    gone: str  # why it is gone; empty while it lives
 
 
 class Scheduler(TypedDict):
     """A scheduler that was attached to the hub."""
 
     address: str
-    error: str  # why nothing comes from it; empty if it answers
+    error: str  # why it does not answer; empty if it does
 
 
 class Sources(TypedDict):
-    """Hub to panel: all that there is, on connection and whenever it changes."""
+    """Hub to panel: all coordinators and schedulers, on connection and after each change."""
 
     type: Literal["sources"]
     version: int
@@ -242,7 +242,7 @@ class Sources(TypedDict):
 
 
 class Attach(TypedDict):
-    """Panel to hub: watch a scheduler, or no longer; the hub answers with a `CommandReply`."""
+    """Panel to hub: attach or detach a scheduler; the hub answers with a `CommandReply`."""
 
     type: Literal["attach", "detach"]
     version: int
@@ -251,7 +251,7 @@ class Attach(TypedDict):
 
 
 class HubPost(TypedDict):
-    """Kernel to hub, the body of a POST: news of one coordinator."""
+    """Kernel to hub, the body of a POST: updates of one coordinator."""
 
     version: int
     updates: list[Update]
@@ -259,8 +259,8 @@ class HubPost(TypedDict):
 
 
 class PendingCommands(TypedDict):
-    """The hub's answer to a `HubPost`, and what a kernel is to do."""
+    """The hub's answer to a `HubPost`: commands for the kernel."""
 
     version: int
-    hello: bool  # the next update is to be a full one
+    hello: bool  # the next update must be a full one
     commands: list[Command]

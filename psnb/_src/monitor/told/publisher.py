@@ -1,10 +1,10 @@
-"""Publisher: tells one view about a coordinator at a steady pace, from a thread of its own.
+"""Publisher: sends a coordinator's updates to one view at a steady pace, from its own thread.
 
-The notebook's thread may be blocked in ``join`` for minutes; this one goes on. The threads meet in
-events only: `hello` and `stop`, from whichever thread, set one that the publisher waits on, and no
-interrupt cuts that in half. What it reads of the source is thread-safe. The source is held weakly:
-a coordinator that nobody refers to any more can be collected while its view still stands in a cell,
-and the thread ends then.
+The notebook's thread may be blocked in ``join`` for minutes; this one goes on. The threads share
+only events: `hello` and `stop`, called from any thread, set one that the publisher waits on, and no
+interrupt can cut that in half. What it reads of the coordinator is thread-safe. It has only a weak
+reference to the coordinator, which can be garbage-collected while its view is still in a cell; then
+the thread ends.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from psnb._src.monitor.told.source import Viewed
 from psnb._src.threads import uninterrupted
 
 INTERVAL = 0.25
-"""Seconds between two updates: smooth to the eye, and next to nothing for kernel and network."""
+"""Seconds between two updates: smooth to the eye, and cheap for kernel and network."""
 
 STOP_TIMEOUT = 2.0
-"""Most seconds that ``stop`` waits for the last update; a stuck view must not hang a cell."""
+"""Maximum seconds that ``stop`` waits for the last update; a stuck view must not block a cell."""
 
 _LONGEST_PAUSE = 30.0
 
@@ -34,22 +34,22 @@ _log = logging.getLogger("psnb")
 
 
 class Publisher:
-    """Sends a source's updates until it is stopped, or the source is closed or collected.
+    """Sends updates until it is stopped, or the coordinator is closed or garbage-collected.
 
-    The thread never raises. If ``send`` raises an OSError, the view is out of reach: it is tried
-    again, ever more seldom up to half a minute, with a full update. Any other error is logged once
-    to the logger ``psnb``, and the thread ends.
+    The thread never raises. If ``send`` raises an OSError, the view is out of reach: the publisher
+    tries again with a full update, after pauses that grow to half a minute. Any other error is
+    logged once to the logger ``psnb``, and the thread ends.
 
     Parameters
     ----------
     source : Viewed
-        What to watch.
+        The coordinator.
     send : callable
         Takes each `Update`; called from the publisher's thread only.
     name : str
         The thread's name, ``psnb-...``.
     interval : float
-        Seconds between two looks at the source.
+        Seconds between two updates.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Publisher:
         self._interval = interval
         self._feed = Feed()
         first = self._feed.next(source, time.time())
-        assert first is not None  # the first is told in any case
+        assert first is not None  # the first update is always made
         self._last = first
         self._hello = threading.Event()
         self._wake = threading.Event()
@@ -73,7 +73,7 @@ class Publisher:
 
     @property
     def first(self) -> Update:
-        """The full update made at construction; it is not sent, whoever shows it does that."""
+        """The full update made at construction; the publisher does not send it, the caller may."""
         return self._last
 
     @property
@@ -88,7 +88,7 @@ class Publisher:
 
     @uninterrupted
     def hello(self) -> None:
-        """Send everything, soon: the view has just come, or missed something; any thread."""
+        """Send a full update soon, for a view that is new or missed something; any thread."""
         self._hello.set()
         self._wake.set()
 
@@ -101,7 +101,7 @@ class Publisher:
         """
         self._stopped.set()
         self._wake.set()
-        # The thread itself comes here when it drops the last reference to a source whose
+        # The thread itself may call this: it may drop the last reference to a coordinator, whose
         # finalizer stops its view.
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(STOP_TIMEOUT)
@@ -121,20 +121,21 @@ class Publisher:
                     self._hello.set()
                     pause = min(2 * pause, _LONGEST_PAUSE)
                     more = not self._stopped.is_set()
-        except Exception as error:  # a boundary: nobody else would learn of what ends a thread
+        except Exception as error:  # a boundary: otherwise the error would be lost with the thread
             _log.exception("A view of a coordinator stops updating")
-            # Whatever the coordinator's state is, it is not known here any more.
+            # The coordinator's state is not known here any more.
             why = excerpt(f"No longer updated: {type(error).__name__}: {error}")
             self._end("unknown", plain(why))
 
     def _tick(self) -> bool:
-        """Look at the source once, and return whether there may be more to come."""
-        # In a function of its own, so that no local keeps the source alive during the wait.
+        """Make and send one update, and return whether there may be more."""
+        # In a function of its own, so that no local variable keeps the coordinator alive during the
+        # wait.
         source = self._source()
         if source is None:
             self._end("closed", "The coordinator is gone.")
             return False
-        # Read before the update is made, so a stop always gets one made after it.
+        # Read before the update is made, so that `stop` always gets an update made after it.
         last, full = self._stopped.is_set(), self._hello.is_set()
         self._hello.clear()
         source.watch()
@@ -148,7 +149,7 @@ class Publisher:
         return not last and self._last["summary"]["state"] != "closed"
 
     def _end(self, state: str, notice: str) -> None:
-        # Figures that stand still must not look live: the view would say "running" for ever.
+        # Figures that are not updated must not look live: the view would say "running" for ever.
         last = self._last
         update = Update(
             type="update",
@@ -161,6 +162,6 @@ class Publisher:
         )
         try:
             self._send(update)
-        except Exception:  # of whatever carries it, which raises what its transport raises
-            # The view cannot be reached, and a reason that mattered has been logged already.
+        except Exception:  # the sender may raise anything
+            # The view cannot be reached; an important reason has been logged already.
             _log.debug("a view of a coordinator could not be told of its end", exc_info=True)

@@ -1,4 +1,4 @@
-"""Viewed: what a view may ask of a coordinator, and have it do."""
+"""Viewed: the interface of a coordinator for its views."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ class Viewed(Protocol):
 
     @property
     def id(self) -> str:
-        """What tells it from all other coordinators."""
+        """Its unique id."""
 
     @property
     def records(self) -> Records:
-        """What its connections have written down."""
+        """What its connections to workers have recorded."""
 
     def statistics(self) -> Statistics:
-        """Return the state of affairs now."""
+        """Return a snapshot of its state now."""
 
     def events(self, since: float = 0.0) -> tuple[Event, ...]:
-        """Return what happened later than that, the oldest first; seconds since the epoch."""
+        """Return the events after a time (seconds since the epoch), oldest first."""
 
     def identity(self) -> Identity:
-        """Return who it is, for people."""
+        """Return its identity, for people."""
 
     def optimizers(self) -> Mapping[str, tuple[str, float | str]]:
         """Return class and learning rate of each parameter's optimizer; cheap."""
@@ -37,19 +37,19 @@ class Viewed(Protocol):
         """Return for each command why it cannot be given now; empty if it can."""
 
     def watch(self) -> None:
-        """Keep figures fresh that take asking the servers, for some seconds."""
+        """Keep the figures of the servers up to date for some seconds."""
 
     def pause(self) -> None:
-        """Begin no more closures."""
+        """Begin no new closures."""
 
     def resume(self) -> None:
-        """Go on."""
+        """Begin closures again."""
 
     def drain(self, timeout: float | None = None) -> None:
         """Pause, and wait until nothing runs."""
 
     def cancel_queued(self) -> int:
-        """Cancel what waits; return how many closures that was."""
+        """Cancel the queued closures; return how many."""
 
     def checkpoint(self) -> Path:
         """Save all parameters; return where."""
@@ -58,10 +58,10 @@ class Viewed(Protocol):
         """Set an optimizer's learning rate."""
 
     def add_worker(self) -> None:
-        """Have the cluster start one worker more."""
+        """Let the cluster start one more worker."""
 
     def retire_worker(self, worker: str) -> None:
-        """Have a worker finish its closures and leave."""
+        """Let a worker finish its closures and leave."""
 
     def note_command(self, message: str) -> None:
-        """Note among the events that somebody gave a command."""
+        """Record an event for a command that was given."""

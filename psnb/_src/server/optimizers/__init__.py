@@ -1,4 +1,4 @@
-"""Optimizers that run where the parameters live, and schedules of learning rates: without Dask."""
+"""Optimizers, which run on the parameter servers, and learning-rate schedules. Without Dask."""
 
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.adam import Adam

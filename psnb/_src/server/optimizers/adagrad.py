@@ -13,8 +13,8 @@ from psnb._src.server.optimizers.hyperparameters import require_number
 from psnb._src.server.optimizers.optimizer import Optimizer, above_zero
 
 
-# numpy's error model: no check for a division by zero in the inner loop, which then runs three
-# times as fast; the optimizer sees to it that there is none.
+# numpy's error model: the inner loop does not check for a division by zero, and so runs three times
+# as fast; the optimizer makes sure that there is none.
 @njit(cache=True, nogil=True, error_model="numpy")
 def _adagrad_rows(values, accumulator, rows, gradients, rate, epsilon, decay):  # type: ignore[no-untyped-def]
     for i in range(rows.size):
@@ -31,7 +31,7 @@ def _adagrad_rows(values, accumulator, rows, gradients, rate, epsilon, decay):  
 
 @dataclass(frozen=True)
 class Adagrad(Optimizer):
-    """Adagrad (Duchi, Hazan, Singer, JMLR 12, 2011), with the accumulator's start of TensorFlow.
+    """Adagrad (Duchi, Hazan, Singer, JMLR 12, 2011), with TensorFlow's initial accumulator.
 
     ``a += g * g; w -= learning_rate * g / (sqrt(a) + epsilon)``
 

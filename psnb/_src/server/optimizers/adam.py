@@ -52,10 +52,10 @@ def _adam_rows(  # type: ignore[no-untyped-def]
 class Adam(Optimizer):
     """Adam (Kingma, Ba, ICLR 2015); with ``weight_decay`` AdamW (Loshchilov, Hutter, ICLR 2019).
 
-    ``m = beta_1 * m + (1 - beta_1) * g; v = beta_2 * v + (1 - beta_2) * g * g;``
-    ``w -= learning_rate * (m̂ / (sqrt(v̂) + epsilon) + weight_decay * w)``, where the hats divide by
-    ``1 - beta ** t`` and ``t`` is the table's count of updates, this one included: not the row's,
-    so a row that is seen late makes a smaller first step than in a table of its own.
+    ``m = beta_1 * m + (1 - beta_1) * g; v = beta_2 * v + (1 - beta_2) * g * g;`` ``w -=
+    learning_rate * (m̂ / (sqrt(v̂) + epsilon) + weight_decay * w)``, where the hats divide by ``1 -
+    beta ** t`` and ``t`` is the table's count of updates, including this one. It is not the row's
+    count, so the first step of a row that is seen late is smaller than in a table of its own.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ def _ftrl_rows(  # type: ignore[no-untyped-def]
             before = accumulator[row, j]
             after = before + gradient * gradient
             accumulator[row, j] = after
-            if half:  # the usual case: the root is many times as fast as a power
+            if half:  # the usual case: a square root is many times as fast as a power
                 low, high = np.sqrt(before), np.sqrt(after)
             else:
                 low, high = before**power, after**power
@@ -41,7 +41,8 @@ def _ftrl_rows(  # type: ignore[no-untyped-def]
             linear[row, j] = z
             strength = high * inverse_rate + pull
             clipped = min(max(z, -l1), l1)
-            # No strength: not one gradient yet whose square is above 0, so nothing to go by.
+            # No strength: no gradient so far had a square above 0, so there is nothing to divide
+            # by.
             values[row, j] = (clipped - z) / strength if strength > zero else zero
 
 

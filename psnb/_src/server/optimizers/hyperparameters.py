@@ -1,4 +1,4 @@
-"""What hyperparameters may be: one check for optimizers and schedules. Pure."""
+"""Checks of hyperparameters, for optimizers and schedules. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def require_number(
         good = good and value < below
     if not good:
         raise refusal(owner, name, f"a number, {what}")
-    object.__setattr__(owner, name, float(value))  # no numpy or JAX number: for JSON and pickles
+    object.__setattr__(owner, name, float(value))  # not a numpy or JAX number: for JSON and pickles
 
 
 def require_steps(owner: Any, name: str) -> None:
@@ -57,7 +57,7 @@ def refusal(owner: Any, name: str, what: str) -> ConfigurationError:
 
 
 def described(owner: Any) -> dict[str, Any]:
-    """Return a dataclass's name and fields as JSON can hold them; those that can, themselves."""
+    """Return a dataclass's name and fields as values that JSON can hold."""
     values = {field.name: getattr(owner, field.name) for field in fields(owner)}
     return {
         "name": type(owner).__name__,

@@ -1,9 +1,9 @@
 """What all optimizers have in common: a frozen description, and how a table applies it. Pure.
 
-The state of an optimizer (the *slots*, the step) belongs to the table. Every table is a matrix to
-it: a dense variable is one row, an embedding table has a row an id, so one kernel an optimizer
-serves both. A kernel works in place, without the GIL, on distinct rows of float32 or float64; it
-gets hyperparameters of that dtype, or its arithmetic would be of the wider one.
+The state of an optimizer (the *slots*, the step) belongs to the table. The optimizer sees every
+table as a matrix: a dense variable is one row, an embedding table has one row for each id. So each
+optimizer needs one kernel for both. A kernel works in place, without the GIL, on distinct rows of
+float32 or float64. It gets hyperparameters of the same dtype, or it would compute in the wider one.
 """
 
 from __future__ import annotations
@@ -24,24 +24,23 @@ from psnb._src.server.optimizers.schedules import Schedule, rate_at, require_rat
 class Optimizer(ABC):
     """How a parameter server turns gradients into updates.
 
-    One push to a table is one step of it. In an embedding table only the rows that were pushed are
-    touched: the others neither decay nor move by their momentum (as TensorFlow's lazy optimizers).
-    Each shard of a variable or embedding counts its own steps; a push without ids of a shard is
-    none there.
+    One push to a table is one step. In an embedding table only the rows that were pushed change:
+    the others neither decay nor move by their momentum (as in TensorFlow's lazy optimizers). Each
+    shard of a variable or embedding counts its own steps; a push without ids of a shard is no step
+    there.
 
     Parameters
     ----------
     learning_rate : float or Schedule
         Step size, finite and not below 0; or a function of the step.
     weight_decay : float
-        Pulls parameters to zero: ``weight_decay * w`` is added to the gradient (L2, as in PyTorch),
-        after clipping. `Adam` takes it apart from the gradient (decoupled, AdamW).
+        Pulls parameters towards zero: ``weight_decay * w`` is added to the gradient (L2, as in
+        PyTorch), after clipping. `Adam` applies it separately from the gradient (decoupled, AdamW).
     clipnorm : float, optional
-        A gradient of a larger Euclidean norm is scaled down to it; the norm is that of the whole
-        push to one variable or embedding, whatever servers it is spread over, with the gradients of
-        equal ids summed.
+        A gradient with a larger Euclidean norm is scaled down to it. The norm is that of the whole
+        push to one variable or embedding, over all servers, with the gradients of equal ids summed.
     clipvalue : float, optional
-        Each element of the (summed) gradient is brought into ``[-clipvalue, clipvalue]``, after
+        Each element of the (summed) gradient is clipped to ``[-clipvalue, clipvalue]``, after
         ``clipnorm``.
 
     Raises
@@ -92,12 +91,12 @@ class Optimizer(ABC):
         rows : numpy.ndarray
             int64 ``(n,)``, distinct.
         gradients : numpy.ndarray
-            ``(n, dim)`` of the dtype of ``values``; stays as it is.
+            ``(n, dim)`` of the dtype of ``values``; not changed.
         step : int
             How many updates the table has had before this one.
         norm : float, optional
-            Euclidean norm of the whole gradient that these rows are a part of, for ``clipnorm``;
-            if it is left out, these rows are all of it.
+            For ``clipnorm``: the Euclidean norm of the whole gradient that these rows are a part
+            of; if it is left out, these rows are the whole gradient.
         """
         if self.clipnorm is not None:
             whole = kernels.norm(gradients) if norm is None else norm
@@ -127,7 +126,7 @@ class Optimizer(ABC):
 
 
 def above_zero(value: float, scalar: type[np.floating[Any]]) -> np.floating[Any]:
-    """Return a value above 0 as a scalar above 0, though it be too small for float32.
+    """Return a value above 0 as a scalar above 0, even if it is too small for float32.
 
     An epsilon of 0 would let a row without gradient divide 0 by 0.
     """

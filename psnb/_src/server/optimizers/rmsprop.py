@@ -47,7 +47,7 @@ def _rmsprop_rows(  # type: ignore[no-untyped-def]
             if centered:
                 average = kept * mean[row, j] + new * gradient
                 mean[row, j] = average
-                # Rounding may bring a variance of next to nothing below zero.
+                # Rounding may make a tiny variance negative.
                 variance = max(variance - average * average, kept * 0)
             step = rate * gradient / np.sqrt(variance + epsilon)
             if moving:

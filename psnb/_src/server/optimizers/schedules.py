@@ -1,4 +1,4 @@
-"""Learning rates that change with the table's count of updates. Pure.
+"""Learning-rate schedules, by the table's count of updates. Pure.
 
 A schedule is a frozen description and a function of the step: 0 for the first update of a table,
 one more for each that it has applied. Names and formulas are those of Keras and optax.
@@ -23,7 +23,7 @@ from psnb._src.server.optimizers.hyperparameters import (
 
 @dataclass(frozen=True)
 class Schedule(ABC):
-    """A learning rate by step; what an optimizer takes for ``learning_rate``."""
+    """A learning rate by step; an optimizer takes it as its ``learning_rate``."""
 
     @abstractmethod
     def __call__(self, step: int) -> float:
@@ -111,7 +111,7 @@ class CosineDecay(Schedule):
 
 @dataclass(frozen=True)
 class PolynomialDecay(Schedule):
-    """From the initial rate to the end's along ``(1 - step / decay_steps) ** power``.
+    """From the initial rate to the end rate along ``(1 - step / decay_steps) ** power``.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ class PiecewiseConstant(Schedule):
     Raises
     ------
     ConfigurationError
-        If the boundaries do not ascend, or a rate is no number in its range.
+        If the boundaries do not ascend, or a rate is not a number in its range.
     """
 
     boundaries: Sequence[int]
@@ -189,12 +189,12 @@ class PiecewiseConstant(Schedule):
 
 @dataclass(frozen=True)
 class Warmup(Schedule):
-    """A straight line up to another rate or schedule, which then begins with its own step 0.
+    """A linear warm-up to another rate or schedule, which then begins with its own step 0.
 
     Parameters
     ----------
     learning_rate : float or Schedule
-        What comes after; the line ends where it starts.
+        The rate after the warm-up; the line ends at its first value.
     warmup_steps : int
         Length of the line.
     initial_learning_rate : float
