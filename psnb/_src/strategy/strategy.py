@@ -136,7 +136,7 @@ class ParameterServerStrategy:
         patience = seconds("heartbeat_timeout", heartbeat_timeout)
         check_mode(mode)
         self.client = client
-        addresses = choose_servers(client, num_servers)
+        addresses, dedicated = choose_servers(client, num_servers)
         if len(addresses) <= replicas:
             raise ClusterError(
                 f"replicas={replicas} takes {replicas + 1} servers, but there is {len(addresses)}: "
@@ -145,7 +145,7 @@ class ParameterServerStrategy:
             )
         count = len(addresses) if shards is None else shards
         count = integer("shards", count, len(addresses))  # one for each server
-        servers = Servers(client, patience)
+        servers = Servers(client, patience, dedicated)
         self._loop = client.loop.asyncio_loop
         on_loop(self._loop, lambda: begin(servers, addresses, count, replicas))
         with uninterrupted:  # a reconciler that nobody closes would keep the servers
