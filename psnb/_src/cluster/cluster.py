@@ -144,9 +144,9 @@ def local_cluster(
     ClusterError
         If its processes do not start, or ``security`` needs what is not installed.
     """
-    numbers = {"workers": workers, "servers": servers, "threads_per_worker": threads_per_worker}
-    for name, value in numbers.items():
-        integer(f"local_cluster: {name}", value, 1)
+    workers = integer("local_cluster: workers", workers, 1)
+    servers = integer("local_cluster: servers", servers, 1)
+    threads_per_worker = integer("local_cluster: threads_per_worker", threads_per_worker, 1)
     link = _link(security)
     settings = dict(QUIET) if dashboard_address is None else {}
     options = {

@@ -210,6 +210,8 @@ class Dataset(DatasetSources):
             False: the same order in each epoch; without a seed, in each iteration of a dataset too.
         """
         size = integer("shuffle: buffer_size", buffer_size, 1)
+        if seed is not None:
+            seed = integer("shuffle: seed", seed, None)
         if seed is None and not reshuffle_each_iteration:
             seed = secrets.randbits(63)
         return type(self)(nodes.Shuffle(self.node, size, seed, reshuffle_each_iteration))

@@ -157,7 +157,7 @@ class ParameterServerStrategy:
             self._hang_up = weakref.finalize(self, _hang_up, *parts)
         if mode == Sync():
             mode = Sync(max(1, self.num_workers))
-        self.mode = self._core.mode = mode
+        self.mode = mode
 
     def __repr__(self) -> str:
         state = "closed" if self._core.closed else f"{self.num_servers} servers"
@@ -463,9 +463,9 @@ class ParameterServerStrategy:
         The servers end a moment later. The notebook's handles raise `CoordinatorClosedError` from
         now on, those on workers `ServerLostError`.
         """
-        if self._core.closed:
+        if not self._core.begin_to_close():
             return
-        coordinator = self._core.begin_to_close()
+        coordinator, _ = self._core.coordinator()
         try:
             if coordinator is not None:
                 coordinator.close()

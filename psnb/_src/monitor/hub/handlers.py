@@ -66,7 +66,7 @@ class CoordinatorHandler(APIHandler):
 
     @authorized
     async def post(self, coordinator: str) -> None:
-        """Take in a `Batch`, answer `Orders`."""
+        """Take in a `HubPost`, answer `Orders`."""
         if len(self._body) > MOST_BODY:
             raise _too_large()
         batch = _batch(bytes(self._body), coordinator)
