@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -172,6 +173,33 @@ def test_each_public_name_comes_from_the_room_that_type_checkers_see() -> None:
             room = importlib.import_module(str(node.module))
             for alias in node.names:
                 assert getattr(psnb, alias.name) is getattr(room, alias.name)
+
+
+def _undocumented(path: Path) -> Iterator[str]:
+    module = importlib.import_module(
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    )
+    for name, found in vars(module).items():
+        if name.startswith("_") or getattr(found, "__module__", "") != module.__name__:
+            continue
+        if inspect.isclass(found):
+            parts = [each for each in vars(found) if not each.startswith("_")]
+            members = [getattr(found, each) for each in parts]
+            # What overrides something has its text; fields are told of by the class.
+            yield from (
+                f"{name}.{part}"
+                for part, member in zip(parts, members, strict=True)
+                if isinstance(member, property) or inspect.isroutine(member)
+                if inspect.getdoc(member) is None
+            )
+        if (inspect.isclass(found) or inspect.isfunction(found)) and not found.__doc__:
+            yield name
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_all_that_is_not_private_to_its_module_is_documented(path: Path) -> None:
+    # ruff takes all below a folder with an underscore for private.
+    assert list(_undocumented(path)) == []
 
 
 @pytest.mark.slow

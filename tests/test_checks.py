@@ -10,6 +10,12 @@ import pytest
 
 import psnb
 from psnb._src.checks import integer, is_number, seconds
+from psnb._src.coordinator.closures.schedule_options import ScheduleOptions
+from psnb._src.coordinator.queue import RoundGate
+from psnb._src.coordinator.settings import Settings
+from psnb._src.coordinator.steps import gate_for
+from psnb._src.data.formats import TextLines
+from psnb._src.parameters.parameter_arguments import as_padding, check_rows
 from psnb.errors import ConfigurationError
 
 
@@ -20,7 +26,7 @@ def test_whole_numbers_become_ints(value: Any) -> None:
     assert type(found) is int
 
 
-@pytest.mark.parametrize("value", [True, 1.0, "1", None, np.float32(1)])
+@pytest.mark.parametrize("value", [True, 1.0, "1", None, np.float32(1), np.array([1, 2]), int])
 def test_what_is_not_a_whole_number_is_refused(value: Any) -> None:
     with pytest.raises(ConfigurationError, match="x must be 1 or more and whole, found"):
         integer("x", value, 1)
@@ -32,7 +38,7 @@ def test_what_is_out_of_bounds_is_refused(value: int) -> None:
         integer("x", value, 1, 9)
 
 
-@pytest.mark.parametrize("value", [True, math.nan, "1", 1j, None])
+@pytest.mark.parametrize("value", [True, math.nan, np.float64("nan"), "1", 1j, None])
 def test_what_is_not_a_number_is_none(value: Any) -> None:
     assert not is_number(value)
 
@@ -62,8 +68,38 @@ def test_seconds_may_be_infinite_where_that_means_for_ever() -> None:
         lambda: psnb.local_cluster(workers=True),
         lambda: psnb.data.Dataset.text_lines(__file__, max_record_bytes=True),
         lambda: psnb.data.Dataset.range(3).batch(True),
+        lambda: psnb.data.Dataset.range(True),
+        lambda: psnb.data.Dataset.range(3).shuffle(3, seed=True),
+        lambda: psnb.SGD(True),
+        lambda: psnb.SGD(0.1, clipnorm=True),
+        lambda: psnb.Constant(True),
+        lambda: check_rows("e", True, None),
+        lambda: check_rows("e", 1, True),
+        lambda: as_padding(True, "e", None),
+        lambda: psnb.prefetch([], dict, True),
+        lambda: ScheduleOptions(retries=True),
     ],
 )
 def test_true_is_not_taken_for_1(call: Any) -> None:
     with pytest.raises(ConfigurationError):
         call()
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        (psnb.Sync(np.int64(4)), "closures"),
+        (psnb.FixedShards(np.uint8(4)), "shards"),
+        (psnb.CountFilter(np.int64(4)), "count"),
+        (TextLines(max_record_bytes=np.int64(4)), "max_record_bytes"),
+        (ScheduleOptions(priority=np.uint8(4)), "priority"),
+        (ScheduleOptions(worker=np.int64(4)), "worker"),
+        (Settings(max_queue_size=np.int64(4)), "max_queue_size"),
+    ],
+)
+def test_numbers_of_numpy_are_kept_as_those_of_python(made: Any, name: str) -> None:
+    assert type(getattr(made, name)) is int
+
+
+def test_a_round_of_a_number_of_numpy_is_one() -> None:
+    assert isinstance(gate_for(psnb.Sync(np.int64(4))), RoundGate)

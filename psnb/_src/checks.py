@@ -10,7 +10,7 @@ from typing import Any
 from psnb.errors import ConfigurationError
 
 
-def integer(what: str, value: Any, least: int, most: int | None = None) -> int:
+def integer(what: str, value: Any, least: int | None, most: int | None = None) -> int:
     """Return a whole number, of Python or numpy, as an int.
 
     Parameters
@@ -19,8 +19,8 @@ def integer(what: str, value: Any, least: int, most: int | None = None) -> int:
         The name of the argument, for the error: ``"local_cluster: workers"``.
     value : object
         The user's argument.
-    least, most : int
-        The smallest number that is allowed, and the largest if there is a limit.
+    least, most : int or None
+        The smallest number that is allowed, and the largest, if there are limits.
 
     Raises
     ------
@@ -29,22 +29,22 @@ def integer(what: str, value: Any, least: int, most: int | None = None) -> int:
     """
     bounds = f"{least} or more" if most is None else f"{least} to {most}"
     if not is_integer(value):
-        raise ConfigurationError(f"{what} must be {bounds} and whole, found {value!r:.200}")
+        bounds = "a whole number" if least is None else f"{bounds} and whole"
+        raise ConfigurationError(f"{what} must be {bounds}, found {value!r:.200}")
     number = operator.index(value)
-    if number < least or (most is not None and number > most):
+    if (least is not None and number < least) or (most is not None and number > most):
         raise ConfigurationError(f"{what} must be {bounds}, found {value!r:.200}")
     return number
 
 
 def is_integer(value: Any) -> bool:
     """Return whether something is a whole number; a bool is not."""
-    return not isinstance(value, bool) and hasattr(value, "__index__")
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
     """Return whether something is a real number; it may be infinite, but not a bool or NaN."""
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    return real and not math.isnan(value)
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and value == value
 
 
 def seconds(what: str, value: Any, *, zero: bool = False, infinite: bool = False) -> float:

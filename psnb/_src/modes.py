@@ -171,4 +171,5 @@ def check_mode(mode: object) -> Mode:
 
 
 def _require(mode: Mode, name: str, value: object, least: int) -> None:
-    integer(f"{mode!r}: {name}", value, least)
+    """Make a field of a frozen mode an int, or raise ConfigurationError."""
+    object.__setattr__(mode, name, integer(f"{mode!r}: {name}", value, least))

@@ -52,7 +52,12 @@ def _fuzz(parser: str, limit: str, mode: str, corpus: str) -> None:
     import atheris
 
     if mode == "interpreted":
-        rooms = ["psnb.data", "psnb._src.checkpoint", "psnb._src.parameters", "psnb._src.server"]
+        rooms = [
+            "psnb._src.data",
+            "psnb._src.checkpoint",
+            "psnb._src.parameters",
+            "psnb._src.server",
+        ]
         with atheris.instrument_imports(include=rooms):
             # First: the seeds of a target are made with what is compiled.
             import psnb._src.data.formats

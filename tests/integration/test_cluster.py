@@ -104,7 +104,7 @@ def test_something_else_than_a_client_is_refused() -> None:
 
 @pytest.mark.parametrize("argument", ["workers", "servers", "threads_per_worker"])
 def test_a_local_cluster_of_nothing_is_refused(argument: str) -> None:
-    with pytest.raises(errors.ConfigurationError, match=f"{argument}=0"):
+    with pytest.raises(errors.ConfigurationError, match=f"{argument} must be 1 or more"):
         psnb.local_cluster(**{argument: 0})  # type: ignore[arg-type]
 
 

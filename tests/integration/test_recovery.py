@@ -278,3 +278,21 @@ def test_the_servers_that_are_left_take_everything(
             assert strategy.num_servers == 1
             assert_same(model.values(), saved)
             coordinator.schedule(model.step).fetch(DEADLINE)
+
+
+@LOSSES
+def test_servers_that_are_started_again_are_waited_for_and_workers_stay_workers(
+    tmp_path: Path, lose: Callable[..., None]
+) -> None:
+    with (
+        psnb.local_cluster(workers=2, servers=1) as client,
+        psnb.ParameterServerStrategy(client) as strategy,
+    ):
+        workers = strategy.worker_names()
+        v = strategy.variable(1.0)
+        psnb.CheckpointManager(psnb.ClusterCoordinator(strategy), tmp_path).save()
+        lose(client, strategy.server_addresses[0])
+        wait_until(lambda: is_lost(v.read), "the server is lost")
+        strategy.recover()
+        assert v.read() == 1.0
+        assert strategy.worker_names() == workers

@@ -23,7 +23,7 @@ from tests.integration.helpers import CommandLine
 from tests.integration.namespaces import HERE, OWN_PROCESSES, THERE, held, linked
 
 SUITE = (
-    "tests/parameters/test_transport.py",
+    "tests/parameters/test_server_client.py",
     "tests/parameters/test_unreadable.py",
     "tests/integration/test_ctr.py",
 )

@@ -110,8 +110,7 @@ class Chaos:
             victim.send(signal.SIGSTOP)
             self._row.freezes += 1
             return lambda: victim.send(signal.SIGCONT)
-        if victim.is_server:
-            self._note_kill(victim.address)
+        self._note_kill(victim.address)  # a worker may have become a server
         victim.send(signal.SIGKILL)
         if victim.is_server:
             self._row.servers_killed += 1

@@ -145,9 +145,9 @@ def local_cluster(
     ClusterError
         If its processes do not start, or ``security`` needs what is not installed.
     """
-    numbers = {"workers": workers, "servers": servers, "threads_per_worker": threads_per_worker}
-    for name, value in numbers.items():
-        integer(f"local_cluster: {name}", value, 1)
+    workers = integer("local_cluster: workers", workers, 1)
+    servers = integer("local_cluster: servers", servers, 1)
+    threads_per_worker = integer("local_cluster: threads_per_worker", threads_per_worker, 1)
     link = _link(security)
     settings = dict(QUIET) if dashboard_address is None else {}
     options = {
@@ -257,8 +257,8 @@ def _certificates() -> Any:
     return Security().get_connection_args("client")["ssl_context"]
 
 
-def choose_servers(client: Client, num_servers: int | None) -> list[str]:
-    """Return the addresses of the workers that serve parameters.
+def choose_servers(client: Client, num_servers: int | None) -> tuple[list[str], bool]:
+    """Return the addresses of the workers that serve parameters, and if they were started to.
 
     Parameters
     ----------
@@ -286,7 +286,7 @@ def choose_servers(client: Client, num_servers: int | None) -> list[str]:
                 f"all {total} workers of the cluster are parameter servers: closures need at least "
                 'one that was started without --resources "ps=1"'
             )
-        return list(found.servers)[:wanted]
+        return list(found.servers)[:wanted], True
     if num_servers is None:
         raise ClusterError(
             f"none of the cluster's {total} workers is a parameter server: start some with "
@@ -297,4 +297,4 @@ def choose_servers(client: Client, num_servers: int | None) -> list[str]:
             f"num_servers={num_servers} needs {num_servers + 1} workers (the servers and one that "
             f"runs closures), but the cluster has {total}"
         )
-    return list(found.workers)[:num_servers]
+    return list(found.workers)[:num_servers], False

@@ -44,5 +44,6 @@ class CheckpointManager(FolderManager):
             raise ConfigurationError(
                 f"coordinator must be a psnb.ClusterCoordinator, found {coordinator!r}"
             )
+        self._coordinator = coordinator  # the servers live as long as its strategy does
         super().__init__(core_of(coordinator.strategy), directory, max_to_keep)
         view_of(coordinator).saving.use(self)

@@ -68,6 +68,16 @@ class CoordinatorView:
         self._elapsed: float | None = None  # when it was closed
         self._last_workers: tuple[WorkerStatistics, ...] | None = None  # likewise
 
+    def __repr__(self) -> str:
+        s = self.statistics()
+        ready = sum(worker.state == "ready" for worker in s.workers)
+        text = (
+            f"<psnb.ClusterCoordinator {s.state}: {s.queued} queued, {s.in_flight} in flight, "
+            f"{s.completed} completed, {s.failed} failed, {s.retried} retried; {ready} workers"
+        )
+        metrics = ", ".join(f"{name} {m.smoothed:.4g}" for name, m in s.metrics.items())
+        return f"{text}; {metrics}>" if metrics else f"{text}>"
+
     def note_end(self) -> None:
         """Keep the final figures; to be called before the connections end."""
         self._elapsed = time.monotonic() - self._started

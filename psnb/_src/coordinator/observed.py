@@ -25,14 +25,7 @@ class Observed:
     _live: LiveView
 
     def __repr__(self) -> str:
-        s = self.statistics()
-        ready = sum(worker.state == "ready" for worker in s.workers)
-        text = (
-            f"<psnb.ClusterCoordinator {s.state}: {s.queued} queued, {s.in_flight} in flight, "
-            f"{s.completed} completed, {s.failed} failed, {s.retried} retried; {ready} workers"
-        )
-        metrics = ", ".join(f"{name} {m.smoothed:.4g}" for name, m in s.metrics.items())
-        return f"{text}; {metrics}>" if metrics else f"{text}>"
+        return repr(self._view)
 
     def dashboard(self) -> None:
         """Show the live dashboard below this cell; the coordinator as a cell's last line does too.

@@ -26,7 +26,8 @@ class Settings:
     start_delay: StartDelay = field(default_factory=StartDelay)
 
     def __post_init__(self) -> None:
-        integer("max_queue_size", self.max_queue_size, 1)
+        size = integer("max_queue_size", self.max_queue_size, 1)
+        object.__setattr__(self, "max_queue_size", size)
 
     def require(self, asked: Settings) -> None:
         """Raise ConfigurationError if ``asked`` differs; its default values are ignored."""

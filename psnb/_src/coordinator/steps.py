@@ -26,7 +26,7 @@ from psnb._src.strategy import StrategyCore
 def gate_for(mode: Mode) -> Gate:
     """Return a new gate for an update mode."""
     match mode:
-        case Sync(closures=int(closures)):
+        case Sync(closures=closures) if closures is not None:
             return RoundGate(closures)
         case BoundedStaleness(updates=updates):
             return StalenessGate(updates)

@@ -214,6 +214,8 @@ class Dataset(DatasetSources):
             dataset.
         """
         size = integer("shuffle: buffer_size", buffer_size, 1)
+        if seed is not None:
+            seed = integer("shuffle: seed", seed, None)
         if seed is None and not reshuffle_each_iteration:
             seed = secrets.randbits(63)
         return type(self)(nodes.Shuffle(self.node, size, seed, reshuffle_each_iteration))

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from psnb._src.checks import integer
 from psnb._src.data import nodes
 from psnb._src.data.block import Block, block_of, read_only
 from psnb._src.data.file_sources import FileSources
@@ -25,7 +26,7 @@ class DatasetSources(FileSources):
     def range(cls, *args: int) -> Self:
         """Return the numbers of Python's ``range``, as int64: ``range([start,] stop[, step])``."""
         try:
-            numbers = range(*args)
+            numbers = range(*(integer("Dataset.range", each, None) for each in args))
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"Dataset.range{args}: {error}") from error
         return cls(nodes.Range(numbers.start, numbers.stop, numbers.step))

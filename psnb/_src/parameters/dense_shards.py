@@ -207,6 +207,7 @@ class DenseShards(ParameterShards):
         return parts, math.hypot(*norms)
 
     def checked(self, value: ArrayLike, what: str) -> np.ndarray:
+        """Return a value as an array of the shape and dtype, or raise GradientError."""
         array = checked_array(value, self.dtype, f"{what} for variable {self.name!r}")
         if array.shape != self.shape:
             raise GradientError(
@@ -218,6 +219,7 @@ class DenseShards(ParameterShards):
     def scatter(
         self, operation: str, rows: ArrayLike, values: ArrayLike, immediate: bool, sign: int = 1
     ) -> None:
+        """Write some rows; see `Variable.scatter_update`."""
         checked = checked_rows(rows, self.name, self.shape)
         array = checked_array(values, self.dtype, f"values for variable {self.name!r}")
         expected = (*checked.shape, *self.shape[1:])
@@ -241,5 +243,6 @@ class DenseShards(ParameterShards):
         )
 
     def write(self, operation: str, key: str, array: np.ndarray, immediate: bool) -> None:
+        """Write the whole value."""
         parts = zip(self._shards, self._split(key, array), strict=True)
         self.send([(s.shard, s.table, (operation, part)) for s, part in parts], immediate)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from psnb._src.checks import integer, is_integer
 from psnb._src.server import (
     OPTIMIZABLE,
     Admission,
@@ -114,12 +115,9 @@ def require_optimizer(optimizer: Optimizer | None, name: str) -> Optimizer:
 
 def check_rows(name: str, dim: int, rows: int | None) -> None:
     """Raise ConfigurationError unless this can be an embedding's size."""
-    if not isinstance(dim, int | np.integer) or dim < 1:
-        raise ConfigurationError(f"embedding {name!r}: dim must be 1 or more, found {dim!r}")
-    if rows is not None and (not isinstance(rows, int | np.integer) or rows < 1):
-        raise ConfigurationError(
-            f"embedding {name!r}: rows must be 1 or more, or None for any id; found {rows!r}"
-        )
+    integer(f"embedding {name!r}: dim", dim, 1)
+    if rows is not None:  # None is for any id
+        integer(f"embedding {name!r}: rows", rows, 1)
 
 
 def initial_array(value: ArrayLike, dtype: DTypeLike | None, name: str) -> np.ndarray:
@@ -188,7 +186,7 @@ def as_padding(padding_idx: int | None, name: str, rows: int | None) -> int | No
     """
     if padding_idx is None:
         return None
-    if not isinstance(padding_idx, int | np.integer):
+    if not is_integer(padding_idx):
         raise ConfigurationError(
             f"embedding {name!r}: padding_idx must be an id or None, found {padding_idx!r}"
         )

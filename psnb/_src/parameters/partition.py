@@ -117,7 +117,8 @@ class MaxSize:
 
 def _require_positive(partitioner: object, *names: str) -> None:
     for name in names:
-        integer(f"{partitioner!r}: {name}", getattr(partitioner, name), 1)
+        value = integer(f"{partitioner!r}: {name}", getattr(partitioner, name), 1)
+        object.__setattr__(partitioner, name, value)
 
 
 def row_ranges(rows: int, shards: int) -> list[tuple[int, int]]:

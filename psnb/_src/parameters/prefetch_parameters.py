@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from psnb._src.checks import integer
 from psnb._src.parameters.handles import Handle
 from psnb._src.parameters.together import asking
 from psnb._src.threads import Answer, uninterrupted
-from psnb.errors import ConfigurationError
 
 Batch = TypeVar("Batch")
 Found = dict[Handle, np.ndarray]
@@ -65,9 +65,7 @@ def prefetch(
     ends the thread; if the iterator outlives the loop, its ``close`` does so. One thread uses an
     iterator; there may be any number of iterators.
     """
-    if not isinstance(depth, int | np.integer) or depth < 0:
-        raise ConfigurationError(f"psnb.prefetch(depth={depth!r}): must be 0 or more batches")
-    return _fetched(iter(batches), wanted, int(depth))
+    return _fetched(iter(batches), wanted, integer("psnb.prefetch: depth", depth, 0))
 
 
 def _fetched(

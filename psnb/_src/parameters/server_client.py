@@ -136,7 +136,7 @@ class _RequestRound:
             self.owner.gone(self.batch, self.positions, self.server)
 
 
-class CommServerClient:
+class CommServerClient(ServerClient):
     """Requests over Dask's connections, one to each address, with a time limit on each call.
 
     Parameters

@@ -106,7 +106,8 @@ class CountFilter(Admission):
     count: int
 
     def __post_init__(self) -> None:
-        integer(f"{self!r}: count", self.count, 1, MOST_SIGHTINGS)
+        count = integer(f"{self!r}: count", self.count, 1, MOST_SIGHTINGS)
+        object.__setattr__(self, "count", count)
 
     @property
     def sightings(self) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from psnb._src.checks import is_number
 from psnb._src.server import kernels
 from psnb.errors import ConfigurationError
 
@@ -29,7 +30,7 @@ class Initializer(ABC):
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             try:
-                good = isinstance(value, int | float | np.number) and math.isfinite(value)
+                good = is_number(value) and math.isfinite(value)
             except (TypeError, OverflowError):  # complex, or an int that no float holds
                 good = False
             if not good:

@@ -48,7 +48,7 @@ class RowIndex(Protocol):
         """Return the bytes that the mapping takes."""
 
 
-class FixedRowIndex:
+class FixedRowIndex(RowIndex):
     """A shard of a table with a known number of rows, dealt out in turn over the shards.
 
     Parameters
@@ -83,7 +83,7 @@ class FixedRowIndex:
         return 0
 
 
-class GrowingRowIndex:
+class GrowingRowIndex(RowIndex):
     """A shard of a table that takes any 64-bit id, in the order of their first appearance.
 
     Its hash map is half to two thirds full, so with the list of ids it takes 26 to 32 bytes an id.

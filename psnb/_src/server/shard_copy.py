@@ -37,15 +37,21 @@ DONE, DEPOSED = "done", "deposed"
 class ForwardedRequest(Protocol):
     """A request that expects an answer."""
 
-    def message(self) -> tuple[Any, ...]: ...
-    def answered(self, answer: tuple[Any, ...]) -> None: ...
+    def message(self) -> tuple[Any, ...]:
+        """Return what is sent."""
+
+    def answered(self, answer: tuple[Any, ...]) -> None:
+        """Take the answer."""
 
 
 class CopyLink(Protocol):
     """A connection to another server."""
 
-    def send(self, exchange: ForwardedRequest) -> None: ...
-    def close(self) -> None: ...
+    def send(self, exchange: ForwardedRequest) -> None:
+        """Send a request; its answer comes later, in order."""
+
+    def close(self) -> None:
+        """Hang up."""
 
 
 class Opening(Protocol):

@@ -14,7 +14,6 @@ from typing import Any, Protocol, TypeVar, cast
 from distributed import Client
 
 from psnb._src.cluster import closure_workers
-from psnb._src.modes import Mode
 from psnb._src.parameters import (
     CommServerClient,
     DenseShards,
@@ -74,8 +73,6 @@ class StrategyCore:
     ----------
     client : distributed.Client
         As given.
-    mode : Mode
-        When updates are applied; set once the number of workers is known.
     servers : Servers
         As given.
     server_client : CommServerClient
@@ -89,8 +86,6 @@ class StrategyCore:
     watch : ServerWatch
         The servers' figures.
     """
-
-    mode: Mode
 
     def __init__(self, client: Client, servers: Servers, partitioner: Partitioner | None) -> None:
         self.client, self.servers = client, servers
@@ -208,11 +203,11 @@ class StrategyCore:
         with self._lock:
             self._require_open()
 
-    def begin_to_close(self) -> Coordinator | None:
-        """Refuse all calls from now on; return the coordinator, which must be closed."""
+    def begin_to_close(self) -> bool:
+        """Refuse all calls from now on; return whether the strategy was open."""
         with self._lock:
-            self._closed = True
-            return self._coordinator
+            was_open, self._closed = not self._closed, True
+            return was_open
 
     def _require_open(self) -> None:
         if self._closed:

@@ -124,19 +124,19 @@ async def _replaced(
 ) -> list[ServerAddress]:
     """Start servers in place of dead ones and return all that there are.
 
-    It waits for workers that were started as servers. If the cluster has only workers that run
-    closures, it takes some of these, but not the last one.
+    It waits for workers that were started as servers. If the strategy's servers were not, or if
+    none comes in time, it takes some of the workers that run closures, but not the last one.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + _WAIT
     used = {server.address for server in (*alive, *silent)}
     wanted -= len(silent)  # nobody starts them again while they are there
     while True:
-        found = roles(await client.scheduler.identity(n_workers=-1))
+        found, late = roles(await client.scheduler.identity(n_workers=-1)), loop.time() > end
         fresh = [address for address in found.servers if address not in used]
-        if not found.servers and not used.intersection(found.servers):
+        if not found.servers and (late or not servers.dedicated):
             fresh = [address for address in found.workers if address not in used][:-1]
-        if len(alive) + len(fresh) >= wanted or loop.time() > end:
+        if len(alive) + len(fresh) >= wanted or late:
             break
         await asyncio.sleep(_LOOK)
     started = await servers.start(fresh[: wanted - len(alive)]) if fresh else []

@@ -43,6 +43,8 @@ class Servers:
         The cluster.
     patience : float
         Seconds without a sign of life after which a server counts as silent.
+    dedicated : bool
+        Whether the servers are workers that were started as servers, and run no closures.
 
     Attributes
     ----------
@@ -59,8 +61,8 @@ class Servers:
         limits. For the client's event loop only.
     """
 
-    def __init__(self, client: Client, patience: float) -> None:
-        self._client = client
+    def __init__(self, client: Client, patience: float, dedicated: bool) -> None:
+        self._client, self.dedicated = client, dedicated
         self.events = EventLog()
         self.name = uuid.uuid4().hex[:8]
         self.orders = ServerControl(client.rpc, patience)

@@ -137,7 +137,7 @@ class ParameterServerStrategy:
         patience = seconds("heartbeat_timeout", heartbeat_timeout)
         check_mode(mode)
         self.client = client
-        addresses = choose_servers(client, num_servers)
+        addresses, dedicated = choose_servers(client, num_servers)
         if len(addresses) <= replicas:
             raise ClusterError(
                 f"replicas={replicas} takes {replicas + 1} servers, but there is {len(addresses)}: "
@@ -146,7 +146,7 @@ class ParameterServerStrategy:
             )
         count = len(addresses) if shards is None else shards
         count = integer("shards", count, len(addresses))  # one for each server
-        servers = Servers(client, patience)
+        servers = Servers(client, patience, dedicated)
         self._loop = client.loop.asyncio_loop
         on_loop(self._loop, lambda: begin(servers, addresses, count, replicas))
         with uninterrupted:  # a reconciler that nobody closes would keep the servers
@@ -159,7 +159,7 @@ class ParameterServerStrategy:
             self._hang_up = weakref.finalize(self, _hang_up, *parts)
         if mode == Sync():
             mode = Sync(max(1, self.num_workers))
-        self.mode = self._core.mode = mode
+        self.mode = mode
 
     def __repr__(self) -> str:
         state = "closed" if self._core.closed else f"{self.num_servers} servers"
@@ -465,9 +465,9 @@ class ParameterServerStrategy:
         The servers end a moment later. The notebook's handles raise `CoordinatorClosedError` from
         now on, those on workers `ServerLostError`.
         """
-        if self._core.closed:
+        if not self._core.begin_to_close():
             return
-        coordinator = self._core.begin_to_close()
+        coordinator, _ = self._core.coordinator()
         try:
             if coordinator is not None:
                 coordinator.close()

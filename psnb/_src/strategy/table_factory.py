@@ -65,6 +65,7 @@ class TableFactory:
                 f"variable {name!r}: the partitioner must return 1 to {most} shards for shape "
                 f"{value.shape}, it returned {count!r}"
             )
+        count = int(count)
         ranges = row_ranges(value.shape[0], count) if count > 1 else [(0, 0)]
         servers = [place.primary for place in self._servers.layout.places]
         parts: list[DenseShard] = []

@@ -58,6 +58,9 @@ class ScheduleOptions:
                 "worker must be a worker's name, its index from 0, or a function that takes a "
                 f"psnb.WorkerStatistics and returns a bool, found {self.worker!r}"
             )
+        for name in ("retries", "priority", "worker"):
+            if is_integer(value := getattr(self, name)):  # perhaps numpy's, which may wrap
+                object.__setattr__(self, name, int(value))
 
 
 def options(retries: int, priority: int, worker: Pin | None) -> ScheduleOptions:

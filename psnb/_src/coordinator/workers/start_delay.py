@@ -32,8 +32,10 @@ class StartDelay:
     most: float = math.inf
 
     def __post_init__(self) -> None:
-        seconds("start_delay", self.step, zero=True)
-        seconds("start_delay_max", self.most, zero=True, infinite=True)
+        step = seconds("start_delay", self.step, zero=True)
+        most = seconds("start_delay_max", self.most, zero=True, infinite=True)
+        object.__setattr__(self, "step", step)
+        object.__setattr__(self, "most", most)
 
     def seconds(self, index: int) -> float:
         """Return how many seconds the worker of an index waits."""

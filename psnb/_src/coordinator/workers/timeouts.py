@@ -40,7 +40,7 @@ class Timeouts:
         for name in ("worker", "heartbeat", "drain"):
             value = getattr(self, name)
             if name != "worker" or value is not None:
-                seconds(f"{name}_timeout", value)
+                object.__setattr__(self, name, seconds(f"{name}_timeout", value))
 
     @property
     def beat(self) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from psnb._src.data.formats import criteo_kernels as kernels
 from psnb._src.data.formats.chunk import Chunk
 from psnb._src.data.formats.criteo_kernels import DENSE, SPARSE
-from psnb._src.data.formats.limit import MAX_RECORD_BYTES, check_limit
+from psnb._src.data.formats.limit import MAX_RECORD_BYTES, checked_limit
 from psnb._src.data.formats.lines import Lines, line_splits, read_lines
 from psnb._src.data.formats.open_files import INFER, check_compression
 from psnb.errors import DatasetError
@@ -50,7 +50,7 @@ class Criteo:
 
     def __post_init__(self) -> None:
         check_compression(self.compression)
-        check_limit(self.max_record_bytes)
+        object.__setattr__(self, "max_record_bytes", checked_limit(self.max_record_bytes))
 
     def read(
         self, path: str, offset: int = 0, first: int = 0, end: int | None = None

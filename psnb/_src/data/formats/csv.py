@@ -17,7 +17,7 @@ from psnb._src.data.formats.file_position import FilePosition
 from psnb._src.data.formats.limit import (
     MAX_COLUMNS,
     MAX_RECORD_BYTES,
-    check_limit,
+    checked_limit,
     too_long,
     within,
 )
@@ -71,7 +71,7 @@ class Csv:
 
     def __post_init__(self) -> None:
         check_compression(self.compression)
-        check_limit(self.max_record_bytes)
+        object.__setattr__(self, "max_record_bytes", checked_limit(self.max_record_bytes))
         if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '\r\n"':
             raise ConfigurationError(f"delimiter is {self.delimiter!r}: not one ASCII character")
         for name, dtype in (self.dtypes or {}).items():

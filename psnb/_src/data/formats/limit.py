@@ -18,9 +18,9 @@ LONGEST = 1 << 30
 """The largest limit that can be set."""
 
 
-def check_limit(limit: int) -> None:
-    """Raise `ConfigurationError` if records cannot be limited to so many bytes."""
-    integer("max_record_bytes", limit, 1, LONGEST)
+def checked_limit(limit: int) -> int:
+    """Return a limit as an int, or raise `ConfigurationError` if it cannot be one."""
+    return integer("max_record_bytes", limit, 1, LONGEST)
 
 
 def too_long(place: FilePosition, noun: str, number: int, byte: int, limit: int) -> DatasetError:

@@ -13,7 +13,7 @@ from psnb._src.data.formats import multi_slot_kernels as kernels
 from psnb._src.data.formats.byte_window import ByteWindow, window_on
 from psnb._src.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS, Chunk
 from psnb._src.data.formats.file_position import FilePosition
-from psnb._src.data.formats.limit import MAX_RECORD_BYTES, check_limit
+from psnb._src.data.formats.limit import MAX_RECORD_BYTES, checked_limit
 from psnb._src.data.formats.lines import Lines, line_splits, lines_of
 from psnb._src.data.formats.open_files import INFER, check_compression
 from psnb._src.data.formats.parse_numbers import JUNK, NEGATIVE, OK, OVERFLOW, nearest_float32
@@ -94,7 +94,7 @@ class MultiSlot:
 
     def __post_init__(self) -> None:
         check_compression(self.compression)
-        check_limit(self.max_record_bytes)
+        object.__setattr__(self, "max_record_bytes", checked_limit(self.max_record_bytes))
         names = [slot.name for slot in self.slots]
         if not names or len(set(names)) < len(names):
             raise ConfigurationError(f"slots are {names}: give some, each with its own name")

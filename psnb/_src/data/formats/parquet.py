@@ -9,7 +9,7 @@ from typing import Any
 
 from psnb._src.data.formats.arrow import first_missing, listed, pyarrow, to_columns
 from psnb._src.data.formats.chunk import CHUNK_RECORDS, Chunk
-from psnb._src.data.formats.limit import MAX_RECORD_BYTES, check_limit
+from psnb._src.data.formats.limit import MAX_RECORD_BYTES, checked_limit
 from psnb._src.data.formats.open_files import reading, stored
 from psnb._src.data.formats.parquet_pages import CheckedFile, TooWide
 from psnb.errors import DatasetError
@@ -40,7 +40,7 @@ class Parquet:
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
-        check_limit(self.max_record_bytes)
+        object.__setattr__(self, "max_record_bytes", checked_limit(self.max_record_bytes))
         pyarrow("pyarrow.parquet")
 
     def read(

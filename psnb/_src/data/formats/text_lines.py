@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from psnb._src.data.formats.chunk import Chunk
-from psnb._src.data.formats.limit import MAX_RECORD_BYTES, check_limit
+from psnb._src.data.formats.limit import MAX_RECORD_BYTES, checked_limit
 from psnb._src.data.formats.line_kernels import NEWLINE, RETURN
 from psnb._src.data.formats.lines import Lines, line_splits, read_lines
 from psnb._src.data.formats.open_files import INFER, check_compression
@@ -43,7 +43,7 @@ class TextLines:
 
     def __post_init__(self) -> None:
         check_compression(self.compression)
-        check_limit(self.max_record_bytes)
+        object.__setattr__(self, "max_record_bytes", checked_limit(self.max_record_bytes))
         if self.encoding is not None:
             try:
                 one_byte = "\n".encode(self.encoding) == b"\n"

@@ -14,7 +14,7 @@ from psnb._src.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS, Chunk
 from psnb._src.data.formats.example import parse_parts
 from psnb._src.data.formats.features import Feature, FixedLen, check_features
 from psnb._src.data.formats.file_position import FilePosition
-from psnb._src.data.formats.limit import MAX_RECORD_BYTES, check_limit, too_long, within
+from psnb._src.data.formats.limit import MAX_RECORD_BYTES, checked_limit, too_long, within
 from psnb._src.data.formats.open_files import INFER, check_compression
 from psnb._src.data.formats.record_kernels import (
     BAD_DATA,
@@ -57,7 +57,7 @@ class TFRecords:
 
     def __post_init__(self) -> None:
         check_compression(self.compression)
-        check_limit(self.max_record_bytes)
+        object.__setattr__(self, "max_record_bytes", checked_limit(self.max_record_bytes))
         if self.features is not None:
             check_features(self.features)
 

@@ -22,7 +22,8 @@ def require_number(
     value = getattr(owner, name)
     what = "finite and above 0" if positive else "finite and not below 0"
     try:
-        good = math.isfinite(value) and (value > 0 if positive else value >= 0)
+        good = not isinstance(value, bool) and math.isfinite(value)
+        good = good and (value > 0 if positive else value >= 0)
     except (TypeError, OverflowError):
         good = False
     if below is not None:
