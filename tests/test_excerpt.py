@@ -101,13 +101,13 @@ def test_events_names_and_replies_are_cut() -> None:
 def test_a_checkpoint_that_failed_tells_why_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from psnb._src.checkpoint import manager
+    from psnb._src.checkpoint import folder_manager
 
     def fails(*args: object) -> None:
         raise OSError(LONG)
 
-    monkeypatch.setattr(manager.store, "write", fails)
-    made = object.__new__(manager.CheckpointManager)
+    monkeypatch.setattr(folder_manager, "write_checkpoint", fails)
+    made = object.__new__(folder_manager.FolderManager)
     monkeypatch.setattr(made, "_states", lambda: [], raising=False)
     made.directory = tmp_path
     with pytest.raises(OSError, match="begin"):
