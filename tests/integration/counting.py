@@ -53,8 +53,8 @@ class Counter:
 
     def wait_for(self, more: int) -> None:
         """Schedule so many more, and wait until as many have completed."""
+        goal = self.coordinator.statistics().completed + more  # before: some end at once
         self.schedule(more)
-        goal = self.coordinator.statistics().completed + more
         wait_until(lambda: self.coordinator.statistics().completed >= goal, f"{more} more")
 
     def require_all(self) -> None:
