@@ -101,10 +101,14 @@ def _packages(name: str) -> list[str]:
     return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
+def _rooms(path: Path) -> list[str]:
+    """Return the packages around a file, from the outermost."""
+    return _packages(".".join(path.relative_to(ROOT).with_suffix("").parts))
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_rooms_import_each_other_through_their_doors(path: Path) -> None:
-    own = ".".join(path.relative_to(ROOT).parts)
-    around = {"psnb._src", *_packages(own)}
+    around = {"psnb._src", *_rooms(path)}
     for module in imported(path):
         if module.split(".")[0] != "psnb" or module in ("psnb", "psnb.errors", "psnb.data"):
             continue
@@ -116,14 +120,14 @@ def test_rooms_import_each_other_through_their_doors(path: Path) -> None:
 def test_rooms_depend_on_each_other_without_circles() -> None:
     uses: dict[str, set[str]] = {}
     for path in FILES:
-        own = _packages(".".join(path.relative_to(ROOT).parts))
         for module in imported(path):
             found = (ROOT / Path(*module.split("."))).with_suffix(".py")
             room = _packages(module)[-1] if found.exists() and "." in module else module
-            # A room within a room may use what is around it, and is what its own door opens to.
-            nested = f"{room}.".startswith(f"{own[-1]}.") or f"{own[-1]}.".startswith(f"{room}.")
-            if module.startswith("psnb._src.") and not nested:
-                uses.setdefault(own[-1], set()).add(room)
+            for own in _rooms(path):
+                # A room within a room may use what is around it, and is what its door opens to.
+                nested = f"{room}.".startswith(f"{own}.") or f"{own}.".startswith(f"{room}.")
+                if module.startswith("psnb._src.") and not nested:
+                    uses.setdefault(own, set()).add(room)
     while ends := {room for each in uses.values() for room in each} - uses.keys() | {
         room for room, each in uses.items() if not each
     }:

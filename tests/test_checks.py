@@ -46,7 +46,7 @@ def test_what_is_not_a_number_is_none(value: Any) -> None:
 def test_seconds_are_above_0_unless_0_will_do() -> None:
     assert seconds("x", np.float32(0.5)) == 0.5
     assert seconds("x", 0, zero=True) == 0.0
-    for value in (0, -1, math.inf, True):
+    for value in (0, -1, math.inf, 10**400, True):
         with pytest.raises(ConfigurationError, match="x must be a positive number of seconds"):
             seconds("x", value)
 

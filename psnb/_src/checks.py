@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import sys
 from typing import Any
 
 from psnb.errors import ConfigurationError
@@ -63,7 +64,7 @@ def seconds(what: str, value: Any, *, zero: bool = False, infinite: bool = False
         If it is not a number, is negative, or has a value that is not allowed.
     """
     good = is_number(value) and value >= 0 and (zero or value > 0)
-    if not good or (value == math.inf and not infinite):
+    if not good or (value > sys.float_info.max and not (infinite and value == math.inf)):
         bounds = "0 or more" if zero else "a positive number of"
         raise ConfigurationError(f"{what} must be {bounds} seconds, found {value!r:.200}")
     return float(value)

@@ -31,6 +31,13 @@ def test_a_failure_is_told_with_worker_closure_and_traceback(
     assert (worker.name, worker.last_error) == (failure.worker, failure.error)
 
 
+def test_the_dashboard_is_the_coordinators_line_outside_of_a_notebook(
+    coordinator: psnb.ClusterCoordinator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    coordinator.dashboard()
+    assert capsys.readouterr().out.startswith("<psnb.ClusterCoordinator idle: 0 queued")
+
+
 def test_rates_memory_and_timeline_of_workers(coordinator: psnb.ClusterCoordinator) -> None:
     stop = threading.Event()
 

@@ -14,7 +14,7 @@ from psnb._src.monitor.recorded import (
     Statistics,
     WorkerStatistics,
 )
-from psnb._src.monitor.served import PanelLink, tell_panels
+from psnb._src.monitor.served import tell_panels
 from psnb._src.monitor.shown import LiveView, ProgressLine, in_notebook, kernel_id, plot, wanted
 from psnb._src.monitor.told import CommandName, Identity
 
@@ -28,7 +28,6 @@ __all__ = [
     "Identity",
     "LiveView",
     "MetricStatistics",
-    "PanelLink",
     "ProgressLine",
     "Rate",
     "Records",

@@ -17,7 +17,6 @@ from psnb._src.parameters.parameter_arguments import (
     check_rows,
     initial_array,
 )
-from psnb._src.parameters.parameter_shards import ParameterShards
 from psnb._src.parameters.partition import FixedShards, MaxSize, MinSize, Partitioner, row_ranges
 from psnb._src.parameters.prefetch_parameters import prefetch
 from psnb._src.parameters.request_batch import Request
@@ -42,7 +41,6 @@ __all__ = [
     "MaxSize",
     "MinSize",
     "NonFinite",
-    "ParameterShards",
     "Partitioner",
     "Request",
     "Round",

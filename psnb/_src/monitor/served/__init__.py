@@ -1,8 +1,7 @@
 """How updates reach panels: by the hub on the Jupyter server, or by the Dask scheduler."""
 
-from psnb._src.monitor.served.links import PanelLink, tell_panels
+from psnb._src.monitor.served.links import tell_panels
 
 __all__ = [
-    "PanelLink",
     "tell_panels",
 ]
