@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import numbers
 import operator
-import sys
 from typing import Any
 
 from psnb.errors import ConfigurationError
@@ -63,8 +62,11 @@ def seconds(what: str, value: Any, *, zero: bool = False, infinite: bool = False
     ConfigurationError
         If it is not a number, is negative, or has a value that is not allowed.
     """
-    good = is_number(value) and value >= 0 and (zero or value > 0)
-    if not good or (value > sys.float_info.max and not (infinite and value == math.inf)):
+    try:
+        number = float(value) if is_number(value) else -1.0
+    except OverflowError:  # an int that no float holds
+        number = math.inf if value > 0 else -1.0
+    if number < 0 or (number == 0 and not zero) or (number == math.inf and not infinite):
         bounds = "0 or more" if zero else "a positive number of"
         raise ConfigurationError(f"{what} must be {bounds} seconds, found {value!r:.200}")
-    return float(value)
+    return number
