@@ -19,6 +19,13 @@ from rich.table import Table
 import psnb
 from psnb._src.parameters.request_batch import Request
 from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.operations import (
+    CommitParts,
+)
+from psnb._src.server.table_operations import (
+    AddValues,
+    OnTable,
+)
 
 CLOSURES, TURNS = 200, 7
 SIZES = {"8 bytes": 1, "1 MB": 131_072}
@@ -42,8 +49,8 @@ def rates(
         for variable in (first, second):
             (to,) = variable._shards._shards
             commit = Commit(f"process {uuid.uuid4().hex}", 0, shards=(to.shard,))
-            parts = {to.shard.number: Part([(to.table, "add", {"values": one.copy()})])}
-            requests.append(Request(to.shard, "", "commit", {"commit": commit, "parts": parts}))
+            parts = {to.shard.number: Part([OnTable(to.table, AddValues(one.copy()))])}
+            requests.append(Request(to.shard, CommitParts(commit, parts)))
         first._shards.transport.call(requests)
 
     ways: dict[str, Callable[[], None]] = {"one": to_one, "apart": apart, "both": to_both}

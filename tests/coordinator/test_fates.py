@@ -11,6 +11,11 @@ from psnb._src.coordinator.queue.fates import ask_all, finding_out
 from psnb._src.parameters.request_batch import Request
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Fact
+from psnb._src.server.operations import (
+    ApplyCommit,
+    FenceCommits,
+    GiveUpCommit,
+)
 from psnb.errors import CancelledError, InternalError, ServerLostError, ServerSilentError
 
 A, B, C, FOREIGN = (*(ShardId("s", number) for number in range(3)), ShardId("t", 0))
@@ -27,7 +32,7 @@ class Shards:
         self._says = {names[name]: list(answers) for name, answers in says.items()}
         self.refuses: set[ShardId] = set()
         self.deaf: list[ShardId] = []  # each time that one does not hear what was decided
-        self.concluded: list[tuple[str, ShardId]] = []
+        self.concluded: list[tuple[type, ShardId]] = []
         self.asked: list[ShardId] = []
         self.held_up = 0
 
@@ -37,12 +42,13 @@ class Shards:
     def _answer(self, request: Request) -> Any:
         shard = request.to
         assert isinstance(shard, ShardId)
-        if request.operation == "fence":
+        if isinstance(request.operation, FenceCommits):
             self.asked.append(shard)
             answers = self._says[shard]
             return answers.pop(0) if len(answers) > 1 else answers[0]
-        assert request.arguments["decided"]
-        self.concluded.append((request.operation, shard))
+        assert isinstance(request.operation, ApplyCommit | GiveUpCommit)
+        assert request.operation.decided
+        self.concluded.append((type(request.operation), shard))
         if shard in self.deaf:
             self.deaf.remove(shard)
             return SILENT
@@ -69,26 +75,26 @@ def test_what_nobody_knows_of_is_not_applied() -> None:
 def test_what_is_applied_somewhere_is_applied_by_all_that_hold_it() -> None:
     shards = Shards(a=[APPLIED], b=[HELD], c=[[]])
     assert shards.found()
-    assert shards.concluded == [("apply", B)]
+    assert shards.concluded == [(ApplyCommit, B)]
 
 
 def test_what_all_hold_is_applied_by_all() -> None:
     shards = Shards(a=[HELD], b=[HELD], c=[[]])
     assert shards.found()
-    assert shards.concluded == [("apply", A), ("apply", B)]
+    assert shards.concluded == [(ApplyCommit, A), (ApplyCommit, B)]
 
 
 def test_what_only_some_hold_is_given_up() -> None:
     shards = Shards(a=[HELD], b=[[]])
     assert not shards.found()
-    assert shards.concluded == [("give_up", A)]
+    assert shards.concluded == [(GiveUpCommit, A)]
 
 
 @pytest.mark.parametrize("error", [LOST, CancelledError("it is new")])
 def test_a_shard_that_is_lost_does_not_stand_in_the_way(error: Exception) -> None:
     shards = Shards(a=[HELD], b=[error])
     assert shards.found()
-    assert shards.concluded == [("apply", A)]
+    assert shards.concluded == [(ApplyCommit, A)]
 
 
 def test_what_was_known_to_lost_shards_alone_is_lost_with_them() -> None:
@@ -113,21 +119,21 @@ def test_shards_of_other_strategies_that_take_part_are_asked_too() -> None:
     shards = Shards(a=[[Fact(commit, applied=False)]], foreign=[[]])
     assert not ask_all(finding_out([A], {"w": {7: 1}}), shards.attempt, lambda error: None)
     assert shards.asked == [A, FOREIGN]
-    assert shards.concluded == [("give_up", A)]
+    assert shards.concluded == [(GiveUpCommit, A)]
 
 
 def test_a_shard_that_is_lost_before_it_applies_it_is_not_waited_for() -> None:
     shards = Shards(a=[HELD], b=[HELD])
     shards.refuses = {B}
     assert shards.found()
-    assert shards.concluded == [("apply", A), ("apply", B)]
+    assert shards.concluded == [(ApplyCommit, A), (ApplyCommit, B)]
 
 
 def test_a_shard_that_says_nothing_is_told_what_was_decided_until_it_hears() -> None:
     shards = Shards(a=[HELD], b=[HELD])
     shards.deaf = [B, B]
     assert shards.found()
-    assert shards.concluded == [("apply", A), *[("apply", B)] * 3]
+    assert shards.concluded == [(ApplyCommit, A), *[(ApplyCommit, B)] * 3]
 
 
 def test_a_bug_on_a_server_is_told() -> None:

@@ -16,6 +16,9 @@ from psnb._src.placement.layout import ShardId
 from psnb._src.runtime.packing import dumps
 from psnb._src.runtime.session import exchange_writer
 from psnb._src.server.commit_log import Commit, Fact
+from psnb._src.server.operations import (
+    FenceCommits,
+)
 from psnb.errors import ServerLostError
 from tests.conftest import wait_until
 from tests.coordinator.queues import put
@@ -33,7 +36,9 @@ class Strategy:
         self._facts = list(facts)
 
     def attempt(self, requests: Sequence[Request]) -> list[Any]:
-        return [self._facts if each.operation == "fence" else None for each in requests]
+        return [
+            self._facts if isinstance(each.operation, FenceCommits) else None for each in requests
+        ]
 
 
 def running(queue: ClosureQueue) -> Closure:

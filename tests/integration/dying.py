@@ -10,6 +10,9 @@ from typing import Any
 
 from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.server_client import CommServerClient
+from psnb._src.server.table_operations import (
+    Operation,
+)
 from tests.integration.helpers import kill_myself
 
 Attempt = Callable[[CommServerClient, Sequence[Request]], list[Any]]
@@ -46,12 +49,12 @@ def before_the_answer(
     return real(transport, requests)
 
 
-def arrange(operation: str, die: Die) -> None:
+def arrange(operation: type[Operation], die: Die) -> None:
     """Let this process end so with the next requests for an operation."""
     real: Attempt = CommServerClient.attempt
 
     def attempt(transport: CommServerClient, requests: Sequence[Request]) -> list[Any]:
-        if requests[0].operation == operation:
+        if isinstance(requests[0].operation, operation):
             return die(real, transport, requests)
         return real(transport, requests)
 

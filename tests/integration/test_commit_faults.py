@@ -7,13 +7,21 @@ import pytest
 from distributed import Client
 
 import psnb
+from psnb._src.server.operations import (
+    ApplyCommit,
+    CommitParts,
+    PreparePart,
+)
+from psnb._src.server.table_operations import (
+    Operation,
+)
 from tests.conftest import DEADLINE
 from tests.integration import dying
 from tests.integration.helpers import kill_myself
 
 pytestmark = pytest.mark.slow
 
-HELD_BY_ALL = ("prepare", dying.after_all)
+HELD_BY_ALL = (PreparePart, dying.after_all)
 """From here on it is decided."""
 
 
@@ -25,7 +33,9 @@ class Ledger:
         self.accounts = [strategy.variable(np.int64(0)) for _ in "ab"]
         self.rows = strategy.embedding("rows", 2, initializer=0.0, optimizer=psnb.SGD(1.0))
 
-    def move(self, operation: str, die: dying.Die, again: bool = True) -> psnb.RemoteValue:
+    def move(
+        self, operation: type[Operation], die: dying.Die, again: bool = True
+    ) -> psnb.RemoteValue:
         """Schedule a closure whose worker dies in its first attempt."""
         (one, other), rows = self.accounts, self.rows
 
@@ -53,18 +63,18 @@ class Ledger:
 @pytest.mark.parametrize(
     ("operation", "die", "attempt"),
     [
-        ("prepare", dying.before, 2),
-        ("prepare", dying.after_one, 2),
+        (PreparePart, dying.before, 2),
+        (PreparePart, dying.after_one, 2),
         (*HELD_BY_ALL, 1),
-        ("apply", dying.before, 1),
-        ("apply", dying.after_one, 1),
-        ("apply", dying.before_the_answer, 1),
-        ("apply", dying.after_all, 1),
+        (ApplyCommit, dying.before, 1),
+        (ApplyCommit, dying.after_one, 1),
+        (ApplyCommit, dying.before_the_answer, 1),
+        (ApplyCommit, dying.after_all, 1),
     ],
 )
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_a_commit_to_two_servers_is_of_one_attempt(
-    whole: Client, operation: str, die: dying.Die, attempt: int, replicas: int
+    whole: Client, operation: type[Operation], die: dying.Die, attempt: int, replicas: int
 ) -> None:
     with psnb.ParameterServerStrategy(whole, replicas=replicas) as strategy:
         ledger = Ledger(strategy)
@@ -81,7 +91,7 @@ def test_a_commit_to_two_servers_is_of_one_attempt(
 def test_an_answer_that_does_not_arrive_leaves_a_commit_that_is_whole(whole: Client) -> None:
     with psnb.ParameterServerStrategy(whole) as strategy:
         ledger = Ledger(strategy)
-        attempt = ledger.move("prepare", dying.before_the_answer).fetch(DEADLINE)
+        attempt = ledger.move(PreparePart, dying.before_the_answer).fetch(DEADLINE)
         assert ledger.moved() == attempt
 
 
@@ -99,7 +109,7 @@ def test_a_commit_to_one_server_is_of_one_attempt(
         def add() -> int:
             attempt = psnb.worker_context().attempt
             if attempt == 1:
-                dying.arrange("commit", die)
+                dying.arrange(CommitParts, die)
             account.assign_add(np.int64(attempt))
             return attempt
 
@@ -111,7 +121,7 @@ def test_a_commit_to_one_server_is_of_one_attempt(
 def test_a_closure_whose_second_attempt_raises_has_written_nothing(whole: Client) -> None:
     with psnb.ParameterServerStrategy(whole) as strategy:
         ledger = Ledger(strategy)
-        ledger.move("prepare", dying.after_one, again=False)
+        ledger.move(PreparePart, dying.after_one, again=False)
         with pytest.raises(ValueError, match="second attempt"):
             ledger.coordinator.join(DEADLINE)
         assert ledger.moved() == 0
@@ -133,7 +143,7 @@ def test_a_large_result_is_that_of_the_attempt_that_counts(whole: Client) -> Non
         def add() -> np.ndarray:
             attempt = psnb.worker_context().attempt
             if attempt == 1:
-                dying.arrange("commit", dying.after_all)
+                dying.arrange(CommitParts, dying.after_all)
             account.assign_add(np.int64(attempt))
             return np.full(100_000, attempt)
 
@@ -152,7 +162,7 @@ def test_writes_to_another_strategy_are_part_of_the_commit(whole: Client) -> Non
         def add() -> int:
             attempt = psnb.worker_context().attempt
             if attempt == 1:
-                dying.arrange("commit", dying.after_all)
+                dying.arrange(CommitParts, dying.after_all)
             foreign.assign_add(np.int64(attempt))
             return attempt
 
@@ -176,7 +186,7 @@ def test_amounts_that_are_moved_between_servers_are_neither_made_nor_lost(
             other.assign_sub(np.int64(amount))
             if seed % 40 == 7 and psnb.worker_context().attempt == 1:
                 how = [dying.after_one, dying.before_the_answer, dying.after_all, dying.before]
-                dying.arrange(["prepare", "apply"][seed // 40 % 2], how[seed // 80 % 4])
+                dying.arrange([PreparePart, ApplyCommit][seed // 40 % 2], how[seed // 80 % 4])
             elif seed % 40 == 8 and psnb.worker_context().attempt == 1:
                 kill_myself()
             return amount

@@ -11,6 +11,11 @@ from safetensors.numpy import load_file, save_file
 
 import psnb
 from psnb._src.parameters.request_batch import Request
+from psnb._src.server.table_operations import (
+    FinishTable,
+    LookUpRows,
+    OnTable,
+)
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.saved import forge
 
@@ -72,8 +77,8 @@ def test_a_server_refuses_by_itself_what_a_checkpoint_must_not_hold(
         "waiting.sightings": np.array([FAR], np.uint32),
     }
     with pytest.raises(ConfigurationError, match=r"waiting\.sightings of 'e'"):
-        strategy._core.server_client.call([Request(shard, "e", "finish", {"tail": tail})])
-    look = Request(shard, "e", "lookup", {"ids": tail["waiting.ids"]})
+        strategy._core.server_client.call([Request(shard, OnTable("e", FinishTable(tail)))])
+    look = Request(shard, OnTable("e", LookUpRows(tail["waiting.ids"])))
     (found,) = strategy._core.server_client.call([look])
     assert not found.any()
     assert not strategy.server_events()

@@ -11,6 +11,13 @@ import pytest
 from distributed import Client
 
 import psnb
+from psnb._src.server.operations import (
+    ApplyCommit,
+    PreparePart,
+)
+from psnb._src.server.table_operations import (
+    Operation,
+)
 from tests.conftest import DEADLINE, wait_until
 from tests.integration import dying
 from tests.integration.helpers import (
@@ -40,10 +47,10 @@ pytestmark = pytest.mark.slow
 DEATHS = pytest.mark.parametrize(
     ("operation", "die", "attempt"),
     [
-        ("prepare", dying.after_one, 2),
-        ("prepare", dying.after_all, 1),
-        ("apply", dying.after_one, 1),
-        ("apply", dying.after_all, 1),
+        (PreparePart, dying.after_one, 2),
+        (PreparePart, dying.after_all, 1),
+        (ApplyCommit, dying.after_one, 1),
+        (ApplyCommit, dying.after_all, 1),
     ],
 )
 """Moments of a commit in which the worker dies, and the attempt that counts then."""
@@ -96,7 +103,7 @@ def test_a_killed_server_that_has_copies_changes_nothing_either(
 
 @DEATHS
 def test_a_closure_that_dies_while_it_commits_counts_once_in_its_round(
-    whole: Client, operation: str, die: dying.Die, attempt: int
+    whole: Client, operation: type[Operation], die: dying.Die, attempt: int
 ) -> None:
     with synchronous(whole, 2) as strategy:
         variables = [strategy.variable(np.zeros(2), optimizer=psnb.SGD(1.0)) for _ in range(4)]
@@ -156,7 +163,7 @@ def test_a_killed_worker_takes_what_it_has_not_sent_and_training_goes_on(
 
 @DEATHS
 def test_a_closure_that_dies_while_it_exchanges_counts_once(
-    whole: Client, operation: str, die: dying.Die, attempt: int
+    whole: Client, operation: type[Operation], die: dying.Die, attempt: int
 ) -> None:
     with psnb.ParameterServerStrategy(whole, mode=psnb.Geo(1)) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)

@@ -17,6 +17,9 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
+from psnb._src.server.operations import (
+    ApplyCommit,
+)
 from psnb._src.server.serving import LIFETIME
 from tests.conftest import DEADLINE, wait_until
 from tests.integration import dying
@@ -124,7 +127,7 @@ def test_a_decided_commit_is_finished_when_the_server_goes_on_and_its_worker_is_
                     os.kill(frozen, signal.SIGSTOP)
                     dying.after_one(*arguments)  # type: ignore[arg-type]
 
-                dying.arrange("apply", freeze_and_die)  # type: ignore[arg-type]
+                dying.arrange(ApplyCommit, freeze_and_die)  # type: ignore[arg-type]
             for account in accounts:
                 account.assign_add(np.int64(attempt))
             return attempt
@@ -281,7 +284,7 @@ def test_a_frozen_worker_that_wakes_up_commits_nothing_that_was_given_up(
                     os.kill(os.getpid(), signal.SIGSTOP)
                     return real(*arguments)  # type: ignore[arg-type]
 
-                dying.arrange("apply", freeze)  # type: ignore[arg-type]
+                dying.arrange(ApplyCommit, freeze)  # type: ignore[arg-type]
             for account in accounts:
                 account.assign_add(np.int64(attempt))
             return attempt

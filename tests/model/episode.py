@@ -10,6 +10,13 @@ import numpy as np
 from psnb._src.coordinator.closures.closure import Closure
 from psnb._src.coordinator.closures.status import ClosureStatus
 from psnb._src.server.host import Host
+from psnb._src.server.operations import (
+    EndWriter,
+)
+from psnb._src.server.table_operations import (
+    OnTable,
+    ReadValues,
+)
 from psnb.errors import PsnbError, ServerSilentError
 from tests.model.keeper import ROOM, TABLE
 from tests.model.notebook import Notebook
@@ -201,7 +208,7 @@ class Episode:
             self._check_closure(closure, {i: float(v[closure.id]) for i, v in values.items()})
         for server in notebook.watched():
             for held in server.host._hosted.values() if server.alive else ():
-                held.shard.call("", "end_writer", {"writer": notebook.queue.name})
+                held.shard.run(EndWriter(notebook.queue.name))
                 assert self._mode == "geo" or not len(held.shard.log())
 
     def _check_closure(self, closure: Closure, found: dict[int, float]) -> None:
@@ -243,7 +250,7 @@ class Episode:
 
 
 def contents(host: Host, index: int) -> np.ndarray:
-    values: np.ndarray = host._hosted[index].shard.call(TABLE, "read", {})
+    values: np.ndarray = host._hosted[index].shard.run(OnTable(TABLE, ReadValues()))
     return values
 
 

@@ -11,6 +11,14 @@ import numpy as np
 from psnb._src.parameters.request_batch import Request
 from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlace
 from psnb._src.placement.mending import Health, Sight, Wish, mended
+from psnb._src.server.operations import (
+    CreateDense,
+    FollowPlaces,
+    HostOperation,
+    HostShards,
+    MeasureShards,
+    OnShard,
+)
 from psnb._src.server.optimizers.sgd import SGD
 from psnb._src.strategy.recovery import hosted_anew, missing, still_lost
 from psnb.errors import PsnbError, ServerLostError, ServerSilentError
@@ -23,9 +31,9 @@ ROOM = 400
 Fences = list[tuple[str, dict[str, Any]]]
 
 
-def creation() -> dict[str, Any]:
+def creation() -> CreateDense:
     """Return what makes the table of a shard."""
-    return {"name": TABLE, "values": np.zeros(ROOM), "optimizer": SGD(1.0)}
+    return CreateDense(TABLE, np.zeros(ROOM), SGD(1.0))
 
 
 class Keeper(Process):
@@ -59,11 +67,11 @@ class Keeper(Process):
         self.risked_at: dict[int, int] = {}
         for server in made:
             mine = {i: p for i, p in enumerate(places) if p.primary == server.address}
-            manage(server, "host", places=mine, fences=[])
+            manage(server, HostShards(mine, []))
         for index, place in enumerate(places):
             assert place.primary is not None
             holder = world.servers[place.primary.key]
-            holder.run([(index, "", "create_dense", creation())], lambda answers: None)
+            holder.run([OnShard(index, creation())], lambda answers: None)
 
     @property
     def shards(self) -> tuple[ShardId, ...]:
@@ -143,7 +151,7 @@ class Keeper(Process):
         def arrive() -> None:
             if not server.alive:
                 return
-            held = manage(server, "beat", places=places, versions=versions)
+            held = manage(server, FollowPlaces(places, versions))
             packed = pickle.dumps(held)
             self.world.send(self, lambda: answered(pickle.loads(packed)))
 
@@ -203,7 +211,7 @@ class Keeper(Process):
             yield from self._host_lost(self.fences())
             lost = sorted(self.unmade)
             answers: list[Any] = []
-            made = [Request(self.shards[i], "", "create_dense", creation()) for i in lost]
+            made = [Request(self.shards[i], creation()) for i in lost]
             self.world.ask(self, made, answers.extend)
             while len(answers) < len(lost):
                 yield
@@ -220,7 +228,7 @@ class Keeper(Process):
     def _host_lost(self, fences: Fences) -> Iterator[None]:
         while True:
             servers, before = self.watched(), self.layout
-            answers = yield from self._order([(each, "statistics", {}) for each in servers])
+            answers = yield from self._order([(each, MeasureShards()) for each in servers])
             holds = {
                 server.address: set(answer)
                 for server, answer in zip(servers, answers, strict=True)
@@ -249,7 +257,7 @@ class Keeper(Process):
         for address in usable:
             mine = {i: layout.places[i] for i in lost if layout.places[i].primary == address}
             server = self.world.servers[address.key]
-            orders.append((server, "host", {"places": mine, "fences": fences}))
+            orders.append((server, HostShards(mine, fences)))
         for answer in (yield from self._order(orders)):
             if isinstance(answer, Exception):
                 raise answer
@@ -259,18 +267,18 @@ class Keeper(Process):
         self.lost_at |= dict.fromkeys(lost, self.world.steps)
 
     def _order(
-        self, orders: Sequence[tuple[Server, str, dict[str, Any]]]
+        self, orders: Sequence[tuple[Server, HostOperation]]
     ) -> Generator[None, None, list[Any]]:
         """Give orders, and wait for what comes of them."""
         world = self.world
         found: dict[int, Any] = {}
 
-        def give(position: int, server: Server, operation: str, arguments: dict[str, Any]) -> None:
-            packed = pickle.dumps(arguments)
+        def give(position: int, server: Server, operation: HostOperation) -> None:
+            packed = pickle.dumps(operation)
 
             def arrive() -> None:
                 if server.alive:
-                    answer = manage(server, operation, **pickle.loads(packed))
+                    answer = manage(server, pickle.loads(packed))
                     world.send(self, lambda: found.setdefault(position, answer), broken)
 
             def broken() -> None:
@@ -282,7 +290,7 @@ class Keeper(Process):
             give(position, *order)
         while len(found) < len(orders):
             yield
-            for position, (server, _, _) in enumerate(orders):
+            for position, (server, _) in enumerate(orders):
                 if not server.alive:
                     found.setdefault(position, ServerLostError("it is gone"))
                 elif server.frozen and world.chance(0.05):

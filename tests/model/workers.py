@@ -16,7 +16,12 @@ from psnb._src.placement.layout import ShardId
 from psnb._src.runtime.packing import pack_error
 from psnb._src.runtime.session import exchange_writer
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.rounds import Write
+from psnb._src.server.table_operations import (
+    AddRows,
+    OnTable,
+    PushGradient,
+    ReadValues,
+)
 from psnb._src.watermark import Watermark
 from psnb.errors import ServerLostError
 from tests.model.keeper import ROOM, TABLE
@@ -31,14 +36,14 @@ def code(attempt: int) -> int:
     return 1 + (attempt << 20)
 
 
-def write(closure: int, attempt: int, *, pushed: bool) -> Write:
+def write(closure: int, attempt: int, *, pushed: bool) -> OnTable:
     """Return what an attempt writes to a shard."""
     if pushed:
         gradient = np.zeros(ROOM)
         gradient[closure] = -code(attempt)
-        return TABLE, "push", {"gradient": gradient}
+        return OnTable(TABLE, PushGradient(gradient))
     rows, values = np.array([closure]), np.array([float(code(attempt))])
-    return TABLE, "scatter_add", {"rows": rows, "values": values}
+    return OnTable(TABLE, AddRows(rows, values))
 
 
 class Worker(Process):
@@ -74,7 +79,7 @@ class Worker(Process):
             self._write(closure, number, attempt, low, chosen, turn)
 
         begun = self.world.steps
-        self.world.ask(self, [Request(chosen[0], TABLE, "read", {})], read)
+        self.world.ask(self, [Request(chosen[0], OnTable(TABLE, ReadValues()))], read)
 
     def _write(
         self,
@@ -140,7 +145,7 @@ class Exchanging(Worker):
     def __init__(self, world: World, session: int, notebook: Notebook) -> None:
         super().__init__(world, session, notebook)
         self._numbers, self._watermark = itertools.count(), Watermark()
-        self._writes: dict[ShardId, list[Write]] = {}
+        self._writes: dict[ShardId, list[OnTable]] = {}
         self._closures: list[tuple[int, bytes | None]] = []
         self._ended_below = 0
         self.sent: dict[int, set[int]] = {}  # by number, the closures of an exchange

@@ -17,8 +17,20 @@ from typing import Any
 from psnb._src.parameters.request_batch import Request
 from psnb._src.placement.layout import Layout, ServerAddress, ShardId
 from psnb._src.server.host import Host
+from psnb._src.server.operations import (
+    CreateTable,
+    Done,
+    Failed,
+    HostOperation,
+    Moved,
+    OnShard,
+    ServerAnswer,
+)
 from psnb._src.server.reply import PendingReply
-from psnb._src.server.shard_copy import ITSELF, ForwardedRequest, Opening
+from psnb._src.server.shard_copy import ForwardedRequest, Opening
+from psnb._src.server.table_operations import (
+    ShardOperation,
+)
 from psnb.errors import PsnbError, ServerLostError, ServerSilentError
 
 Then = Callable[[list[Any]], None]
@@ -121,7 +133,7 @@ class Link:
             _, operations = pickle.loads(message)
 
             def answered(answers: list[Any]) -> None:
-                self._back.append((exchange, pickle.dumps(("OK", answers))))
+                self._back.append((exchange, pickle.dumps(answers)))
 
             target.run(operations, answered)
 
@@ -157,8 +169,9 @@ class Pending:
             return
         server = self._server = self._world.servers[primary.key]
         request = self._request
-        operation = (request.to.number, request.table, request.operation, request.arguments)
-        message = pickle.dumps([operation])
+        assert isinstance(request.to, ShardId)
+        assert isinstance(request.operation, ShardOperation)
+        message = pickle.dumps([OnShard(request.to.number, request.operation)])
         self._under_way += 1
         self._world.send(server, lambda: self._arrive(server, message), self._lost)
 
@@ -186,7 +199,7 @@ class Pending:
             self.send()
 
     def _arrive(self, server: Server, message: bytes) -> None:
-        making = self._request.operation.startswith("create")
+        making = isinstance(self._request.operation, CreateTable)
         # What makes a table would make it anew: nobody sends it twice who has had an answer.
         if not server.alive or (making and self.done):
             self._lost()
@@ -199,15 +212,18 @@ class Pending:
 
         server.run(pickle.loads(message), answered)
 
-    def _answered(self, answer: tuple[Any, ...]) -> None:
+    def _answered(self, answer: ServerAnswer) -> None:
         self._lost()
         if self.done:
             return
-        if answer[0] == "moved":
-            self._look()
-            self.send()
-        else:
-            self._end(answer[1])
+        match answer:
+            case Moved():
+                self._look()
+                self.send()
+            case Done(result):
+                self._end(result)
+            case Failed(error):
+                self._end(error)
 
     def _end(self, outcome: Any) -> None:
         self.done = True
@@ -336,11 +352,12 @@ class World:
         action()
 
 
-def manage(server: Server, operation: str, **arguments: Any) -> Any:
+def manage(server: Server, operation: HostOperation) -> Any:
     """Run an operation of a server at once, outside of the network."""
-    found: list[Any] = []
-    server.run([(ITSELF, "", operation, arguments)], found.extend)
-    (status, result) = found[0]
-    if status == "error":
-        raise result
-    return result
+    found: list[ServerAnswer] = []
+    server.run([operation], found.extend)
+    (answer,) = found
+    if isinstance(answer, Failed):
+        raise answer.error
+    assert isinstance(answer, Done)
+    return answer.result

@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from psnb._src.parameters.commit import UndecidedError, committing, drive
 from psnb._src.parameters.request_batch import Request
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.host import APART
+from psnb._src.server.operations import (
+    APART,
+    ApplyCommit,
+    CommitParts,
+    GiveUpCommit,
+    PreparePart,
+)
+from psnb._src.server.table_operations import (
+    AddValues,
+    OnTable,
+)
 from psnb.errors import (
     CancelledError,
     ConfigurationError,
@@ -22,7 +33,7 @@ from psnb.errors import (
 )
 
 A, B = ShardId("s", 0), ShardId("s", 1)
-PARTS = {A: Part([("v", "add", {})]), B: Part([("w", "add", {})])}
+PARTS = {each: Part([OnTable("v", AddValues(np.ones(1)))]) for each in (A, B)}
 LOST, SILENT, WRONG = ServerLostError("gone"), ServerSilentError("silent"), ConfigurationError("no")
 CLOSED = CoordinatorClosedError("closed")
 
@@ -32,10 +43,10 @@ class Servers:
 
     def __init__(self, *lots: Sequence[Any]) -> None:
         self._lots = iter(lots)
-        self.asked: list[tuple[str, list[ShardId]]] = []
+        self.asked: list[tuple[type, list[ShardId]]] = []
 
     def attempt(self, requests: Sequence[Request]) -> Sequence[Any]:
-        (operation,) = {request.operation for request in requests}
+        (operation,) = {type(request.operation) for request in requests}
         self.asked.append((operation, [request.to for request in requests]))  # type: ignore[misc]
         lot = next(self._lots)
         if isinstance(lot, Exception):
@@ -51,19 +62,19 @@ class Servers:
 def test_what_goes_to_one_server_goes_at_once() -> None:
     servers = Servers([3])
     assert servers.commit(A, B, together=True) == 3
-    assert servers.asked == [("commit", [A])]
+    assert servers.asked == [(CommitParts, [A])]
 
 
 def test_what_goes_to_several_is_held_by_all_and_then_applied() -> None:
     servers = Servers([None, None], [2, 5])
     assert servers.commit(A, B) == 5
-    assert servers.asked == [("prepare", [A, B]), ("apply", [A, B])]
+    assert servers.asked == [(PreparePart, [A, B]), (ApplyCommit, [A, B])]
 
 
 def test_servers_may_know_better_that_it_goes_to_several() -> None:
     servers = Servers([APART], [None, None], [None, None])
     assert servers.commit(A, B, together=True) is None
-    assert [operation for operation, _ in servers.asked] == ["commit", "prepare", "apply"]
+    assert [operation for operation, _ in servers.asked] == [CommitParts, PreparePart, ApplyCommit]
 
 
 @pytest.mark.parametrize("error", [LOST, SILENT, WRONG])
@@ -71,7 +82,7 @@ def test_what_not_all_hold_is_given_up_by_those_that_do(error: Exception) -> Non
     servers = Servers([None, error], [None])
     with pytest.raises(type(error)):
         servers.commit(A, B)
-    assert servers.asked[1:] == [("give_up", [A])]
+    assert servers.asked[1:] == [(GiveUpCommit, [A])]
 
 
 def test_what_nobody_holds_is_over() -> None:

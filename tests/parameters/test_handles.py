@@ -1,6 +1,7 @@
 """Tests of variables and embeddings against servers in this process, without a cluster."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import cloudpickle
@@ -23,11 +24,28 @@ from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.host import Host
 from psnb._src.server.initializers import Uniform
+from psnb._src.server.operations import (
+    CommitParts,
+    CreateDense,
+    CreateSparse,
+    Done,
+    Failed,
+    HostShards,
+    OnShard,
+    PreparePart,
+    ServerAnswer,
+)
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.optimizer import Optimizer
 from psnb._src.server.optimizers.sgd import SGD
 from psnb._src.server.reply import PendingReply
-from psnb._src.server.shard_copy import ITSELF
+from psnb._src.server.table_operations import (
+    FetchRows,
+    LookUpRows,
+    OnTable,
+    PushRows,
+    ShardOperation,
+)
 from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
 
 ROWS, DIM = 10, 2
@@ -46,8 +64,8 @@ class InProcess:
         self.shards = [ShardId("s", number) for number in range(shards)]
         self._hosts = [Host(f"server-{number}", f"server {number}") for number in range(shards)]
         for number, host in enumerate(self._hosts):
-            hosting = {"places": {number: ShardPlace(None)}, "fences": []}
-            host.run([(ITSELF, "", "host", hosting)], PendingReply(lambda answers: None), nowhere)
+            hosting = HostShards({number: ShardPlace(None)}, [])
+            host.run([hosting], PendingReply(lambda answers: None), nowhere)
         self.carried: list[Request] = []
         self.calls = 0
 
@@ -71,18 +89,30 @@ class InProcess:
         results = []
         for request in requests:
             assert isinstance(request.to, ShardId)
+            assert isinstance(request.operation, ShardOperation)
             number = request.to.number
-            operation = (number, request.table, request.operation, request.arguments)
-            answers: list[Any] = []
+            operation = OnShard(number, request.operation)
+            answers: list[ServerAnswer] = []
             self._hosts[number].run([operation], PendingReply(answers.extend), nowhere)
-            ((_, result, *version),) = answers
-            results.append(result)
-            if seen is not None and version:
-                seen.setdefault(request.to, version[0])
+            (answer,) = answers
+            if isinstance(answer, Failed):
+                results.append(answer.error)
+                continue
+            assert isinstance(answer, Done)
+            results.append(answer.result)
+            if seen is not None:
+                seen.setdefault(request.to, answer.version)
         return results
 
     def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> int | None:
         return drive(committing(commit, parts, lambda shards: len(shards) == 1), self.attempt)
+
+
+def asked_ids(transport: InProcess) -> list[np.ndarray]:
+    """Return the ids of each request for rows."""
+    operations = [request.operation for request in transport.carried]
+    of_tables = [each.operation for each in operations if isinstance(each, OnTable)]
+    return [each.ids for each in of_tables if isinstance(each, LookUpRows | FetchRows)]
 
 
 def variable(
@@ -99,8 +129,8 @@ def variable(
     placed = []
     for i, (start, stop) in enumerate(row_ranges(value.shape[0], count) if count > 1 else [(0, 0)]):
         part = value[start:stop] if count > 1 else value
-        arguments = {"name": f"{name}/{start}", "values": part, "optimizer": optimizer}
-        transport.call([Request(transport.shards[i], "", "create_dense", arguments)])
+        creation = CreateDense(f"{name}/{start}", part, optimizer)
+        transport.call([Request(transport.shards[i], creation)])
         placed.append(DenseShard(transport.shards[i], f"{name}/{start}", start, stop))
     choice = NonFinite(nonfinite)
     spread = DenseShards(name, value.shape, value.dtype, optimizer, placed, transport, choice)
@@ -119,20 +149,12 @@ def embedding(
 ) -> Embedding:
     transport = transport or InProcess(shards)
     for index, shard in enumerate(transport.shards):
-        arguments = {
-            "name": "e",
-            "dim": DIM,
-            "rows": rows,
-            "index": index,
-            "shards": shards,
-            "dtype": dtype,
-            "initializer": Uniform(),
-            "seed": 3,
-            "optimizer": optimizer,
-            "admission": admission or Always(),
-            "accessor": accessor,
-        }
-        transport.call([Request(shard, "", "create_sparse", arguments)])
+        creation = CreateSparse(
+            *("e", DIM, rows, index, shards, dtype, Uniform(), 3, optimizer),
+            admission=admission or Always(),
+            accessor=accessor,
+        )
+        transport.call([Request(shard, creation)])
     return Embedding(
         SparseShards(
             "e",
@@ -382,7 +404,7 @@ def test_ids_that_are_repeated_often_are_asked_for_once(rows: int | None, shards
     ids = np.random.default_rng(0).integers(0, ROWS, (40, 5))
     transport.carried.clear()
     found = e.lookup(ids)
-    asked = np.concatenate([request.arguments["ids"] for request in transport.carried])
+    asked = np.concatenate(asked_ids(transport))
     assert sorted(asked.tolist()) == list(range(ROWS))
     np.testing.assert_array_equal(found, e.lookup(range(ROWS))[ids])
     found[0, 0] = 9
@@ -398,14 +420,11 @@ def test_ids_are_pushed_once_with_the_sum_of_their_gradients(rows: int | None, s
     ids = np.random.default_rng(0).integers(0, ROWS, (40, 5))
     transport.carried.clear()
     e.push(ids, np.ones((40, 5, DIM), np.float32))
-    parts = [
-        part
-        for request in transport.carried
-        for part in [*request.arguments.get("parts", {}).values(), request.arguments.get("part")]
-        if part is not None
-    ]
-    writes = [write for part in parts for write in part.writes]
-    pushed = np.concatenate([arguments["ids"] for _, _, arguments in writes])
+    operations = [request.operation for request in transport.carried]
+    whole = [each.parts.values() for each in operations if isinstance(each, CommitParts)]
+    parts = [*chain(*whole), *(e.part for e in operations if isinstance(e, PreparePart))]
+    writes = [write.operation for part in parts for write in part.writes]
+    pushed = np.concatenate([write.ids for write in writes if isinstance(write, PushRows)])
     assert sorted(pushed.tolist()) == list(range(ROWS))
     counts = np.bincount(ids.ravel(), minlength=ROWS)
     np.testing.assert_allclose(before - e.lookup(range(ROWS)), counts[:, None] * [1, 1], rtol=1e-5)

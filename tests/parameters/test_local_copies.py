@@ -20,6 +20,11 @@ from psnb._src.placement.layout import ShardId
 from psnb._src.server.admission import CountFilter
 from psnb._src.server.commit_log import Commit
 from psnb._src.server.ctr import CtrAccessor
+from psnb._src.server.operations import (
+    ApplyCommit,
+    FenceCommits,
+    PreparePart,
+)
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.adam import Adam
 from psnb._src.server.optimizers.ftrl import FTRL
@@ -27,8 +32,14 @@ from psnb._src.server.optimizers.momentum import Momentum
 from psnb._src.server.optimizers.optimizer import Optimizer
 from psnb._src.server.optimizers.rmsprop import RMSProp
 from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.server.table_operations import (
+    LookUpRows,
+    OnTable,
+    Preview,
+    ShardOperation,
+)
 from psnb.errors import ServerSilentError
-from tests.parameters.test_handles import InProcess, embedding, variable
+from tests.parameters.test_handles import InProcess, asked_ids, embedding, variable
 
 OPTIMIZERS = [
     SGD(0.1),
@@ -179,12 +190,7 @@ def test_rows_are_fetched_once_and_only_those_that_are_used() -> None:
     transport.carried.clear()
     for ids in ([3, 4, 3], [4, 5], [3, 5]):
         worker.run(lambda ids=ids: near.lookup(ids))
-    fetched = [
-        each.arguments["ids"].tolist()
-        for each in transport.carried
-        if each.arguments.get("ids") is not None
-    ]
-    assert fetched == [[3, 4], [5]]
+    assert [ids.tolist() for ids in asked_ids(transport)] == [[3, 4], [5]]
 
 
 def test_what_is_no_training_makes_no_rows_and_sees_those_that_are_here() -> None:
@@ -309,9 +315,9 @@ def test_servers_know_which_closures_were_sent_with_what_result() -> None:
     near, worker = on_shards(v), Worker(transport, 2)
     for _ in range(3):
         worker.run(lambda: near.push(-np.ones(4)))  # the first two are sent, the third is not
-    fence = {"attempts": {"a": {0: 1, 1: 1, 2: 1}}}
+    fence = FenceCommits({"a": {0: 1, 1: 1, 2: 1}})
     for shard in transport.shards:
-        (facts,) = transport.call([Request(shard, "", "fence", fence)])
+        (facts,) = transport.call([Request(shard, fence)])
         assert [(fact.commit.closures, fact.applied) for fact in facts] == [
             (((number, b"result"),), True) for number in range(2)
         ]
@@ -320,13 +326,13 @@ def test_servers_know_which_closures_were_sent_with_what_result() -> None:
 class Lost(InProcess):
     """Servers of which one is lost in the middle of an exchange."""
 
-    lost_at = ""
+    lost_at: type[ShardOperation] | None = None
 
     def attempt(
         self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
     ) -> list[Any]:
         outcomes = super().attempt(requests, seen)
-        if requests[0].operation == self.lost_at:
+        if type(requests[0].operation) is self.lost_at:
             return [outcomes[0], ServerSilentError("it says nothing")]
         return outcomes
 
@@ -336,7 +342,7 @@ def test_an_exchange_that_not_all_servers_hold_is_made_by_none() -> None:
     v = variable(np.zeros(4), 2, SGD(1.0), transport)
     near, worker = on_shards(v), Worker(transport, 100)
     worker.run(lambda: near.push(-np.ones(4)))
-    transport.lost_at = "prepare"
+    transport.lost_at = PreparePart
     with pytest.raises(UndecidedError) as raised:  # some may hold it still
         worker.copies.exchange()
     assert isinstance(raised.value.reason, ServerSilentError)
@@ -348,7 +354,7 @@ def test_an_exchange_that_not_all_servers_have_applied_is_undecided() -> None:
     v = variable(np.zeros(4), 2, SGD(1.0), transport)
     near, worker = on_shards(v), Worker(transport, 100)
     worker.run(lambda: near.push(-np.ones(4)))
-    transport.lost_at = "apply"
+    transport.lost_at = ApplyCommit
     with pytest.raises(UndecidedError) as raised:
         worker.copies.exchange()
     assert raised.value.commit.writer.startswith("a/")
@@ -395,10 +401,9 @@ def test_a_read_of_the_closures_own_push_needs_no_more_than_its_rows() -> None:
 
     def step() -> Any:
         near.push([8], -np.ones((1, 2), np.float32))
-        request = read_request(
-            transport.shards[0], "e", ("lookup", {"ids": np.array([9], np.uint64)})
-        )
-        assert request.operation == "preview"
+        request = read_request(transport.shards[0], "e", LookUpRows(np.array([9], np.uint64)))
+        assert isinstance(request.operation, OnTable)
+        assert isinstance(request.operation.operation, Preview)
         return near.lookup([9]).tolist()
 
     assert worker.run(step) == e.lookup([9]).tolist()

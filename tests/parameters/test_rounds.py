@@ -15,7 +15,14 @@ from psnb._src.parameters.updates import Round, Updates, buffered
 from psnb._src.parameters.variable import Variable
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit
+from psnb._src.server.operations import (
+    EndRound,
+    SquareNorms,
+)
 from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.server.table_operations import (
+    ShardOperation,
+)
 from psnb.errors import ServerLostError, ServerSilentError
 from tests.parameters.test_handles import InProcess, embedding, variable
 
@@ -62,8 +69,9 @@ def test_all_shards_are_asked_first_where_there_are_several(shards: int) -> None
     v = variable(np.zeros(2), 1, SGD(1.0), transport)
     transport.carried.clear()
     apply_round(transport.attempt, transport.shards, [shards_of(v)], "a", 0, [], never)
-    asked = ["square_norms"] * (shards if shards > 1 else 0)
-    assert [each.operation for each in transport.carried] == [*asked, *["end_round"] * shards]
+    asked = [SquareNorms] * (shards if shards > 1 else 0)
+    found = [type(each.operation) for each in transport.carried]
+    assert found == [*asked, *[EndRound] * shards]
 
 
 class Failing(InProcess):
@@ -71,19 +79,21 @@ class Failing(InProcess):
 
     error: Exception
     times = 0
-    operation = ""
+    operation: type[ShardOperation] | None = None
 
     def attempt(
         self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
     ) -> list[Any]:
         last = requests[-1]
-        if self.times and last.operation == self.operation and last.to == self.shards[-1]:
+        if self.times and type(last.operation) is self.operation and last.to == self.shards[-1]:
             self.times -= 1
             return [*super().attempt(requests[:-1], seen), self.error]
         return super().attempt(requests, seen)
 
 
-def in_a_round(error: Exception, operation: str, times: int) -> tuple[Failing, Variable]:
+def in_a_round(
+    error: Exception, operation: type[ShardOperation], times: int
+) -> tuple[Failing, Variable]:
     transport = Failing(2)
     v = variable(np.zeros(2), 2, SGD(1.0), transport)
     updates = Updates(counted=True, turn=Round("s", 0))
@@ -95,14 +105,16 @@ def in_a_round(error: Exception, operation: str, times: int) -> tuple[Failing, V
 
 
 def test_a_round_is_applied_nowhere_if_a_server_is_lost_before() -> None:
-    transport, v = in_a_round(ServerLostError("gone"), "square_norms", 1)
+    transport, v = in_a_round(ServerLostError("gone"), SquareNorms, 1)
     with pytest.raises(ServerLostError):
         apply_round(transport.attempt, transport.shards, [shards_of(v)], "a", 0, [0], never)
     assert v.read().tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("operation", ["square_norms", "end_round"])
-def test_a_server_that_says_nothing_is_asked_until_it_has_applied_the_round(operation: str) -> None:
+@pytest.mark.parametrize("operation", [SquareNorms, EndRound])
+def test_a_server_that_says_nothing_is_asked_until_it_has_applied_the_round(
+    operation: type[ShardOperation],
+) -> None:
     silent = ServerSilentError("silent")
     transport, v = in_a_round(silent, operation, 3)
     told: list[Exception] = []
@@ -112,7 +124,7 @@ def test_a_server_that_says_nothing_is_asked_until_it_has_applied_the_round(oper
 
 
 def test_a_server_that_is_lost_while_others_apply_a_round_is_not_waited_for() -> None:
-    transport, v = in_a_round(ServerLostError("gone"), "end_round", 1)
+    transport, v = in_a_round(ServerLostError("gone"), EndRound, 1)
     apply_round(transport.attempt, transport.shards, [shards_of(v)], "a", 0, [0], never)
     assert v.gather([0]).tolist() == [1]
 

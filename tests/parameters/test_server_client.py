@@ -21,11 +21,22 @@ from psnb._src.parameters.request_batch import Request, RequestBatch
 from psnb._src.parameters.server_client import CommServerClient
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.placement.layout_cache import LayoutCache
-from psnb._src.server.shard_copy import ITSELF
+from psnb._src.server.operations import (
+    CountTraffic,
+    OnShard,
+    ServerRequest,
+)
+from psnb._src.server.table_operations import (
+    OnTable,
+    ReadValues,
+    ShardOperation,
+    SkipUpdates,
+)
 from psnb._src.transport.stream import MessageStream
 from psnb.errors import ConfigurationError, CoordinatorClosedError, InternalError, ServerSilentError
 
 THREADS, ROUNDS = 8, 20
+UNKNOWN = ShardOperation()
 
 
 @pytest.fixture(autouse=True, params=[True, False], ids=["shared memory", "network"])
@@ -35,10 +46,8 @@ def shared_memory(request: pytest.FixtureRequest) -> Iterator[bool]:
         yield request.param
 
 
-def request(
-    strategy: psnb.ParameterServerStrategy, table: str, operation: str, **arguments: Any
-) -> Request:
-    return Request(strategy._core.servers.shards[0], table, operation, arguments)
+def request(strategy: psnb.ParameterServerStrategy, operation: ShardOperation) -> Request:
+    return Request(strategy._core.servers.shards[0], operation)
 
 
 def nowhere() -> LayoutCache:
@@ -55,7 +64,7 @@ def test_results_come_in_the_order_of_the_requests(strategy: psnb.ParameterServe
     for i, name in enumerate(names):
         strategy.variable(float(i), name=name)
     requests = [
-        Request(p._shards._tables[0][0], name, "read", {})
+        Request(p._shards._tables[0][0], OnTable(name, ReadValues()))
         for name, p in strategy.parameters.items()
     ]
     places = strategy._core.layout.places
@@ -76,9 +85,9 @@ def test_all_requests_of_a_call_to_one_server_go_in_one_message(
     send = MessageStream.send
 
     def noted(stream: MessageStream, message: Any) -> None:
-        _, _, operations = message
-        if operations and operations[0][0] != ITSELF:  # else it is the keeper's
-            sent.append(operations)
+        # Others are the reconciler's.
+        if isinstance(message, ServerRequest) and isinstance(message.operations[0], OnShard):
+            sent.append(message.operations)
         send(stream, message)
 
     monkeypatch.setattr(MessageStream, "send", noted)
@@ -200,18 +209,18 @@ def test_concurrent_read_never_sees_half_an_update(strategy: psnb.ParameterServe
 def test_error_of_the_server_reaches_the_caller_as_it_is(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
-    with pytest.raises(InternalError, match="has no operation 'explode'"):
-        strategy._core.server_client.call([request(strategy, "", "explode")])
+    with pytest.raises(InternalError, match="has no operation ShardOperation"):
+        strategy._core.server_client.call([request(strategy, UNKNOWN)])
     with pytest.raises(ConfigurationError, match="holds no 'nothing'"):
-        strategy._core.server_client.call([request(strategy, "nothing", "read")])
+        strategy._core.server_client.call([request(strategy, OnTable("nothing", ReadValues()))])
 
 
 def test_bug_in_an_operation_is_an_internal_error_that_says_where(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
     v = strategy.variable([1.0, 2.0], name="v")
-    wrong = Request(v._shards._shards[0].shard, "v", "assign", {"value": np.ones(2, np.float32)})
-    with pytest.raises(InternalError, match=r"assign of 'v' on .*unexpected keyword"):
+    wrong = Request(v._shards._shards[0].shard, OnTable("v", SkipUpdates("two")))  # type: ignore[arg-type]
+    with pytest.raises(InternalError, match=r"SkipUpdates of 'v' on .*TypeError"):
         strategy._core.server_client.call([wrong])
     assert v.read().tolist() == [1, 2]
 
@@ -220,9 +229,9 @@ def test_one_failed_request_leaves_the_connection_in_order(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
     v = strategy.variable(7.0, name="v")
-    good = Request(v._shards._shards[0].shard, "v", "read", {})
+    good = Request(v._shards._shards[0].shard, OnTable("v", ReadValues()))
     with pytest.raises(InternalError):
-        strategy._core.server_client.call([good, request(strategy, "", "explode"), good])
+        strategy._core.server_client.call([good, request(strategy, UNKNOWN), good])
     assert v.read() == 7
 
 
@@ -273,7 +282,7 @@ def asked_in_vain(running: asyncio.AbstractEventLoop) -> Iterator[Noting]:
     """Have a thread wait for a request whose event loop gets it in one turn with what follows."""
     transport, go = Noting(running), threading.Event()
     running.call_soon_threadsafe(go.wait)
-    request = Request(ServerAddress("tcp://127.0.0.1:1", "x"), "", "", {})
+    request = Request(ServerAddress("tcp://127.0.0.1:1", "x"), CountTraffic())
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(transport.call, [request])
         assert transport.waits.wait(10)
@@ -308,7 +317,7 @@ def test_a_server_that_cannot_be_reached_is_lost_when_patience_is_over(
     with pytest.raises(
         ServerSilentError, match=r"psnb-server-x at tcp://127.0.0.1:1 does not answer"
     ):
-        strategy._core.server_client.call([Request(server, "v", "read", {})])
+        strategy._core.server_client.call([Request(server, CountTraffic())])
     assert 1 <= time.monotonic() - before < 4
 
 
@@ -349,4 +358,4 @@ def test_closed_event_loop_is_told_from_a_lost_server() -> None:
     loop.close()
     transport = CommServerClient(SimpleNamespace(asyncio_loop=loop), ConnectionPool(), nowhere())  # type: ignore[arg-type]
     with pytest.raises(CoordinatorClosedError, match="was closed"):
-        transport.call([Request(ServerAddress("tcp://127.0.0.1:1", "x"), "v", "read", {})])
+        transport.call([Request(ServerAddress("tcp://127.0.0.1:1", "x"), CountTraffic())])

@@ -11,8 +11,17 @@ import pytest
 from psnb._src.parameters import states
 from psnb._src.parameters.request_batch import Request
 from psnb._src.placement.layout import ShardId
+from psnb._src.server.operations import (
+    ReadPiece,
+)
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.adam import Adam
+from psnb._src.server.table_operations import (
+    ClearTable,
+    OnTable,
+    Operation,
+    PutPiece,
+)
 from psnb.errors import ServerLostError
 from tests.parameters.test_handles import InProcess, embedding, variable
 
@@ -24,8 +33,10 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(states, "PIECE", 100)
 
 
-def operations(transport: InProcess, name: str) -> int:
-    return sum(request.operation == name for request in transport.carried)
+def operations(transport: InProcess, kind: type[Operation]) -> int:
+    found = [request.operation for request in transport.carried]
+    whole = [each.operation if isinstance(each, OnTable) else each for each in found]
+    return sum(isinstance(each, kind) for each in whole)
 
 
 @SHARDS
@@ -37,7 +48,7 @@ def test_a_variable_goes_and_comes_in_pieces(shape: tuple[int, ...], shards: int
     v = variable(value, shards, Adam(0.1), transport)
     v.push(np.ones(shape))
     saved, before = v._shards.shard_states(), v.read()
-    assert operations(transport, "piece") >= value.nbytes * 3 / 100
+    assert operations(transport, ReadPiece) >= value.nbytes * 3 / 100
     v.push(np.ones(shape))
     after = v.read()
     v._shards.load_states(saved)
@@ -55,11 +66,11 @@ def test_an_embedding_goes_and_comes_in_pieces(rows: int | None, shards: int) ->
     ids = np.arange(50)
     e.push(ids, np.ones((50, 2), np.float32))
     saved, before = e._shards.shard_states(), e.lookup(ids)
-    assert operations(transport, "piece") >= 10
+    assert operations(transport, ReadPiece) >= 10
     e.push(ids, np.ones((50, 2), np.float32))
     e._shards.load_states(saved)
     np.testing.assert_array_equal(e.lookup(ids), before)
-    assert operations(transport, "put") >= 10
+    assert operations(transport, PutPiece) >= 10
 
 
 def test_an_embedding_without_rows_goes_and_comes() -> None:
@@ -79,9 +90,9 @@ class Cleared(InProcess):
         self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
     ) -> list[Any]:
         first = requests[0]
-        if first.operation == "piece" and first.arguments["start"] and self.times:
+        if isinstance(first.operation, ReadPiece) and first.operation.start and self.times:
             self.times -= 1
-            super().attempt([Request(first.to, first.table, "clear", {})], seen)
+            super().attempt([Request(first.to, OnTable("e", ClearTable()))], seen)
         return super().attempt(requests, seen)
 
 

@@ -14,6 +14,12 @@ import pytest
 
 import psnb
 from psnb._src.parameters.request_batch import Request
+from psnb._src.server.table_operations import (
+    AssignValues,
+    GatherRows,
+    OnTable,
+    ReadValues,
+)
 from psnb.errors import SerializationError
 from tests.transport.test_stream import Unreadable
 
@@ -40,13 +46,16 @@ def slower(**more: Any) -> psnb.Schedule:
     return schedule
 
 
-@pytest.mark.parametrize("operation", ["read", "assign"])  # one may be tried again, one may not
+@pytest.mark.parametrize("operation", [GatherRows, AssignValues])
 def test_a_request_that_the_server_cannot_unpickle_is_the_callers(
-    strategy: psnb.ParameterServerStrategy, operation: str
+    strategy: psnb.ParameterServerStrategy, operation: type[GatherRows | AssignValues]
 ) -> None:
     v = strategy.variable([1.0, 2.0], name="v")
-    request = Request(v._shards._shards[0].shard, "v", operation, {"values": Unreadable()})
-    with at_once(), pytest.raises(SerializationError, match=rf"{operation} of 'v'.*{MISSING}"):
+    request = Request(v._shards._shards[0].shard, OnTable("v", operation(Unreadable())))
+    with (
+        at_once(),
+        pytest.raises(SerializationError, match=rf"{operation.__name__} of 'v'.*{MISSING}"),
+    ):
         strategy._core.server_client.call([request])
     assert v.read().tolist() == [1, 2]
 
@@ -56,10 +65,10 @@ def test_other_calls_on_that_connection_fail_with_it_and_do_not_wait(
 ) -> None:
     v = strategy.variable([1.0, 2.0], name="v")
     server = v._shards._shards[0].shard
-    ok = Request(server, "v", "read", {})
+    ok = Request(server, OnTable("v", ReadValues()))
     with at_once(), pytest.raises(SerializationError, match=MISSING):
         strategy._core.server_client.call(
-            [Request(server, "v", "read", {"rows": Unreadable()}), ok]
+            [Request(server, OnTable("v", GatherRows(Unreadable()))), ok]
         )
     assert strategy._core.server_client.call([ok])[0].tolist() == [1, 2]
 
@@ -93,11 +102,11 @@ def test_an_optimizer_of_a_module_that_servers_lack_is_refused_by_name(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
     rate = slower(more=Unreadable())
-    with at_once(), pytest.raises(SerializationError, match=rf"create_dense .*{MISSING}"):
+    with at_once(), pytest.raises(SerializationError, match=rf"CreateDense .*{MISSING}"):
         strategy.variable([1.0], name="v", optimizer=psnb.SGD(rate))
     v = strategy.variable([1.0], name="v", optimizer=psnb.SGD(1.0))
     assert v.optimizer is not None
-    with at_once(), pytest.raises(SerializationError, match=rf"tune of 'v' .*{MISSING}"):
+    with at_once(), pytest.raises(SerializationError, match=rf"TuneOptimizer of 'v' .*{MISSING}"):
         v.optimizer.learning_rate = rate
     v.push([1.0])
     assert v.read().tolist() == [0]
@@ -107,7 +116,7 @@ def test_an_optimizer_that_cannot_be_pickled_is_refused_in_the_calling_thread(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
     rate = slower(lock=threading.Lock())
-    with at_once(), pytest.raises(SerializationError, match=r"create_dense.*cannot be pickled"):
+    with at_once(), pytest.raises(SerializationError, match=r"CreateDense.*cannot be pickled"):
         strategy.variable([1.0], name="v", optimizer=psnb.SGD(rate))
     v = strategy.variable(np.zeros(1), name="v", optimizer=psnb.SGD(slower()))
     v.push(np.ones(1))

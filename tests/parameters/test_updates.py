@@ -14,8 +14,16 @@ from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.updates import Updates, buffered
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit
+from psnb._src.server.operations import (
+    ApplyCommit,
+    CommitParts,
+    PreparePart,
+)
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.server.table_operations import (
+    ShardOperation,
+)
 from psnb.errors import GradientError, ServerSilentError
 from tests.conftest import wait_until
 from tests.parameters.test_handles import InProcess, embedding, variable
@@ -71,9 +79,10 @@ def test_a_closure_reads_its_own_scattered_rows(shards: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shards", "expected"), [(1, ["commit"]), (2, ["prepare", "prepare", "apply", "apply"])]
+    ("shards", "expected"),
+    [(1, [CommitParts]), (2, [PreparePart, PreparePart, ApplyCommit, ApplyCommit])],
 )
-def test_all_writes_travel_in_one_request_to_each_server(shards: int, expected: list[str]) -> None:
+def test_all_writes_travel_in_one_request_to_each_server(shards: int, expected: list[type]) -> None:
     transport = InProcess(shards)
     v = variable(np.zeros(6), shards, SGD(1.0), transport)
     e = embedding(rows=None, shards=shards, optimizer=SGD(1.0), transport=transport)
@@ -84,7 +93,7 @@ def test_all_writes_travel_in_one_request_to_each_server(shards: int, expected: 
             e.push(np.arange(100), np.ones((100, 2), np.float32))
     transport.carried.clear()
     commit(updates, transport)
-    assert [request.operation for request in transport.carried] == expected
+    assert [type(request.operation) for request in transport.carried] == expected
 
 
 def test_a_closure_that_runs_again_has_its_effect_once() -> None:
@@ -223,7 +232,7 @@ def test_a_commit_that_comes_again_is_told_the_same() -> None:
 class Silent(InProcess):
     """The last server says nothing to an operation, until it is let; then it has not heard it."""
 
-    operation = ""
+    operation: type[ShardOperation] | None = None
     error: errors.PsnbError = errors.ServerSilentError("it says nothing")
 
     def __init__(self, shards: int) -> None:
@@ -234,7 +243,11 @@ class Silent(InProcess):
         self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
     ) -> list[Any]:
         last = requests[-1]
-        if last.operation != self.operation or last.to != self.shards[-1] or self.goes_on.is_set():
+        if (
+            type(last.operation) is not self.operation
+            or last.to != self.shards[-1]
+            or self.goes_on.is_set()
+        ):
             return super().attempt(requests, seen)
         found = super().attempt(requests[:-1], seen)
         if len(requests) == 1:
@@ -245,7 +258,7 @@ class Silent(InProcess):
 def test_a_write_that_one_of_several_servers_has_made_is_made_by_the_silent_one_as_well() -> None:
     transport = Silent(2)
     v = variable(np.zeros(2), 2, transport=transport)
-    transport.operation = "apply"
+    transport.operation = ApplyCommit
     with pytest.raises(ServerSilentError, match="It may have been written"):
         v.assign_add([1.0, 1.0])
     assert v.read().tolist() == [1, 0]
@@ -256,7 +269,7 @@ def test_a_write_that_one_of_several_servers_has_made_is_made_by_the_silent_one_
 def test_a_write_that_a_silent_server_did_not_take_is_made_nowhere() -> None:
     transport = Silent(2)
     v = variable(np.zeros(2), 2, transport=transport)
-    transport.operation = "prepare"
+    transport.operation = PreparePart
     with pytest.raises(ServerSilentError):
         v.assign_add([1.0, 1.0])
     transport.goes_on.set()
@@ -267,6 +280,6 @@ def test_a_write_that_a_silent_server_did_not_take_is_made_nowhere() -> None:
 def test_a_write_that_a_copy_has_missed_is_told_as_lost_in_part() -> None:
     transport = Silent(2)
     v = variable(np.zeros(2), 2, transport=transport)
-    transport.operation, transport.error = "apply", errors.CancelledError("it was given up")
+    transport.operation, transport.error = ApplyCommit, errors.CancelledError("it was given up")
     with pytest.raises(errors.ServerLostError, match="It may have been written"):
         v.assign_add([1.0, 1.0])

@@ -12,6 +12,11 @@ from psnb._src.server.admission import Always, CountFilter
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.dense import DenseTable
 from psnb._src.server.initializers import Constant
+from psnb._src.server.operations import (
+    CreateDense,
+    FinishCopy,
+    TableTail,
+)
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.parameter_shard import ParameterShard
 from psnb._src.server.row_index import FixedRowIndex, GrowingRowIndex
@@ -268,12 +273,11 @@ def test_a_copy_that_is_sent_a_bad_tail_keeps_what_it_had() -> None:
     """Also of the tables whose tails are good."""
     shard = ParameterShard("copy")
     for name in ("v", "w"):
-        made = {"name": name, "values": THREE, "optimizer": Adagrad(0.1)}
-        shard.call("", "create_dense", made)
-    good = {"tail": {"step": np.array([5])}, "skipped": 0, "optimizer": Adagrad(0.1)}
-    bad = {**good, "tail": {"step": np.array([-5])}}
+        shard.run(CreateDense(name, THREE, Adagrad(0.1)))
+    good = TableTail({"step": np.array([5])}, 0, Adagrad(0.1))
+    bad = TableTail({"step": np.array([-5])}, 0, Adagrad(0.1))
     with pytest.raises(ConfigurationError):
-        shard.install([("finish", "", ({"v": good, "w": bad}, shard.log()))])
+        shard.run(FinishCopy({"v": good, "w": bad}, shard.log()))
     assert shard.table("v").state()["step"] == 0
 
 

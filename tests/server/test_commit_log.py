@@ -12,18 +12,38 @@ from psnb import errors
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import ENDED, PROCESS, Commit, CommitLog, CommitState, Part
 from psnb._src.server.initializers import Constant
+from psnb._src.server.operations import (
+    ApplyCommit,
+    CommitPart,
+    CreateDense,
+    DropTable,
+    EndWriter,
+    FenceCommits,
+    GiveUpCommit,
+    PreparePart,
+)
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.sgd import SGD
 from psnb._src.server.parameter_shard import ParameterShard
+from psnb._src.server.table_operations import (
+    AddValues,
+    ClearTable,
+    LookUpRows,
+    OnTable,
+    PushGradient,
+    PushRows,
+    ReadValues,
+    TuneOptimizer,
+)
 from psnb._src.server.tables import DenseTable, SparseTable
 
 ONES = np.ones(2, np.float32)
-PUSH = ("v", "push", {"gradient": -ONES})
+PUSH = OnTable("v", PushGradient(-ONES))
 
 
 def shard() -> ParameterShard:
     made = ParameterShard("test")
-    made.call("", "create_dense", {"name": "v", "values": 0 * ONES, "optimizer": SGD(1.0)})
+    made.run(CreateDense("v", 0 * ONES, SGD(1.0)))
     return made
 
 
@@ -31,17 +51,24 @@ def commit(number: int = 0, attempt: int = 1, below: int = 0, **more: Any) -> Co
     return Commit("a", number, attempt, below, **more)
 
 
-def do(to: ParameterShard, operation: str, which: Commit, *writes: Any, **more: Any) -> Any:
+def do(
+    to: ParameterShard, step: str, which: Commit, *writes: OnTable, decided: bool = False
+) -> Any:
     """Take one step with a commit that pushes, or has other writes."""
-    if operation in ("prepare", "commit"):
-        more["part"] = Part(writes or [PUSH])
-    return to.call("", operation, {"commit": which, **more})
+    match step:
+        case "prepare":
+            return to.run(PreparePart(which, Part(writes or [PUSH])))
+        case "commit":
+            return to.run(CommitPart(which, Part(writes or [PUSH])))
+        case "apply":
+            return to.run(ApplyCommit(which, decided))
+    return to.run(GiveUpCommit(which, decided))
 
 
 def fence(to: ParameterShard, **attempts: int) -> list[tuple[int, bool]]:
     """Ask for commits, ``n0=1`` for the first attempt of number 0; return what there is of them."""
     numbers = {int(name[1:]): attempt for name, attempt in attempts.items()}
-    facts = to.call("", "fence", {"attempts": {"a": numbers}})
+    facts = to.run(FenceCommits({"a": numbers}))
     return [(fact.commit.number, fact.applied) for fact in facts]
 
 
@@ -53,7 +80,7 @@ def refused(to: ParameterShard, operation: str, which: Commit) -> bool:
 
 
 def value(of: ParameterShard) -> float:
-    return float(of.call("v", "read", {})[0])
+    return float(of.run(OnTable("v", ReadValues()))[0])
 
 
 def test_what_is_held_is_not_applied() -> None:
@@ -230,7 +257,7 @@ def test_a_commit_tells_who_takes_part_and_what_its_closures_return() -> None:
     made = shard()
     whole = commit(shards=(ShardId("s", 0), ShardId("s", 1)), closures=((0, b"result"),))
     do(made, "prepare", whole)
-    (fact,) = made.call("", "fence", {"attempts": {"a": {0: 1}}})
+    (fact,) = made.run(FenceCommits({"a": {0: 1}}))
     assert fact.commit == whole
 
 
@@ -241,7 +268,7 @@ def test_an_exchange_is_the_effect_of_its_closures() -> None:
     do(made, "prepare", exchange)
     assert fence(made, n4=1) == []
     do(made, "apply", exchange)
-    facts = made.call("", "fence", {"attempts": {"a": {4: 1, 5: 1, 6: 1}}})
+    facts = made.run(FenceCommits({"a": {4: 1, 5: 1, 6: 1}}))
     assert [(fact.commit.closures, fact.applied) for fact in facts] == [
         (((4, b"four"),), True),
         (((5, None),), True),
@@ -254,7 +281,7 @@ def test_a_writer_that_is_closed_tells_what_there_is_of_it_and_commits_no_more()
     do(made, "commit", applied)
     do(made, "prepare", held)
     for _ in range(2):
-        facts = made.call("", "fence", {"attempts": {}, "closed": ["a/0"]})
+        facts = made.run(FenceCommits({}, ["a/0"]))
         assert [(fact.commit.number, fact.applied) for fact in facts] == [(0, True), (1, False)]
     assert refused(made, "commit", Commit("a/0", 2))
     assert refused(made, "apply", held)
@@ -266,7 +293,7 @@ def test_a_writer_that_has_ended_is_forgotten_and_commits_no_more() -> None:
     made = shard()
     do(made, "commit", commit(0))
     do(made, "prepare", commit(1))
-    made.call("", "end_writer", {"writer": "a"})
+    made.run(EndWriter("a"))
     assert len(made.log()) == 0
     for step in ("prepare", "apply", "commit"):
         assert refused(made, step, commit(1))
@@ -274,8 +301,7 @@ def test_a_writer_that_has_ended_is_forgotten_and_commits_no_more() -> None:
 
 def test_new_shards_know_what_was_given_up_elsewhere() -> None:
     made = shard()
-    arguments = {"attempts": {"a": {5: 1, 6: ENDED}}, "closed": ["a/0"], "settled": {"a": 4}}
-    assert made.call("", "fence", arguments) == []
+    assert made.run(FenceCommits({"a": {5: 1, 6: ENDED}}, ["a/0"], {"a": 4})) == []
     for late in (commit(3), commit(5), commit(6, attempt=1000), Commit("a/0", 9)):
         assert refused(made, "commit", late)
     do(made, "commit", commit(5, attempt=2))
@@ -306,7 +332,7 @@ def test_a_process_that_goes_on_writing_is_remembered() -> None:
 
 def test_a_commit_to_a_table_that_is_not_there_changes_nothing_and_may_come_again() -> None:
     made = shard()
-    gone = ("gone", "push", {"gradient": -ONES})
+    gone = OnTable("gone", PushGradient(-ONES))
     for step in ("prepare", "commit"):
         with pytest.raises(errors.ConfigurationError, match="'gone'"):
             do(made, step, commit(1), PUSH, gone)
@@ -317,9 +343,9 @@ def test_a_commit_to_a_table_that_is_not_there_changes_nothing_and_may_come_agai
 
 def test_a_table_that_is_dropped_while_a_commit_is_held_takes_its_part_with_it() -> None:
     made = shard()
-    made.call("", "create_dense", {"name": "w", "values": 0 * ONES, "optimizer": None})
-    do(made, "prepare", commit(), ("w", "add", {"values": ONES}), PUSH)
-    made.call("", "drop", {"name": "w"})
+    made.run(CreateDense("w", 0 * ONES, None))
+    do(made, "prepare", commit(), OnTable("w", AddValues(ONES)), PUSH)
+    made.run(DropTable("w"))
     do(made, "apply", commit())
     assert value(made) == 1
 
@@ -327,9 +353,9 @@ def test_a_table_that_is_dropped_while_a_commit_is_held_takes_its_part_with_it()
 @pytest.mark.parametrize("step", ["prepare", "commit"])
 def test_a_commit_makes_no_reads_nor_loads(step: str) -> None:
     made = shard()
-    for operation in ("read", "clear", "tune"):
-        with pytest.raises(errors.InternalError, match=f"'{operation}'"):
-            do(made, step, commit(1), ("v", operation, {}))
+    for operation in (ReadValues(), ClearTable(), TuneOptimizer({})):
+        with pytest.raises(errors.InternalError, match=f"{operation}"):
+            do(made, step, commit(1), OnTable("v", operation))
 
 
 def test_a_log_travels_with_what_it_holds() -> None:
@@ -337,17 +363,17 @@ def test_a_log_travels_with_what_it_holds() -> None:
     log.prepare(commit(), Part([PUSH]))
     entry = pickle.loads(pickle.dumps(log)).find(commit())
     assert entry.state is CommitState.PREPARED
-    np.testing.assert_array_equal(entry.part.writes[0][2]["gradient"], -ONES)
+    np.testing.assert_array_equal(entry.part.writes[0].operation.gradient, -ONES)
 
 
 def test_a_preview_of_a_dense_table_shows_writes_and_makes_none() -> None:
     table = DenseTable("v", 0 * ONES, Adagrad(1.0))
     before = table.state()
-    writes = [("push", {"gradient": -ONES}), ("add", {"values": ONES})]
+    writes = [PushGradient(-ONES), AddValues(ONES)]
     expected = DenseTable("v", 0 * ONES, Adagrad(1.0))
-    for operation, arguments in writes:
-        expected.write(operation, arguments)
-    np.testing.assert_array_equal(table.preview(writes, "read", {}), expected.read())
+    for write in writes:
+        expected.run(write)
+    np.testing.assert_array_equal(table.preview(writes, ReadValues()), expected.read())
     for key, array in table.state().items():
         np.testing.assert_array_equal(array, before[key])
 
@@ -357,9 +383,9 @@ def test_a_preview_of_an_embedding_shows_writes_and_makes_none() -> None:
     known, new = np.array([1, 2], np.uint64), np.array([2, 2, 3], np.uint64)
     table.push(known, np.ones((2, 2), np.float32))
     before = table.lookup(known)
-    writes = [("push", {"ids": new, "gradients": np.ones((3, 2), np.float32)})]
+    writes = [PushRows(new, np.ones((3, 2), np.float32))]
     ids = np.array([1, 2, 3], np.uint64)
-    shown = table.preview(writes, "lookup", {"ids": ids})
+    shown = table.preview(writes, LookUpRows(ids))
     np.testing.assert_array_equal(table.lookup(known), before)
     np.testing.assert_array_equal(table.lookup(ids)[2], [5, 5])
     table.push(new, np.ones((3, 2), np.float32))
@@ -368,7 +394,7 @@ def test_a_preview_of_an_embedding_shows_writes_and_makes_none() -> None:
 
 def test_a_preview_that_fails_leaves_the_table_as_it_was() -> None:
     table = DenseTable("v", 0 * ONES, None)
-    writes = [("add", {"values": ONES}), ("push", {"gradient": ONES})]
+    writes = [AddValues(ONES), PushGradient(ONES)]
     with pytest.raises(errors.ConfigurationError, match="no optimizer"):
-        table.preview(writes, "read", {})
+        table.preview(writes, ReadValues())
     np.testing.assert_array_equal(table.read(), [0, 0])

@@ -19,30 +19,62 @@ from psnb._src.server import transfer
 from psnb._src.server.admission import CountFilter
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.ctr import CtrAccessor
-from psnb._src.server.host import APART, Host, Operation
+from psnb._src.server.host import Host
 from psnb._src.server.initializers import Constant
+from psnb._src.server.operations import (
+    APART,
+    ApplyCommit,
+    CommitParts,
+    CreateDense,
+    CreateSparse,
+    CreateTable,
+    Done,
+    DropTable,
+    Failed,
+    FenceCommits,
+    FollowPlaces,
+    GiveUpCommit,
+    HostOperation,
+    HostShards,
+    Moved,
+    OnShard,
+    PreparePart,
+    ReadPiece,
+    ReleaseSnapshot,
+    ServerAnswer,
+    StopServer,
+    TakeSnapshot,
+)
 from psnb._src.server.optimizers.adam import Adam
 from psnb._src.server.optimizers.sgd import SGD
 from psnb._src.server.parameter_shard import ParameterShard
-from psnb._src.server.reply import Answer, PendingReply
-from psnb._src.server.shard_copy import ITSELF, ForwardedRequest, Opening
+from psnb._src.server.reply import PendingReply
+from psnb._src.server.shard_copy import ForwardedRequest, Opening
+from psnb._src.server.table_operations import (
+    ClearTable,
+    EndDay,
+    FinishTable,
+    LookUpRows,
+    OnTable,
+    Operation,
+    PushGradient,
+    PushRows,
+    PutPiece,
+    ReadValues,
+    RecordUse,
+    ShardOperation,
+    ShrinkTable,
+    TuneOptimizer,
+)
 from psnb.errors import ConfigurationError, InternalError
 
 FILLING, FILLED = CopyState.FILLING, CopyState.FILLED
 ONES = np.ones(2, np.float32)
-SPARSE: dict[str, Any] = {
-    "name": "e",
-    "dim": 2,
-    "rows": None,
-    "index": 0,
-    "shards": 1,
-    "dtype": "float32",
-    "initializer": Constant(1.0),
-    "seed": 0,
-    "optimizer": Adam(0.1),
-    "admission": CountFilter(2),
-    "accessor": CtrAccessor(),
-}
+SPARSE = CreateSparse(
+    *("e", 2, None, 0, 1, "float32", Constant(1.0), 0, Adam(0.1)),
+    admission=CountFilter(2),
+    accessor=CtrAccessor(),
+)
 
 
 A, B = ServerAddress("a", "a"), ServerAddress("b", "b")
@@ -67,8 +99,8 @@ class Wire:
         exchange, message = self.waiting.popleft()
         _, operations = pickle.loads(message)
 
-        def send(answers: list[Answer]) -> None:
-            exchange.answered(("OK", pickle.loads(pickle.dumps(answers))))
+        def send(answers: list[ServerAnswer]) -> None:
+            exchange.answered(pickle.loads(pickle.dumps(answers)))
 
         self._to.run(operations, PendingReply(send), nowhere)
 
@@ -84,30 +116,30 @@ class Pair:
         self.hosts = {name: Host(name, name) for name in "ab"}
         self.wires: list[Wire] = []
         self.place = ShardPlace(A)
-        self.manage("a", "host", places={0: self.place}, fences=[])
+        self.manage("a", HostShards({0: self.place}, []))
         for name in "vw":
-            more = {"values": np.zeros(2, np.float32), "optimizer": SGD(1.0)}
-            self.do("create_dense", name=name, **more)
-        self.do("create_sparse", **SPARSE)
+            self.do(CreateDense(name, np.zeros(2, np.float32), SGD(1.0)))
+        self.do(SPARSE)
         self.commits = 0
 
     def connect(self, address: str, opening: Opening) -> None:
         self.wires.append(Wire(self.hosts[address], opening))
         opening.opened(self.wires[-1])
 
-    def send(self, host: str, *operations: Operation) -> list[Answer]:
-        """Run a message's operations; the list gets their answers when they are sent."""
-        answers: list[Answer] = []
+    def send(self, host: str, *operations: Operation) -> list[ServerAnswer]:
+        """Run a message's operations on shard 0, or on the server or shard that they name.
 
-        def sent(found: list[Answer]) -> None:
-            # Without the shard's version, which answers of shards come with.
-            answers.extend(answer[:2] for answer in found)
-
-        self.hosts[host].run(operations, PendingReply(sent), self.connect)
+        The list gets their answers when they are sent.
+        """
+        answers: list[ServerAnswer] = []
+        sent = [
+            each if isinstance(each, HostOperation) else OnShard(0, each) for each in operations
+        ]
+        self.hosts[host].run(sent, PendingReply(answers.extend), self.connect)
         return answers
 
-    def manage(self, host: str, operation: str, **arguments: Any) -> Any:
-        answers = self.send(host, (ITSELF, "", operation, arguments))
+    def manage(self, host: str, operation: HostOperation) -> Any:
+        answers = self.send(host, operation)
         return result(answers) if answers else answers
 
     def tell(self, *hosts: str, **changes: Any) -> None:
@@ -118,21 +150,16 @@ class Pair:
 
     def beat(self, host: str, place: ShardPlace) -> dict[int, ShardStatus]:
         mine = {0: place} if host in {server.key for server in place.servers} else {}
-        found: dict[int, ShardStatus] = self.manage(
-            host, "beat", places=mine, versions=[place.version]
-        )
+        found: dict[int, ShardStatus] = self.manage(host, FollowPlaces(mine, [place.version]))
         return found
 
-    def do(self, operation: str, host: str = "a", **arguments: Any) -> Any:
-        return result(self.send(host, (0, "", operation, arguments)))
+    def do(self, operation: ShardOperation, host: str = "a") -> Any:
+        return result(self.send(host, operation))
 
-    def commit(
-        self, *writes: tuple[str, str, dict[str, Any]], number: int = -1, host: str = "a"
-    ) -> list[Answer]:
+    def commit(self, *writes: OnTable, number: int = -1, host: str = "a") -> list[ServerAnswer]:
         if number < 0:
             number, self.commits = self.commits, self.commits + 1
-        arguments = {"commit": Commit("w", number), "parts": {0: Part(writes)}}
-        return self.send(host, (0, "", "commit", arguments))
+        return self.send(host, CommitParts(Commit("w", number), {0: Part(writes)}))
 
     def shard(self, host: str) -> ParameterShard:
         return self.hosts[host]._hosted[0].shard
@@ -146,7 +173,7 @@ class Pair:
 
     def read(self, host: str) -> list[float]:
         """Return what the variable has, whatever the host is for the shard."""
-        values: list[float] = self.shard(host).call("v", "read", {}).tolist()
+        values: list[float] = self.shard(host).run(READ).tolist()
         return values
 
     def flow(self) -> None:
@@ -167,11 +194,11 @@ class Pair:
         self.tell("b", primary=B, copies=())
 
 
-def result(answers: list[Answer]) -> Any:
-    ((status, *rest),) = answers
-    if status == "error":
-        raise rest[0]
-    return rest[0] if rest else status
+def result(answers: list[ServerAnswer]) -> Any:
+    (answer,) = answers
+    if isinstance(answer, Failed):
+        raise answer.error
+    return answer.result if isinstance(answer, Done) else answer
 
 
 def same(one: ParameterShard, other: ParameterShard) -> bool:
@@ -184,7 +211,7 @@ def held(shard: ParameterShard) -> Any:
     tables = []
     for name in sorted(shard.tables()):
         state = {**shard.table(name).state(), "skipped": shard.table(name).skipped()}
-        tables.append((name, plain(*shard.creation(name), state)))
+        tables.append((name, plain(shard.creation(name), state)))
     writers = shard.log()._writers.items()
     log = [
         (name, each.low, sorted((n, e.state, e.commit.attempt) for n, e in each.entries.items()))
@@ -193,7 +220,7 @@ def held(shard: ParameterShard) -> Any:
     return tables, log, shard.version
 
 
-def plain(operation: str, arguments: Any, contained: Any) -> Any:
+def plain(creation: CreateTable, contained: Any) -> Any:
     arrays = {key: np.asarray(value) for key, value in contained.items()}
     for ids in ("ids", "waiting.ids"):
         if ids in arrays:
@@ -205,16 +232,29 @@ def plain(operation: str, arguments: Any, contained: Any) -> Any:
                 if key.startswith("waiting.") == waits and key not in ("step", "skipped")
             }
     lists = sorted((key, array.tolist()) for key, array in arrays.items())
-    return operation, repr(sorted(arguments.items(), key=str)), lists
+    return repr(creation), lists
 
 
-def push(name: str = "v") -> tuple[str, str, dict[str, Any]]:
-    return name, "push", {"gradient": -ONES}
+def push(name: str = "v") -> OnTable:
+    return OnTable(name, PushGradient(-ONES))
 
 
-def push_rows(*ids: int) -> tuple[str, str, dict[str, Any]]:
+def push_rows(*ids: int) -> OnTable:
     gradients = np.full((len(ids), 2), 0.5, np.float32)
-    return "e", "push", {"ids": np.array(ids, np.uint64), "gradients": gradients}
+    return OnTable("e", PushRows(np.array(ids, np.uint64), gradients))
+
+
+def results(answers: list[ServerAnswer]) -> list[Any]:
+    """Return what was answered."""
+    return [each.result if isinstance(each, Done) else each for each in answers]
+
+
+def moved(answers: list[ServerAnswer]) -> bool:
+    """Return whether the answer is that the shard is elsewhere."""
+    return answers == [Moved()]
+
+
+READ = OnTable("v", ReadValues())
 
 
 def test_a_copy_holds_what_the_shard_holds() -> None:
@@ -231,7 +271,7 @@ def test_a_change_is_answered_when_the_copy_has_it() -> None:
     answers = pair.commit(push())
     assert answers == []
     pair.wires[0].deliver()
-    assert answers == [("OK", None)]
+    assert results(answers) == [None]
     assert same(pair.shard("a"), pair.shard("b"))
 
 
@@ -239,15 +279,15 @@ def test_a_step_of_a_commit_is_a_change_as_well() -> None:
     pair = Pair()
     pair.fill()
     commit = Commit("w", 0)
-    for step, more in (("prepare", {"part": Part([push()])}), ("apply", {}), ("give_up", {})):
-        answers = pair.send("a", (0, "", step, {"commit": commit, **more}))
+    for step in (PreparePart(commit, Part([push()])), ApplyCommit(commit), GiveUpCommit(commit)):
+        answers = pair.send("a", step)
         assert answers == []
         pair.flow()
-        assert answers == [("OK", None)]
-    fenced = pair.send("a", (0, "", "fence", {"attempts": {"w": {1: 1}}}))
+        assert results(answers) == [None]
+    fenced = pair.send("a", FenceCommits({"w": {1: 1}}))
     assert fenced == []
     pair.flow()
-    assert fenced == [("OK", [])]
+    assert results(fenced) == [[]]
     assert same(pair.shard("a"), pair.shard("b"))
 
 
@@ -255,25 +295,23 @@ def test_reads_wait_for_no_copy() -> None:
     pair = Pair()
     pair.fill()
     pair.commit(push())
-    (answer,) = pair.send("a", (0, "v", "read", {}))
-    assert answer[1].tolist() == [1, 1]
+    assert pair.do(READ).tolist() == [1, 1]
 
 
 def test_what_waits_for_a_copy_is_answered_as_it_was() -> None:
     pair = Pair()
     pair.fill()
-    change = {"commit": Commit("w", 100), "parts": {0: Part([push()])}}
-    both = pair.send("a", (0, "", "commit", change), (0, "v", "read", {}))
+    both = pair.send("a", CommitParts(Commit("w", 100), {0: Part([push()])}), READ)
     pair.commit(push())
     pair.flow()
-    assert both[1][1].tolist() == [1, 1]
+    assert results(both)[1].tolist() == [1, 1]
 
 
 def test_a_copy_that_is_being_filled_keeps_nobody_waiting() -> None:
     pair = Pair()
     pair.tell("a", filling=B)
     pair.wires[0].deliver()
-    assert pair.commit(push()) == [("OK", None)]
+    assert results(pair.commit(push())) == [None]
     assert pair.copied() is FILLING
     pair.flow()
     assert pair.copied() is FILLED
@@ -287,7 +325,7 @@ def test_a_copy_that_has_everything_is_waited_for_before_anybody_has_heard_so() 
     answers = pair.commit(push())
     assert answers == []
     pair.flow()
-    assert answers == [("OK", None)]
+    assert results(answers) == [None]
 
 
 def test_a_copy_answers_nobody_until_it_is_the_primary() -> None:
@@ -295,9 +333,9 @@ def test_a_copy_answers_nobody_until_it_is_the_primary() -> None:
     pair.fill()
     pair.commit(push())
     pair.flow()
-    assert pair.send("b", (0, "v", "read", {})) == [("moved",)]
+    assert moved(pair.send("b", READ))
     pair.promote()
-    assert pair.send("b", (0, "v", "read", {}))[0][1].tolist() == [1, 1]
+    assert pair.do(READ, "b").tolist() == [1, 1]
 
 
 def test_a_commit_that_the_dead_primary_answered_is_not_applied_again_by_its_copy() -> None:
@@ -315,10 +353,10 @@ def test_a_commit_that_the_dead_primary_answered_is_not_applied_again_by_its_cop
 def test_what_the_dead_primary_held_its_copy_holds() -> None:
     pair = Pair()
     commit = Commit("w", 0)
-    pair.send("a", (0, "", "prepare", {"commit": commit, "part": Part([push()])}))
+    pair.send("a", PreparePart(commit, Part([push()])))
     pair.fill()
     pair.promote()
-    pair.send("b", (0, "", "apply", {"commit": commit}))
+    pair.send("b", ApplyCommit(commit))
     assert pair.read("b") == [1, 1]
 
 
@@ -328,9 +366,9 @@ def test_a_primary_that_was_given_up_by_mistake_acknowledges_nothing_any_more() 
     pair.promote()
     answers = pair.commit(push())
     pair.flow()
-    assert answers == [("moved",)]
+    assert moved(answers)
     assert pair.holding("a").role is Role.RETIRED
-    assert pair.send("a", (0, "v", "read", {})) == [("moved",)]
+    assert moved(pair.send("a", READ))
     assert pair.read("b") == [0, 0]
 
 
@@ -339,8 +377,8 @@ def test_nor_when_it_hears_of_it() -> None:
     pair.fill()
     answers = pair.commit(push())
     pair.tell("b", "a", primary=B, copies=(), leaving=(A,))
-    assert answers == [("moved",)]
-    assert pair.send("a", (0, "v", "read", {})) == [("moved",)]
+    assert moved(answers)
+    assert moved(pair.send("a", READ))
 
 
 def test_what_waits_for_a_broken_copy_is_answered_when_it_is_let_go() -> None:
@@ -352,7 +390,7 @@ def test_what_waits_for_a_broken_copy_is_answered_when_it_is_let_go() -> None:
     assert answers == later == []
     assert pair.copied() is CopyState.BROKEN
     pair.tell("a", copies=(), leaving=(B,))
-    assert answers == later == [("OK", None)]
+    assert results(answers) == results(later) == [None]
     assert pair.wires[0].closed
 
 
@@ -361,7 +399,7 @@ def test_a_server_that_is_not_there_makes_a_broken_copy_for_which_nobody_waits()
     pair.connect = nowhere  # type: ignore[method-assign]
     pair.tell("a", filling=B)
     assert pair.copied() is CopyState.BROKEN
-    assert pair.commit(push()) == [("OK", None)]
+    assert results(pair.commit(push())) == [None]
 
 
 def test_a_copy_that_broke_while_it_was_filled_is_filled_anew() -> None:
@@ -391,16 +429,16 @@ def test_a_shard_is_handed_over_with_everything_and_the_old_primary_goes_on_as_a
     pair.fill()
     answers = pair.commit(push())
     pair.tell("a", heir=B)
-    assert pair.commit(push()) == [("moved",)]
+    assert moved(pair.commit(push()))
     assert (pair.holding("a").role, pair.holding("a").idle) == (Role.RETIRED, False)
     pair.flow()
-    assert answers == [("OK", None)]
+    assert results(answers) == [None]
     assert pair.holding("a").idle
     pair.tell("b", primary=B, copies=(A,), heir=None)
     answers = pair.commit(push(), number=50, host="b")
     assert answers == []  # it is on both, as before
     pair.flow()
-    assert answers == [("OK", None)]
+    assert results(answers) == [None]
     assert pair.holding("a").role is Role.COPY
     assert pair.read("a") == pair.read("b") == [2, 2]
 
@@ -412,7 +450,7 @@ def test_a_primary_that_keeps_its_shard_after_all_goes_on() -> None:
     pair.tell("a", heir=None)
     answers = pair.commit(push())
     pair.flow()
-    assert answers == [("OK", None)]
+    assert results(answers) == [None]
 
 
 def test_an_old_place_that_comes_late_changes_nothing() -> None:
@@ -447,16 +485,16 @@ def test_changes_that_come_out_of_turn_break_a_copy() -> None:
 
 def test_a_shard_that_is_not_here_is_elsewhere() -> None:
     pair = Pair()
-    assert pair.send("b", (0, "v", "read", {})) == [("moved",)]
+    assert moved(pair.send("b", READ))
     pair.tell("a", primary=B)
-    assert pair.send("a", (0, "v", "read", {})) == [("moved",)]
+    assert moved(pair.send("a", READ))
     assert pair.beat("a", pair.place) == {}  # and so it was dropped
 
 
 def test_a_shard_that_a_newer_place_has_brought_is_not_dropped_for_an_older_one() -> None:
     pair = Pair()
     place = ShardPlace(B, version=7)
-    pair.manage("b", "host", places={0: place}, fences=[])
+    pair.manage("b", HostShards({0: place}, []))
     assert set(pair.beat("b", ShardPlace(A, version=6))) == {0}
     assert set(pair.beat("b", ShardPlace(A, version=7))) == set()
 
@@ -464,9 +502,8 @@ def test_a_shard_that_a_newer_place_has_brought_is_not_dropped_for_an_older_one(
 def test_a_change_that_failed_half_way_through_a_bug_breaks_the_copies() -> None:
     pair = Pair()
     pair.fill()
-    wrong = {"piece": None}
     with pytest.raises(InternalError):
-        result(pair.send("a", (0, "e", "put", wrong)))
+        pair.do(OnTable("e", PutPiece(None)))  # type: ignore[arg-type]
     assert pair.copied() is CopyState.BROKEN
 
 
@@ -474,14 +511,14 @@ def test_a_change_that_is_refused_does_not() -> None:
     pair = Pair()
     pair.fill()
     with pytest.raises(ConfigurationError):
-        result(pair.send("a", (0, "gone", "push", {})))
+        pair.do(push("gone"))
     assert pair.copied() is FILLED
 
 
 def test_unknown_operations_are_refused() -> None:
     pair = Pair()
-    with pytest.raises(InternalError, match="no operation 'explode'"):
-        pair.manage("a", "explode")
+    with pytest.raises(InternalError, match="no operation StopServer"):
+        pair.manage("a", StopServer())  # which is for its process
 
 
 class Two:
@@ -489,19 +526,16 @@ class Two:
 
     def __init__(self) -> None:
         self.pair = Pair()
-        self.pair.manage("a", "host", places={1: ShardPlace(A)}, fences=[])
-        values = {"values": np.zeros(2, np.float32), "optimizer": SGD(1.0)}
-        self.pair.send("a", (1, "", "create_dense", {"name": "v", **values}))
+        self.pair.manage("a", HostShards({1: ShardPlace(A)}, []))
+        self.pair.send("a", OnShard(1, CreateDense("v", np.zeros(2, np.float32), SGD(1.0))))
 
     def commit(self, *writes: Any, number: int = 0) -> Any:
         parts = {0: Part([push()]), 1: Part(writes or [push()])}
-        return result(
-            self.pair.send("a", (0, "", "commit", {"commit": Commit("w", number), "parts": parts}))
-        )
+        return self.pair.do(CommitParts(Commit("w", number), parts))
 
     def values(self) -> list[float]:
-        reads = self.pair.send("a", (0, "v", "read", {}), (1, "v", "read", {}))
-        return [float(values[0]) for _, values in reads]
+        reads = results(self.pair.send("a", READ, OnShard(1, READ)))
+        return [float(values[0]) for values in reads]
 
 
 def test_a_commit_to_several_shards_here_is_made_at_once_and_once() -> None:
@@ -514,36 +548,34 @@ def test_a_commit_to_several_shards_here_is_made_at_once_and_once() -> None:
 def test_it_is_made_nowhere_if_it_cannot_be_made_everywhere() -> None:
     two = Two()
     with pytest.raises(ConfigurationError, match="'gone'"):
-        two.commit(("gone", "push", {}))
+        two.commit(push("gone"))
     assert two.values() == [0, 0]
 
 
 def test_it_must_be_made_in_two_steps_if_a_shard_is_elsewhere_or_has_copies() -> None:
     two = Two()
-    two.pair.manage("a", "beat", places={0: ShardPlace(A, filling=B, version=2)}, versions=[2, 0])
+    two.pair.manage("a", FollowPlaces({0: ShardPlace(A, filling=B, version=2)}, [2, 0]))
     assert two.commit() == APART
     two = Two()
-    two.pair.manage("a", "beat", places={1: ShardPlace(A)}, versions=[9, 1])
-    assert two.pair.send("a", (0, "v", "read", {})) == [("moved",)]
+    two.pair.manage("a", FollowPlaces({1: ShardPlace(A)}, [9, 1]))
+    assert moved(two.pair.send("a", READ))
     parts = {1: Part([push()]), 0: Part([push()])}
-    answers = two.pair.send("a", (1, "", "commit", {"commit": Commit("w", 0), "parts": parts}))
-    assert answers == [("OK", APART)]
+    answers = two.pair.send("a", OnShard(1, CommitParts(Commit("w", 0), parts)))
+    assert results(answers) == [APART]
 
 
 def test_a_snapshot_is_read_in_pieces_and_ends_when_it_is_forgotten() -> None:
     pair = Pair()
     pair.commit(push_rows(1, 2, 3))
     pair.commit(push_rows(1, 2, 3))
-    header = result(pair.send("a", (0, "e", "snapshot", {})))
-    assert header["rows"] == 3
-    name = {"snapshot": header["snapshot"]}
-    piece = {**name, "start": 0, "stop": 2}
-    assert result(pair.send("a", (0, "e", "piece", piece)))["ids"].tolist() == [1, 2]
+    header = pair.do(TakeSnapshot("e"))
+    assert header.rows == 3
+    assert pair.do(ReadPiece(header.snapshot, 0, 2))["ids"].tolist() == [1, 2]
     for _ in range(2):
         pair.hosts["a"].tick()
-    assert result(pair.send("a", (0, "e", "piece", {**name, "start": 2, "stop": 3}))) is None
+    assert pair.do(ReadPiece(header.snapshot, 2, 3)) is None
     assert not pair.shard("a").table("e").watchers
-    pair.send("a", (0, "e", "release", name))
+    pair.do(ReleaseSnapshot(header.snapshot))
 
 
 EMPTY_ROW = {
@@ -622,38 +654,36 @@ def take(pair: Pair, what: str, value: Any) -> None:
             pair.commit(push(), push_rows(*value))
         case "prepare":
             part = Part([push(), push_rows(*value)])
-            pair.send("a", (0, "", "prepare", {"commit": Commit("h", value[0]), "part": part}))
+            pair.send("a", PreparePart(Commit("h", value[0]), part))
         case "apply":
-            pair.send("a", (0, "", "apply", {"commit": Commit("h", value[0])}))
+            pair.send("a", ApplyCommit(Commit("h", value[0])))
         case "lookup":
-            pair.send("a", (0, "e", "lookup", {"ids": np.array(value, np.uint64)}))
+            pair.send("a", OnTable("e", LookUpRows(np.array(value, np.uint64))))
         case "day":
-            pair.commit(("e", "end_day", {}))
+            pair.commit(OnTable("e", EndDay()))
         case "use":
-            use = {"shows": np.ones(len(value), np.float32), "clicks": np.ones(len(value), "f4")}
-            pair.commit(("e", "record", {"ids": np.array(value, np.uint64), **use}))
+            ones = np.ones(len(value), np.float32)
+            pair.commit(OnTable("e", RecordUse(np.array(value, np.uint64), ones, ones)))
         case "shrink":
-            arguments = {"threshold": 0.5, "days": 1.0, "forget_waiting": False}
-            pair.send("a", (0, "e", "shrink", arguments))
+            pair.send("a", OnTable("e", ShrinkTable(0.5, 1.0, forget_waiting=False)))
         case "load":
-            pair.send("a", (0, "e", "clear", {}))
+            pair.send("a", OnTable("e", ClearTable()))
             rows = {"ids": np.array(value, np.uint64), **EMPTY_ROW}
             piece = {key: np.repeat(a, len(value) if a.size else 1, 0) for key, a in rows.items()}
             piece["ids"] = rows["ids"]
-            pair.send("a", (0, "e", "put", {"piece": piece}))
-            pair.send("a", (0, "e", "finish", {"tail": TAIL}))
+            pair.send("a", OnTable("e", PutPiece(piece)))
+            pair.send("a", OnTable("e", FinishTable(TAIL)))
         case "tune":
-            pair.send("a", (0, "v", "tune", {"hyperparameters": {"learning_rate": value}}))
+            pair.send("a", OnTable("v", TuneOptimizer({"learning_rate": value})))
         case "again":
             pair.commit(push(), number=value)
         case "drop":
-            pair.send("a", (0, "", "drop", {"name": value}))
+            pair.send("a", DropTable(value))
         case "create" if value not in tables:
-            arguments = {"name": value, "values": 3 * ONES, "optimizer": None}
-            pair.send("a", (0, "", "create_dense", arguments))
+            pair.send("a", CreateDense(value, 3 * ONES, None))
         case "anew":
-            pair.send("a", (0, "", "drop", {"name": "e"}))
-            pair.send("a", (0, "", "create_sparse", SPARSE))
+            pair.send("a", DropTable("e"))
+            pair.send("a", SPARSE)
         case "deliver":
             for _ in range(value):
                 for wire in pair.wires:

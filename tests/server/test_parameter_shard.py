@@ -6,106 +6,123 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.initializers import Constant
+from psnb._src.server.operations import (
+    ApplyCommit,
+    CommitPart,
+    CreateDense,
+    CreateSparse,
+    DropTable,
+    EndRound,
+    MeasureTables,
+    PreparePart,
+    ReadPiece,
+    SquareNorms,
+)
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.optimizer import Optimizer
 from psnb._src.server.optimizers.sgd import SGD
 from psnb._src.server.parameter_shard import ParameterShard
+from psnb._src.server.table_operations import (
+    AddValues,
+    EndDay,
+    FetchRows,
+    LookUpRows,
+    MergeRows,
+    MergeValues,
+    OnTable,
+    PushGradient,
+    PushRows,
+    ReadState,
+    ReadValues,
+    ShardOperation,
+    TableOperation,
+)
 from psnb._src.server.transfer import Transfer
 from psnb.errors import ConfigurationError, InternalError
 
-SPARSE: dict[str, Any] = {
-    "name": "e",
-    "dim": 2,
-    "rows": 10,
-    "index": 0,
-    "shards": 1,
-    "dtype": "float32",
-    "initializer": Constant(1.0),
-    "seed": 0,
-    "optimizer": None,
-}
+SPARSE = CreateSparse("e", 2, 10, 0, 1, "float32", Constant(1.0), 0, None)
 
 
-def dense(name: str, size: int = 3, optimizer: Optimizer | None = None) -> dict[str, Any]:
-    return {"name": name, "values": np.zeros(size, np.float32), "optimizer": optimizer}
+def dense(name: str, size: int = 3, optimizer: Optimizer | None = None) -> CreateDense:
+    return CreateDense(name, np.zeros(size, np.float32), optimizer)
 
 
 @pytest.fixture
 def shard() -> ParameterShard:
     """Return a server with a dense table ``v`` and a sparse one ``e``."""
     shard = ParameterShard("shard 0 at home")
-    shard.call("", "create_dense", dense("v", optimizer=SGD(1.0)))
-    shard.call("", "create_sparse", SPARSE)
+    shard.run(dense("v", optimizer=SGD(1.0)))
+    shard.run(SPARSE)
     return shard
 
 
 def test_operations_reach_the_table_of_that_name(shard: ParameterShard) -> None:
-    shard.call("", "create_dense", dense("w"))
-    shard.call("v", "push", {"gradient": np.ones(3, np.float32)})
-    assert shard.call("v", "read", {}).tolist() == [-1, -1, -1]
-    assert shard.call("w", "read", {}).tolist() == [0, 0, 0]
+    shard.run(dense("w"))
+    shard.run(OnTable("v", PushGradient(np.ones(3, np.float32))))
+    assert shard.run(OnTable("v", ReadValues())).tolist() == [-1, -1, -1]
+    assert shard.run(OnTable("w", ReadValues())).tolist() == [0, 0, 0]
 
 
 def test_embedding_tables_answer_lookups(shard: ParameterShard) -> None:
-    found = shard.call("e", "lookup", {"ids": np.array([3, 4], np.uint64)})
+    found = shard.run(OnTable("e", LookUpRows(np.array([3, 4], np.uint64))))
     assert found.tolist() == [[1, 1], [1, 1]]
 
 
 def test_unknown_table_is_named_with_the_server(shard: ParameterShard) -> None:
     with pytest.raises(ConfigurationError, match="shard 0 at home holds no 'x'"):
-        shard.call("x", "read", {})
+        shard.run(OnTable("x", ReadValues()))
 
 
-@pytest.mark.parametrize("operation", ["explode", "nbytes", "_values", "__init__"])
-@pytest.mark.parametrize("table", ["v", "e"])
+@pytest.mark.parametrize(("table", "operation"), [("v", EndDay()), ("e", ReadValues())])
 def test_what_is_no_operation_of_a_table_is_refused(
-    shard: ParameterShard, table: str, operation: str
+    shard: ParameterShard, table: str, operation: TableOperation
 ) -> None:
-    with pytest.raises(InternalError, match=f"'{table}' has no operation '{operation}'"):
-        shard.call(table, operation, {})
+    with pytest.raises(InternalError, match=f"'{table}' has no operation {operation}"):
+        shard.run(OnTable(table, operation))
 
 
 def test_unknown_operation_of_the_shard_is_refused(shard: ParameterShard) -> None:
-    with pytest.raises(InternalError, match="shard 0 at home has no operation 'explode'"):
-        shard.call("", "explode", {})
+    with pytest.raises(InternalError, match="shard 0 at home has no operation ReadPiece"):
+        shard.run(ReadPiece("of a server", 0, 1))
 
 
 def test_creating_a_table_again_as_if_it_had_not_been_done_is_no_error(
     shard: ParameterShard,
 ) -> None:
-    shard.call("", "create_dense", dense("v"))
-    assert shard.call("v", "read", {}).tolist() == [0, 0, 0]
+    shard.run(dense("v"))
+    assert shard.run(OnTable("v", ReadValues())).tolist() == [0, 0, 0]
 
 
 def test_dropped_table_is_gone_and_its_name_free(shard: ParameterShard) -> None:
-    assert shard.call("", "drop", {"name": "v"}) is None
+    assert shard.run(DropTable("v")) is None
     with pytest.raises(ConfigurationError, match="holds no 'v'"):
-        shard.call("v", "read", {})
-    shard.call("", "create_dense", dense("v", 5))
-    assert shard.call("v", "read", {}).shape == (5,)
+        shard.run(OnTable("v", ReadValues()))
+    shard.run(dense("v", 5))
+    assert shard.run(OnTable("v", ReadValues())).shape == (5,)
 
 
 def test_dropping_what_is_not_there_does_nothing(shard: ParameterShard) -> None:
-    assert shard.call("", "drop", {"name": "x"}) is None
-    assert set(shard.call("", "statistics", {})) == {"v", "e"}
+    assert shard.run(DropTable("x")) is None
+    assert set(shard.run(MeasureTables())) == {"v", "e"}
 
 
 def test_statistics_count_parameters_and_optimizer_state() -> None:
     shard = ParameterShard("shard 0")
-    shard.call("", "create_dense", dense("plain", 100))
-    shard.call("", "create_dense", dense("slotted", 100, Adagrad()))
-    assert shard.call("", "statistics", {}) == {"plain": 400, "slotted": 800}
+    shard.run(dense("plain", 100))
+    shard.run(dense("slotted", 100, Adagrad()))
+    assert shard.run(MeasureTables()) == {"plain": 400, "slotted": 800}
 
 
 def test_statistics_of_an_embedding_grow_with_its_rows() -> None:
     shard = ParameterShard("shard 0")
-    shard.call("", "create_sparse", {**SPARSE, "rows": None})
-    before = shard.call("", "statistics", {})["e"]
-    shard.call("e", "lookup", {"ids": np.arange(10_000, dtype=np.uint64)})
-    assert shard.call("", "statistics", {})["e"] - before >= 10_000 * 2 * 4
+    shard.run(replace(SPARSE, rows=None))
+    before = shard.run(MeasureTables())["e"]
+    shard.run(OnTable("e", LookUpRows(np.arange(10_000, dtype=np.uint64))))
+    assert shard.run(MeasureTables())["e"] - before >= 10_000 * 2 * 4
 
 
 def pushed(
@@ -118,21 +135,20 @@ def pushed(
     more: Sequence[Any] = (),
 ) -> None:
     """Commit what a closure has pushed in a round, and what else it has written."""
-    writes: list[Any] = [("v", "push", {"gradient": np.full(3, gradient, np.float32)}), *more]
+    writes: list[Any] = [OnTable("v", PushGradient(np.full(3, gradient, np.float32))), *more]
     if ids:
         rows = np.full((len(ids), 2), gradient, np.float32)
-        writes.append(("e", "push", {"ids": np.array(ids, np.uint64), "gradients": rows}))
+        writes.append(OnTable("e", PushRows(np.array(ids, np.uint64), rows)))
     part = Part(writes, seen=-1, round_number=turn)
-    shard.call("", "commit", {"commit": Commit("a", number), "part": part})
+    shard.run(CommitPart(Commit("a", number), part))
 
 
 def end_round(shard: ParameterShard, turn: int, closures: list[int], **norms: float) -> None:
-    more = {"writer": "a", "number": turn, "closures": closures}
-    shard.call("", "end_round", {**more, "norms": norms})
+    shard.run(EndRound("a", turn, closures, norms))
 
 
 def value(shard: ParameterShard) -> float:
-    return float(shard.call("v", "read", {})[0])
+    return float(shard.run(OnTable("v", ReadValues()))[0])
 
 
 def test_what_is_pushed_in_a_round_waits_for_its_end(shard: ParameterShard) -> None:
@@ -161,14 +177,18 @@ def test_a_closure_counts_once_in_its_round_however_often_it_commits(shard: Para
 
 
 def test_what_is_held_of_a_round_counts_when_it_is_applied(shard: ParameterShard) -> None:
-    shard.call("", "create_dense", dense("count"))
-    count: Any = ("count", "add", {"values": np.ones(3, np.float32)})
-    push: Any = ("v", "push", {"gradient": np.full(3, -2.0, np.float32)})
+    shard.run(dense("count"))
+    count: Any = OnTable("count", AddValues(np.ones(3, np.float32)))
+    push: Any = OnTable("v", PushGradient(np.full(3, -2.0, np.float32)))
     commit = Commit("a", 0)
-    shard.call("", "prepare", {"commit": commit, "part": Part([push, count], -1, 0)})
-    assert shard.call("count", "read", {}).tolist() == [0, 0, 0]
-    shard.call("", "apply", {"commit": commit})
-    assert shard.call("count", "read", {}).tolist() == [1, 1, 1]  # what is not pushed is done
+    shard.run(PreparePart(commit, Part([push, count], -1, 0)))
+    assert shard.run(OnTable("count", ReadValues())).tolist() == [0, 0, 0]
+    shard.run(ApplyCommit(commit))
+    assert shard.run(OnTable("count", ReadValues())).tolist() == [
+        1,
+        1,
+        1,
+    ]  # what is not pushed is done
     assert value(shard) == 0
     end_round(shard, 0, [0])
     assert value(shard) == 2
@@ -177,49 +197,55 @@ def test_what_is_held_of_a_round_counts_when_it_is_applied(shard: ParameterShard
 def test_a_round_is_one_step_of_the_optimizer() -> None:
     shard, expected = ParameterShard("shard 0"), ParameterShard("shard 1")
     for each in (shard, expected):
-        each.call("", "create_dense", dense("v", optimizer=Adagrad(1.0)))
-        each.call("", "create_sparse", {**SPARSE, "optimizer": Adagrad(1.0)})
+        each.run(dense("v", optimizer=Adagrad(1.0)))
+        each.run(replace(SPARSE, optimizer=Adagrad(1.0)))
     pushed(shard, 0, 1.0, ids=(3, 4, 3))
     pushed(shard, 1, 3.0, ids=(4,))
     end_round(shard, 0, [0, 1])
-    expected.call("v", "push", {"gradient": np.full(3, 2, np.float32)})
+    expected.run(OnTable("v", PushGradient(np.full(3, 2, np.float32))))
     rows = np.array([[1, 1], [2, 2]], np.float32)
-    expected.call("e", "push", {"ids": np.array([3, 4], np.uint64), "gradients": rows})
+    expected.run(OnTable("e", PushRows(np.array([3, 4], np.uint64), rows)))
     for table in ("v", "e"):
-        found, wanted = (each.call(table, "state", {}) for each in (shard, expected))
+        found, wanted = (each.run(OnTable(table, ReadState())) for each in (shard, expected))
         for key, array in wanted.items():
             np.testing.assert_array_equal(found[key], array)
 
 
 def test_the_norm_of_a_rounds_gradient_is_told_before_its_end() -> None:
     shard = ParameterShard("shard 0")
-    shard.call("", "create_dense", dense("v", optimizer=SGD(1.0, clipnorm=1.0)))
+    shard.run(dense("v", optimizer=SGD(1.0, clipnorm=1.0)))
     pushed(shard, 0, 1.0)
     pushed(shard, 1, 3.0)
-    asked = {"writer": "a", "number": 0, "closures": [0, 1], "tables": ["v", "w"]}
-    assert shard.call("", "square_norms", asked) == {"v": 12}
+    asked = SquareNorms("a", 0, [0, 1], ["v", "w"])
+    assert shard.run(asked) == {"v": 12}
     end_round(shard, 0, [0, 1], v=4.0)  # that of all shards
     assert value(shard) == -0.5
-    assert shard.call("", "square_norms", asked) == {}
+    assert shard.run(asked) == {}
+
+
+def take(copy: ParameterShard, steps: Sequence[ShardOperation]) -> None:
+    """Take steps as they arrive."""
+    for step in pickle.loads(pickle.dumps(steps)):
+        copy.run(step)
 
 
 def test_a_copy_that_joins_in_the_middle_of_a_round_ends_it_likewise() -> None:
     shard, copy = ParameterShard("shard 0"), ParameterShard("its copy")
-    shard.call("", "create_dense", dense("v", optimizer=SGD(1.0)))
-    shard.call("", "create_sparse", {**SPARSE, "optimizer": SGD(1.0)})
+    shard.run(dense("v", optimizer=SGD(1.0)))
+    shard.run(replace(SPARSE, optimizer=SGD(1.0)))
     pushed(shard, 0, -2.0, ids=(1,))
     transfer = Transfer(shard)
     while steps := transfer.next():
-        copy.install(pickle.loads(pickle.dumps(steps)))
+        take(copy, steps)
     for steps in transfer.last():
-        copy.install(pickle.loads(pickle.dumps(steps)))
+        take(copy, steps)
     for each in (shard, copy):
         pushed(each, 1, -4.0, ids=(2,))
         end_round(each, 0, [0, 1])
         pushed(each, 2, -1.0, turn=1, ids=(1, 2))
         end_round(each, 1, [2])
-    ids = {"ids": np.array([1, 2, 3], np.uint64)}
-    np.testing.assert_array_equal(copy.call("e", "lookup", ids), shard.call("e", "lookup", ids))
+    rows = OnTable("e", LookUpRows(np.array([1, 2, 3], np.uint64)))
+    np.testing.assert_array_equal(copy.run(rows), shard.run(rows))
     assert value(copy) == value(shard) == 4
     assert copy.version == shard.version == 3
 
@@ -227,24 +253,24 @@ def test_a_copy_that_joins_in_the_middle_of_a_round_ends_it_likewise() -> None:
 def test_what_copies_of_workers_have_learned_makes_rows_where_they_were_not_looked_up() -> None:
     shard, copy = ParameterShard("shard 0"), ParameterShard("its copy")
     for each in (shard, copy):
-        each.call("", "create_sparse", {**SPARSE, "rows": None, "optimizer": SGD(1.0)})
+        each.run(replace(SPARSE, rows=None, optimizer=SGD(1.0)))
     ids = np.array([1, 2], np.uint64)
-    assert not shard.changes("e", "fetch")
-    fetched = shard.call("e", "fetch", {"ids": ids})  # which the copy does not hear of
-    merge = {"ids": ids, "values": fetched["values"], "slots": {}, "step": 1, "share": 1.0}
+    assert not shard.changes(OnTable("e", FetchRows(ids)))
+    fetched = shard.run(OnTable("e", FetchRows(ids)))  # which the copy does not hear of
+    merge = MergeRows(ids, fetched["values"], {}, 1, 1.0)
     for each in (shard, copy):
-        each.call("e", "merge", merge)
-        np.testing.assert_array_equal(each.call("e", "lookup", {"ids": ids}), np.full((2, 2), 2))
+        each.run(OnTable("e", merge))
+        np.testing.assert_array_equal(each.run(OnTable("e", LookUpRows(ids))), np.full((2, 2), 2))
 
 
 def test_state_of_an_optimizer_moves_a_share_of_the_way(shard: ParameterShard) -> None:
-    shard.call("", "create_dense", dense("w", optimizer=Adagrad(1.0)))
+    shard.run(dense("w", optimizer=Adagrad(1.0)))
     slots = {"accumulator": np.full(3, 2.1, np.float32)}
-    merge = {"values": np.ones(3, np.float32), "slots": slots, "step": 7, "share": 0.25}
-    shard.call("w", "merge", merge)
-    state = shard.call("w", "state", {})
+    merge = MergeValues(np.ones(3, np.float32), slots, 7, 0.25)
+    shard.run(OnTable("w", merge))
+    state = shard.run(OnTable("w", ReadState()))
     assert state["values"].tolist() == [1, 1, 1]
     np.testing.assert_allclose(state["slot.accumulator"], np.full(3, 0.6), rtol=1e-6)
     assert state["step"] == 7
-    shard.call("w", "merge", {**merge, "step": 3})
-    assert shard.call("w", "state", {})["step"] == 7
+    shard.run(OnTable("w", replace(merge, step=3)))
+    assert shard.run(OnTable("w", ReadState()))["step"] == 7

@@ -6,67 +6,80 @@ import itertools
 
 import numpy as np
 
-from psnb._src.server.rounds import Rounds, Write, square_norm
+from psnb._src.server.rounds import Rounds, square_norm
+from psnb._src.server.table_operations import (
+    OnTable,
+    PushGradient,
+    PushRows,
+    RecordUse,
+)
 
 
-def dense(*gradient: float) -> Write:
-    return "v", "push", {"gradient": np.array(gradient)}
+def dense(*gradient: float) -> OnTable:
+    return OnTable("v", PushGradient(np.array(gradient)))
 
 
-def sparse(ids: list[int], gradients: list[list[float]]) -> Write:
-    return "e", "push", {"ids": np.array(ids, np.uint64), "gradients": np.array(gradients)}
+def sparse(ids: list[int], gradients: list[list[float]]) -> OnTable:
+    return OnTable("e", PushRows(np.array(ids, np.uint64), np.array(gradients)))
+
+
+def gradient(write: OnTable) -> list[float]:
+    assert isinstance(write.operation, PushGradient)
+    found: list[float] = write.operation.gradient.tolist()
+    return found
 
 
 def test_gradients_are_divided_by_the_number_of_closures() -> None:
     rounds = Rounds()
     rounds.collect("a", 1, [dense(1.0, 2.0)])
     rounds.collect("a", 0, [dense(3.0, 4.0), dense(1.0, 1.0)])
-    ((table, operation, arguments),) = rounds.averages("a", [0, 1])
-    assert (table, operation) == ("v", "push")
-    assert arguments["gradient"].tolist() == [2.5, 3.5]
+    (write,) = rounds.averages("a", [0, 1])
+    assert (write.table, gradient(write)) == ("v", [2.5, 3.5])
 
 
 def test_gradients_of_equal_ids_are_summed_over_closures() -> None:
     rounds = Rounds()
     rounds.collect("a", 0, [sparse([3, 5, 3], [[1.0], [2.0], [3.0]])])
     rounds.collect("a", 1, [sparse([5, 9], [[4.0], [8.0]])])
-    ((_, _, arguments),) = rounds.averages("a", [0, 1])
-    assert arguments["ids"].tolist() == [3, 5, 9]
-    assert arguments["gradients"].tolist() == [[2.0], [3.0], [4.0]]
+    (write,) = rounds.averages("a", [0, 1])
+    assert isinstance(write.operation, PushRows)
+    assert write.operation.ids.tolist() == [3, 5, 9]
+    assert write.operation.gradients.tolist() == [[2.0], [3.0], [4.0]]
 
 
 def test_a_closure_that_did_not_push_to_a_table_counts_there_too() -> None:
     rounds = Rounds()
     rounds.collect("a", 0, [dense(4.0)])
     rounds.collect("a", 1, [sparse([1], [[6.0]])])
-    pushes = {table: arguments for table, _, arguments in rounds.averages("a", [0, 1])}
-    assert pushes["v"]["gradient"].tolist() == [2.0]
-    assert pushes["e"]["gradients"].tolist() == [[3.0]]
+    of_v, of_e = rounds.averages("a", [0, 1])
+    assert gradient(of_v) == [2.0]
+    assert isinstance(of_e.operation, PushRows)
+    assert of_e.operation.gradients.tolist() == [[3.0]]
 
 
 def test_only_closures_that_have_completed_count() -> None:
     rounds = Rounds()
     rounds.collect("a", 0, [dense(4.0)])
     rounds.collect("a", 1, [dense(100.0)])
-    ((_, _, arguments),) = rounds.averages("a", [0])
-    assert arguments["gradient"].tolist() == [4.0]
+    (write,) = rounds.averages("a", [0])
+    assert gradient(write) == [4.0]
 
 
 def test_the_sum_is_the_same_to_the_last_bit_in_whatever_order_closures_are_named() -> None:
     rounds, gradients = Rounds(), (1e16, 1.0, -1e16)
-    for number, gradient in enumerate(gradients):
-        rounds.collect("w", number, [dense(gradient)])
+    for number, each in enumerate(gradients):
+        rounds.collect("w", number, [dense(each)])
     for closures in itertools.permutations(range(3)):
-        ((_, _, push),) = rounds.averages("w", closures)
-        assert push["gradient"] == sum(gradients) / 3
+        (write,) = rounds.averages("w", closures)
+        assert gradient(write) == [sum(gradients) / 3]
 
 
 def test_what_a_closure_commits_first_counts() -> None:
     rounds = Rounds()
     rounds.collect("a", 0, [dense(4.0)])
     rounds.collect("a", 0, [dense(5.0)])
-    ((_, _, arguments),) = rounds.averages("a", [0])
-    assert arguments["gradient"].tolist() == [4.0]
+    (write,) = rounds.averages("a", [0])
+    assert gradient(write) == [4.0]
 
 
 def test_the_order_of_arrival_does_not_matter_to_the_last_digit() -> None:
@@ -75,26 +88,27 @@ def test_the_order_of_arrival_does_not_matter_to_the_last_digit() -> None:
     for order in (range(9), reversed(range(9))):
         rounds = Rounds()
         for commit in order:
-            rounds.collect("a", commit, [("v", "push", {"gradient": numbers[commit : commit + 1]})])
-        ((_, _, arguments),) = rounds.averages("a", range(9))
-        found.append(arguments["gradient"].item())
+            rounds.collect("a", commit, [OnTable("v", PushGradient(numbers[commit : commit + 1]))])
+        (write,) = rounds.averages("a", range(9))
+        found.append(gradient(write))
     assert found[0] == found[1]
 
 
 def test_what_comes_beside_pushes_comes_after_them_as_it_was() -> None:
     rounds = Rounds()
-    record: Write = ("e", "record", {"shows": np.ones(1)})
+    record = OnTable("e", RecordUse(np.ones(1, np.uint64), np.ones(1), np.ones(1)))
     rounds.collect("a", 0, [record, sparse([1], [[6.0]])])
-    assert [write[1] for write in rounds.averages("a", [0])] == ["push", "record"]
+    found = rounds.averages("a", [0])
+    assert [type(write.operation) for write in found] == [PushRows, RecordUse]
 
 
 def test_a_gradient_that_was_pushed_is_not_changed() -> None:
-    rounds, gradient = Rounds(), np.ones(2)
-    gradient.flags.writeable = False
-    rounds.collect("a", 0, [("v", "push", {"gradient": gradient})])
+    rounds, ones = Rounds(), np.ones(2)
+    ones.flags.writeable = False
+    rounds.collect("a", 0, [OnTable("v", PushGradient(ones))])
     rounds.collect("a", 1, [dense(2.0, 3.0)])
-    ((_, _, arguments),) = rounds.averages("a", [0, 1])
-    assert arguments["gradient"].tolist() == [1.5, 2.0]
+    (write,) = rounds.averages("a", [0, 1])
+    assert gradient(write) == [1.5, 2.0]
 
 
 def test_a_round_is_over_once_it_has_ended() -> None:
@@ -120,6 +134,7 @@ def test_the_norm_is_that_of_the_average() -> None:
     rounds = Rounds()
     rounds.collect("a", 0, [sparse([1, 2], [[4.0], [6.0]])])
     rounds.collect("a", 1, [sparse([1], [[2.0]])])
-    ((_, _, arguments),) = rounds.averages("a", [0, 1])
-    assert square_norm(arguments) == 9 + 9
-    assert square_norm({"gradient": np.array([3.0, 4.0])}) == 25
+    (write,) = rounds.averages("a", [0, 1])
+    assert isinstance(write.operation, PushRows)
+    assert square_norm(write.operation) == 9 + 9
+    assert square_norm(PushGradient(np.array([3.0, 4.0]))) == 25

@@ -15,6 +15,10 @@ from psnb._src.server.initializers import Constant
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.adam import Adam
 from psnb._src.server.snapshot import Snapshot, snapshot
+from psnb._src.server.table_operations import (
+    LookUpRows,
+    PushRows,
+)
 from psnb._src.server.tables import DenseTable, SparseTable, Table
 from psnb.errors import InternalError
 
@@ -39,7 +43,7 @@ def rest(taken: Snapshot, start: int = 0, step: int = 2) -> dict[str, np.ndarray
         piece = taken.read(at, min(at + step, taken.rows))
         assert piece is not None
         pieces.append(piece)
-    form = taken.header()["form"]
+    form = taken.header("x").form
     return {name: np.concatenate([form[name], *(p[name] for p in pieces)]) for name in form}
 
 
@@ -55,9 +59,9 @@ def test_all_pieces_are_the_table(make: Any) -> None:
     if isinstance(table, SparseTable):
         push(table, 1, 2, 3)
     taken = snapshot(table)
-    header = taken.header()
-    assert header["rows"] == table.extent
-    assert same({**rest(taken), **header["tail"]}, table.state())
+    header = taken.header("x")
+    assert header.rows == table.extent
+    assert same({**rest(taken), **header.tail}, table.state())
 
 
 def test_a_row_bytes_are_those_of_its_piece() -> None:
@@ -66,7 +70,7 @@ def test_a_row_bytes_are_those_of_its_piece() -> None:
     taken = snapshot(table)
     piece = taken.read(0, 2)
     assert piece is not None
-    assert taken.header()["row_nbytes"] * 2 == sum(array.nbytes for array in piece.values())
+    assert taken.header("x").row_nbytes * 2 == sum(array.nbytes for array in piece.values())
 
 
 IDS = st.lists(st.integers(0, 8), min_size=1, max_size=5)
@@ -126,7 +130,7 @@ def take(table: SparseTable, what: str, value: Any, has_use: bool) -> None:
             table.put(other.piece(0, other.extent))
         case "preview":
             gradients = np.ones((len(value), 2), np.float32)
-            table.preview([("push", {"ids": ids, "gradients": gradients})], "lookup", {"ids": ids})
+            table.preview([PushRows(ids, gradients)], LookUpRows(ids))
         case "day" if has_use:
             table.end_day()
 

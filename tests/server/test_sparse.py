@@ -15,6 +15,11 @@ from psnb._src.server.admission import Admission, Always, CountFilter, Probabili
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.initializers import Uniform
 from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.server.table_operations import (
+    LookUpRows,
+    PushRows,
+    RecordUse,
+)
 from psnb._src.server.tables import SparseTable
 
 DIM, SEED = 2, 7
@@ -218,9 +223,9 @@ def test_a_rehearsed_push_is_no_sighting_and_no_use() -> None:
     counts = np.ones(1, np.float32)
     writes: list[Any] = []
     for each in (ids, known):
-        writes.append(("push", {"ids": each, "gradients": np.ones((1, DIM))}))
-        writes.append(("record", {"ids": each, "shows": counts, "clicks": counts}))
-    seen = made.preview(writes, "lookup", {"ids": known})
+        writes.append(PushRows(each, np.ones((1, DIM))))
+        writes.append(RecordUse(each, counts, counts))
+    seen = made.preview(writes, LookUpRows(known))
     assert (seen < before).all()
     np.testing.assert_array_equal(made.lookup(known), before)
     assert made.describe_rows()["waiting"] == 0

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
 
 import numpy as np
 import pytest
 
 from psnb._src.server import transfer
 from psnb._src.server.initializers import Constant
+from psnb._src.server.operations import (
+    CreateSparse,
+)
 from psnb._src.server.optimizers.sgd import SGD
-from psnb._src.server.parameter_shard import Install, ParameterShard
+from psnb._src.server.parameter_shard import ParameterShard
+from psnb._src.server.table_operations import (
+    LookUpRows,
+    OnTable,
+    PushRows,
+    PutPiece,
+    ShardOperation,
+)
 from psnb._src.server.transfer import Transfer
 
 ROWS = 1000
@@ -21,18 +30,7 @@ ROWS = 1000
 def shard(monkeypatch: pytest.MonkeyPatch) -> ParameterShard:
     """A shard with an embedding of a thousand rows, of which a hundred fit into a piece."""
     made = ParameterShard("test")
-    arguments: dict[str, Any] = {
-        "name": "e",
-        "dim": 2,
-        "rows": None,
-        "index": 0,
-        "shards": 1,
-        "dtype": "float32",
-        "initializer": Constant(1.0),
-        "seed": 0,
-        "optimizer": SGD(1.0),
-    }
-    made.call("", "create_sparse", arguments)
+    made.run(CreateSparse("e", 2, None, 0, 1, "float32", Constant(1.0), 0, SGD(1.0)))
     push(made, np.arange(ROWS))
     monkeypatch.setattr(transfer, "PIECE", 1600)
     monkeypatch.setattr(transfer, "LAST", 160)
@@ -41,43 +39,50 @@ def shard(monkeypatch: pytest.MonkeyPatch) -> ParameterShard:
 
 def push(shard: ParameterShard, ids: np.ndarray) -> None:
     gradients = np.ones((ids.size, 2), np.float32)
-    shard.call("e", "push", {"ids": ids.astype(np.uint64), "gradients": gradients})
+    shard.run(OnTable("e", PushRows(ids.astype(np.uint64), gradients)))
 
 
-def rows(steps: list[Install]) -> np.ndarray:
+def rows(steps: list[ShardOperation]) -> np.ndarray:
     """Return the ids of the rows that steps bring."""
-    return np.concatenate([what["ids"] for kind, _, what in steps if kind == "put"])
+    puts = [step.operation for step in steps if isinstance(step, OnTable)]
+    return np.concatenate([put.piece["ids"] for put in puts if isinstance(put, PutPiece)])
+
+
+def take(copy: ParameterShard, steps: list[ShardOperation]) -> None:
+    """Take steps as they arrive."""
+    for step in pickle.loads(pickle.dumps(steps)):
+        copy.run(step)
 
 
 def finish(under_way: Transfer, copy: ParameterShard) -> list[int]:
     """Install all that is left; return how many rows came with each of the last steps."""
     while steps := under_way.next():
-        copy.install(pickle.loads(pickle.dumps(steps)))
+        take(copy, steps)
     last = under_way.last()
     for steps in last:
-        copy.install(pickle.loads(pickle.dumps(steps)))
+        take(copy, steps)
     return [rows(steps).size for steps in last[:-1]]
 
 
 def same(one: ParameterShard, other: ParameterShard) -> bool:
-    ids = {"ids": np.arange(2 * ROWS, dtype=np.uint64), "training": False}
-    return np.array_equal(one.call("e", "lookup", ids), other.call("e", "lookup", ids))
+    rows = OnTable("e", LookUpRows(np.arange(2 * ROWS, dtype=np.uint64), training=False))
+    return np.array_equal(one.run(rows), other.run(rows))
 
 
 def test_rows_go_a_piece_at_a_time_and_few_at_last(shard: ParameterShard) -> None:
     under_way, copy = Transfer(shard), ParameterShard("copy")
     kinds = []
     while steps := under_way.next():
-        kinds += [kind for kind, _, _ in steps]
-        copy.install(steps)
-    assert kinds == ["create", *["put"] * 10]
-    assert [kind for steps in under_way.last() for kind, _, _ in steps] == ["finish"]
+        kinds += [str(step) for step in steps]
+        take(copy, steps)
+    assert kinds == ["CreateSparse 'e'", *["PutPiece of 'e'"] * 10]
+    assert [str(step) for steps in under_way.last() for step in steps] == ["FinishCopy"]
 
 
 def test_rows_that_change_after_they_were_sent_are_sent_again(shard: ParameterShard) -> None:
     under_way, copy = Transfer(shard), ParameterShard("copy")
     for _ in range(5):
-        copy.install(under_way.next())
+        take(copy, under_way.next())
     push(shard, np.arange(ROWS))
     push(shard, np.arange(ROWS, ROWS + 5))
     push(shard, np.arange(5))
@@ -89,7 +94,7 @@ def test_what_changes_all_the_time_is_sent_at_last(shard: ParameterShard) -> Non
     under_way, copy = Transfer(shard), ParameterShard("copy")
     sent = 0
     while steps := under_way.next():
-        copy.install(steps)
+        take(copy, steps)
         sent += len(steps)
         push(shard, np.arange(ROWS))
     assert sent <= 40  # three times all rows, and not for ever
@@ -102,13 +107,13 @@ def test_what_changes_all_the_time_is_sent_at_last(shard: ParameterShard) -> Non
 def test_a_row_that_changes_all_the_time_holds_no_others_up(shard: ParameterShard) -> None:
     under_way, copy = Transfer(shard), ParameterShard("copy")
     while under_way._moving.get("e") is None or under_way._moving["e"]._sent < ROWS:
-        copy.install(under_way.next())
+        take(copy, under_way.next())
     push(shard, np.arange(0, ROWS, 2))
     seen: set[int] = set()
     for _ in range(5):
         push(shard, np.arange(0, 20, 2))
         steps = under_way.next()
-        copy.install(steps)
+        take(copy, steps)
         seen |= set(rows(steps).tolist())
     assert seen == set(range(0, ROWS, 2))
 

@@ -8,11 +8,26 @@ import numpy as np
 import pytest
 
 from psnb._src.server.initializers import Constant
+from psnb._src.server.operations import (
+    CreateDense,
+    CreateSparse,
+)
 from psnb._src.server.optimizers.adam import Adam
 from psnb._src.server.optimizers.optimizer import Optimizer
 from psnb._src.server.optimizers.rmsprop import RMSProp
 from psnb._src.server.optimizers.schedules import PiecewiseConstant
 from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.server.table_operations import (
+    CountSkipped,
+    LookUpRows,
+    PushGradient,
+    PushRows,
+    ReadOptimizer,
+    ReadValues,
+    SkipUpdates,
+    TableRead,
+    TuneOptimizer,
+)
 from psnb._src.server.tables import DenseTable, SparseTable, Table, warm_up
 from psnb.errors import ConfigurationError
 
@@ -32,13 +47,16 @@ def push(table: Table) -> None:
     if isinstance(table, DenseTable):
         table.push(ONE)
     else:
-        table.call("push", {"ids": IDS, "gradients": ONE[None]})
+        table.run(PushRows(IDS, ONE[None]))
 
 
 def value(table: Table) -> float:
-    read = {"ids": IDS} if isinstance(table, SparseTable) else {}
-    found: np.ndarray = table.call("lookup" if read else "read", read)
+    found: np.ndarray = table.run(read(table))
     return float(found.item())
+
+
+def read(table: Table) -> TableRead:
+    return LookUpRows(IDS) if isinstance(table, SparseTable) else ReadValues()
 
 
 @pytest.fixture(params=[dense, sparse])
@@ -71,9 +89,8 @@ def test_preview_of_a_push_leaves_step_and_count_as_they_were(make: Any) -> None
     table = make(Adam(0.1))
     push(table)
     state = table.state()
-    arguments = {"ids": IDS, "gradients": ONE[None]} if make is sparse else {"gradient": ONE}
-    read = ("lookup", {"ids": IDS}) if make is sparse else ("read", {})
-    seen = table.preview([("push", arguments), ("skip", {"count": 2})], *read)
+    push_again = PushRows(IDS, ONE[None]) if make is sparse else PushGradient(ONE)
+    seen = table.preview([push_again, SkipUpdates(2)], read(table))
     assert seen.item() < value(table)
     assert table.skipped() == 0
     for key, array in table.state().items():
@@ -82,17 +99,16 @@ def test_preview_of_a_push_leaves_step_and_count_as_they_were(make: Any) -> None
 
 def test_preview_of_skips_alone_reads_the_table_as_it_is(make: Any) -> None:
     table = make(SGD(1.0))
-    read = ("lookup", {"ids": IDS}) if make is sparse else ("read", {})
-    assert table.preview([("skip", {"count": 1})], *read).item() == 0
+    assert table.preview([SkipUpdates(1)], read(table)).item() == 0
 
 
 def test_tuned_hyperparameters_count_from_the_next_push(make: Any) -> None:
     table = make(SGD(1.0))
     push(table)
-    table.call("tune", {"hyperparameters": {"learning_rate": 10.0}})
+    table.run(TuneOptimizer({"learning_rate": 10.0}))
     push(table)
     assert value(table) == -11
-    assert table.call("optimizer", {}) == SGD(10.0)
+    assert table.run(ReadOptimizer()) == SGD(10.0)
 
 
 @pytest.mark.parametrize("bad", [{"learning_rate": -1.0}, {"momentum": 0.5}, {"centered": True}])
@@ -110,9 +126,9 @@ def test_table_without_optimizer_cannot_be_tuned(make: Any) -> None:
 
 def test_skips_are_counted(make: Any) -> None:
     table = make(SGD(1.0))
-    table.write("skip", {"count": 2})
-    table.write("skip", {"count": 1})
-    assert table.call("skipped", {}) == 3
+    table.run(SkipUpdates(2))
+    table.run(SkipUpdates(1))
+    assert table.run(CountSkipped()) == 3
     assert table.state()["step"].tolist() == [0]
 
 
@@ -121,21 +137,5 @@ def test_skips_are_counted(make: Any) -> None:
 def test_warming_up_takes_the_arguments_of_a_table(
     optimizer: Optimizer | None, rows: int | None
 ) -> None:
-    warm_up(
-        DenseTable,
-        {"name": "v", "values": np.zeros(3, np.float32), "optimizer": optimizer},
-    )
-    warm_up(
-        SparseTable,
-        {
-            "name": "e",
-            "dim": 2,
-            "rows": rows,
-            "index": 1,
-            "shards": 3,
-            "dtype": "float64",
-            "initializer": Constant(0.0),
-            "seed": 0,
-            "optimizer": optimizer,
-        },
-    )
+    warm_up(CreateDense("v", np.zeros(3, np.float32), optimizer))
+    warm_up(CreateSparse("e", 2, rows, 1, 3, "float64", Constant(0.0), 0, optimizer))

@@ -12,7 +12,15 @@ from typing import Any, TypeVar
 
 from psnb._src.parameters.request_batch import Request
 from psnb._src.placement import ShardId
-from psnb._src.server import APART, Commit, Part
+from psnb._src.server import (
+    APART,
+    ApplyCommit,
+    Commit,
+    CommitParts,
+    GiveUpCommit,
+    Part,
+    PreparePart,
+)
 from psnb.errors import (
     CancelledError,
     CoordinatorClosedError,
@@ -81,7 +89,7 @@ def committing(
     shards = commit.shards
     if together(shards):
         several = {shard.number: part for shard, part in parts.items()}
-        once = Request(shards[0], "", "commit", {"commit": commit, "parts": several})
+        once = Request(shards[0], CommitParts(commit, several))
         (outcome,) = yield [once]
         if isinstance(outcome, _UNKNOWN):
             raise UndecidedError(commit, outcome) from outcome
@@ -90,17 +98,15 @@ def committing(
         if outcome != APART:
             staleness: int | None = outcome
             return staleness
-    holds = yield [
-        Request(shard, "", "prepare", {"commit": commit, "part": parts[shard]}) for shard in shards
-    ]
+    holds = yield [Request(shard, PreparePart(commit, parts[shard])) for shard in shards]
     if failed := _errors(holds):
         # Not all have prepared it, so none will apply it; those that have are told to give it up.
         held = [s for s, each in zip(shards, holds, strict=True) if not isinstance(each, Exception)]
-        yield [Request(shard, "", "give_up", {"commit": commit}) for shard in held]
+        yield [Request(shard, GiveUpCommit(commit)) for shard in held]
         raise failed[0]
     # The commit is decided. From here on its effect is lost only if a server is lost with all its
     # data.
-    applied = yield [Request(shard, "", "apply", {"commit": commit}) for shard in shards]
+    applied = yield [Request(shard, ApplyCommit(commit)) for shard in shards]
     failed = _errors(applied)
     for error in failed:
         # A copy that took over at a bad moment may not know the commit, while others have applied

@@ -7,37 +7,39 @@ lives uses a separate connection for that. Threads: one event loop's thread only
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from distributed.core import ConnectionPool
 
 from psnb._src.parameters.server_connection import ServerConnection, open_connection
 from psnb._src.placement import ServerAddress
-from psnb._src.server import ITSELF
+from psnb._src.server import Done, Failed, HostOperation, ServerAnswer
 
 
 class _Question:
     """A request, and the future of its answer."""
 
-    def __init__(self, key: str, operations: list[Any]) -> None:
+    def __init__(self, key: str, operations: Sequence[HostOperation]) -> None:
         self._key, self._operations = key, operations
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    def message(self) -> tuple[Any, ...]:
+    def message(self) -> tuple[str, Sequence[HostOperation]]:
         return self._key, self._operations
 
-    def answered(self, answer: tuple[Any, ...]) -> None:
+    def answered(self, answers: Sequence[ServerAnswer] | None) -> None:
         if self.answer.done():
             return
-        status, *rest = answer
-        if status == "OK" and rest[0] and rest[0][0][0] == "error":
-            self.answer.set_exception(rest[0][0][1])
-        elif status == "OK":
-            self.answer.set_result(rest[0][0][1] if rest[0] else None)
-        else:
-            self.answer.set_exception(
-                ConnectionRefusedError("its process was started again, or it was dropped")
-            )
+        match answers:
+            case None:
+                reason = "its process was started again, or it was dropped"
+                self.answer.set_exception(ConnectionRefusedError(reason))
+            case [Failed(error)]:
+                self.answer.set_exception(error)
+            case [Done(result)]:
+                self.answer.set_result(result)
+            case _:  # a sign of life
+                self.answer.set_result(None)
 
     def broken(self, error: OSError) -> None:
         if not self.answer.done():
@@ -75,7 +77,7 @@ class ControlConnection:
         """Return when the server has sent a sign of life; raises as `ask` does."""
         await self._send([])
 
-    async def ask(self, operation: str, **arguments: Any) -> Any:
+    async def ask(self, operation: HostOperation) -> Any:
         """Run an operation of the server itself and return its result; without a time limit.
 
         The caller watches `heard`, and gives up when it does not change for too long.
@@ -89,7 +91,7 @@ class ControlConnection:
         PsnbError
             What the operation raised.
         """
-        return await self._send([(ITSELF, "", operation, arguments)])
+        return await self._send([operation])
 
     def close(self) -> None:
         """Close the connection; idempotent."""
@@ -98,7 +100,7 @@ class ControlConnection:
         if self._connection is not None:
             self._connection.close()
 
-    async def _send(self, operations: list[Any]) -> Any:
+    async def _send(self, operations: Sequence[HostOperation]) -> Any:
         while self._connection is None:
             if self._opening is None:
                 self._opening = asyncio.create_task(self._open(), name="psnb line")

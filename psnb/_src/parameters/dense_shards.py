@@ -17,12 +17,29 @@ from psnb._src.parameters.gradients import NonFinite
 from psnb._src.parameters.parameter_arguments import checked_array, checked_rows
 from psnb._src.parameters.parameter_shards import ParameterShards
 from psnb._src.parameters.partition import row_ranges
-from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.request_batch import on_table
 from psnb._src.parameters.server_client import ServerClient
 from psnb._src.parameters.states import read_states, write_states
-from psnb._src.parameters.updates import PendingRead, TableWrite, read_request
+from psnb._src.parameters.updates import PendingRead, ShardWrite, read_request
 from psnb._src.placement import ShardId
-from psnb._src.server import Expected, Optimizer, SavedShard, all_finite, copy_with_norm, norm
+from psnb._src.server import (
+    AddRows,
+    AddValues,
+    AssignRows,
+    AssignValues,
+    CountSkipped,
+    Expected,
+    GatherRows,
+    OnTable,
+    Optimizer,
+    PushGradient,
+    ReadValues,
+    SavedShard,
+    SkipUpdates,
+    all_finite,
+    copy_with_norm,
+    norm,
+)
 from psnb.errors import GradientError
 
 
@@ -111,13 +128,13 @@ class DenseShards(ParameterShards):
         step = max(state["step"] for state in states)
         keys = states[0].keys() - {"step"}
         whole = {key: self._joined([state[key] for state in states]) for key in keys}
-        parts = [self._split(key, array) for key, array in whole.items()]
+        parts = {key: self._parts(array) for key, array in whole.items()}
         write_states(
             self.transport,
             [
                 (
                     (shard.shard, shard.table),
-                    {k: v.reshape(-1) for part in parts for k, v in part[i].items()},
+                    {key: part[i].reshape(-1) for key, part in parts.items()},
                     {"step": step},
                 )
                 for i, shard in enumerate(self._shards)
@@ -128,11 +145,8 @@ class DenseShards(ParameterShards):
 
     def skipped(self) -> int:
         """Return how many updates were left out because they were not finite."""
-        requests = [Request(s.shard, s.table, "skipped", {}) for s in self._shards]
+        requests = [on_table(s.shard, s.table, CountSkipped()) for s in self._shards]
         return sum(self.transport.call(requests))
-
-    def _split(self, key: str, array: np.ndarray) -> list[dict[str, Any]]:
-        return [{key: part} for part in self._parts(array)]
 
     def _parts(self, array: np.ndarray) -> list[np.ndarray]:
         if len(self._shards) == 1:
@@ -156,14 +170,13 @@ class DenseShards(ParameterShards):
     def reading(self, rows: ArrayLike | None = None) -> PendingRead:
         """Return the requests that read the value, or some rows of it."""
         if rows is None:
-            requests = [read_request(s.shard, s.table, ("read", {})) for s in self._shards]
+            requests = [read_request(s.shard, s.table, ReadValues()) for s in self._shards]
             return PendingRead(self.transport, requests, self._joined)
         checked = checked_rows(rows, self.name, self.shape)
         flat = checked.reshape(-1)
         parts = self._split_rows(flat)
         requests = [
-            read_request(s.shard, s.table, ("gather", {"rows": flat[at] - s.start}))
-            for s, at in parts
+            read_request(s.shard, s.table, GatherRows(flat[at] - s.start)) for s, at in parts
         ]
 
         def value(answers: list[np.ndarray]) -> np.ndarray:
@@ -174,7 +187,7 @@ class DenseShards(ParameterShards):
 
         return PendingRead(self.transport, requests, value)
 
-    def pushing(self, gradient: ArrayLike) -> list[TableWrite]:
+    def pushing(self, gradient: ArrayLike) -> list[ShardWrite]:
         """Return the writes of a push, by shard."""
         self.require_optimizer()
         array = self.checked(gradient, "gradient")
@@ -183,11 +196,11 @@ class DenseShards(ParameterShards):
         finite = math.isfinite(size) or all_finite(array)
         if not finite and self.must_skip(array, what):
             first = self._shards[0]
-            return [(first.shard, first.table, ("skip", {"count": 1}))]
+            return [(first.shard, OnTable(first.table, SkipUpdates(1)))]
         # Computing the norm costs as much as looking for NaN and infinities, and finds them too. So
         # it is always sent, and clipnorm can be switched on live.
         return [
-            (s.shard, s.table, ("push", {"gradient": part, "norm": size}))
+            (s.shard, OnTable(s.table, PushGradient(part, size)))
             for s, part in zip(self._shards, parts, strict=True)
         ]
 
@@ -217,7 +230,12 @@ class DenseShards(ParameterShards):
         return array
 
     def scatter(
-        self, operation: str, rows: ArrayLike, values: ArrayLike, immediate: bool, sign: int = 1
+        self,
+        kind: type[AssignRows | AddRows],
+        rows: ArrayLike,
+        values: ArrayLike,
+        immediate: bool,
+        sign: int = 1,
     ) -> None:
         """Write some rows; see `Variable.scatter_update`."""
         checked = checked_rows(rows, self.name, self.shape)
@@ -232,17 +250,15 @@ class DenseShards(ParameterShards):
         array = (array if sign > 0 else -array).reshape(flat.size, *self.shape[1:])
         self.send(
             [
-                (
-                    s.shard,
-                    s.table,
-                    (operation, {"rows": flat[where] - s.start, "values": array[where]}),
-                )
+                (s.shard, OnTable(s.table, kind(flat[where] - s.start, array[where])))
                 for s, where in self._split_rows(flat)
             ],
             immediate,
         )
 
-    def write(self, operation: str, key: str, array: np.ndarray, immediate: bool) -> None:
+    def write(
+        self, kind: type[AssignValues | AddValues], array: np.ndarray, immediate: bool
+    ) -> None:
         """Write the whole value."""
-        parts = zip(self._shards, self._split(key, array), strict=True)
-        self.send([(s.shard, s.table, (operation, part)) for s, part in parts], immediate)
+        parts = zip(self._shards, self._parts(array), strict=True)
+        self.send([(s.shard, OnTable(s.table, kind(part))) for s, part in parts], immediate)

@@ -20,7 +20,7 @@ from psnb._src.parameters.commit import UndecidedError
 from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.server_client import ServerClient
 from psnb._src.placement import ShardId
-from psnb._src.server import PROCESS, Commit, Part
+from psnb._src.server import PROCESS, ApplyCommit, Commit, Part
 from psnb._src.threads import aside
 from psnb._src.watermark import Watermark
 from psnb.errors import CancelledError, PsnbError, ServerLostError, ServerSilentError
@@ -102,7 +102,7 @@ def _commit(
 
 def _finish(transport: ServerClient, commit: Commit, end: Callable[[], None]) -> None:
     """Have each shard apply its part, if all have prepared theirs, once its server answers."""
-    left = [Request(shard, "", "apply", {"commit": commit}) for shard in commit.shards]
+    left = [Request(shard, ApplyCommit(commit)) for shard in commit.shards]
     try:
         while left:
             outcomes = transport.attempt(left)  # waits for a while

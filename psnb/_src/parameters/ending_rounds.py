@@ -14,6 +14,7 @@ from psnb._src.parameters.commit import Steps, drive
 from psnb._src.parameters.parameter_shards import ParameterShards
 from psnb._src.parameters.request_batch import Request
 from psnb._src.placement import ShardId
+from psnb._src.server import EndRound, SquareNorms
 from psnb.errors import ServerLostError, ServerSilentError
 
 
@@ -72,12 +73,12 @@ def ending_round(
 
     ``owners`` maps the tables that are clipped by norm to their parameters.
     """
-    arguments = {"writer": writer, "number": number, "closures": list(closures)}
+    closures = list(closures)
     norms: dict[str, float] = {}
     if owners or len(shards) > 1:
         # Also where no norm is needed: it makes sure that all shards are there.
-        asked = {**arguments, "tables": sorted(owners)}
-        requests = [Request(shard, "", "square_norms", asked) for shard in shards]
+        asked = SquareNorms(writer, number, closures, sorted(owners))
+        requests = [Request(shard, asked) for shard in shards]
         answers = yield from _asked(requests, held_up)
         for answer in answers:
             if isinstance(answer, Exception):
@@ -88,7 +89,7 @@ def ending_round(
                 squares.setdefault(owners[table], []).append(square)
         whole = {name: math.sqrt(math.fsum(parts)) for name, parts in squares.items()}
         norms = {table: whole[name] for table, name in owners.items() if name in whole}
-    ends = [Request(shard, "", "end_round", {**arguments, "norms": norms}) for shard in shards]
+    ends = [Request(shard, EndRound(writer, number, closures, norms)) for shard in shards]
     # A shard that is lost now is lost with all its data, this round included.
     ended = yield from _asked(ends, held_up)
     lost = [each for each in ended if isinstance(each, Exception)]

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.request_batch import Request, on_table
 from psnb._src.parameters.server_client import ServerClient, process_transport
 from psnb._src.placement import ShardId
-from psnb._src.server import Optimizer, tuned
+from psnb._src.server import Optimizer, ReadOptimizer, TuneOptimizer, tuned
 from psnb.errors import ConfigurationError, PsnbError
 
 
@@ -96,10 +96,8 @@ class LiveOptimizer:
             )
         # Checked here as well, so that no server accepts what another would refuse.
         checked = getattr(tuned(self._made, self._name, {name: value}), name)
-        arguments = {"hyperparameters": {name: checked}}
-        self._reach().call(
-            [Request(shard, table, "tune", arguments) for shard, table in self._tables]
-        )
+        tune = TuneOptimizer({name: checked})
+        self._reach().call([on_table(shard, table, tune) for shard, table in self._tables])
 
     def current(self) -> Optimizer:
         """Ask the first shard's server for the optimizer as it is now."""
@@ -108,7 +106,7 @@ class LiveOptimizer:
     def request(self) -> Request:
         """Return the request for the current optimizer."""
         shard, table = self._tables[0]
-        return Request(shard, table, "optimizer", {})
+        return on_table(shard, table, ReadOptimizer())
 
     def describe(self) -> dict[str, Any]:
         """Return name and current hyperparameters as JSON can hold them."""

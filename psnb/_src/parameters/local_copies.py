@@ -23,18 +23,34 @@ from psnb._src.parameters.commit import UndecidedError
 from psnb._src.parameters.local_tables import LocalDense, LocalSparse, LocalTable
 from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.server_client import ServerClient
-from psnb._src.parameters.updates import TableWrite, Updates
-from psnb._src.placement import ServerAddress, ShardId
-from psnb._src.server import Commit, Part
+from psnb._src.parameters.updates import ShardWrite, Updates
+from psnb._src.placement import ShardId
+from psnb._src.server import (
+    AddRows,
+    AddValues,
+    AssignRows,
+    AssignValues,
+    Commit,
+    FetchRows,
+    GatherRows,
+    LookUpRows,
+    OnTable,
+    Part,
+    Preview,
+    Push,
+    PushRows,
+    ReadOptimizer,
+    ReadState,
+    ReadValues,
+    TableOperation,
+)
 from psnb._src.watermark import Watermark
 from psnb.errors import ServerLostError
 
-_READS = frozenset({"gather", "lookup", "preview", "read"})
-
-_DENSE = frozenset({"add", "assign", "scatter_add", "scatter_assign"})
+_DENSE = (AddRows, AddValues, AssignRows, AssignValues)
 """Writes other than pushes that later reads must show."""
 
-_Key = tuple[ShardId | ServerAddress, str]
+_Key = tuple[ShardId, str]
 """Shard and table."""
 
 
@@ -49,19 +65,19 @@ class _Cycle:
         self.closures: list[tuple[int, bytes | None]] = []  # those that have written something
         self.updates = Updates(counted=True)
 
-    def answers(self, request: Request) -> bool:
-        """Return whether copies answer a request; called under the lock.
+    def answers(self, shard: ShardId, on_table: OnTable) -> bool:
+        """Return whether copies answer; called under the lock.
 
         Fetching a row creates it, so reads that are not for training go to the servers, unless the
         rows are here.
         """
-        arguments = request.arguments
-        if request.operation == "preview":
-            arguments = arguments["arguments"]
-        if request.operation not in _READS or arguments.get("training", True):
-            return request.operation in _READS
-        key, ids = _needs(request)
-        return key in self.tables and self.tables[key].missing(ids) is None
+        match _read_of(on_table.operation):
+            case ReadValues() | GatherRows() | LookUpRows(training=True):
+                return True
+            case LookUpRows():
+                key, ids = _needs(shard, on_table)
+                return key in self.tables and self.tables[key].missing(ids) is None
+        return False
 
 
 class LocalCopies:
@@ -115,20 +131,26 @@ class LocalCopies:
         """
         cycle = self._cycle
         with cycle.lock:
-            reads = [request for request in requests if cycle.answers(request)]
-        near = {id(request) for request in reads}
-        others = [request for request in requests if id(request) not in near]
+            reads = {
+                position: (shard, operation)
+                for position, request in enumerate(requests)
+                if isinstance(shard := request.to, ShardId)
+                if isinstance(operation := request.operation, OnTable)
+                if cycle.answers(shard, operation)
+            }
+        others = [position for position in range(len(requests)) if position not in reads]
         answers: dict[int, Any] = {}
         if others:
-            answers |= zip(map(id, others), self._transport.call(others), strict=True)
+            found = self._transport.call([requests[position] for position in others])
+            answers |= zip(others, found, strict=True)
         if reads:
-            self._fetch(cycle, [_needs(request) for request in reads])
+            self._fetch(cycle, [_needs(*read) for read in reads.values()])
             with cycle.lock:
-                for each in reads:
-                    table = cycle.tables[each.to, each.table].table
+                for position, (shard, operation) in reads.items():
+                    table = cycle.tables[shard, operation.table].table
                     # Copied: the array that a table returns belongs to the table.
-                    answers[id(each)] = np.array(table.call(each.operation, each.arguments))
-        return [answers[id(request)] for request in requests]
+                    answers[position] = np.array(table.run(operation.operation))
+        return [answers[position] for position in range(len(requests))]
 
     def attempt(self, requests: Sequence[Request]) -> list[Any]:
         """Ask the servers."""
@@ -145,22 +167,24 @@ class LocalCopies:
         ServerLostError
             If a server that is asked is gone; nothing was written then.
         """
-        writes: list[TableWrite] = [
-            (shard, table, (operation, arguments))
-            for shard, part in parts.items()
-            for table, operation, arguments in part.writes
-        ]
-        pushes = [each for each in writes if each[2][0] == "push"]
-        others = [each for each in writes if each[2][0] != "push"]
-        needs = [((shard, table), arguments.get("ids")) for shard, table, (_, arguments) in pushes]
+        pushes: list[tuple[_Key, Push]] = []
+        others: list[ShardWrite] = []
+        for shard, part in parts.items():
+            for write in part.writes:
+                if isinstance(write.operation, Push):
+                    pushes.append(((shard, write.table), write.operation))
+                else:
+                    others.append((shard, write))
+        needs = [(key, push.ids if isinstance(push, PushRows) else None) for key, push in pushes]
         cycle = self._cycle
         if commit.closures:
-            needs += [((shard, table), None) for shard, table, (op, _) in others if op in _DENSE]
+            dense = [(shard, w.table) for shard, w in others if isinstance(w.operation, _DENSE)]
+            needs += [(key, None) for key in dense]
             self._fetch(cycle, needs)  # first: after it nothing can fail
         else:
             self._fetch(cycle, needs)
             with cycle.lock:  # copies that are fetched later include the other writes
-                here = [each for each in others if each[:2] in cycle.tables]
+                here = [each for each in others if (each[0], each[1].table) in cycle.tables]
             if others:
                 now = Updates()
                 now.add(others)
@@ -199,11 +223,9 @@ class LocalCopies:
         with cycle.lock:
             cycle.over = True
             cycle.updates.add(
-                [
-                    (shard, name, write)  # type: ignore[misc]
-                    for (shard, name), table in cycle.tables.items()
-                    if (write := table.learned(1 / self.workers)) is not None
-                ]
+                (shard, OnTable(name, write))
+                for (shard, name), table in cycle.tables.items()
+                if (write := table.learned(1 / self.workers)) is not None
             )
         if not cycle.updates:
             return None
@@ -234,17 +256,17 @@ class LocalCopies:
         self,
         cycle: _Cycle,
         commit: Commit,
-        pushes: Sequence[TableWrite],
-        others: Sequence[TableWrite],
+        pushes: Sequence[tuple[_Key, Push]],
+        others: Sequence[ShardWrite],
     ) -> bool:
         with cycle.lock:
             if cycle.over:
                 return False
-            for shard, name, write in others:
-                if (shard, name) in cycle.tables:
-                    cycle.tables[shard, name].write(*write)
-            for shard, name, (_, arguments) in pushes:
-                cycle.tables[shard, name].push(arguments)
+            for shard, write in others:
+                if (shard, write.table) in cycle.tables:
+                    cycle.tables[shard, write.table].write(write.operation)
+            for key, push in pushes:
+                cycle.tables[key].push(push)
             if commit.closures:
                 cycle.updates.add(others)
                 cycle.closures += commit.closures
@@ -271,8 +293,8 @@ class LocalCopies:
             return
         requests = []
         for (shard, name), rest in missing:
-            fetch = ("state", {}) if rest is None else ("fetch", {"ids": rest})
-            requests += [Request(shard, name, *fetch), Request(shard, name, "optimizer", {})]
+            fetch = ReadState() if rest is None else FetchRows(rest)
+            requests += [Request(shard, OnTable(name, each)) for each in (fetch, ReadOptimizer())]
         answers = cycle.updates.read(self._transport, requests)
         with cycle.lock:
             for (key, rest), state, optimizer in zip(
@@ -284,15 +306,17 @@ class LocalCopies:
                 cycle.tables[key].install(rest, state)
 
 
-def _needs(request: Request) -> tuple[_Key, np.ndarray | None]:
-    """Return the table that a request reads, and the ids that it needs, if it has ids."""
-    arguments = request.arguments
+def _read_of(operation: TableOperation) -> TableOperation:
+    return operation.read if isinstance(operation, Preview) else operation
+
+
+def _needs(shard: ShardId, on_table: OnTable) -> tuple[_Key, np.ndarray | None]:
+    """Return the table that is read, and the ids that the read needs, if it has ids."""
     ids = []
-    if request.operation == "preview":
+    if isinstance(on_table.operation, Preview):
         # The closure's own pushes are shown on top of the rows that they change.
-        pushed = [each for operation, each in arguments["writes"] if operation == "push"]
-        ids = [each["ids"] for each in pushed if "ids" in each]
-        arguments = arguments["arguments"]
-    if "ids" in arguments:
-        ids.append(arguments["ids"])
-    return (request.to, request.table), np.concatenate(ids) if ids else None
+        ids = [each.ids for each in on_table.operation.writes if isinstance(each, PushRows)]
+    read = _read_of(on_table.operation)
+    if isinstance(read, LookUpRows):
+        ids.append(read.ids)
+    return (shard, on_table.table), np.concatenate(ids) if ids else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -17,12 +16,16 @@ from psnb._src.server import (
     Constant,
     DenseTable,
     GrowingRowIndex,
+    MergeRows,
+    MergeValues,
     Optimizer,
+    Push,
+    PushRows,
+    SkipUpdates,
     SparseTable,
+    TableOperation,
+    TableWrite,
 )
-
-Write = tuple[str, Mapping[str, Any]]
-"""An operation and its arguments."""
 
 
 class _Fetched(Admission):
@@ -52,15 +55,15 @@ class LocalTable(ABC):
         """Load what was fetched for these ids, unless it is here already."""
 
     @abstractmethod
-    def write(self, operation: str, arguments: Mapping[str, Any]) -> None:
+    def write(self, write: TableOperation) -> None:
         """Repeat a write that the server has made; it does not count as learned here."""
 
     @abstractmethod
-    def push(self, arguments: Mapping[str, Any]) -> None:
+    def push(self, push: Push) -> None:
         """Let the optimizer apply gradients here."""
 
     @abstractmethod
-    def learned(self, share: float) -> Write | None:
+    def learned(self, share: float) -> TableWrite | None:
         """Return the write that sends a share of what was learned; None if it is nothing."""
 
 
@@ -91,21 +94,21 @@ class LocalDense(LocalTable):
     def install(self, ids: np.ndarray | None, state: Mapping[str, np.ndarray]) -> None:
         pass
 
-    def write(self, operation: str, arguments: Mapping[str, Any]) -> None:
-        if operation != "skip":
-            self.table.write(operation, arguments)
-            self._fetched.write(operation, arguments)
+    def write(self, write: TableOperation) -> None:
+        if not isinstance(write, SkipUpdates):
+            self.table.run(write)
+            self._fetched.run(write)
 
-    def push(self, arguments: Mapping[str, Any]) -> None:
-        self.table.push(**arguments)
+    def push(self, push: Push) -> None:
+        self.table.run(push)
         self._pushed = True
 
-    def learned(self, share: float) -> Write | None:
+    def learned(self, share: float) -> TableWrite | None:
         if not self._pushed:
             return None
         state = self.table.state()
         values = (state["values"] - self._fetched.read()) * state["values"].dtype.type(share)
-        return "merge", _merge(state, values, share)
+        return MergeValues(values, _slots(state), int(state["step"][0]), share)
 
 
 class LocalSparse(LocalTable):
@@ -152,26 +155,26 @@ class LocalSparse(LocalTable):
         if ids is not None:
             self._asked.locate(ids)
 
-    def write(self, operation: str, arguments: Mapping[str, Any]) -> None:
+    def write(self, write: TableOperation) -> None:
         pass  # the other writes of an embedding are counts, which are not read here
 
-    def push(self, arguments: Mapping[str, Any]) -> None:
-        self.table.push(**arguments)
-        self._pushed.append(arguments["ids"])
+    def push(self, push: Push) -> None:
+        assert isinstance(push, PushRows)
+        self.table.run(push)
+        self._pushed.append(push.ids)
 
-    def learned(self, share: float) -> Write | None:
+    def learned(self, share: float) -> TableWrite | None:
         if not self._pushed:
             return None
         state = self.table.fetch(np.unique(np.concatenate(self._pushed)))
         ids = state["ids"]
         values = (state["values"] - self._fetched.lookup(ids)) * state["values"].dtype.type(share)
-        return "merge", {"ids": ids, **_merge(state, values, share)}
+        return MergeRows(ids, values, _slots(state), int(state["step"][0]), share)
 
 
-def _merge(state: Mapping[str, np.ndarray], values: np.ndarray, share: float) -> dict[str, Any]:
-    slots = {
+def _slots(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {
         name.removeprefix("slot."): array
         for name, array in state.items()
         if name.startswith("slot.")
     }
-    return {"values": values, "slots": slots, "step": int(state["step"][0]), "share": share}

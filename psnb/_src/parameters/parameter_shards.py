@@ -15,11 +15,11 @@ import numpy as np
 from psnb._src.parameters.gradients import NonFinite, must_skip
 from psnb._src.parameters.live_optimizer import LiveOptimizer
 from psnb._src.parameters.parameter_arguments import require_optimizer
-from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.request_batch import on_table
 from psnb._src.parameters.server_client import ServerClient, process_transport
-from psnb._src.parameters.updates import TableWrite, current_updates, write
+from psnb._src.parameters.updates import ShardWrite, current_updates, write
 from psnb._src.placement import ShardId
-from psnb._src.server import Optimizer
+from psnb._src.server import Optimizer, ReadOptimizer, TuneOptimizer
 
 
 class ParameterShards:
@@ -99,11 +99,10 @@ class ParameterShards:
         anew = [table for table in self._tables if table[0].number in lost]
         if self._made is None or not kept or not anew:
             return
-        shard, table = kept[0]
-        current = self.transport.call([Request(shard, table, "optimizer", {})])[0]
-        tune = {"hyperparameters": {f.name: getattr(current, f.name) for f in fields(current)}}
-        self.transport.call([Request(shard, table, "tune", tune) for shard, table in anew])
+        current = self.transport.call([on_table(*kept[0], ReadOptimizer())])[0]
+        tune = TuneOptimizer({each.name: getattr(current, each.name) for each in fields(current)})
+        self.transport.call([on_table(shard, table, tune) for shard, table in anew])
 
-    def send(self, writes: Sequence[TableWrite], immediate: bool) -> None:
+    def send(self, writes: Sequence[ShardWrite], immediate: bool) -> None:
         """Make writes of this parameter, and of others with the same `ServerClient`."""
         write(self.transport, writes, immediate=immediate)

@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from distributed.protocol.pickle import dumps as cloudpickled
 
 from psnb._src.placement import ServerAddress, ShardId
-from psnb._src.server import ITSELF, Operation
+from psnb._src.server import (
+    Done,
+    Failed,
+    HostOperation,
+    Moved,
+    OnShard,
+    OnTable,
+    Packed,
+    ServerAnswer,
+    ShardOperation,
+    TableOperation,
+)
 from psnb._src.threads import Answer
 from psnb._src.transport import UnreadableError
 from psnb.errors import (
@@ -27,25 +38,25 @@ from psnb.errors import (
     ServerSilentError,
 )
 
-_DESCRIPTIVE = frozenset({"create_dense", "create_sparse", "tune"})
-"""Operations whose arguments may be of classes that a notebook defines."""
-
 _LONGEST_PAUSE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One operation on one shard, or on a server itself."""
+    """One operation, and the shard or server that it is for."""
 
     to: ShardId | ServerAddress
-    table: str
-    operation: str
-    arguments: Mapping[str, Any]
+    operation: ShardOperation | HostOperation
+
+
+def on_table(shard: ShardId, table: str, operation: TableOperation) -> Request:
+    """Return the request for an operation on a table."""
+    return Request(shard, OnTable(table, operation))
 
 
 def silent(request: Request, reason: str) -> ServerSilentError:
     """Return the error for a request that may still be answered, or carried out, later."""
-    what = f"({request.operation} of {request.table!r})"
+    what = f"({request.operation})"
     to = request.to
     if isinstance(to, ServerAddress):
         return ServerSilentError(
@@ -59,7 +70,7 @@ def silent(request: Request, reason: str) -> ServerSilentError:
 
 def lost(request: Request, reason: BaseException | None) -> ServerLostError:
     """Return the error for a request that cannot be answered any more."""
-    what = f"({request.operation} of {request.table!r})"
+    what = f"({request.operation})"
     if isinstance(request.to, ServerAddress):
         error = ServerLostError(
             f"parameter server {request.to.key} at {request.to.address} does not answer {what}: "
@@ -81,24 +92,28 @@ def unreadable(request: Request, error: UnreadableError) -> SerializationError:
     where = to.address if isinstance(to, ServerAddress) else f"of shard {to.number}"
     made = SerializationError(
         f"parameter server {where} and this process do not understand each other "
-        f"({request.operation} of {request.table!r}), or another request of this moment: {error}. "
+        f"({request.operation}), or another request of this moment: {error}. "
         "Both need the same modules, psnb as well"
     )
     made.__cause__ = error
     return made
 
 
-def _packed(request: Request) -> Any:
-    """Return the arguments in the form in which they are sent."""
-    if request.operation not in _DESCRIPTIVE:
-        return request.arguments
-    try:
-        return cloudpickled(request.arguments)
-    except Exception as error:  # whatever a class may raise while it is pickled
-        raise SerializationError(
-            f"the arguments of {request.operation} cannot be pickled: {error!r}. Locks, files and "
-            "connections do not travel"
-        ) from error
+def _on_server(request: Request) -> HostOperation:
+    """Return an operation in the form in which it is sent to a server."""
+    operation = request.operation
+    if isinstance(operation, HostOperation):
+        return operation
+    assert isinstance(request.to, ShardId)
+    if (operation.operation if isinstance(operation, OnTable) else operation).descriptive:
+        try:
+            operation = Packed(str(operation), cloudpickled(operation))
+        except Exception as error:  # whatever a class may raise while it is pickled
+            raise SerializationError(
+                f"the arguments of {operation} cannot be pickled: {error!r}. Locks, files and "
+                "connections do not travel"
+            ) from error
+    return OnShard(request.to.number, operation)
 
 
 class RequestBatch:
@@ -117,20 +132,18 @@ class RequestBatch:
     def __init__(self, requests: Sequence[Request]) -> None:
         self.requests = requests
         # Pickled here, in the caller's thread, where it may raise.
-        self._arguments = [_packed(request) for request in requests]
+        self._operations = [_on_server(request) for request in requests]
         self.done: Answer[None] = Answer()
         self.breaks = 0
-        self._answers: list[tuple[Any, ...] | None] = [None] * len(requests)
+        self._answers: list[Done | Failed | None] = [None] * len(requests)
         self._missing = len(requests)
         self._sent: dict[int, ServerAddress] = {}
         self._trouble: float | None = None
         self._pause = 0.0
 
-    def operation(self, position: int) -> Operation:
+    def operation(self, position: int) -> HostOperation:
         """Return a request in the form in which it is sent."""
-        request = self.requests[position]
-        index = request.to.number if isinstance(request.to, ShardId) else ITSELF
-        return index, request.table, request.operation, self._arguments[position]
+        return self._operations[position]
 
     def sent(self, positions: Sequence[int], server: ServerAddress) -> None:
         """Note where requests are sent; any thread, before they are sent."""
@@ -155,11 +168,11 @@ class RequestBatch:
         self._pause = min(_LONGEST_PAUSE, 2 * self._pause) or first
         return self._pause
 
-    def answered(self, positions: Sequence[int], answers: Sequence[tuple[Any, ...]]) -> list[int]:
+    def answered(self, positions: Sequence[int], answers: Sequence[ServerAnswer]) -> list[int]:
         """Take the answers to some requests; return those whose shard has left the server."""
         moved = []
         for position, answer in zip(positions, answers, strict=True):
-            if answer[0] == "moved":
+            if isinstance(answer, Moved):
                 moved.append(position)
             else:
                 self._settle(position, answer)
@@ -168,7 +181,7 @@ class RequestBatch:
     def failed(self, positions: Sequence[int], error: Exception) -> None:
         """Set an error as the answer to requests."""
         for position in positions:
-            self._settle(position, ("error", error))
+            self._settle(position, Failed(error))
 
     @contextlib.contextmanager
     def failing(self, positions: Sequence[int]) -> Iterator[None]:
@@ -192,12 +205,15 @@ class RequestBatch:
             if answer is None:
                 found.append(CoordinatorClosedError("nobody waits any more"))
                 continue
-            found.append(answer[1])
-            if answer[0] == "OK" and seen is not None and isinstance(request.to, ShardId):
-                seen.setdefault(request.to, answer[2])
+            if isinstance(answer, Failed):
+                found.append(answer.error)
+                continue
+            found.append(answer.result)
+            if seen is not None and isinstance(request.to, ShardId):
+                seen.setdefault(request.to, answer.version)
         return found
 
-    def _settle(self, position: int, answer: tuple[Any, ...]) -> None:
+    def _settle(self, position: int, answer: Done | Failed) -> None:
         # When nobody waits any more, the answers were taken, and further ones are not needed.
         if self.done.done() or self._answers[position] is not None:
             return

@@ -36,7 +36,7 @@ from psnb._src.parameters.control_connection import ControlConnection
 from psnb._src.parameters.request_batch import Request, RequestBatch, lost, silent, unreadable
 from psnb._src.parameters.server_connection import ServerConnection, open_connection
 from psnb._src.placement import Layout, LayoutCache, ServerAddress, ShardId
-from psnb._src.server import Commit, Part
+from psnb._src.server import Commit, HostOperation, Part, ServerAnswer
 from psnb._src.threads import uninterrupted
 from psnb._src.transport import UnreadableError
 from psnb.errors import ConfigurationError, CoordinatorClosedError, PsnbError, ServerLostError
@@ -123,17 +123,14 @@ class _RequestRound:
     ) -> None:
         self.owner, self.batch, self.server, self.positions = owner, batch, server, positions
 
-    def message(self) -> tuple[Any, ...]:
-        """Return the message for the server; see `psnb._src.server.serving`."""
+    def message(self) -> tuple[str, Sequence[HostOperation]]:
         return self.server.key, [self.batch.operation(position) for position in self.positions]
 
-    def answered(self, answer: tuple[Any, ...]) -> None:
-        if answer[0] == "OK":
-            moved = self.batch.answered(self.positions, answer[1])
-            if moved:
-                self.owner.moved(self.batch, moved, self.server)
-        else:
+    def answered(self, answers: Sequence[ServerAnswer] | None) -> None:
+        if answers is None:
             self.owner.gone(self.batch, self.positions, self.server)
+        elif moved := self.batch.answered(self.positions, answers):
+            self.owner.moved(self.batch, moved, self.server)
 
 
 class CommServerClient(ServerClient):

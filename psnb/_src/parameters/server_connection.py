@@ -12,12 +12,11 @@ import contextlib
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 from distributed.core import ConnectionPool
 
-from psnb._src.server import BUSY, HANDLER, ForwardedRequest
+from psnb._src.server import BUSY, HANDLER, ForwardedRequest, ServerReply, ServerRequest
 from psnb._src.transport import MessageStream, can_see, connect, message_stream, probe
 
 CONNECT_TIMEOUT = 5.0
@@ -68,7 +67,7 @@ class ServerConnection:
         """Send a request; any thread. Its answer, or an error, comes later."""
         number = next(self._numbers)
         self._pending[number] = exchange
-        self._stream.send((number, *exchange.message()))
+        self._stream.send(ServerRequest(number, *exchange.message()))
         # After the request was noted: either this sees the error, or `_read` finds the request.
         if self._error is not None and self._pending.pop(number, None) is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and the callers were told
@@ -82,13 +81,12 @@ class ServerConnection:
         """Close it; requests under way count as broken."""
         self._stream.abort()
 
-    def _deliver(self, message: tuple[Any, ...]) -> None:
+    def _deliver(self, reply: ServerReply) -> None:
         # A frame of its own: while the next answer is awaited, no variable may keep the arrays of
         # the last one, which may be in the server's memory.
-        number, *answer = message
         self.heard += 1
-        if number != BUSY:
-            self._pending.pop(number).answered(tuple(answer))
+        if reply.number != BUSY:
+            self._pending.pop(reply.number).answered(reply.answers)
 
     async def _read(self) -> None:
         try:

@@ -17,18 +17,27 @@ from psnb._src.parameters.ids import SeenIds
 from psnb._src.parameters.parameter_arguments import checked_array, checked_ids
 from psnb._src.parameters.parameter_shards import ParameterShards
 from psnb._src.parameters.partition import shard_of_ids
-from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.request_batch import on_table
 from psnb._src.parameters.server_client import ServerClient
 from psnb._src.parameters.states import read_states, write_states
-from psnb._src.parameters.updates import PendingRead, TableWrite, read_request
+from psnb._src.parameters.updates import PendingRead, ShardWrite, read_request
 from psnb._src.placement import ShardId
 from psnb._src.server import (
     Admission,
     Always,
     CtrAccessor,
+    EndDay,
     ExpectedRows,
+    LookUpRows,
+    OnTable,
     Optimizer,
+    PushRows,
+    ReadUse,
+    RecordUse,
     SavedShard,
+    SkipUpdates,
+    TableOperation,
+    TableWrite,
     add_up,
     distinct,
     norm,
@@ -174,9 +183,8 @@ class SparseShards(ParameterShards):
                 out[at] = rows
             return own.spread(out)
 
-        more = {} if training else {"training": False}
         requests = [
-            read_request(shard, self.name, ("lookup", {"ids": share(asked, at), **more}))
+            read_request(shard, self.name, LookUpRows(share(asked, at), training))
             for shard, at in parts
         ]
         return PendingRead(self.transport, requests, value)
@@ -189,7 +197,7 @@ class SparseShards(ParameterShards):
         clicks: ArrayLike | None = None,
         *,
         seen: SeenIds | None = None,
-    ) -> list[TableWrite]:
+    ) -> list[ShardWrite]:
         """Return the writes of a push, by shard."""
         self.require_optimizer()
         own = (seen or SeenIds()).get(ids, self.name, self.rows, self.padding_idx)
@@ -210,26 +218,18 @@ class SparseShards(ParameterShards):
             flat, rows, bad = split_finite(own.flat, rows)
             found, position = distinct(flat)
             sums, _ = self._summed(found, position, rows)
-        more: dict[str, Any] = {"distinct": True}
-        if self._sends_norm:
-            more["norm"] = norm(sums)
-        writes: list[TableWrite] = [
-            (shard, self.name, ("push", {"ids": ids, "gradients": gradients, **more}))
+        size = norm(sums) if self._sends_norm else None
+        writes: list[tuple[ShardId, TableWrite]] = [
+            (shard, PushRows(ids, gradients, size, distinct=True))
             for shard, ids, gradients in self._dealt(found, sums)
         ]
-        writes += [
-            (shard, self.name, ("skip", {"count": bad[at].size})) for shard, at in self._split(bad)
-        ]
+        writes += [(shard, SkipUpdates(bad[at].size)) for shard, at in self._split(bad)]
         if self.accessor is not None:
             writes += [
-                (
-                    shard,
-                    self.name,
-                    ("record", {"ids": own.flat[at], "shows": use[0, at], "clicks": use[1, at]}),
-                )
+                (shard, RecordUse(own.flat[at], use[0, at], use[1, at]))
                 for shard, at in self._split(own.flat)
             ]
-        return writes
+        return [(shard, OnTable(self.name, each)) for shard, each in writes]
 
     def use(
         self, shape: tuple[int, ...], shows: ArrayLike | None, clicks: ArrayLike | None
@@ -265,7 +265,8 @@ class SparseShards(ParameterShards):
 
     def end_day(self) -> None:
         """End a day on all shards or on none."""
-        self.send([(shard, self.name, ("end_day", {})) for shard in self._shards], immediate=True)
+        end = OnTable(self.name, EndDay())
+        self.send([(shard, end) for shard in self._shards], immediate=True)
 
     def row_use(self, ids: ArrayLike) -> np.ndarray:
         """Return shows, clicks and days unseen, ``(3, *ids.shape)``; 0 for ids without a row."""
@@ -273,15 +274,15 @@ class SparseShards(ParameterShards):
         flat = checked.reshape(-1)
         found = np.zeros((3, flat.size), np.float32)
         parts = self._split(flat)
-        requests = [Request(s, self.name, "row_use", {"ids": flat[at]}) for s, at in parts]
+        requests = [on_table(shard, self.name, ReadUse(flat[at])) for shard, at in parts]
         for (_, at), part in zip(parts, self.transport.call(requests), strict=True):
             found[:, at] = part.T
         return found.reshape(3, *checked.shape)
 
-    def ask_all(self, operation: str, arguments: dict[str, Any]) -> list[Any]:
+    def ask_all(self, operation: TableOperation) -> list[Any]:
         """Ask all shards."""
         return self.transport.call(
-            [Request(shard, self.name, operation, arguments) for shard in self._shards]
+            [on_table(shard, self.name, operation) for shard in self._shards]
         )
 
     def _owners(self, flat: np.ndarray) -> np.ndarray:

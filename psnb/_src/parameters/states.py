@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.request_batch import Request, on_table
 from psnb._src.parameters.server_client import ServerClient
 from psnb._src.placement import ShardId
-from psnb._src.server import Piece
+from psnb._src.server import (
+    ClearTable,
+    FinishTable,
+    Piece,
+    PutPiece,
+    ReadPiece,
+    ReleaseSnapshot,
+    SnapshotHeader,
+    TakeSnapshot,
+)
 from psnb.errors import ServerLostError
 
 PIECE = 4 << 20
@@ -30,26 +38,24 @@ TableName = tuple[ShardId, str]
 class _TableReader:
     """A table that is being read."""
 
-    def __init__(self, table: TableName, header: dict[str, Any]) -> None:
+    def __init__(self, table: TableName, header: SnapshotHeader) -> None:
         self.table = table
-        self._name, self.rows = header["snapshot"], int(header["rows"])
-        form, self._tail = header["form"], header["tail"]
+        self._name, self.rows = header.snapshot, header.rows
         self.state: Piece = {
             name: np.empty((self.rows, *array.shape[1:]), array.dtype)
-            for name, array in form.items()
-        } | self._tail
-        self._names = tuple(form)
-        self._step = _rows_of_a_piece(header["row_nbytes"])
+            for name, array in header.form.items()
+        } | header.tail
+        self._names = tuple(header.form)
+        self._step = _rows_of_a_piece(header.row_nbytes)
         self.done = 0
 
     def request(self) -> Request:
         """Return the request for the next piece, or the one that ends the reading."""
-        shard, table = self.table
+        shard, _ = self.table
         if self.done == self.rows:
-            return Request(shard, table, "release", {"snapshot": self._name})
+            return Request(shard, ReleaseSnapshot(self._name))
         stop = min(self.done + self._step, self.rows)
-        arguments = {"snapshot": self._name, "start": self.done, "stop": stop}
-        return Request(shard, table, "piece", arguments)
+        return Request(shard, ReadPiece(self._name, self.done, stop))
 
     def take(self, piece: Piece) -> None:
         """Take the piece that was asked for."""
@@ -72,7 +78,7 @@ def read_states(transport: ServerClient, tables: Sequence[TableName]) -> list[Pi
         left = [table for table in tables if table not in found]
         if not left:
             return [found[table] for table in tables]
-        headers = transport.call([Request(*table, "snapshot", {}) for table in left])
+        headers = transport.call([Request(shard, TakeSnapshot(table)) for shard, table in left])
         under_way = [_TableReader(*each) for each in zip(left, headers, strict=True)]
         while under_way:
             answers = transport.call([each.request() for each in under_way])
@@ -114,7 +120,7 @@ def write_states(
     ServerLostError
         If a server is gone; the others may have a part of the new content.
     """
-    transport.call([Request(*table, "clear", {}) for table, _, _ in states])
+    transport.call([on_table(*table, ClearTable()) for table, _, _ in states])
     start = [0] * len(states)
     while True:
         requests = []
@@ -124,12 +130,12 @@ def write_states(
                 piece = {name: array[start[i] : start[i] + step] for name, array in rows.items()}
                 if numbered:
                     piece["start"] = np.array([start[i]])
-                requests.append(Request(*table, "put", {"piece": piece}))
+                requests.append(on_table(*table, PutPiece(piece)))
                 start[i] += step
         if not requests:
             break
         transport.call(requests)
-    transport.call([Request(*table, "finish", {"tail": tail}) for table, _, tail in states])
+    transport.call([on_table(*table, FinishTable(tail)) for table, _, tail in states])
 
 
 def _size(rows: Piece) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from psnb._src.parameters.handles import Handle, shards_of
 from psnb._src.parameters.ids import SeenIds
 from psnb._src.parameters.parameter_shards import ParameterShards
 from psnb._src.parameters.sparse_shards import SparseShards
-from psnb._src.parameters.updates import TableWrite, fetch_together
+from psnb._src.parameters.updates import ShardWrite, fetch_together
 from psnb.errors import ConfigurationError, GradientError
 
 
@@ -90,7 +90,7 @@ def push(gradients: Mapping[Handle, Any], *, immediate: bool = False) -> None:
     """
     _check(gradients)
     seen = SeenIds()
-    writes: dict[int, tuple[ParameterShards, list[TableWrite]]] = {}
+    writes: dict[int, tuple[ParameterShards, list[ShardWrite]]] = {}
     for handle, given in gradients.items():
         shards = shards_of(handle)
         if not isinstance(shards, SparseShards):

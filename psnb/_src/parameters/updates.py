@@ -13,25 +13,31 @@ carries the version at its first read of the shard, from which the shard compute
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from psnb._src.parameters.direct import commit_now
-from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.request_batch import Request, on_table
 from psnb._src.parameters.server_client import ServerClient
 from psnb._src.placement import ShardId
-from psnb._src.server import COLLECTED, Commit, Part
+from psnb._src.server import (
+    Commit,
+    OnTable,
+    Part,
+    Preview,
+    Push,
+    TableOperation,
+    TableRead,
+)
 from psnb.errors import ConfigurationError
 
-Write = tuple[str, Mapping[str, Any]]
-"""An operation and its arguments."""
-
-TableWrite = tuple[ShardId, str, Write]
-"""Shard and table of a write, and the write."""
+ShardWrite = tuple[ShardId, OnTable]
+"""A write, and the shard that it goes to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +81,16 @@ class Updates:
         way: ServerClient | None = None,
     ) -> None:
         self.counted, self.turn, self.way = counted, turn, way
-        self._writes: dict[ShardId, list[tuple[str, str, Mapping[str, Any]]]] = {}
+        self._writes: dict[ShardId, list[OnTable]] = {}
         self._seen: dict[ShardId, int] = {}  # the version of each shard at its first read
 
     @property
     def pushed(self) -> bool:
         """Whether there are gradients among them."""
         return any(
-            operation == "push" and (self.turn is None or self.in_round(shard))
+            isinstance(write.operation, Push) and (self.turn is None or self.in_round(shard))
             for shard, writes in self._writes.items()
-            for _, operation, _ in writes
+            for write in writes
         )
 
     @property
@@ -92,35 +98,29 @@ class Updates:
         """The shards that are written to."""
         return tuple(self._writes)
 
-    def add(self, writes: Sequence[TableWrite]) -> None:
+    def add(self, writes: Iterable[ShardWrite]) -> None:
         """Add writes without copying their arrays."""
-        for shard, table, (operation, arguments) in writes:
-            self._writes.setdefault(shard, []).append((table, operation, arguments))
+        for shard, write in writes:
+            self._writes.setdefault(shard, []).append(write)
 
-    def buffer(self, writes: Sequence[TableWrite]) -> None:
+    def buffer(self, writes: Iterable[ShardWrite]) -> None:
         """Add writes; arrays that could change meanwhile are copied."""
-        self.add(
-            [
-                (shard, table, (operation, {key: _kept(each) for key, each in arguments.items()}))
-                for shard, table, (operation, arguments) in writes
-            ]
-        )
+        self.add((shard, OnTable(each.table, _kept(each.operation))) for shard, each in writes)
 
     def __bool__(self) -> bool:
         """Return whether there is anything to commit."""
         return bool(self._writes)
 
-    def pending(self, shard: ShardId, table: str) -> list[Write]:
+    def pending(self, shard: ShardId, table: str) -> list[TableOperation]:
         """Return the held-back writes of a table whose effect a read must show.
 
         A push in a round has no effect before the round's end.
         """
-        hidden = COLLECTED if self.in_round(shard) else ()
-        writes = self._writes.get(shard, ())
+        in_round = self.in_round(shard)
         return [
-            (operation, arguments)
-            for name, operation, arguments in writes
-            if name == table and operation not in hidden
+            write.operation
+            for write in self._writes.get(shard, ())
+            if write.table == table and not (in_round and write.operation.collected)
         ]
 
     def in_round(self, shard: ShardId) -> bool:
@@ -161,8 +161,11 @@ class Updates:
         return transport.commit(commit._replace(shards=self.shards), self.parts())
 
 
-def _kept(value: Any) -> Any:
-    return value.copy() if isinstance(value, np.ndarray) and value.flags.writeable else value
+def _kept(operation: TableOperation) -> TableOperation:
+    def kept(value: Any) -> Any:
+        return value.copy() if isinstance(value, np.ndarray) and value.flags.writeable else value
+
+    return type(operation)(*map(kept, msgspec.structs.astuple(operation)))
 
 
 _local = threading.local()
@@ -184,7 +187,7 @@ def current_updates() -> Updates | None:
     return updates
 
 
-def write(transport: ServerClient, writes: Sequence[TableWrite], *, immediate: bool) -> None:
+def write(transport: ServerClient, writes: Sequence[ShardWrite], *, immediate: bool) -> None:
     """Hold writes back in the current buffer, or make them now.
 
     Raises
@@ -197,10 +200,10 @@ def write(transport: ServerClient, writes: Sequence[TableWrite], *, immediate: b
     held = current_updates()
     if immediate:
         if held is not None:
-            for shard, table, (operation, _) in writes:
-                if operation in COLLECTED and held.in_round(shard):
+            for shard, each in writes:
+                if each.operation.collected and held.in_round(shard):
                     raise ConfigurationError(
-                        f"push(immediate=True) to {table!r}: in mode Sync the pushes of all "
+                        f"push(immediate=True) to {each.table!r}: in mode Sync the pushes of all "
                         "closures of a round are applied together, at its end; leave "
                         "immediate=True out"
                     )
@@ -248,12 +251,8 @@ def _read(
     return transport.call(requests) if updates is None else updates.read(transport, requests)
 
 
-def read_request(shard: ShardId, table: str, read: Write) -> Request:
+def read_request(shard: ShardId, table: str, read: TableRead) -> Request:
     """Return the request that reads a table, with the closure's own writes seen."""
     updates = current_updates()
     pending = updates.pending(shard, table) if updates is not None else []
-    if not pending:
-        return Request(shard, table, *read)
-    operation, arguments = read
-    preview = {"writes": pending, "read": operation, "arguments": arguments}
-    return Request(shard, table, "preview", preview)
+    return on_table(shard, table, Preview(pending, read) if pending else read)

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from psnb._src.parameters.sparse_shards import SparseShards
 from psnb._src.parameters.table_statistics import EmbeddingStatistics, RowStatistics
+from psnb._src.server import CountSkipped, DescribeRows, ShrinkTable
 
 
 class Upkeep:
@@ -74,12 +75,12 @@ class Upkeep:
         """
         accessor = self._shards.require_accessor()
         threshold, days = delete_threshold, delete_after_unseen_days
-        arguments = {
-            "threshold": accessor.delete_threshold if threshold is None else float(threshold),
-            "days": accessor.delete_after_unseen_days if days is None else float(days),
-            "forget_waiting": bool(forget_waiting),
-        }
-        return sum(self._shards.ask_all("shrink", arguments))
+        shrink = ShrinkTable(
+            accessor.delete_threshold if threshold is None else float(threshold),
+            accessor.delete_after_unseen_days if days is None else float(days),
+            bool(forget_waiting),
+        )
+        return sum(self._shards.ask_all(shrink))
 
     def row_use(self, ids: ArrayLike) -> RowStatistics:
         """Return how the rows of some ids were used; makes no rows and counts as no sighting.
@@ -113,7 +114,7 @@ class Upkeep:
         ServerLostError
             If a server is gone.
         """
-        parts = self._shards.ask_all("describe_rows", {})
+        parts = self._shards.ask_all(DescribeRows())
         return EmbeddingStatistics(**{key: sum(part[key] for part in parts) for key in parts[0]})
 
     def skipped(self) -> int:
@@ -122,4 +123,4 @@ class Upkeep:
         Counted with ``nonfinite="skip"``, since the table was made. What a closure pushes counts
         when the closure has ended.
         """
-        return sum(self._shards.ask_all("skipped", {}))
+        return sum(self._shards.ask_all(CountSkipped()))

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from psnb._src.parameters.dense_shards import DenseShards
 from psnb._src.parameters.live_optimizer import LiveOptimizer
+from psnb._src.server import AddRows, AddValues, AssignRows, AssignValues
 
 
 class Variable:
@@ -113,15 +114,15 @@ class Variable:
         ServerLostError
             If a server is gone.
         """
-        self._shards.write("assign", "values", self._shards.checked(value, "value"), immediate)
+        self._shards.write(AssignValues, self._shards.checked(value, "value"), immediate)
 
     def assign_add(self, value: ArrayLike, *, immediate: bool = False) -> None:
         """Add to the value; see `assign` for parameters and errors."""
-        self._shards.write("add", "values", self._shards.checked(value, "value"), immediate)
+        self._shards.write(AddValues, self._shards.checked(value, "value"), immediate)
 
     def assign_sub(self, value: ArrayLike, *, immediate: bool = False) -> None:
         """Subtract from the value; see `assign` for parameters and errors."""
-        self._shards.write("add", "values", -self._shards.checked(value, "value"), immediate)
+        self._shards.write(AddValues, -self._shards.checked(value, "value"), immediate)
 
     def scatter_update(
         self, rows: ArrayLike, values: ArrayLike, *, immediate: bool = False
@@ -147,18 +148,18 @@ class Variable:
         ServerLostError
             If a server is gone.
         """
-        self._shards.scatter("scatter_assign", rows, values, immediate)
+        self._shards.scatter(AssignRows, rows, values, immediate)
 
     def scatter_add(self, rows: ArrayLike, values: ArrayLike, *, immediate: bool = False) -> None:
         """Add to some rows; the values of repeated rows add up.
 
         See `scatter_update` for parameters and errors.
         """
-        self._shards.scatter("scatter_add", rows, values, immediate)
+        self._shards.scatter(AddRows, rows, values, immediate)
 
     def scatter_sub(self, rows: ArrayLike, values: ArrayLike, *, immediate: bool = False) -> None:
         """Subtract from some rows; see `scatter_add`."""
-        self._shards.scatter("scatter_add", rows, values, immediate, sign=-1)
+        self._shards.scatter(AddRows, rows, values, immediate, sign=-1)
 
     def push(self, gradient: ArrayLike, *, immediate: bool = False) -> None:
         """Let the optimizer on the servers apply a gradient.

@@ -29,7 +29,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from psnb._src.placement import ShardId
-from psnb._src.server.rounds import Rounds, Write
+from psnb._src.server.rounds import Rounds
+from psnb._src.server.table_operations import OnTable
 from psnb.errors import CancelledError
 
 PROCESS = "process "
@@ -84,15 +85,15 @@ class Part(NamedTuple):
 
     Attributes
     ----------
-    writes : sequence of Write
-        In order.
+    writes : sequence of OnTable
+        `TableWrite`s, in order.
     seen : int or None
         If the staleness of the update counts: the version of the shard at the first read, or -1.
     round_number : int or None
         The round that the closure runs in; its pushes wait for the end of that round.
     """
 
-    writes: Sequence[Write]
+    writes: Sequence[OnTable]
     seen: int | None = None
     round_number: int | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,20 @@ from psnb._src.server.array_checks import (
 )
 from psnb._src.server.expecting import Expected
 from psnb._src.server.optimizers import Optimizer
-from psnb._src.server.table import Piece, Table, Write
+from psnb._src.server.table import Table
+from psnb._src.server.table_operations import (
+    AddRows,
+    AddValues,
+    AssignRows,
+    AssignValues,
+    GatherRows,
+    MergeValues,
+    Piece,
+    PushGradient,
+    ReadValues,
+    SkipUpdates,
+    TableOperation,
+)
 from psnb._src.server.updater import Updater
 
 _START = np.dtype(np.int64)
@@ -37,8 +51,10 @@ class DenseTable(Table):
         What `push` applies.
     """
 
-    writes = frozenset({"assign", "add", "merge", "push", "scatter_add", "scatter_assign", "skip"})
-    reads = frozenset({"gather", "read", "state"})
+    writes = (
+        *(PushGradient, AssignValues, AddValues, AssignRows, AddRows, MergeValues),
+        SkipUpdates,
+    )
 
     def __init__(self, name: str, values: np.ndarray, optimizer: Optimizer | None) -> None:
         super().__init__()
@@ -50,6 +66,26 @@ class DenseTable(Table):
             for slot in self._updater.slots
         }
         self._expected = Expected(name, self._values.dtype, self._updater.slots)
+
+    def run(self, operation: TableOperation) -> Any:
+        match operation:
+            case ReadValues():
+                return self.read()
+            case PushGradient(gradient, norm):
+                return self.push(gradient, norm)
+            case GatherRows(rows):
+                return self.gather(rows)
+            case AddRows(rows, values):
+                return self.scatter_add(rows, values)
+            case AssignRows(rows, values):
+                return self.scatter_assign(rows, values)
+            case AddValues(values):
+                return self.add(values)
+            case AssignValues(values):
+                return self.assign(values)
+            case MergeValues(values, slots, step, share):
+                return self.merge(values, slots, step, share)
+        return super().run(operation)
 
     def read(self) -> np.ndarray:
         """Return the values."""
@@ -162,7 +198,7 @@ class DenseTable(Table):
         slots = {f"slot.{name}": slot for name, slot in self._slots.items()}
         return {"values": self._values, **slots}
 
-    def _saved(self, writes: Sequence[Write]) -> Callable[[], None]:
+    def _saved(self, writes: Sequence[TableOperation]) -> Callable[[], None]:
         return partial(self.load, self.state())
 
     def nbytes(self) -> int:

@@ -20,7 +20,7 @@ from psnb._src.server.array_checks import (
     forms,
 )
 from psnb._src.server.ctr import RowUse
-from psnb._src.server.table import Piece
+from psnb._src.server.table_operations import Piece
 from psnb.errors import GradientError
 
 _MOST_STEPS = 2**62

@@ -17,23 +17,46 @@ from distributed.protocol.pickle import loads
 
 from psnb._src.placement import ROLES, CopyState, Role, ShardPlace, ShardStatus
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.parameter_shard import Install, ParameterShard, build
-from psnb._src.server.reply import Answer, PendingReply
-from psnb._src.server.shard_copy import DEPOSED, DONE, ITSELF, Connect, ShardCopy
+from psnb._src.server.operations import (
+    APART,
+    AdoptCopy,
+    ApplyCommit,
+    AttachCopy,
+    CommitPart,
+    CommitParts,
+    CountTraffic,
+    CreateTable,
+    Done,
+    Failed,
+    FenceCommits,
+    FillCopy,
+    FollowPlaces,
+    GiveUpCommit,
+    HostShards,
+    MeasureShards,
+    MeasureTables,
+    Moved,
+    OnShard,
+    Packed,
+    PreparePart,
+    ReadPiece,
+    ReleaseSnapshot,
+    RepeatChange,
+    ServerAnswer,
+    SnapshotHeader,
+    TakeSnapshot,
+)
+from psnb._src.server.parameter_shard import ParameterShard
+from psnb._src.server.reply import PendingReply
+from psnb._src.server.shard_copy import DEPOSED, DONE, Connect, ShardCopy
 from psnb._src.server.snapshot import Snapshot, snapshot
-from psnb._src.server.table import Piece
-from psnb._src.server.tables import TABLES, Table
+from psnb._src.server.table_operations import Operation, Piece, ShardOperation
+from psnb._src.server.tables import Table, build
 from psnb._src.server.traffic import Traffic
 from psnb.errors import InternalError, PsnbError, SerializationError
 
-Operation = tuple[int, str, str, Any]
-"""The number of a shard, the name of a table there or "", an operation and its arguments."""
-
 Made = Mapping[tuple[int, str], Table]
 """Tables that were made ahead, by the number of the shard and their name."""
-
-APART = "apart"
-"""The answer to a commit to several shards that cannot all be changed at once here."""
 
 _SNAPSHOT_TICKS = 2
 
@@ -67,11 +90,11 @@ class _HostedShard:
         for copy in self.copies.values():
             copy.broken(ConnectionError(f"a change failed: {error!r}"))
 
-    def changed(self, table: str, operation: str, arguments: Any, reply: PendingReply) -> None:
+    def changed(self, operation: ShardOperation, reply: PendingReply) -> None:
         """Send a change on to the copies."""
         self.position += 1
         for copy in self.copies.values():
-            copy.forward(table, operation, arguments, reply, len(reply.answers))
+            copy.forward(operation, reply, len(reply.answers))
 
     def status(self) -> ShardStatus:
         idle = self.role is Role.RETIRED and all(copy.idle for copy in self.copies.values())
@@ -126,67 +149,53 @@ class Host:
             if ticks + 1 >= _SNAPSHOT_TICKS:
                 self._release(number)
 
-    def _answer(self, operation: Operation, reply: PendingReply, connect: Connect) -> Answer:
-        index, table, name, packed = operation
+    def _answer(self, packed: Operation, reply: PendingReply, connect: Connect) -> ServerAnswer:
         try:
-            arguments = plain(packed)
+            operation = unpacked(packed)
         except Exception as error:  # whatever a class may raise while it is unpickled
-            of = f"{name} of {table!r}" if table else name
             text = (
-                f"the arguments of {of} cannot be unpickled on {self._name}: {error!r}. Install "
-                "there the modules that they need, or define them in the notebook"
+                f"the arguments of {packed} cannot be unpickled on {self._name}: {error!r}. "
+                "Install there the modules that they need, or define them in the notebook"
             )
-            return "error", SerializationError(text)
+            return Failed(SerializationError(text))
         try:
-            if index == ITSELF:
-                return "OK", self._manage(name, arguments, connect)
-            hosted = self._primary(index)
+            if not isinstance(operation, OnShard):
+                return Done(self._manage(operation, connect))
+            hosted = self._primary(operation.shard)
             if hosted is None:
-                return ("moved",)
-            result = self._on_shard(hosted, table, name, arguments, reply)
-            return "OK", result, hosted.shard.version
+                return Moved()
+            result = self._on_shard(hosted, operation.operation, reply)
+            return Done(result, hosted.shard.version)
         except PsnbError as error:
-            return "error", error
+            return Failed(error)
         except Exception as error:  # a bug of ours must reach its caller, not only the log
-            return "error", InternalError(f"{name} of {table!r} on {self._name}: {error!r}")
+            return Failed(InternalError(f"{operation} on {self._name}: {error!r}"))
 
     def _on_shard(
-        self,
-        hosted: _HostedShard,
-        table: str,
-        name: str,
-        arguments: Mapping[str, Any],
-        reply: PendingReply,
+        self, hosted: _HostedShard, operation: ShardOperation, reply: PendingReply
     ) -> Any:
-        match name:
-            case "commit":
-                return self._commit(reply=reply, **arguments)
-            case "snapshot":
+        match operation:
+            case CommitParts(commit, parts):
+                return self._commit(commit, parts, reply)
+            case TakeSnapshot(table):
                 return self._begin_snapshot(hosted.shard.table(table))
-            case "piece":
-                return self._piece(**arguments)
-            case "release":
-                return self._release(**arguments)
-        return self._run(hosted, table, name, arguments, reply)
+            case ReadPiece(name, start, stop):
+                return self._piece(name, start, stop)
+            case ReleaseSnapshot(name):
+                return self._release(name)
+        return self._run(hosted, operation, reply)
 
-    def _run(
-        self,
-        hosted: _HostedShard,
-        table: str,
-        name: str,
-        arguments: Mapping[str, Any],
-        reply: PendingReply,
-    ) -> Any:
+    def _run(self, hosted: _HostedShard, operation: ShardOperation, reply: PendingReply) -> Any:
         try:
-            result = hosted.shard.call(table, name, arguments)
+            result = hosted.shard.run(operation)
         except PsnbError:
             raise
         except Exception as error:  # a bug: it may have changed something that the copies lack
             hosted.fail(error)
             raise
-        self._traffic.count(table, name, arguments, result)
-        if hosted.shard.changes(table, name):
-            hosted.changed(table, name, arguments, reply)
+        self._traffic.count(operation, result)
+        if hosted.shard.changes(operation):
+            hosted.changed(operation, reply)
         return result
 
     def _commit(self, commit: Commit, parts: Mapping[int, Part], reply: PendingReply) -> Any:
@@ -197,66 +206,53 @@ class Host:
             return APART
         if len(hosted) == 1:
             (part,) = parts.values()
-            return self._run(hosted[0], "", "commit", {"commit": commit, "part": part}, reply)
+            return self._run(hosted[0], CommitPart(commit, part), reply)
         try:
             for each, part in zip(hosted, parts.values(), strict=True):
-                self._run(each, "", "prepare", {"commit": commit, "part": part}, reply)
+                self._run(each, PreparePart(commit, part), reply)
         except Exception:
             for each in hosted:
-                self._run(each, "", "give_up", {"commit": commit}, reply)
+                self._run(each, GiveUpCommit(commit), reply)
             raise
-        stale = [self._run(each, "", "apply", {"commit": commit}, reply) for each in hosted]
+        stale = [self._run(each, ApplyCommit(commit), reply) for each in hosted]
         return max((each for each in stale if each is not None), default=None)
 
-    def _manage(self, operation: str, arguments: Mapping[str, Any], connect: Connect) -> Any:
+    def _manage(self, operation: Operation, connect: Connect) -> Any:
         match operation:
-            case "follow":
-                return self._follow(**arguments)
-            case "install":
-                return self._install(**arguments)
-            case "adopt":
-                return self._adopt(**arguments)
-            case "attach":
-                return self._attach(**arguments)
-            case "beat":
-                return self._beat(connect=connect, **arguments)
-            case "host":
-                return self._host(**arguments)
-            case "statistics":
-                return self._statistics()
-            case "load":
-                return self._load()
-        raise InternalError(f"{self._name} has no operation {operation!r}")
+            case RepeatChange():
+                return self._repeat(operation)
+            case FillCopy():
+                return self._fill(operation)
+            case AdoptCopy(index, term, version):
+                return self._adopt(index, term, version)
+            case AttachCopy():
+                return self._attach(operation)
+            case FollowPlaces(places, versions):
+                return self._follow(places, versions, connect)
+            case HostShards(places, fences):
+                return self._host(places, fences)
+            case MeasureShards():
+                return self._measure()
+            case CountTraffic():
+                return self._count_traffic()
+        raise InternalError(f"{self._name} has no operation {operation}")
 
     # Operations that the strategy calls.
 
-    def _host(
-        self, places: Mapping[int, ShardPlace], fences: Sequence[tuple[str, Mapping[str, Any]]]
-    ) -> None:
+    def _host(self, places: Mapping[int, ShardPlace], fences: Sequence[FenceCommits]) -> None:
         """Create new shards; they are empty, but know which commits were given up."""
         for index, place in places.items():
             shard = self._shard(index)
-            for operation, arguments in fences:
-                shard.call("", operation, arguments)
+            for fence in fences:
+                shard.run(fence)
             self._hosted[index] = _HostedShard(
                 index, shard, Role.PRIMARY, place.term, place.version
             )
 
-    def _beat(
+    def _follow(
         self, places: Mapping[int, ShardPlace], versions: Sequence[int], connect: Connect
     ) -> dict[int, ShardStatus]:
-        """Follow the layout, and report the status of the shards here.
-
-        Parameters
-        ----------
-        places : mapping of int to ShardPlace
-            The places of the shards that should be here, in any role.
-        versions : sequence of int
-            The versions of the places of all shards. A shard that is here but not in ``places`` is
-            dropped, unless its place is newer.
-        connect : callable
-            Connects to another server.
-        """
+        """Follow the layout, and report the status of the shards here; see `FollowPlaces`."""
         for index, place in places.items():
             hosted = self._hosted.get(index)
             if hosted is not None and place.version > hosted.version:
@@ -283,18 +279,16 @@ class Host:
             begin = copy.fill if wanted[key] == place.filling else copy.attach
             begin(connect)
 
-    def _statistics(self) -> dict[int, dict[str, int]]:
+    def _measure(self) -> dict[int, dict[str, int]]:
         """Return the bytes of all tables of each shard, including copies."""
-        return {
-            index: hosted.shard.call("", "statistics", {}) for index, hosted in self._hosted.items()
-        }
+        return {index: hosted.shard.run(MeasureTables()) for index, hosted in self._hosted.items()}
 
-    def _load(self) -> dict[str, int]:
+    def _count_traffic(self) -> dict[str, int]:
         """Return the size of the shards here, and counts of the operations since the start."""
         traffic = self._traffic
         return {
             "shards": len(self._hosted),
-            "bytes": sum(sum(tables.values()) for tables in self._statistics().values()),
+            "bytes": sum(sum(tables.values()) for tables in self._measure().values()),
             "pulls": traffic.pulls,
             "pushes": traffic.pushes,
             "updates": traffic.updates,
@@ -314,42 +308,48 @@ class Host:
         self._hosted[index] = _HostedShard(index, self._shard(index), Role.COPY, term, version)
         return DONE
 
-    def _install(self, index: int, term: int, steps: Sequence[Install], position: int = 0) -> str:
-        hosted = self._hosted.get(index)
-        if hosted is None or hosted.role is not Role.COPY or hosted.term != term:
-            return _refusal(hosted, term)
-        hosted.shard.install(steps)
-        hosted.position = position
+    def _fill(self, fill: FillCopy) -> str:
+        hosted = self._copy(fill.shard, fill.term)
+        if isinstance(hosted, str):
+            return hosted
+        for step in fill.steps:
+            hosted.shard.run(step)
+        hosted.position = fill.position
         return DONE
 
-    def _attach(self, index: int, term: int, version: int, position: int) -> str:
+    def _attach(self, attach: AttachCopy) -> str:
         """Become a copy of a new primary that has the same content."""
-        hosted = self._hosted.get(index)
-        if hosted is None or hosted.term >= term or hosted.position != position:
+        hosted, term = self._hosted.get(attach.shard), attach.term
+        if hosted is None or hosted.term >= term or hosted.position != attach.position:
             return _refusal(hosted, term)
         hosted.deposed()
         hosted.enter(Role.COPY)
-        hosted.term, hosted.version = term, max(version, hosted.version)
+        hosted.term, hosted.version = term, max(attach.version, hosted.version)
         return DONE
 
-    def _follow(
-        self, index: int, term: int, position: int, table: str, operation: str, arguments: Any
-    ) -> str:
+    def _repeat(self, repeat: RepeatChange) -> str:
+        hosted = self._copy(repeat.shard, repeat.term)
+        if isinstance(hosted, str):
+            return hosted
+        if hosted.position + 1 != repeat.position:
+            return f"change {repeat.position} comes after {hosted.position}"
+        hosted.shard.run(repeat.change)
+        hosted.position = repeat.position
+        return DONE
+
+    def _copy(self, index: int, term: int) -> _HostedShard | str:
+        """Return the copy that the primary of this term may change, or the answer why not."""
         hosted = self._hosted.get(index)
         if hosted is None or hosted.role is not Role.COPY or hosted.term != term:
             return _refusal(hosted, term)
-        if hosted.position + 1 != position:
-            return f"change {position} comes after {hosted.position}"
-        hosted.shard.call(table, operation, plain(arguments))
-        hosted.position = position
-        return DONE
+        return hosted
 
     # Operations that readers of whole tables call.
 
-    def _begin_snapshot(self, table: Table) -> dict[str, Any]:
+    def _begin_snapshot(self, table: Table) -> SnapshotHeader:
         name, taken = f"{self._key}/{next(self._numbers)}", snapshot(table)
         self._snapshots[name] = taken, 0
-        return {"snapshot": name, **taken.header()}
+        return taken.header(name)
 
     def _piece(self, snapshot: str, start: int, stop: int) -> Piece | None:
         """Return some rows; None if the snapshot does not exist any more."""
@@ -375,9 +375,9 @@ class Host:
     def _shard(self, index: int) -> ParameterShard:
         return ParameterShard(f"shard {index} on {self._name}", partial(self._make, index))
 
-    def _make(self, index: int, operation: str, arguments: Mapping[str, Any]) -> Table:
-        made = self._made.get((index, arguments["name"]))
-        return build(operation, arguments) if made is None else made
+    def _make(self, index: int, creation: CreateTable) -> Table:
+        made = self._made.get((index, creation.name))
+        return build(creation) if made is None else made
 
 
 def _refusal(hosted: _HostedShard | None, term: int) -> str:
@@ -386,19 +386,21 @@ def _refusal(hosted: _HostedShard | None, term: int) -> str:
     return "not a copy"
 
 
-def plain(arguments: Any) -> Mapping[str, Any]:
-    """Return the arguments of a request; those that may hold users' classes come pickled."""
-    unpacked: Mapping[str, Any] = loads(arguments) if isinstance(arguments, bytes) else arguments
-    return unpacked
+def unpacked(operation: Operation) -> Operation:
+    """Return an operation with what was pickled apart from its message."""
+    match operation:
+        case OnShard(shard, Packed(_, payload)):
+            return OnShard(shard, loads(payload))
+    return operation
 
 
-def to_make(operation: Operation) -> list[tuple[int, str, Mapping[str, Any]]]:
+def to_make(packed: Operation) -> list[tuple[int, CreateTable]]:
     """Return the tables that an operation will make, and on which shard; this may take long."""
-    index, _, name, packed = operation
-    if name in TABLES:
-        return [(index, name, plain(packed))]
-    if name == "follow" and packed["operation"] in TABLES:
-        return [(packed["index"], packed["operation"], plain(packed["arguments"]))]
-    if name == "install":
-        return [(packed["index"], *what) for kind, _, what in packed["steps"] if kind == "create"]
+    match unpacked(packed):
+        case OnShard(shard, CreateTable() as creation):
+            return [(shard, creation)]
+        case RepeatChange(shard=shard, change=CreateTable() as creation):
+            return [(shard, creation)]
+        case FillCopy(shard=shard, steps=steps):
+            return [(shard, each) for each in steps if isinstance(each, CreateTable)]
     return []

@@ -7,29 +7,34 @@ are equal. Not thread-safe; a server's one thread is its only user, so every ope
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from psnb._src.server.commit_log import Commit, CommitLog, CommitState, Fact, LogEntry, Part
-from psnb._src.server.rounds import COLLECTED, square_norm
-from psnb._src.server.tables import TABLES, Table
+from psnb._src.server.operations import (
+    ApplyCommit,
+    CommitPart,
+    CreateDense,
+    CreateSparse,
+    CreateTable,
+    DropTable,
+    EndRound,
+    EndWriter,
+    FenceCommits,
+    FinishCopy,
+    GiveUpCommit,
+    MeasureTables,
+    PreparePart,
+    SquareNorms,
+    TableTail,
+)
+from psnb._src.server.rounds import square_norm
+from psnb._src.server.table_operations import OnTable, Push, ShardOperation
+from psnb._src.server.tables import Table, build
 from psnb.errors import ConfigurationError, InternalError
-
-Creation = tuple[str, Mapping[str, Any]]
-"""The operation that makes a table, and its arguments."""
-
-Install = tuple[str, str, Any]
-"""A step of filling a copy: ``("create", table, creation)``, ``("clear", table, None)``, ``("put",
-table, piece)``, and last ``("finish", "", (tails by table, log of commits))``."""
-
-_READS = frozenset({"square_norms", "statistics"})
-"""Operations of a shard that do not change it."""
-
-
-def build(operation: str, arguments: Mapping[str, Any]) -> Table:
-    """Make a table."""
-    return TABLES[operation](**arguments)
 
 
 class ParameterShard:
@@ -43,11 +48,11 @@ class ParameterShard:
         Makes a table, or returns one that was made ahead.
     """
 
-    def __init__(self, name: str, make: Callable[[str, Mapping[str, Any]], Table] = build) -> None:
+    def __init__(self, name: str, make: Callable[[CreateTable], Table] = build) -> None:
         self.name = name
         self._make = make
         self._tables: dict[str, Table] = {}
-        self._creations: dict[str, Creation] = {}
+        self._creations: dict[str, CreateDense | CreateSparse] = {}
         self._log = CommitLog()
 
     @property
@@ -55,56 +60,46 @@ class ParameterShard:
         """The number of updates by closures so far."""
         return self._log.version
 
-    def call(self, table: str, operation: str, arguments: Mapping[str, Any]) -> Any:
-        """Run one operation.
-
-        Parameters
-        ----------
-        table : str
-            A table's name; empty for operations of the shard itself.
-        operation : str
-            One of the table's, or ``create_dense``, ``create_sparse``, ``drop``; ``prepare``,
-            ``apply``, ``give_up``, ``commit`` (the first two at once), ``fence`` (see
-            `psnb._src.server.commit_log`), ``end_writer``; ``end_round``, ``square_norms``,
-            ``statistics``.
-        arguments : mapping of str to Any
-            Its keyword arguments.
-        """
-        if table:
-            return self._table(table).call(operation, arguments)
+    def run(self, operation: ShardOperation) -> Any:
+        """Run one operation."""
         match operation:
-            case "create_dense" | "create_sparse":
+            case OnTable(table, inner):
+                return self._table(table).run(inner)
+            case CommitPart(commit, part):
+                return self._apply(self._prepare(commit, part))
+            case PreparePart(commit, part):
+                self._prepare(commit, part)
+                return None
+            case ApplyCommit(commit, decided):
+                return self._apply(self._log.find(commit, decided=decided))
+            case GiveUpCommit(commit, decided):
+                return self._log.give_up(commit, decided=decided)
+            case FenceCommits(attempts, closed, settled):
+                return self.fence(attempts, closed, settled)
+            case EndWriter(writer):
+                return self._log.end(writer)
+            case SquareNorms(writer, number, closures, tables):
+                return self._square_norms(writer, number, closures, tables)
+            case EndRound(writer, number, closures, norms):
+                return self._end_round(writer, number, closures, norms)
+            case CreateDense() | CreateSparse():
                 # Sent again, because the answer was lost: nobody has used the table meanwhile.
-                self._create(operation, arguments)
+                return self._create(operation)
+            case DropTable(name):
+                self._tables.pop(name, None)
+                self._creations.pop(name, None)
                 return None
-            case "drop":
-                self._tables.pop(arguments["name"], None)
-                self._creations.pop(arguments["name"], None)
-                return None
-            case "prepare":
-                self._prepare(**arguments)
-                return None
-            case "apply":
-                return self._apply(self._log.find(**arguments))
-            case "commit":
-                return self._apply(self._prepare(**arguments))
-            case "give_up":
-                return self._log.give_up(**arguments)
-            case "fence":
-                return self._fence(**arguments)
-            case "end_writer":
-                return self._log.end(**arguments)
-            case "end_round":
-                return self._end_round(**arguments)
-            case "square_norms":
-                return self._square_norms(**arguments)
-            case "statistics":
+            case MeasureTables():
                 return {name: table.nbytes() for name, table in self._tables.items()}
-        raise InternalError(f"{self.name} has no operation {operation!r}")
+            case FinishCopy(tails, log):
+                return self._finish(tails, log)
+        raise InternalError(f"{self.name} has no operation {operation}")
 
-    def changes(self, table: str, operation: str) -> bool:
+    def changes(self, operation: ShardOperation) -> bool:
         """Return whether an operation may change the shard."""
-        return self._table(table).changes(operation) if table else operation not in _READS
+        if isinstance(operation, OnTable):
+            return self._table(operation.table).changes(operation.operation)
+        return operation.changes
 
     def tick(self) -> None:
         """Count a minute."""
@@ -118,53 +113,40 @@ class ParameterShard:
         """Return a table that is there."""
         return self._tables[name]
 
-    def creation(self, name: str) -> Creation:
+    def creation(self, name: str) -> CreateDense | CreateSparse:
         """Return the operation that makes an empty table like this one."""
-        operation, arguments = self._creations[name]
-        return operation, {**arguments, "optimizer": self._tables[name].optimizer()}
+        optimizer = self._tables[name].optimizer()
+        return msgspec.structs.replace(self._creations[name], optimizer=optimizer)
 
-    def tail(self, name: str) -> Mapping[str, Any]:
+    def tail(self, name: str) -> TableTail:
         """Return the part of a table that is not by row, and its optimizer."""
         table = self._tables[name]
-        return {"tail": table.tail(), "skipped": table.skipped(), "optimizer": table.optimizer()}
+        return TableTail(table.tail(), table.skipped(), table.optimizer())
 
     def log(self) -> CommitLog:
         """Return the log of commits itself, not a copy."""
         return self._log
 
-    def install(self, steps: Sequence[Install]) -> None:
-        """Take steps that make this shard equal to another; see `psnb._src.server.transfer`."""
-        for kind, name, what in steps:
-            match kind:
-                case "create":
-                    self._create(*what)
-                case "clear":
-                    self._tables[name].clear()
-                case "put":
-                    self._tables[name].put(what)
-                case "finish":
-                    self._finish(*what)
-
-    def _finish(self, tails: Mapping[str, Mapping[str, Any]], log: CommitLog) -> None:
+    def _finish(self, tails: Mapping[str, TableTail], log: CommitLog) -> None:
         for name, tail in tails.items():
-            self._tables[name].check_tail(tail["tail"])
+            self._tables[name].check_tail(tail.tail)
         self._tables = {name: self._tables[name] for name in tails}
         self._creations = {name: self._creations[name] for name in tails}
         for name, tail in tails.items():
-            self._tables[name].take_over(**tail)
+            self._tables[name].take_over(tail.tail, tail.skipped, tail.optimizer)
         self._log = log
 
-    def _create(self, operation: str, arguments: Mapping[str, Any]) -> None:
-        name = arguments["name"]
-        self._tables[name] = self._make(operation, arguments)
-        if "values" in arguments:  # large, and not needed: the table has them
-            arguments = {**arguments, "values": np.empty(0, arguments["values"].dtype)}
-        self._creations[name] = operation, arguments
+    def _create(self, creation: CreateDense | CreateSparse) -> None:
+        self._tables[creation.name] = self._make(creation)
+        if isinstance(creation, CreateDense):  # large, and not needed: the table has them
+            values = np.empty(0, creation.values.dtype)
+            creation = msgspec.structs.replace(creation, values=values)
+        self._creations[creation.name] = creation
 
     def _prepare(self, commit: Commit, part: Part) -> LogEntry:
         """Prepare a part of a commit, after all checks, so that applying it cannot fail."""
-        for name, operation, _ in part.writes:
-            self._table(name).check_write(operation)
+        for write in part.writes:
+            self._table(write.table).check_write(write.operation)
         return self._log.prepare(commit, part)
 
     def _apply(self, entry: LogEntry) -> int | None:
@@ -175,20 +157,20 @@ class ParameterShard:
         # First: an exception below is a bug, and the writes must not be tried again.
         entry.state, entry.part = CommitState.APPLIED, None
         commit, turn = entry.commit, part.round_number
-        collected = [write for write in part.writes if turn is not None and write[1] in COLLECTED]
-        if collected:
+        waits = [turn is not None and write.operation.collected for write in part.writes]
+        if collected := list(compress(part.writes, waits)):
             log.rounds.collect(commit.writer, commit.number, collected)
-        for name, operation, arguments in part.writes:
-            table = self._tables.get(name)  # it may have been dropped meanwhile
-            if table is not None and (turn is None or operation not in COLLECTED):
-                table.write(operation, arguments)
+        for write, waiting in zip(part.writes, waits, strict=True):
+            table = self._tables.get(write.table)  # it may have been dropped meanwhile
+            if table is not None and not waiting:
+                table.run(write.operation)
         log.note(commit)
         if part.seen is not None:
             entry.staleness = max(0, log.version - part.seen) if part.seen >= 0 else 0
             log.version += turn is None
         return entry.staleness
 
-    def _fence(
+    def fence(
         self,
         attempts: Mapping[str, Mapping[int, int]],
         closed: Sequence[str] = (),
@@ -222,11 +204,13 @@ class ParameterShard:
         rounds = self._log.rounds
         if rounds.over(writer, number):
             return
-        for name, operation, arguments in rounds.averages(writer, closures):
-            if name not in self._tables:
+        for write in rounds.averages(writer, closures):
+            table, operation = write.table, write.operation
+            if table not in self._tables:
                 continue  # it was dropped
-            more = {"norm": norms[name]} if operation == "push" and name in norms else {}
-            self._tables[name].write(operation, {**arguments, **more})
+            if isinstance(operation, Push) and table in norms:
+                operation = msgspec.structs.replace(operation, norm=norms[table])
+            self._tables[table].run(operation)
         rounds.end(writer, number)
         self._log.version += len(closures)
 
@@ -238,9 +222,9 @@ class ParameterShard:
         if rounds.over(writer, number):
             return {}
         return {
-            name: square_norm(arguments)
-            for name, operation, arguments in rounds.averages(writer, closures)
-            if operation == "push" and name in tables
+            write.table: square_norm(write.operation)
+            for write in rounds.averages(writer, closures)
+            if isinstance(write.operation, Push) and write.table in tables
         }
 
     def _table(self, name: str) -> Table:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-Answer = tuple[Any, ...]
-"""``("OK", result, version of the shard)``, ``("OK", result)`` of a server itself, ``("error",
-exception)``, or ``("moved",)``: the shard is not here."""
+from psnb._src.server.operations import Done, ServerAnswer
 
 
 class PendingReply:
@@ -21,8 +18,8 @@ class PendingReply:
         Called once, with all answers.
     """
 
-    def __init__(self, send: Callable[[list[Answer]], None]) -> None:
-        self.answers: list[Answer] = []
+    def __init__(self, send: Callable[[list[ServerAnswer]], None]) -> None:
+        self.answers: list[ServerAnswer] = []
         self._send = send
         self._missing = 1  # the message itself, until all of its operations have run
 
@@ -40,9 +37,11 @@ class PendingReply:
         """Note that all operations have run."""
         if self._missing > 1:
             # Copied: the reply waits, and arrays that tables return may change meanwhile.
-            self.answers = [tuple(map(_kept, answer)) for answer in self.answers]
+            self.answers = [_kept(answer) for answer in self.answers]
         self.release()
 
 
-def _kept(value: Any) -> Any:
-    return value.copy() if isinstance(value, np.ndarray) else value
+def _kept(answer: ServerAnswer) -> ServerAnswer:
+    if isinstance(answer, Done) and isinstance(answer.result, np.ndarray):
+        return Done(answer.result.copy(), answer.version)
+    return answer

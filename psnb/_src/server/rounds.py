@@ -8,25 +8,20 @@ Not thread-safe; the server's one thread is its only user.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from psnb._src.server.duplicates import summed
-
-Write = tuple[str, str, Mapping[str, Any]]
-"""A table's name, an operation that changes it, and its arguments."""
-
-COLLECTED = frozenset({"push", "record"})
-"""The operations of closures that wait for the end of their round."""
+from psnb._src.server.table_operations import OnTable, Push, PushGradient, PushRows
 
 
 @dataclass
 class _RoundWriter:
     round: int = 0  # all rounds below it are over
-    held: dict[int, list[Write]] = field(default_factory=dict)
+    held: dict[int, list[OnTable]] = field(default_factory=dict)
 
 
 class Rounds:
@@ -39,11 +34,11 @@ class Rounds:
         """Return whether a round is over; pushes that come now are too late."""
         return writer in self._writers and number < self._writers[writer].round
 
-    def collect(self, writer: str, commit: int, writes: Sequence[Write]) -> None:
+    def collect(self, writer: str, commit: int, writes: Sequence[OnTable]) -> None:
         """Keep what a closure pushed; the first call with a number counts."""
         self._writers.setdefault(writer, _RoundWriter()).held.setdefault(commit, list(writes))
 
-    def averages(self, writer: str, closures: Collection[int]) -> list[Write]:
+    def averages(self, writer: str, closures: Collection[int]) -> list[OnTable]:
         """Return the writes that end a round: one push to each table, then the other writes.
 
         Parameters
@@ -54,17 +49,16 @@ class Rounds:
             The commit numbers of the closures that count; each gradient is divided by their number.
         """
         held = self._writers[writer].held if writer in self._writers else {}
-        pushes: dict[str, list[Mapping[str, Any]]] = {}
-        others: list[Write] = []
+        pushes: dict[str, list[Push]] = {}
+        others: list[OnTable] = []
         for commit in sorted(closures):
             for write in held.get(commit, ()):
-                table, operation, arguments = write
-                if operation == "push":
-                    pushes.setdefault(table, []).append(arguments)
+                if isinstance(write.operation, Push):
+                    pushes.setdefault(write.table, []).append(write.operation)
                 else:
                     others.append(write)
-        averages = [(table, _average(each, len(closures))) for table, each in pushes.items()]
-        return [*((table, "push", each) for table, each in averages), *others]
+        averages = [OnTable(table, _average(each, len(closures))) for table, each in pushes.items()]
+        return [*averages, *others]
 
     def end(self, writer: str, number: int) -> None:
         """Forget what was kept for this round and earlier ones.
@@ -79,29 +73,32 @@ class Rounds:
             array.nbytes
             for each in self._writers.values()
             for writes in each.held.values()
-            for _, _, arguments in writes
-            for array in arguments.values()
+            for write in writes
+            for array in msgspec.structs.astuple(write.operation)
             if isinstance(array, np.ndarray)
         )
 
 
-def square_norm(push: Mapping[str, Any]) -> float:
+def square_norm(push: Push) -> float:
     """Return the square of the norm of an averaged push, taken in double precision."""
-    gradient = push["gradients" if "ids" in push else "gradient"]
+    assert isinstance(push, PushRows | PushGradient)
+    gradient = push.gradients if isinstance(push, PushRows) else push.gradient
     flat = gradient.reshape(-1).astype(np.float64)
     return float(flat @ flat)
 
 
-def _average(pushes: Sequence[Mapping[str, Any]], closures: int) -> dict[str, Any]:
-    """Return the arguments of one push for several; equal ids are summed, in order."""
-    if "ids" in pushes[0]:
-        ids = np.concatenate([push["ids"] for push in pushes])
-        gradients = np.concatenate([push["gradients"] for push in pushes])
+def _average(pushes: Sequence[Push], closures: int) -> Push:
+    """Return one push for several; equal ids are summed, in order."""
+    if isinstance(pushes[0], PushRows):
+        rows = [push for push in pushes if isinstance(push, PushRows)]
+        ids = np.concatenate([push.ids for push in rows])
+        gradients = np.concatenate([push.gradients for push in rows])
         distinct, sums = summed(ids, gradients)
         sums /= closures
-        return {"ids": distinct, "gradients": sums}
-    total = np.array(pushes[0]["gradient"])
-    for push in pushes[1:]:
-        total += push["gradient"]
+        return PushRows(distinct, sums)
+    first, *others = [push.gradient for push in pushes if isinstance(push, PushGradient)]
+    total = np.array(first)
+    for gradient in others:
+        total += gradient
     total /= closures
-    return {"gradient": total}
+    return PushGradient(total)

@@ -22,29 +22,31 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from distributed import Worker
 from distributed.comm import Comm
 from distributed.core import Status
 
 from psnb._src.server import answers
-from psnb._src.server.host import Host, Made, Operation, to_make
-from psnb._src.server.parameter_shard import build
-from psnb._src.server.reply import Answer, PendingReply
-from psnb._src.server.shard_copy import ITSELF, Connect
-from psnb._src.server.tables import TABLES, warm_up
+from psnb._src.server.host import Host, Made, to_make
+from psnb._src.server.operations import (
+    BUSY,
+    CreateTable,
+    Done,
+    ServerAnswer,
+    ServerReply,
+    ServerRequest,
+    StartServer,
+    StopServer,
+)
+from psnb._src.server.reply import PendingReply
+from psnb._src.server.shard_copy import Connect
+from psnb._src.server.tables import build, warm_up
 from psnb._src.transport import MessageStream, Probe, can_see, message_stream
 from psnb._src.transport import probe as own_probe
 
 HANDLER = "psnb_server"
 """The name of the handler on each Dask worker."""
-
-BUSY = -1
-"""In place of a message's number: a sign of life that was not requested."""
-
-START, STOP = "start", "stop"
-"""The operations that start and stop a server."""
 
 LIFETIME = 10
 """Minutes after which a server is dropped if its strategy sends nothing."""
@@ -95,11 +97,9 @@ class ParameterServers:
             self._stop(key)
 
     async def _serve(self, comm: Comm, probe: Probe | None) -> Status:
-        # The caller keeps the connection open. Then it sends messages, each ``(number, key,
-        # operations)``, and gets an answer to each: ``(number, "OK", answers)``, or ``(number,
-        # "lost")`` if there is no such server (any more): its process was restarted at the same
-        # address, or its strategy was closed. The operations of a message run with no others in
-        # between. A message without operations asks for a sign of life.
+        # The caller keeps the connection open. Then it sends `ServerRequest`s, and gets a
+        # `ServerReply` to each: without answers, if the server's process was restarted at the same
+        # address, or its strategy was closed.
         sees = can_see(probe)
         await comm.write({"status": "OK", "probe": own_probe(), "sees": sees})
         stream = message_stream(comm)
@@ -116,32 +116,30 @@ class ParameterServers:
             self._followers.discard(stream)
             stream.abort()
 
-    def _run(
-        self,
-        stream: MessageStream,
-        number: int,
-        key: str,
-        operations: Sequence[Operation],
-        made: Made,
-    ) -> None:
-        if not operations:
-            self._followers.add(stream)
-        elif operations[0][0] == ITSELF and operations[0][2] in (START, STOP):
-            _, _, name, arguments = operations[0]
-            self._start(key, **arguments) if name == START else self._stop(key)
-            stream.send((number, "OK", [("OK", None)]))
-            return
+    def _run(self, stream: MessageStream, request: ServerRequest, made: Made) -> None:
+        number, key = request.number, request.key
+        match request.operations:
+            case []:
+                self._followers.add(stream)
+            case [StartServer(name)]:
+                self._start(key, name)
+                stream.send(ServerReply(number, [Done(None)]))
+                return
+            case [StopServer()]:
+                self._stop(key)
+                stream.send(ServerReply(number, [Done(None)]))
+                return
         server = self._servers.get(key)
         if server is None:
-            stream.send((number, "lost"))
+            stream.send(ServerReply(number, None))
             return
         server.minutes = 0
 
-        def send(found: list[Answer]) -> None:
-            stream.send((number, "OK", found))
+        def send(found: list[ServerAnswer]) -> None:
+            stream.send(ServerReply(number, found))
 
         with answers.going_to(stream.lend):
-            server.host.run(operations, PendingReply(send), self._connect, made)
+            server.host.run(request.operations, PendingReply(send), self._connect, made)
 
     def _start(self, key: str, name: str) -> None:
         if key in self._servers:
@@ -181,10 +179,10 @@ class ParameterServers:
         while not ended.wait(_LOOK):
             if time.monotonic() - self._ticked > _STUCK:
                 for stream in list(self._followers):
-                    stream.send((BUSY, "busy"))
+                    stream.send(ServerReply(BUSY, None))
 
 
-_Run = Callable[[MessageStream, int, str, Sequence[Operation], Made], None]
+_Run = Callable[[MessageStream, ServerRequest, Made], None]
 
 
 class _MessageQueue:
@@ -192,41 +190,39 @@ class _MessageQueue:
 
     def __init__(self, stream: MessageStream, run: _Run) -> None:
         self._run = partial(run, stream)
-        self._waiting: deque[Any] = deque()
+        self._waiting: deque[ServerRequest] = deque()
         self._making: asyncio.Task[None] | None = None
 
-    def take(self, message: Any) -> None:
+    def take(self, request: ServerRequest) -> None:
         """Run a message, or queue it behind those before it."""
         # In a frame of its own, so that no variable keeps the message while the next is awaited:
         # its memory is given back with the answer.
         if self._making is not None:
-            self._waiting.append(message)
+            self._waiting.append(request)
             return
-        number, key, operations = message
         with contextlib.suppress(Exception):  # what cannot be unpickled raises when it is run
-            if wanted := [each for operation in operations for each in to_make(operation)]:
-                making = self._make(number, key, operations, wanted)
+            if wanted := [each for operation in request.operations for each in to_make(operation)]:
+                making = self._make(request, wanted)
                 self._making = asyncio.create_task(making, name="psnb making tables")
                 return
-        del message
-        self._run(number, key, operations, {})
+        self._run(request, {})
 
     async def _make(
-        self, number: int, key: str, operations: Sequence[Operation], wanted: Sequence[Any]
+        self, request: ServerRequest, wanted: Sequence[tuple[int, CreateTable]]
     ) -> None:
         made = await asyncio.to_thread(_made, wanted)
-        self._run(number, key, operations, made)
-        del operations, made
+        self._run(request, made)
+        del request, made
         self._making = None
         while self._waiting and self._making is None:
             self.take(self._waiting.popleft())
 
 
-def _made(wanted: Sequence[Any]) -> Made:
+def _made(wanted: Sequence[tuple[int, CreateTable]]) -> Made:
     """Compile the kernels of tables, and make them; what fails raises when it is run."""
     made = {}
-    for index, operation, arguments in wanted:
+    for index, creation in wanted:
         with contextlib.suppress(Exception):
-            warm_up(TABLES[operation], arguments)
-            made[index, arguments["name"]] = build(operation, arguments)
+            warm_up(creation)
+            made[index, creation.name] = build(creation)
     return made

@@ -16,19 +16,28 @@ Threads: the server's event loop only; nothing here blocks. The states are those
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from psnb._src.placement import COPY_STATES, CopyState, ServerAddress
+from psnb._src.server.operations import (
+    AdoptCopy,
+    AttachCopy,
+    CopyOperation,
+    Done,
+    Failed,
+    FillCopy,
+    Moved,
+    RepeatChange,
+    ServerAnswer,
+)
 from psnb._src.server.parameter_shard import ParameterShard
 from psnb._src.server.reply import PendingReply
+from psnb._src.server.table_operations import Operation, ShardOperation
 from psnb._src.server.transfer import Transfer
 from psnb.errors import InternalError
 
 logger = logging.getLogger("psnb")
-
-ITSELF = -1
-"""In place of a shard's number, for operations of the server."""
 
 DONE, DEPOSED = "done", "deposed"
 """Answers of the server of a copy; the second if there is a newer primary than the sender."""
@@ -37,11 +46,11 @@ DONE, DEPOSED = "done", "deposed"
 class ForwardedRequest(Protocol):
     """A request that expects an answer."""
 
-    def message(self) -> tuple[Any, ...]:
-        """Return what is sent."""
+    def message(self) -> tuple[str, Sequence[Operation]]:
+        """Return the key of the server, and the operations."""
 
-    def answered(self, answer: tuple[Any, ...]) -> None:
-        """Take the answer."""
+    def answered(self, answers: Sequence[ServerAnswer] | None) -> None:
+        """Take the answers; None if there is no such server (any more)."""
 
 
 class CopyLink(Protocol):
@@ -96,22 +105,20 @@ class Original(Protocol):
 class _Change:
     """One operation on its way to a copy."""
 
-    def __init__(
-        self,
-        copy: ShardCopy,
-        operation: str,
-        arguments: Mapping[str, Any],
-        then: Callable[[], None],
-    ) -> None:
-        self._copy, self._operation, self._arguments = copy, operation, arguments
-        self.then = then
+    def __init__(self, copy: ShardCopy, operation: CopyOperation, then: Callable[[], None]) -> None:
+        self._copy, self._operation, self.then = copy, operation, then
 
-    def message(self) -> tuple[Any, ...]:
-        return self._copy.to.key, [(ITSELF, "", self._operation, self._arguments)]
+    def message(self) -> tuple[str, Sequence[Operation]]:
+        return self._copy.to.key, [self._operation]
 
-    def answered(self, answer: tuple[Any, ...]) -> None:
-        status, *rest = answer[1][0] if answer[0] == "OK" else answer
-        self._copy.answered(self, rest[0] if rest else status)
+    def answered(self, answers: Sequence[ServerAnswer] | None) -> None:
+        match answers:
+            case None:
+                self._copy.answered(self, "it is not a server any more")
+            case [Done(result)]:
+                self._copy.answered(self, result)
+            case [Failed(error)]:
+                self._copy.answered(self, error)
 
 
 class ShardCopy:
@@ -154,8 +161,8 @@ class ShardCopy:
         """Go on with a copy that has the same content."""
         self._enter(CopyState.FILLED)
         self._follows = True
-        attach = {"version": self._begun, "position": self._original.position}
-        self._unsent = [self._change("attach", attach, _nothing)]
+        attach = AttachCopy(self._index, self._term, self._begun, self._original.position)
+        self._unsent = [_Change(self, attach, _nothing)]
         connect(self.to.address, self)
 
     @property
@@ -170,7 +177,8 @@ class ShardCopy:
             return
         self._link = link
         if self._transfer is not None:
-            self._send(self._change("adopt", {"version": self._begun}, self._go_on))
+            adopt = AdoptCopy(self._index, self._term, self._begun)
+            self._send(_Change(self, adopt, self._go_on))
         unsent, self._unsent = self._unsent or [], None
         if self._transfer is None:
             for change in unsent:
@@ -183,14 +191,7 @@ class ShardCopy:
             logger.warning("the copy of shard %d at %s: %s", self._index, self.to.address, error)
             self._end()
 
-    def forward(
-        self,
-        table: str,
-        operation: str,
-        arguments: Mapping[str, Any],
-        reply: PendingReply,
-        place: int,
-    ) -> None:
+    def forward(self, operation: ShardOperation, reply: PendingReply, place: int) -> None:
         """Forward a change that was just counted; if the copy follows, the reply waits for it.
 
         If the copy does not follow yet, the change is in what will be sent. If it is broken, the
@@ -198,8 +199,8 @@ class ShardCopy:
         """
         if not self._follows:
             return
-        more = {"table": table, "operation": operation, "arguments": arguments}
-        change = self._change("follow", {"position": self._original.position, **more}, _nothing)
+        repeat = RepeatChange(self._index, self._term, self._original.position, operation)
+        change = _Change(self, repeat, _nothing)
         reply.wait()
         self._waiting[change] = reply, place
         self._send(change)
@@ -216,7 +217,7 @@ class ShardCopy:
         self._close()
         waiting, self._waiting = self._waiting, {}
         for reply, place in waiting.values():
-            reply.answers[place] = ("moved",)
+            reply.answers[place] = Moved()
             reply.release()
 
     def answered(self, change: _Change, answer: Any) -> None:
@@ -237,16 +238,20 @@ class ShardCopy:
         assert transfer is not None
         steps = transfer.next()
         if steps:
-            self._send(self._change("install", {"steps": steps}, self._go_on))
+            self._fill(steps, self._go_on)
             return
         # All that is left, as it is at this moment; from here on, changes are forwarded behind it.
         *parts, last = transfer.last()
         transfer.close()
         self._transfer, self._follows = None, True
         for part in parts:
-            self._send(self._change("install", {"steps": part}, _nothing))
-        filled = {"steps": last, "position": self._original.position}
-        self._send(self._change("install", filled, self._filled))
+            self._fill(part, _nothing)
+        self._fill(last, self._filled, self._original.position)
+
+    def _fill(
+        self, steps: Sequence[ShardOperation], then: Callable[[], None], position: int = 0
+    ) -> None:
+        self._send(_Change(self, FillCopy(self._index, self._term, steps, position), then))
 
     def _filled(self) -> None:
         self._enter(CopyState.FILLED)
@@ -256,13 +261,6 @@ class ShardCopy:
             self._unsent.append(change)
         elif self._link is not None:
             self._link.send(change)
-
-    def _change(
-        self, operation: str, arguments: Mapping[str, Any], then: Callable[[], None]
-    ) -> _Change:
-        return _Change(
-            self, operation, {"index": self._index, "term": self._term, **arguments}, then
-        )
 
     def _enter(self, state: CopyState) -> None:
         if (self.state, state) not in COPY_STATES:

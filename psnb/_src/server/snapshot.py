@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any
 
 import numpy as np
 
 from psnb._src.server.dense import DenseTable
 from psnb._src.server.growing import GrowingArray
+from psnb._src.server.operations import SnapshotHeader
 from psnb._src.server.sparse import SparseTable
-from psnb._src.server.table import Piece, Table
+from psnb._src.server.table import Table
+from psnb._src.server.table_operations import Piece
 from psnb.errors import InternalError
 
 
@@ -36,10 +37,10 @@ class Snapshot(ABC):
     _form: Piece
     """A piece without rows."""
 
-    def header(self) -> dict[str, Any]:
-        """Return the number of rows, the bytes of one, a piece without rows, and the tail."""
+    def header(self, name: str) -> SnapshotHeader:
+        """Return what a reader must know, who knows the snapshot by this name."""
         row = sum(a.dtype.itemsize * math.prod(a.shape[1:]) for a in self._form.values())
-        return {"rows": self.rows, "row_nbytes": row, "form": self._form, "tail": self._tail}
+        return SnapshotHeader(name, self.rows, row, self._form, self._tail)
 
     @abstractmethod
     def read(self, start: int, stop: int) -> Piece | None:

@@ -18,7 +18,22 @@ from psnb._src.server.growing import GrowingArray
 from psnb._src.server.initializers import Initializer
 from psnb._src.server.optimizers import Optimizer
 from psnb._src.server.row_index import FixedRowIndex, GrowingRowIndex
-from psnb._src.server.table import Piece, Table, Write
+from psnb._src.server.table import Table
+from psnb._src.server.table_operations import (
+    DescribeRows,
+    EndDay,
+    FetchRows,
+    LookUpRows,
+    MergeRows,
+    Piece,
+    Preview,
+    PushRows,
+    ReadUse,
+    RecordUse,
+    ShrinkTable,
+    SkipUpdates,
+    TableOperation,
+)
 from psnb._src.server.updater import Updater
 from psnb.errors import GradientError, InternalError
 
@@ -53,10 +68,7 @@ class SparseTable(Table):
         How the use of rows is recorded, if ``rows`` is None; by default it is not recorded.
     """
 
-    writes = frozenset({"end_day", "merge", "push", "record", "skip"})
-    reads = frozenset({"fetch", "lookup", "state"})
-    controls = Table.controls | {"describe_rows", "row_use", "shrink"}
-    """In addition to those of every table."""
+    writes = (PushRows, RecordUse, MergeRows, EndDay, SkipUpdates)
 
     def __init__(
         self,
@@ -94,6 +106,28 @@ class SparseTable(Table):
         self._slots: dict[str, GrowingArray]
         self._clear()
 
+    def run(self, operation: TableOperation) -> Any:
+        match operation:
+            case LookUpRows(ids, training):
+                return self.lookup(ids, training)
+            case PushRows(ids, gradients, norm, distinct):
+                return self.push(ids, gradients, norm, distinct)
+            case FetchRows(ids):
+                return self.fetch(ids)
+            case RecordUse(ids, shows, clicks):
+                return self.record(ids, shows, clicks)
+            case MergeRows(ids, values, slots, step, share):
+                return self.merge(ids, values, slots, step, share)
+            case EndDay():
+                return self.end_day()
+            case ReadUse(ids):
+                return self.row_use(ids)
+            case ShrinkTable(threshold, days, forget_waiting):
+                return self.shrink(threshold, days, forget_waiting)
+            case DescribeRows():
+                return self.describe_rows()
+        return super().run(operation)
+
     def lookup(self, ids: np.ndarray, training: bool = True) -> np.ndarray:
         """Return the rows of ``ids`` (uint64, ``(n,)``), ``(n, dim)``; zeros if not admitted.
 
@@ -126,11 +160,11 @@ class SparseTable(Table):
         self._updater.check()  # first: a push that is refused must not make rows
         self._apply(ids, gradients, norm, distinct)
 
-    def _rehearse(self, operation: str, arguments: Mapping[str, Any]) -> None:
+    def _rehearse(self, write: TableOperation) -> None:
         # Until it is committed, it counts neither as a sighting of its ids nor as a use of its
         # rows. (`end_day` is never among the writes of a closure: it happens at once.)
-        if operation == "push":
-            self._apply(**{"norm": None, "distinct": False, **arguments}, counting=False)
+        if isinstance(write, PushRows):
+            self._apply(write.ids, write.gradients, write.norm, write.distinct, counting=False)
 
     def _apply(
         self,
@@ -292,9 +326,9 @@ class SparseTable(Table):
     def check_state(self, state: Piece) -> None:
         self._expected.check_state(forms(self._name, state), state)
 
-    def _saved(self, writes: Sequence[Write]) -> Callable[[], None]:
+    def _saved(self, writes: Sequence[TableOperation]) -> Callable[[], None]:
         # Rows made for ids that are only in the writes remain: they have their initial values.
-        ids = [each["ids"] for operation, each in writes if operation == "push"]
+        ids = [write.ids for write in writes if isinstance(write, PushRows)]
         rows = self._locate(np.concatenate([np.empty(0, np.uint64), *ids]), counting=False)
         rows = rows[rows >= 0]
         values = self._values.rows[rows]
@@ -307,10 +341,10 @@ class SparseTable(Table):
 
         return undo
 
-    def changes(self, operation: str) -> bool:
+    def changes(self, operation: TableOperation) -> bool:
         # A lookup may make rows, but a copy of the table would make the same rows.
-        sees = self._admission.sightings > 1 and operation in {"fetch", "lookup", "preview"}
-        return sees or operation == "shrink" or super().changes(operation)
+        sees = isinstance(operation, LookUpRows | FetchRows | Preview)
+        return (sees and self._admission.sightings > 1) or super().changes(operation)
 
     def nbytes(self) -> int:
         """Return the bytes of parameters, optimizer state and index.

@@ -11,20 +11,29 @@ does).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from psnb._src.server.optimizers import Optimizer
+from psnb._src.server.table_operations import (
+    ClearTable,
+    CountSkipped,
+    FinishTable,
+    Piece,
+    Preview,
+    PutPiece,
+    ReadOptimizer,
+    ReadState,
+    SkipUpdates,
+    TableOperation,
+    TableRead,
+    TableWrite,
+    TuneOptimizer,
+)
 from psnb._src.server.updater import Updater
 from psnb.errors import InternalError
-
-Write = tuple[str, Mapping[str, Any]]
-"""The name of a table's method that changes it, and its arguments."""
-
-Piece = dict[str, np.ndarray]
-"""Some rows of a table: the part of each of its arrays for these rows."""
 
 
 class Watcher(Protocol):
@@ -50,16 +59,8 @@ class Table(ABC):
         Told before rows change.
     """
 
-    writes: ClassVar[frozenset[str]]
-    """The methods that a closure's commit may call."""
-
-    reads: ClassVar[frozenset[str]]
-    """The methods that do not change the table."""
-
-    controls: ClassVar[frozenset[str]] = frozenset(
-        {"clear", "finish", "optimizer", "put", "skipped", "tune"}
-    )
-    """Operations on a whole table; in closures too, they happen at once."""
+    writes: ClassVar[tuple[type[TableWrite], ...]]
+    """What a closure's commit may do."""
 
     _name: str
     _updater: Updater
@@ -128,7 +129,7 @@ class Table(ABC):
         self._updater.skipped, self._updater.optimizer = skipped, optimizer
 
     @abstractmethod
-    def _saved(self, writes: Sequence[Write]) -> Callable[[], None]:
+    def _saved(self, writes: Sequence[TableOperation]) -> Callable[[], None]:
         """Return a function that undoes the effect of these writes."""
 
     def _changing(self, rows: np.ndarray | None) -> None:
@@ -139,17 +140,12 @@ class Table(ABC):
         for watcher in self.watchers:
             watcher.renumbering()
 
-    def check_write(self, operation: str) -> None:
+    def check_write(self, write: TableOperation) -> None:
         """Raise InternalError unless an operation is one of the `writes`."""
-        self._require(self.writes, operation)
+        if not isinstance(write, self.writes):
+            raise self._unknown(write)
 
-    def write(self, operation: str, arguments: Mapping[str, Any]) -> None:
-        """Run one of the `writes`."""
-        self._run(self.writes, operation, arguments)
-
-    def preview(
-        self, writes: Sequence[Write], read: str, arguments: Mapping[str, Any]
-    ) -> np.ndarray:
+    def preview(self, writes: Sequence[TableOperation], read: TableRead) -> np.ndarray:
         """Return what a read would return after some writes, without making them.
 
         So a closure sees its own writes before they are committed.
@@ -157,21 +153,21 @@ class Table(ABC):
         undo = self._saved(writes)
         step, skipped = self._updater.step, self._updater.skipped
         try:
-            for operation, each in writes:
-                self._rehearse(operation, each)
-            result: np.ndarray = self._run(self.reads, read, arguments)
+            for write in writes:
+                self._rehearse(write)
+            result: np.ndarray = self.run(read)
             return result.copy()  # before the writes are undone
         finally:
             undo()
             self._updater.step, self._updater.skipped = step, skipped
 
-    def _rehearse(self, operation: str, arguments: Mapping[str, Any]) -> None:
-        """Run a write that will be undone."""
-        self.write(operation, arguments)
+    def _rehearse(self, write: TableOperation) -> None:
+        """Make a write that will be undone."""
+        self.run(write)
 
-    def changes(self, operation: str) -> bool:
+    def changes(self, operation: TableOperation) -> bool:
         """Return whether an operation may change the table."""
-        return operation in self.writes or operation in {"clear", "finish", "put", "tune"}
+        return operation.changes
 
     def skip(self, count: int) -> None:
         """Count updates, or rows of them, that were left out because they were not finite."""
@@ -189,17 +185,28 @@ class Table(ABC):
         """Change hyperparameters of the optimizer, from the next update on."""
         self._updater.tune(hyperparameters)
 
-    def call(self, operation: str, arguments: Mapping[str, Any]) -> Any:
-        """Run an operation that a request may call."""
-        if operation == "preview":
-            return self.preview(**arguments)
-        return self._run(self.writes | self.reads | self.controls, operation, arguments)
+    def run(self, operation: TableOperation) -> Any:
+        """Run an operation; raises InternalError if this kind of table does not have it."""
+        match operation:
+            case Preview(writes, read):
+                return self.preview(writes, read)
+            case SkipUpdates(count):
+                return self.skip(count)
+            case PutPiece(piece):
+                return self.put(piece)
+            case ReadState():
+                return self.state()
+            case ReadOptimizer():
+                return self.optimizer()
+            case TuneOptimizer(hyperparameters):
+                return self.tune(hyperparameters)
+            case CountSkipped():
+                return self.skipped()
+            case ClearTable():
+                return self.clear()
+            case FinishTable(tail):
+                return self.finish(tail)
+        raise self._unknown(operation)
 
-    def _run(self, allowed: Set[str], operation: str, arguments: Mapping[str, Any]) -> Any:
-        self._require(allowed, operation)
-        return getattr(self, operation)(**arguments)
-
-    def _require(self, allowed: Set[str], operation: str) -> None:
-        if operation not in allowed:
-            name = f"{type(self).__name__} {self._name!r}"
-            raise InternalError(f"{name} has no operation {operation!r}")
+    def _unknown(self, operation: TableOperation) -> InternalError:
+        return InternalError(f"{type(self).__name__} {self._name!r} has no operation {operation}")

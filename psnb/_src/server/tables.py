@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from psnb._src.server.admission import Always
 from psnb._src.server.dense import DenseTable
+from psnb._src.server.operations import CreateDense, CreateSparse, CreateTable
+from psnb._src.server.optimizers import Optimizer
 from psnb._src.server.sparse import SparseTable
 from psnb._src.server.table import Table
+from psnb.errors import InternalError
 
-__all__ = ["OPTIMIZABLE", "TABLES", "DenseTable", "SparseTable", "Table", "warm_up"]
-
-TABLES: Mapping[str, type[Table]] = {"create_dense": DenseTable, "create_sparse": SparseTable}
-"""The operations that make a table, and of what kind."""
+__all__ = ["OPTIMIZABLE", "DenseTable", "SparseTable", "Table", "build", "warm_up"]
 
 OPTIMIZABLE = (np.dtype(np.float32), np.dtype(np.float64))
 """The dtypes that optimizers work on."""
 
 
-def warm_up(table: type[Table], arguments: Mapping[str, Any]) -> None:
+def build(creation: CreateTable) -> Table:
+    """Make a table."""
+    match creation:
+        case CreateDense(name, values, optimizer):
+            return DenseTable(name, values, optimizer)
+        case CreateSparse():
+            return SparseTable(**msgspec.structs.asdict(creation))
+    raise InternalError(f"there are no tables of {type(creation).__name__}")
+
+
+def warm_up(creation: CreateTable) -> None:
     """Compile the kernels that a table will need, or load them from numba's cache.
 
     Takes a second or two the first time on a machine, a tenth of a second later. Any thread may
@@ -30,27 +39,27 @@ def warm_up(table: type[Table], arguments: Mapping[str, Any]) -> None:
 
     Parameters
     ----------
-    table : type
-        The kind of table.
-    arguments : mapping of str to Any
-        The arguments that it will be made with.
+    creation : CreateTable
+        What it will be made with.
     """
-    optimizer = arguments["optimizer"]
-    if optimizer is not None:
-        optimizer = replace(optimizer, clipnorm=1.0)  # clipnorm may be switched on later
-    if table is DenseTable:
-        if optimizer is not None:
-            value = np.zeros(1, arguments["values"].dtype)
+    if isinstance(creation, CreateDense):
+        if (optimizer := _clipping(creation.optimizer)) is not None:
+            value = np.zeros(1, creation.values.dtype)
             DenseTable("", value, optimizer).push(value)
-        return
-    # The smallest table: one row on its shard, whose id is admitted.
-    rows = None if arguments["rows"] is None else int(arguments["index"]) + 1
-    ids = np.array([arguments["index"]], np.uint64)
-    SparseTable(**{**arguments, "rows": rows}).lookup(ids)
-    small = SparseTable(
-        **{**arguments, "rows": rows, "admission": Always(), "optimizer": optimizer}
-    )
-    for training in (False, True):
-        small.lookup(ids, training)
-    if optimizer is not None:
-        small.push(ids, np.zeros((1, arguments["dim"]), arguments["dtype"]))
+    elif isinstance(creation, CreateSparse):
+        # The smallest table: one row on its shard, whose id is admitted.
+        rows = None if creation.rows is None else int(creation.index) + 1
+        ids = np.array([creation.index], np.uint64)
+        arguments = {**msgspec.structs.asdict(creation), "rows": rows}
+        SparseTable(**arguments).lookup(ids)
+        optimizer = _clipping(creation.optimizer)
+        small = SparseTable(**{**arguments, "admission": Always(), "optimizer": optimizer})
+        for training in (False, True):
+            small.lookup(ids, training)
+        if optimizer is not None:
+            small.push(ids, np.zeros((1, creation.dim), creation.dtype))
+
+
+def _clipping(optimizer: Optimizer | None) -> Optimizer | None:
+    """Return an optimizer that clips by norm, which may be switched on later."""
+    return None if optimizer is None else replace(optimizer, clipnorm=1.0)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-_PULLS = frozenset({"read", "gather", "fetch", "lookup", "preview"})
-_COMMITS = frozenset({"apply", "commit", "prepare"})
+from psnb._src.server.operations import ApplyCommit, CommitPart, PreparePart
+from psnb._src.server.table_operations import OnTable, Preview, ShardOperation, TableRead
 
 
 class Traffic:
@@ -29,13 +28,20 @@ class Traffic:
     def __init__(self) -> None:
         self.pulls = self.pushes = self.updates = self.staleness = 0
 
-    def count(self, table: str, operation: str, arguments: Mapping[str, Any], result: Any) -> None:
+    def count(self, operation: ShardOperation, result: Any) -> None:
         """Count one operation on a shard."""
-        if table:
-            self.pulls += operation in _PULLS
-        elif operation in _COMMITS:
-            part = arguments.get("part")
-            self.pushes += 0 if part is None else len(part.writes)
-            if operation != "prepare" and result is not None:
-                self.updates += 1
-                self.staleness += result
+        match operation:
+            case OnTable(_, inner):
+                self.pulls += isinstance(inner, TableRead | Preview)
+            case PreparePart(_, part):
+                self.pushes += len(part.writes)
+            case CommitPart(_, part):
+                self.pushes += len(part.writes)
+                self._count_update(result)
+            case ApplyCommit():
+                self._count_update(result)
+
+    def _count_update(self, staleness: int | None) -> None:
+        if staleness is not None:
+            self.updates += 1
+            self.staleness += staleness

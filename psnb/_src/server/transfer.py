@@ -12,12 +12,20 @@ Not thread-safe; the server's one thread is its only user.
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from psnb._src.server.growing import GrowingArray
-from psnb._src.server.parameter_shard import Install, ParameterShard
+from psnb._src.server.operations import FinishCopy
+from psnb._src.server.parameter_shard import ParameterShard
 from psnb._src.server.sparse import SparseTable
-from psnb._src.server.table import Piece
+from psnb._src.server.table_operations import (
+    ClearTable,
+    OnTable,
+    Piece,
+    PutPiece,
+    ShardOperation,
+)
 
 PIECE = 4 << 20
 """Bytes of a piece."""
@@ -98,7 +106,7 @@ class _Moving:
 
 
 class Transfer:
-    """Yields the steps that make an empty shard equal to another one; see `Install`.
+    """Yields the steps that make an empty shard equal to another one.
 
     Parameters
     ----------
@@ -110,7 +118,7 @@ class Transfer:
         self._shard = shard
         self._moving: dict[str, _Moving] = {}
 
-    def next(self) -> list[Install]:
+    def next(self) -> list[ShardOperation]:
         """Return the next steps; an empty list if it is time for `last`."""
         for name in self._shard.tables():
             table = self._shard.table(name)
@@ -121,29 +129,29 @@ class Transfer:
                 if moving is not None:
                     moving.close()
                 self._moving[name] = _Moving(table)
-                return [("create", name, self._shard.creation(name))]
+                return [self._shard.creation(name)]
             if moving.cleared:
                 moving.cleared = False
-                return [("clear", name, None)]
+                return [OnTable(name, ClearTable())]
             if not self._suffices(moving):
-                return [("put", name, moving.next())]
+                return [OnTable(name, PutPiece(moving.next()))]
         return []
 
-    def last(self) -> list[list[Install]]:
+    def last(self) -> list[list[ShardOperation]]:
         """Return all that is left, as of now: lists of steps, to be sent in this order."""
-        steps: list[list[Install]] = []
+        steps: list[list[ShardOperation]] = []
         for name in self._shard.tables():
             table, moving = self._shard.table(name), self._moving.get(name)
             if moving is None:
                 whole = table.piece(0, table.extent)
-                operation, arguments = self._shard.creation(name)
-                creation = operation, {**arguments, "values": whole["values"]}
-                steps.append([("create", name, creation), ("put", name, whole)])
+                creation = self._shard.creation(name)
+                creation = msgspec.structs.replace(creation, values=whole["values"])
+                steps.append([creation, OnTable(name, PutPiece(whole))])
             else:
                 while moving.left():
-                    steps.append([("put", name, moving.next())])
+                    steps.append([OnTable(name, PutPiece(moving.next()))])
         tails = {name: self._shard.tail(name) for name in self._shard.tables()}
-        return [*steps, [("finish", "", (tails, self._shard.log()))]]
+        return [*steps, [FinishCopy(tails, self._shard.log())]]
 
     def close(self) -> None:
         """Stop watching the tables; idempotent."""

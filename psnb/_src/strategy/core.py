@@ -7,7 +7,7 @@ lives longer than the strategy (threads, the event loop) holds the core weakly.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
@@ -24,6 +24,7 @@ from psnb._src.parameters import (
     shards_of,
 )
 from psnb._src.placement import Layout, ShardId
+from psnb._src.server import FenceCommits
 from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.recovery import recover_shards
 from psnb._src.strategy.registry import Registry
@@ -51,7 +52,7 @@ class Coordinator(Protocol):
         """Close it; idempotent."""
 
 
-Fences = Sequence[tuple[str, Mapping[str, Any]]]
+Fences = Sequence[FenceCommits]
 """Operations that tell new shards which commits were given up."""
 
 C = TypeVar("C", bound=Coordinator)

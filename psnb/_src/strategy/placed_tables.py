@@ -7,15 +7,15 @@ thread-safe; `TableFactory` locks it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
-from psnb._src.server import Optimizer
+from psnb._src.server import CreateDense, CreateTable, Optimizer
 
-Creation = tuple[int, str, Mapping[str, Any]]
-"""The number of a shard, the operation that makes a table there, and its arguments."""
+Creation = tuple[int, CreateTable]
+"""The number of a shard, and the operation that makes a table there."""
 
 
 class PlacedTables:
@@ -59,18 +59,11 @@ class PlacedTables:
 
     def remember(self, parameter: str, made: Sequence[Creation]) -> None:
         """Note how the tables of a parameter were made, without their values."""
-        self._made[parameter] = [
-            (shard, operation, _described(arguments)) for shard, operation, arguments in made
-        ]
+        self._made[parameter] = [(shard, _without_values(creation)) for shard, creation in made]
 
     def made_on(self, index: int) -> list[Creation]:
         """Return how all tables of a shard were made; those of variables hold zeros."""
-        return [
-            (shard, operation, _empty(arguments))
-            for made in self._made.values()
-            for shard, operation, arguments in made
-            if shard == index
-        ]
+        return [each for made in self._made.values() for each in made if each[0] == index]
 
 
 def copies(optimizer: Optimizer | None) -> int:
@@ -78,13 +71,9 @@ def copies(optimizer: Optimizer | None) -> int:
     return 1 + len(optimizer.slots if optimizer else ())
 
 
-def _described(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    values = arguments.get("values")
-    if values is None:
-        return arguments
-    return {**arguments, "values": (values.shape, values.dtype)}
-
-
-def _empty(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    values = arguments.get("values")
-    return arguments if values is None else {**arguments, "values": np.zeros(*values)}
+def _without_values(creation: CreateTable) -> CreateTable:
+    if not isinstance(creation, CreateDense):
+        return creation
+    # One zero, seen as an array of the shape.
+    zero = np.zeros((), creation.values.dtype)
+    return msgspec.structs.replace(creation, values=np.broadcast_to(zero, creation.values.shape))

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from distributed import Client
 
 from psnb._src.cluster import roles
 from psnb._src.monitor import EventKind
 from psnb._src.placement import Layout, ServerAddress, ShardPlace
+from psnb._src.server import FenceCommits
 from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.servers import Servers
 from psnb.errors import ClusterError, ServerLostError, ServerSilentError
@@ -28,7 +28,7 @@ async def recover_shards(
     client: Client,
     servers: Servers,
     keeper: Reconciler,
-    fences: Sequence[tuple[str, Mapping[str, Any]]],
+    fences: Sequence[FenceCommits],
 ) -> list[int]:
     """Host lost shards again, empty, and return which they are: those that no server holds.
 
@@ -40,7 +40,7 @@ async def recover_shards(
         The strategy's servers.
     keeper : Reconciler
         Lets copies take over, if there are copies.
-    fences : sequence of tuple
+    fences : sequence of FenceCommits
         Operations that tell new shards which commits were given up.
 
     Raises
@@ -152,7 +152,7 @@ async def _host(
     servers: Servers,
     lost: Sequence[int],
     usable: Sequence[ServerAddress],
-    fences: Sequence[tuple[str, Mapping[str, Any]]],
+    fences: Sequence[FenceCommits],
 ) -> None:
     """Host lost shards on servers, empty, and publish the new layout."""
     layout = hosted_anew(servers.layout, lost, usable)

@@ -17,7 +17,15 @@ from distributed.core import ConnectionPool
 
 from psnb._src.parameters import ControlConnection
 from psnb._src.placement import Layout, ServerAddress, ShardPlace, ShardStatus
-from psnb._src.server import START, STOP
+from psnb._src.server import (
+    FenceCommits,
+    FollowPlaces,
+    HostOperation,
+    HostShards,
+    MeasureShards,
+    StartServer,
+    StopServer,
+)
 from psnb.errors import ServerLostError, ServerSilentError
 
 TICKS = 50
@@ -62,38 +70,36 @@ class ServerControl:
     async def start(self, server: ServerAddress) -> None:
         """Start a server on a worker."""
         name = f"{server.key.rpartition('-')[2]} at {server.address}"
-        await self.ask(server, START, name=name)
+        await self.ask(server, StartServer(name))
 
     async def stop(self, server: ServerAddress) -> None:
         """End a server, if it can be reached, with all it holds; closes the connection."""
         with contextlib.suppress(OSError):
-            await self.line(server).ask(STOP)
+            await self.line(server).ask(StopServer())
         self.hang_up(server)
 
     async def beat(self, server: ServerAddress, layout: Layout) -> dict[int, ShardStatus]:
         """Tell a server which shards to hold; return what it holds. See `ControlConnection.ask`."""
         places = {i: place for i, place in enumerate(layout.places) if server in place.servers}
         versions = [place.version for place in layout.places]
-        held: dict[int, ShardStatus] = await self.line(server).ask(
-            "beat", places=places, versions=versions
-        )
+        held: dict[int, ShardStatus] = await self.line(server).ask(FollowPlaces(places, versions))
         return held
 
     async def weigh(self, server: ServerAddress) -> dict[int, int]:
         """Return the bytes of each shard that the server holds; raises as `ask`."""
-        tables = await self.ask(server, "statistics")
+        tables = await self.ask(server, MeasureShards())
         return {index: sum(shard.values()) for index, shard in tables.items()}
 
     async def host(
         self,
         server: ServerAddress,
         places: Mapping[int, ShardPlace],
-        fences: Sequence[tuple[str, Mapping[str, Any]]] = (),
+        fences: Sequence[FenceCommits] = (),
     ) -> None:
         """Have a server hold new shards, in which some commits are given up; raises as `ask`."""
-        await self.ask(server, "host", places=places, fences=fences)
+        await self.ask(server, HostShards(places, fences))
 
-    async def ask(self, server: ServerAddress, operation: str, **arguments: Any) -> Any:
+    async def ask(self, server: ServerAddress, operation: HostOperation) -> Any:
         """Run an operation of a server.
 
         Raises
@@ -104,7 +110,7 @@ class ServerControl:
             If the server does not respond.
         """
         line = self.line(server)
-        asking = asyncio.create_task(line.ask(operation, **arguments), name="psnb order")
+        asking = asyncio.create_task(line.ask(operation), name="psnb order")
         silence, heard = 0.0, line.heard
         try:
             while not asking.done():

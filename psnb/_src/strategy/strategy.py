@@ -40,7 +40,14 @@ from psnb._src.parameters import (
     check_rows,
     initial_array,
 )
-from psnb._src.server import OPTIMIZABLE, Admission, CtrAccessor, Initializer, Optimizer
+from psnb._src.server import (
+    OPTIMIZABLE,
+    Admission,
+    CtrAccessor,
+    Initializer,
+    MeasureShards,
+    Optimizer,
+)
 from psnb._src.strategy.core import StrategyCore
 from psnb._src.strategy.rebalancing import rebalance
 from psnb._src.strategy.reconciler import Reconciler
@@ -210,7 +217,7 @@ class ParameterServerStrategy:
             If a server is gone.
         """
         servers = self._core.layout.servers
-        requests = [Request(each, "", "statistics", {}) for each in servers]
+        requests = [Request(each, MeasureShards()) for each in servers]
         answers = self._core.server_client.call(requests)
         found: dict[str, dict[str, int]] = {}
         for server, shards in zip(servers, answers, strict=True):

@@ -9,7 +9,6 @@ import hashlib
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,15 @@ from psnb._src.parameters import (
     Variable,
     row_ranges,
 )
-from psnb._src.server import Admission, CtrAccessor, Initializer, Optimizer
+from psnb._src.server import (
+    Admission,
+    CreateDense,
+    CreateSparse,
+    CtrAccessor,
+    DropTable,
+    Initializer,
+    Optimizer,
+)
 from psnb._src.strategy.placed_tables import Creation, PlacedTables, copies
 from psnb._src.strategy.servers import Servers
 from psnb.errors import ConfigurationError, PsnbError
@@ -77,8 +84,7 @@ class TableFactory:
             # A shard may hold several parts of one variable.
             table = name if count == 1 else f"{name}/{start}"
             parts.append(DenseShard(self._servers.shards[index], table, start, stop))
-            arguments = {"name": table, "values": part, "optimizer": optimizer}
-            made.append((index, "create_dense", arguments))
+            made.append((index, CreateDense(table, part, optimizer)))
         self._make(name, made)
         return Variable(
             DenseShards(
@@ -101,22 +107,27 @@ class TableFactory:
     ) -> Embedding:
         """Make an embedding, spread over all shards."""
         shards = self._servers.shards
-        table: dict[str, Any] = {
-            "name": name,
-            "dim": dim,
-            "rows": rows,
-            "shards": len(shards),
-            "dtype": dtype.str,
-            "initializer": initializer,
-            "seed": int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()),
-            "optimizer": optimizer,
-            "admission": admission,
-            "accessor": accessor,
-        }
-        self._make(
-            name,
-            [(shard.number, "create_sparse", {**table, "index": shard.number}) for shard in shards],
-        )
+        seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
+        made = [
+            (
+                shard.number,
+                CreateSparse(
+                    name,
+                    dim,
+                    rows,
+                    index=shard.number,
+                    shards=len(shards),
+                    dtype=dtype.str,
+                    initializer=initializer,
+                    seed=seed,
+                    optimizer=optimizer,
+                    admission=admission,
+                    accessor=accessor,
+                ),
+            )
+            for shard in shards
+        ]
+        self._make(name, made)
         if rows is not None:
             row = dim * dtype.itemsize * copies(optimizer)
             with self._lock:
@@ -150,8 +161,8 @@ class TableFactory:
             self._transport.call(requests)
         except BaseException:
             # Tables that some servers have made must not make another try fail.
-            for request in requests:
-                drop = Request(request.to, "", "drop", {"name": request.arguments["name"]})
+            for number, creation in made:
+                drop = Request(self._servers.shards[number], DropTable(creation.name))
                 with suppress(PsnbError):
                     self._transport.call([drop])
             raise
@@ -160,7 +171,4 @@ class TableFactory:
 
     def _requests(self, made: Sequence[Creation]) -> list[Request]:
         shards = self._servers.shards
-        return [
-            Request(shards[number], "", operation, arguments)
-            for number, operation, arguments in made
-        ]
+        return [Request(shards[number], creation) for number, creation in made]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from psnb._src.monitor import ServerStatistics
 from psnb._src.parameters import CommServerClient, Embedding, Request, Variable
 from psnb._src.placement import ServerAddress
-from psnb._src.server import Optimizer
+from psnb._src.server import CountTraffic, Optimizer
 from psnb._src.strategy.servers import Servers
 from psnb._src.threads import Lock
 from psnb.errors import PsnbError
@@ -116,7 +116,7 @@ class ServerWatch:
 
     def _ask(self, server: ServerAddress) -> ServerStatistics:
         try:
-            (load,) = self._transport.call([Request(server, "", "load", {})])
+            (load,) = self._transport.call([Request(server, CountTraffic())])
         except (PsnbError, OSError):  # reported as out of reach
             return ServerStatistics(_name(server), server.address, "unreachable")
         now = time.monotonic()

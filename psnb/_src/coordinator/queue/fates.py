@@ -21,7 +21,7 @@ from typing import Any
 
 from psnb._src.parameters import Request
 from psnb._src.placement import ShardId
-from psnb._src.server import Commit, Fact
+from psnb._src.server import ApplyCommit, Commit, Fact, FenceCommits, GiveUpCommit
 from psnb.errors import CancelledError, PsnbError, ServerLostError, ServerSilentError
 
 Outcome = Any
@@ -66,9 +66,9 @@ def finding_out(
     found: dict[CommitKey, _Findings] = {}
     lost: set[ShardId] = set()
     asked, waiting = set(shards), list(shards)
-    arguments = {"attempts": attempts, "closed": closed}
+    fence = FenceCommits(attempts, closed)
     while waiting:
-        outcomes = yield [Request(shard, "", "fence", arguments) for shard in waiting]
+        outcomes = yield [Request(shard, fence) for shard in waiting]
         silent, others = _sorted(waiting, outcomes, lost)
         for shard, facts in others:
             for fact in facts:
@@ -133,8 +133,8 @@ def _goes_forward(found: _Findings, lost: set[ShardId]) -> bool:
 
 
 def _conclude(shard: ShardId, commit: Commit, forward: bool) -> Request:
-    operation = "apply" if forward else "give_up"
-    return Request(shard, "", operation, {"commit": commit, "decided": True})
+    conclude = ApplyCommit if forward else GiveUpCommit
+    return Request(shard, conclude(commit, decided=True))
 
 
 def _sorted(

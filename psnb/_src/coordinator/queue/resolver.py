@@ -20,7 +20,7 @@ from psnb._src.coordinator.queue.queue import ClosureQueue
 from psnb._src.parameters import Request
 from psnb._src.placement import Layout, ShardId
 from psnb._src.runtime import exchange_writer, pack_error
-from psnb._src.server import Commit
+from psnb._src.server import Commit, EndWriter, FenceCommits
 from psnb._src.strategy import StrategyCore
 from psnb.errors import CoordinatorClosedError, PsnbError, ServerLostError, ServerSilentError
 
@@ -114,16 +114,11 @@ class Resolver:
         """Note that closures write to parameters of other strategies."""
         self._others |= dict.fromkeys(strategies)
 
-    def fences(self) -> list[tuple[str, dict[str, Any]]]:
+    def fences(self) -> list[FenceCommits]:
         """Return the operations that tell new shards which commits were given up."""
         name = self._queue.name
         below, attempts = self._queue.closed_attempts()
-        arguments = {
-            "attempts": {name: attempts},
-            "closed": list(self._ended_sessions),
-            "settled": {name: below},
-        }
-        return [("fence", arguments)]
+        return [FenceCommits({name: attempts}, list(self._ended_sessions), {name: below})]
 
     def end(self) -> None:
         """Have servers forget the coordinator, which was closed; returns at once."""
@@ -134,7 +129,7 @@ class Resolver:
     def _tell_that_it_ended(self, strategy: StrategyCore) -> None:
         writers = [self._queue.name, *self._ended_sessions]
         requests = [
-            Request(shard, "", "end_writer", {"writer": writer})
+            Request(shard, EndWriter(writer))
             for shard in self._shards(strategy)
             for writer in writers
         ]

@@ -1,0 +1,347 @@
+"""What shards, servers and the processes of servers may be asked to do, and the answers. Pure.
+
+An operation on a shard goes to its server as `OnShard`, and one on a table as `OnTable` within
+that. The arguments are those of the method that carries an operation out: see `ParameterShard.run`
+and `Host.run`. `ServerRequest` and `ServerReply` are the messages themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from psnb._src.placement import ShardPlace
+from psnb._src.server.admission import Admission, Always
+from psnb._src.server.commit_log import Commit, CommitLog, Part
+from psnb._src.server.ctr import CtrAccessor
+from psnb._src.server.initializers import Initializer
+from psnb._src.server.optimizers import Optimizer
+from psnb._src.server.table_operations import Operation, Piece, ShardOperation
+
+_ALWAYS = Always()
+
+APART = "apart"
+"""The answer to `CommitParts` if the shards cannot all be changed at once here."""
+
+
+# Of shards.
+
+
+class CreateTable(ShardOperation, frozen=True):
+    """Makes a table, in place of one of that name."""
+
+    descriptive: ClassVar[bool] = True
+
+    name: str
+
+    def __str__(self) -> str:
+        """Return what is made, for messages."""
+        return f"{type(self).__name__} {self.name!r}"
+
+
+class CreateDense(CreateTable, frozen=True):
+    """Makes a `DenseTable`."""
+
+    values: np.ndarray
+    optimizer: Optimizer | None
+
+
+class CreateSparse(CreateTable, frozen=True):
+    """Makes a `SparseTable`."""
+
+    dim: int
+    rows: int | None
+    index: int
+    shards: int
+    dtype: str
+    initializer: Initializer
+    seed: int
+    optimizer: Optimizer | None
+    admission: Admission = _ALWAYS
+    accessor: CtrAccessor | None = None
+
+
+class DropTable(ShardOperation, frozen=True):
+    """Drops a table, if it is there."""
+
+    name: str
+
+
+class PreparePart(ShardOperation, frozen=True):
+    """Prepares a part of a commit; see `CommitLog`."""
+
+    commit: Commit
+    part: Part
+
+
+class ApplyCommit(ShardOperation, frozen=True):
+    """Applies what is prepared."""
+
+    commit: Commit
+    decided: bool = False
+
+
+class GiveUpCommit(ShardOperation, frozen=True):
+    """Gives an attempt up."""
+
+    commit: Commit
+    decided: bool = False
+
+
+class CommitPart(ShardOperation, frozen=True):
+    """Prepares and applies a part at once."""
+
+    commit: Commit
+    part: Part
+
+
+class FenceCommits(ShardOperation, frozen=True):
+    """Asks for commits, and lets only the notebook decide on them; see `ParameterShard.fence`."""
+
+    attempts: Mapping[str, Mapping[int, int]]
+    closed: Sequence[str] = ()
+    settled: Mapping[str, int] | None = None
+
+
+class EndWriter(ShardOperation, frozen=True):
+    """Refuses all further commits of a writer, and forgets those that are here."""
+
+    writer: str
+
+
+class SquareNorms(ShardOperation, frozen=True):
+    """Asks for the squared norms of a round's gradients."""
+
+    changes: ClassVar[bool] = False
+
+    writer: str
+    number: int
+    closures: Sequence[int]
+    tables: Sequence[str]
+
+
+class EndRound(ShardOperation, frozen=True):
+    """Applies what closures pushed in a round."""
+
+    writer: str
+    number: int
+    closures: Sequence[int]
+    norms: Mapping[str, float]
+
+
+class MeasureTables(ShardOperation, frozen=True):
+    """Asks for the bytes of each table."""
+
+    changes: ClassVar[bool] = False
+
+
+class TableTail(msgspec.Struct, frozen=True, eq=False):
+    """The part of a table that is not by row, and its optimizer."""
+
+    tail: Piece
+    skipped: int
+    optimizer: Optimizer | None
+
+
+class FinishCopy(ShardOperation, frozen=True):
+    """Gives a copy all that is not by row; tables that are not named go."""
+
+    tails: Mapping[str, TableTail]
+    log: CommitLog
+
+
+# Of the server that a shard is on, and so not of its copies.
+
+
+class CommitParts(ShardOperation, frozen=True):
+    """Makes a commit on several shards of a server, by their numbers, if that can be done at once.
+
+    It goes to one of them.
+    """
+
+    commit: Commit
+    parts: Mapping[int, Part]
+
+
+class TakeSnapshot(ShardOperation, frozen=True):
+    """Begins to read a table as it is now; the answer is a `SnapshotHeader`."""
+
+    table: str
+
+
+class SnapshotHeader(msgspec.Struct, frozen=True, eq=False):
+    """What a reader must know of a snapshot."""
+
+    snapshot: str
+    rows: int
+    row_nbytes: int
+    form: Piece
+    """A piece without rows."""
+    tail: Piece
+
+
+class ReadPiece(ShardOperation, frozen=True):
+    """Reads rows of a snapshot; the answer is None if it does not exist any more."""
+
+    snapshot: str
+    start: int
+    stop: int
+
+
+class ReleaseSnapshot(ShardOperation, frozen=True):
+    """Ends a snapshot."""
+
+    snapshot: str
+
+
+class Packed(ShardOperation, frozen=True):
+    """An operation that is pickled apart: where it cannot be unpickled, only it fails."""
+
+    what: str
+    payload: bytes
+
+    def __str__(self) -> str:
+        """Return the name of the operation, for messages."""
+        return self.what
+
+
+# Of servers.
+
+
+class HostOperation(Operation, frozen=True):
+    """An operation of a server itself."""
+
+
+class OnShard(HostOperation, frozen=True):
+    """An operation of a shard for which the server is the primary."""
+
+    shard: int
+    operation: ShardOperation
+
+    def __str__(self) -> str:
+        """Return the name of what is done, for messages."""
+        return str(self.operation)
+
+
+class HostShards(HostOperation, frozen=True):
+    """Creates shards, in which some commits are given up; sent by the strategy, as the next three.
+
+    `FollowPlaces` answers with the status of all shards by number, `MeasureShards` with the bytes
+    of their tables, `CountTraffic` with their size and counts of operations.
+    """
+
+    places: Mapping[int, ShardPlace]
+    fences: Sequence[FenceCommits]
+
+
+class FollowPlaces(HostOperation, frozen=True):
+    """Takes on the roles that the newest layout says.
+
+    ``places`` are those of the shards that should be here, ``versions`` of the places of all
+    shards: what is here, but not in ``places``, is dropped, unless its place is newer.
+    """
+
+    places: Mapping[int, ShardPlace]
+    versions: Sequence[int]
+
+
+class MeasureShards(HostOperation, frozen=True):
+    """See `HostShards`."""
+
+
+class CountTraffic(HostOperation, frozen=True):
+    """See `HostShards`."""
+
+
+class CopyOperation(HostOperation, frozen=True):
+    """Sent by the primary of a shard to the server of its copy; answered with a text."""
+
+    shard: int
+    term: int
+
+
+class AdoptCopy(CopyOperation, frozen=True):
+    """Begins a new, empty copy."""
+
+    version: int
+
+
+class FillCopy(CopyOperation, frozen=True):
+    """Takes steps that make the copy equal to the shard; see `psnb._src.server.transfer`."""
+
+    steps: Sequence[ShardOperation]
+    position: int = 0
+
+
+class AttachCopy(CopyOperation, frozen=True):
+    """Makes a shard that has the same content the copy."""
+
+    version: int
+    position: int
+
+
+class RepeatChange(CopyOperation, frozen=True):
+    """Makes a change that was made to the shard."""
+
+    position: int
+    change: ShardOperation
+
+
+class StartServer(HostOperation, frozen=True):
+    """Starts the server; it goes to its process."""
+
+    name: str
+
+
+class StopServer(HostOperation, frozen=True):
+    """Ends the server; it goes to its process."""
+
+
+# The answers to operations.
+
+
+class Done(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """The operation was carried out. ``version`` is that of the shard, if it was one on a shard."""
+
+    result: Any
+    version: int = 0
+
+
+class Failed(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """The operation raised."""
+
+    error: Exception
+
+
+class Moved(msgspec.Struct, frozen=True, gc=False):
+    """The shard is not here."""
+
+
+ServerAnswer = Done | Failed | Moved
+
+
+# The messages.
+
+BUSY = -1
+"""In place of a message's number: a sign of life that was not requested."""
+
+
+class ServerRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """A message to the server with this key. Without operations it asks for a sign of life.
+
+    The operations run with no others in between.
+    """
+
+    number: int
+    key: str
+    operations: Sequence[Operation]
+
+
+class ServerReply(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """The answers to a message, by its number; None if there is no such server (any more)."""
+
+    number: int
+    answers: Sequence[ServerAnswer] | None
