@@ -21,6 +21,7 @@ from psnb._src.parameters.request_batch import Request, RequestBatch
 from psnb._src.parameters.server_client import CommServerClient
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.placement.layout_cache import LayoutCache
+from psnb._src.server.message import unwired
 from psnb._src.server.operations import (
     CountTraffic,
     OnShard,
@@ -86,8 +87,10 @@ def test_all_requests_of_a_call_to_one_server_go_in_one_message(
 
     def noted(stream: MessageStream, message: Any) -> None:
         # Others are the reconciler's.
-        if isinstance(message, ServerRequest) and isinstance(message.operations[0], OnShard):
-            sent.append(message.operations)
+        found = unwired(message) if type(message) is tuple else None
+        match found:
+            case ServerRequest(operations=[OnShard(), *_] as operations):
+                sent.append(operations)
         send(stream, message)
 
     monkeypatch.setattr(MessageStream, "send", noted)

@@ -23,6 +23,7 @@ from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.server_client import CommServerClient
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.placement.layout_cache import LayoutCache
+from psnb._src.server.message import unwired
 from psnb._src.server.operations import (
     CountTraffic,
     Done,
@@ -55,11 +56,11 @@ class Flaky:
             with contextlib.suppress(OSError):
                 await stream.receive()
                 while True:
-                    request = await stream.receive()
+                    request = unwired(await stream.receive())
                     self.calls += 1
                     if self.calls <= self.breaks:
                         stream.abort()
-                    stream.send(ServerReply(request.number, [Done(self.calls)]))
+                    stream.send(ServerReply(request.number, [Done(self.calls)]).wire())
             stream.abort()
             return Status.dont_reply
 

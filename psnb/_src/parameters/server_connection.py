@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 from distributed.core import ConnectionPool
 
-from psnb._src.server import BUSY, HANDLER, ForwardedRequest, ServerReply, ServerRequest
+from psnb._src.server import BUSY, HANDLER, ForwardedRequest, ServerReply, ServerRequest, unwired
 from psnb._src.transport import MessageStream, can_see, connect, message_stream, probe
 
 CONNECT_TIMEOUT = 5.0
@@ -67,7 +67,7 @@ class ServerConnection:
         """Send a request; any thread. Its answer, or an error, comes later."""
         number = next(self._numbers)
         self._pending[number] = exchange
-        self._stream.send(ServerRequest(number, *exchange.message()))
+        self._stream.send(ServerRequest(number, *exchange.message()).wire())
         # After the request was noted: either this sees the error, or `_read` finds the request.
         if self._error is not None and self._pending.pop(number, None) is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and the callers were told
@@ -91,7 +91,7 @@ class ServerConnection:
     async def _read(self) -> None:
         try:
             while True:
-                self._deliver(await self._stream.receive())
+                self._deliver(unwired(await self._stream.receive()))
         except OSError as error:
             self._error = error
             self._stream.abort()

@@ -388,9 +388,8 @@ def _refusal(hosted: _HostedShard | None, term: int) -> str:
 
 def unpacked(operation: Operation) -> Operation:
     """Return an operation with what was pickled apart from its message."""
-    match operation:
-        case OnShard(shard, Packed(_, payload)):
-            return OnShard(shard, loads(payload))
+    if isinstance(operation, OnShard) and isinstance(operation.operation, Packed):
+        return OnShard(operation.shard, loads(operation.operation.payload))
     return operation
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import msgspec
 import numpy as np
 
 from psnb._src.placement import ShardPlace
@@ -18,6 +17,7 @@ from psnb._src.server.admission import Admission, Always
 from psnb._src.server.commit_log import Commit, CommitLog, Part
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.initializers import Initializer
+from psnb._src.server.message import Message, unwired
 from psnb._src.server.optimizers import Optimizer
 from psnb._src.server.table_operations import Operation, Piece, ShardOperation
 
@@ -76,12 +76,28 @@ class PreparePart(ShardOperation, frozen=True):
     commit: Commit
     part: Part
 
+    def wire(self) -> tuple[Any, ...]:
+        return "PreparePart", self.commit.wire(), self.part.wire()
+
+    @classmethod
+    def unwired(cls, *fields: Any) -> PreparePart:
+        commit, part = fields
+        return cls(Commit.unwired(commit), Part.unwired(part))
+
 
 class ApplyCommit(ShardOperation, frozen=True):
     """Applies what is prepared."""
 
     commit: Commit
     decided: bool = False
+
+    def wire(self) -> tuple[Any, ...]:
+        return "ApplyCommit", self.commit.wire(), self.decided
+
+    @classmethod
+    def unwired(cls, *fields: Any) -> ApplyCommit:
+        commit, decided = fields
+        return cls(Commit.unwired(commit), decided)
 
 
 class GiveUpCommit(ShardOperation, frozen=True):
@@ -138,7 +154,7 @@ class MeasureTables(ShardOperation, frozen=True):
     changes: ClassVar[bool] = False
 
 
-class TableTail(msgspec.Struct, frozen=True, eq=False):
+class TableTail(Message, frozen=True):
     """The part of a table that is not by row, and its optimizer."""
 
     tail: Piece
@@ -165,6 +181,16 @@ class CommitParts(ShardOperation, frozen=True):
     commit: Commit
     parts: Mapping[int, Part]
 
+    def wire(self) -> tuple[Any, ...]:
+        parts = {shard: part.wire() for shard, part in self.parts.items()}
+        return "CommitParts", self.commit.wire(), parts
+
+    @classmethod
+    def unwired(cls, *fields: Any) -> CommitParts:
+        commit, parts = fields
+        made = {shard: Part.unwired(part) for shard, part in parts.items()}
+        return cls(Commit.unwired(commit), made)
+
 
 class TakeSnapshot(ShardOperation, frozen=True):
     """Begins to read a table as it is now; the answer is a `SnapshotHeader`."""
@@ -172,7 +198,7 @@ class TakeSnapshot(ShardOperation, frozen=True):
     table: str
 
 
-class SnapshotHeader(msgspec.Struct, frozen=True, eq=False):
+class SnapshotHeader(Message, frozen=True):
     """What a reader must know of a snapshot."""
 
     snapshot: str
@@ -220,6 +246,14 @@ class OnShard(HostOperation, frozen=True):
 
     shard: int
     operation: ShardOperation
+
+    def wire(self) -> tuple[Any, ...]:
+        return "OnShard", self.shard, self.operation.wire()
+
+    @classmethod
+    def unwired(cls, *fields: Any) -> OnShard:
+        shard, operation = fields
+        return cls(shard, unwired(operation))
 
     def __str__(self) -> str:
         """Return the name of what is done, for messages."""
@@ -303,20 +337,20 @@ class StopServer(HostOperation, frozen=True):
 # The answers to operations.
 
 
-class Done(msgspec.Struct, frozen=True, eq=False, gc=False):
+class Done(Message, frozen=True):
     """The operation was carried out. ``version`` is that of the shard, if it was one on a shard."""
 
     result: Any
     version: int = 0
 
 
-class Failed(msgspec.Struct, frozen=True, eq=False, gc=False):
+class Failed(Message, frozen=True):
     """The operation raised."""
 
     error: Exception
 
 
-class Moved(msgspec.Struct, frozen=True, gc=False):
+class Moved(Message, frozen=True):
     """The shard is not here."""
 
 
@@ -329,7 +363,7 @@ BUSY = -1
 """In place of a message's number: a sign of life that was not requested."""
 
 
-class ServerRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
+class ServerRequest(Message, frozen=True):
     """A message to the server with this key. Without operations it asks for a sign of life.
 
     The operations run with no others in between.
@@ -339,9 +373,27 @@ class ServerRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
     key: str
     operations: Sequence[Operation]
 
+    def wire(self) -> tuple[Any, ...]:
+        operations = [each.wire() for each in self.operations]
+        return "ServerRequest", self.number, self.key, operations
 
-class ServerReply(msgspec.Struct, frozen=True, eq=False, gc=False):
+    @classmethod
+    def unwired(cls, *fields: Any) -> ServerRequest:
+        number, key, operations = fields
+        return cls(number, key, [unwired(each) for each in operations])
+
+
+class ServerReply(Message, frozen=True):
     """The answers to a message, by its number; None if there is no such server (any more)."""
 
     number: int
     answers: Sequence[ServerAnswer] | None
+
+    def wire(self) -> tuple[Any, ...]:
+        answers = None if self.answers is None else [each.wire() for each in self.answers]
+        return "ServerReply", self.number, answers
+
+    @classmethod
+    def unwired(cls, *fields: Any) -> ServerReply:
+        number, answers = fields
+        return cls(number, None if answers is None else [unwired(each) for each in answers])

@@ -29,6 +29,7 @@ from distributed.core import Status
 
 from psnb._src.server import answers
 from psnb._src.server.host import Host, Made, to_make
+from psnb._src.server.message import unwired
 from psnb._src.server.operations import (
     BUSY,
     CreateTable,
@@ -109,7 +110,7 @@ class ParameterServers:
             if probe is not None and sees:
                 stream.share(probe[0], seen=seen)
             while True:
-                line.take(await stream.receive())
+                line.take(unwired(await stream.receive()))
         except OSError:  # the client that asked is gone
             return Status.dont_reply
         finally:
@@ -123,20 +124,20 @@ class ParameterServers:
                 self._followers.add(stream)
             case [StartServer(name)]:
                 self._start(key, name)
-                stream.send(ServerReply(number, [Done(None)]))
+                stream.send(ServerReply(number, [Done(None)]).wire())
                 return
             case [StopServer()]:
                 self._stop(key)
-                stream.send(ServerReply(number, [Done(None)]))
+                stream.send(ServerReply(number, [Done(None)]).wire())
                 return
         server = self._servers.get(key)
         if server is None:
-            stream.send(ServerReply(number, None))
+            stream.send(ServerReply(number, None).wire())
             return
         server.minutes = 0
 
         def send(found: list[ServerAnswer]) -> None:
-            stream.send(ServerReply(number, found))
+            stream.send(ServerReply(number, found).wire())
 
         with answers.going_to(stream.lend):
             server.host.run(request.operations, PendingReply(send), self._connect, made)
@@ -179,7 +180,7 @@ class ParameterServers:
         while not ended.wait(_LOOK):
             if time.monotonic() - self._ticked > _STUCK:
                 for stream in list(self._followers):
-                    stream.send(ServerReply(BUSY, None))
+                    stream.send(ServerReply(BUSY, None).wire())
 
 
 _Run = Callable[[MessageStream, ServerRequest, Made], None]

@@ -39,6 +39,8 @@ from psnb.errors import GradientError, InternalError
 
 _ALWAYS = Always()
 _COUNTS = np.dtype(np.float32)
+_SIGHTINGS = (LookUpRows, FetchRows, Preview)
+"""Reads that count as sightings of their ids."""
 
 
 class SparseTable(Table):
@@ -343,7 +345,7 @@ class SparseTable(Table):
 
     def changes(self, operation: TableOperation) -> bool:
         # A lookup may make rows, but a copy of the table would make the same rows.
-        sees = isinstance(operation, LookUpRows | FetchRows | Preview)
+        sees = isinstance(operation, _SIGHTINGS)
         return (sees and self._admission.sightings > 1) or super().changes(operation)
 
     def nbytes(self) -> int:

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import msgspec
 import numpy as np
+
+from psnb._src.server.message import Message, unwired
 
 Piece = dict[str, np.ndarray]
 """Some rows of a table: the part of each of its arrays for these rows."""
 
 
-# Structs, because they pickle in a quarter of the time that dataclasses take.
-class Operation(msgspec.Struct, frozen=True, eq=False, gc=False):
+class Operation(Message, frozen=True):
     """What a server may be asked to do."""
 
     changes: ClassVar[bool] = False
@@ -249,6 +249,14 @@ class OnTable(ShardOperation, frozen=True):
 
     table: str
     operation: TableOperation
+
+    def wire(self) -> tuple[Any, ...]:
+        return "OnTable", self.table, self.operation.wire()
+
+    @classmethod
+    def unwired(cls, *fields: Any) -> OnTable:
+        table, operation = fields
+        return cls(table, unwired(operation))
 
     def __str__(self) -> str:
         """Return both names, for messages."""

@@ -7,6 +7,8 @@ from typing import Any
 from psnb._src.server.operations import ApplyCommit, CommitPart, PreparePart
 from psnb._src.server.table_operations import OnTable, Preview, ShardOperation, TableRead
 
+_PULLS = (TableRead, Preview)
+
 
 class Traffic:
     """Counts reads and writes of parameters since the server was started.
@@ -32,7 +34,7 @@ class Traffic:
         """Count one operation on a shard."""
         match operation:
             case OnTable(_, inner):
-                self.pulls += isinstance(inner, TableRead | Preview)
+                self.pulls += isinstance(inner, _PULLS)
             case PreparePart(_, part):
                 self.pushes += len(part.writes)
             case CommitPart(_, part):

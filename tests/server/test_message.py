@@ -1,0 +1,79 @@
+"""Messages arrive as what was sent, on the wire and pickled within other objects."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from psnb._src.placement.layout import ShardId
+from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.message import Message, unwired
+from psnb._src.server.operations import (
+    ApplyCommit,
+    CommitParts,
+    Done,
+    Failed,
+    Moved,
+    OnShard,
+    PreparePart,
+    RepeatChange,
+    ServerReply,
+    ServerRequest,
+)
+from psnb._src.server.table_operations import (
+    AddValues,
+    OnTable,
+    Preview,
+    PushRows,
+    ReadValues,
+    SkipUpdates,
+)
+
+COMMIT = Commit("w", 3, 2, 1, (ShardId("s", 0), ShardId("s", 4)), ((3, b"x"),), "c", 2, True)
+ROWS = PushRows(np.arange(2, dtype=np.uint64), np.ones((2, 3)), 1.5, distinct=True)
+PART = Part([OnTable("v", ROWS), OnTable("w", SkipUpdates(3))], 7, 1)
+PREVIEW = OnTable("v", Preview([AddValues(np.ones(1))], ReadValues()))
+MESSAGES = [
+    ServerRequest(1, "key", []),
+    ServerRequest(1, "key", [OnShard(0, PREVIEW), OnShard(1, CommitParts(COMMIT, {1: PART}))]),
+    ServerReply(1, None),
+    ServerReply(1, [Done(np.ones(2), 4), Failed(ValueError("no")), Moved()]),
+    RepeatChange(2, 1, 5, PreparePart(COMMIT, PART)),
+    OnShard(2, ApplyCommit(COMMIT, decided=True)),
+]
+
+
+def told(value: Any) -> Any:
+    """Return all that is in a message, as plain objects that can be compared."""
+    match value:
+        case Message():
+            return type(value).__name__, told(msgspec.structs.astuple(value))
+        case list() | tuple():
+            return [type(value).__name__, *map(told, value)]
+        case dict():
+            return {key: told(each) for key, each in value.items()}
+        case np.ndarray():
+            return value.dtype, value.tolist()
+        case Exception():
+            return repr(value)
+    return value
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda each: type(each).__name__)
+def test_what_is_wired_arrives_as_it_was(message: Message) -> None:
+    assert told(unwired(pickle.loads(pickle.dumps(message.wire())))) == told(message)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda each: type(each).__name__)
+def test_what_is_pickled_within_other_objects_arrives_as_it_was(message: Message) -> None:
+    assert told(pickle.loads(pickle.dumps([message]))) == told([message])
+
+
+@pytest.mark.parametrize("wire", [("Explode",), ("OnTable",), ("ReadValues", 1), (), 5])
+def test_what_is_no_message_of_this_version_breaks_the_connection(wire: Any) -> None:
+    with pytest.raises(ConnectionError, match="this version of psnb"):
+        unwired(wire)
