@@ -169,7 +169,7 @@ def test_who_waits_to_raise_goes_on_when_another_has_raised() -> None:
     wait_for_waiter(queue.settled)
     with queue.settled:  # as a thread does that comes first: it goes on with the queue at once
         with pytest.raises(ValueError, match="boo"):
-            queue._errors.throw()
+            queue._closures.errors.throw()
         queue.settled.notify_all()
     putting.result(TIMEOUT)
     assert second.remote.status is ClosureStatus.QUEUED
@@ -343,7 +343,8 @@ def test_so_does_a_round_that_a_server_has_not_applied() -> None:
 @GATES
 def test_an_open_one_that_has_had_its_effect_has_it_in_every_mode(make: type[Gate]) -> None:
     steps: list[Step] = []
-    queue = ClosureQueue(10, gate=make())
+    gate = make()
+    queue = ClosureQueue(10, gate=gate)
     queue.attach(on_step=steps.append)
     (lost,) = put(queue, 1)
     queue.take(up_to(1))
@@ -351,7 +352,7 @@ def test_an_open_one_that_has_had_its_effect_has_it_in_every_mode(make: type[Gat
     assert not queue.done()
     assert not steps
     succeed(queue, lost, pushed=True)
-    if isinstance(queue._gate, RoundGate | FlushGate):
+    if isinstance(gate, RoundGate | FlushGate):
         assert not queue.done()  # what was pushed is to be applied first
         assert len(steps) == 1
         queue.stepped(None)
