@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.initializers import Constant
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.optimizer import Optimizer

@@ -23,13 +23,12 @@ Not thread-safe; the server's one thread is its only user.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
 
-from psnb._src.placement import ShardId
-from psnb._src.server.rounds import Rounds, Write
+from psnb._src.server.commit_messages import Commit, Fact, Part
+from psnb._src.server.rounds import Rounds
 from psnb.errors import CancelledError
 
 PROCESS = "process "
@@ -39,62 +38,6 @@ ENDED = 1 << 62
 """In place of the number of an attempt: all attempts."""
 
 _IDLE_TICKS = 60
-
-
-class Commit(NamedTuple):
-    """The writes of a closure, or other writes that are applied wholly or not at all.
-
-    Attributes
-    ----------
-    writer : str
-        A coordinator, or a process that writes outside of closures; unique in a cluster.
-    number : int
-        The number of the commit among the writer's; the same for all attempts of a closure.
-    attempt : int
-        Which attempt, from 1.
-    settled_below : int
-        All commits of the writer below this number have ended, so servers may forget them.
-    shards : tuple of ShardId
-        All shards that take part.
-    closures : tuple of tuple
-        The closures whose effect it is: number and pickled result of each. The result is None if
-        the notebook has it already. It is all that remains of a closure whose worker is lost.
-    coordinator : str
-        The coordinator of these closures. It is the writer, except where a worker is, which
-        exchanges what several closures have learned (mode `Geo`).
-    ended_below : int
-        All closures of the coordinator below this number have ended.
-    pushed : bool
-        Whether there are gradients among the writes.
-    """
-
-    writer: str
-    number: int
-    attempt: int = 1
-    settled_below: int = 0
-    shards: tuple[ShardId, ...] = ()
-    closures: tuple[tuple[int, bytes | None], ...] = ()
-    coordinator: str = ""
-    ended_below: int = 0
-    pushed: bool = False
-
-
-class Part(NamedTuple):
-    """The part of a commit that goes to one shard.
-
-    Attributes
-    ----------
-    writes : sequence of Write
-        In order.
-    seen : int or None
-        If the staleness of the update counts: the version of the shard at the first read, or -1.
-    round_number : int or None
-        The round that the closure runs in; its pushes wait for the end of that round.
-    """
-
-    writes: Sequence[Write]
-    seen: int | None = None
-    round_number: int | None = None
 
 
 class CommitState(StrEnum):
@@ -129,21 +72,6 @@ class LogEntry:
     part: Part | None = None
     staleness: int | None = None
     fenced: bool = False
-
-
-class Fact(NamedTuple):
-    """What a shard reports of a commit that it has prepared or applied.
-
-    Attributes
-    ----------
-    commit : Commit
-        The commit.
-    applied : bool
-        Whether it is applied.
-    """
-
-    commit: Commit
-    applied: bool
 
 
 @dataclass(slots=True)

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.server.commit_log import Commit, CommitLog, CommitState, Fact, LogEntry, Part
+from psnb._src.server.commit_log import CommitLog, CommitState, LogEntry
+from psnb._src.server.commit_messages import Commit, Fact, Part
 from psnb._src.server.rounds import COLLECTED, square_norm
 from psnb._src.server.tables import TABLES, Table
 from psnb.errors import ConfigurationError, InternalError
