@@ -22,7 +22,7 @@ def test_a_closure_that_is_begun_again_keeps_its_commit_number() -> None:
     first, second = begun(in_flight, 2)
     assert in_flight.give_back(first)
     in_flight.begin(first)
-    assert (first.run.commit, second.run.commit) == (0, 1)
+    assert (first.execution.commit, second.execution.commit) == (0, 1)
 
 
 def test_a_lost_closure_is_in_flight_though_it_does_not_run() -> None:
@@ -54,9 +54,13 @@ def test_closed_attempts_are_those_that_were_begun() -> None:
     in_flight = InFlight()
     under_way, ended, again, lost = begun(in_flight, 4)
     in_flight.end(ended)
-    again.run.attempt += 1
+    again.execution.attempt += 1
     in_flight.lose([lost])
     never_taken = closure(ClosureQueue(1), 4)
     attempts = in_flight.closed_attempts([again, never_taken])
-    assert in_flight.settled_below() == under_way.run.commit
-    assert attempts == {ended.run.commit: ENDED, again.run.commit: 1, lost.run.commit: 1}
+    assert in_flight.settled_below() == under_way.execution.commit
+    assert attempts == {
+        ended.execution.commit: ENDED,
+        again.execution.commit: 1,
+        lost.execution.commit: 1,
+    }

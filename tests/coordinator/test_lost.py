@@ -79,7 +79,7 @@ def test_one_that_has_not_runs_again_first() -> None:
     put_one(queue, 9)
     put_back(queue, *lost)
     assert queue.take(up_to(9))[:2] == lost
-    assert [each.run.attempt for each in lost] == [2, 2]
+    assert [each.execution.attempt for each in lost] == [2, 2]
     assert queue.statistics().retried == 2
 
 
@@ -369,7 +369,7 @@ def test_a_round_waits_for_an_open_one() -> None:
     succeed(queue, other, pushed=True)
     assert not steps
     succeed(queue, lost, pushed=True)
-    assert steps == [ApplyRound(0, (lost.run.commit, other.run.commit))]
+    assert steps == [ApplyRound(0, (lost.execution.commit, other.execution.commit))]
 
 
 def test_one_that_runs_again_takes_its_seat_again() -> None:
@@ -383,7 +383,7 @@ def test_one_that_runs_again_takes_its_seat_again() -> None:
     assert queue.take(up_to(9)) == [lost]
     for each in (other, lost):
         succeed(queue, each, pushed=True)
-    assert steps == [ApplyRound(0, (lost.run.commit, other.run.commit))]
+    assert steps == [ApplyRound(0, (lost.execution.commit, other.execution.commit))]
 
 
 def test_one_whose_seat_was_taken_runs_in_a_later_round() -> None:
@@ -400,7 +400,7 @@ def test_one_whose_seat_was_taken_runs_in_a_later_round() -> None:
     queue.stepped(None)
     assert queue.take(up_to(9)) == [lost]
     succeed(queue, lost, pushed=True)
-    assert steps[-1] == ApplyRound(1, (lost.run.commit,))
+    assert steps[-1] == ApplyRound(1, (lost.execution.commit,))
 
 
 # What servers that are new must know.
@@ -463,8 +463,8 @@ class _World:
             self.queue.done()
 
     def commit(self, closure: Closure, used: list[tuple[int, int]]) -> None:
-        assert closure.run.commit not in self.committed
-        self.committed.add(closure.run.commit)
+        assert closure.execution.commit not in self.committed
+        self.committed.add(closure.execution.commit)
         for split, position in used:
             self.visits[split][position] += 1
 
@@ -472,7 +472,7 @@ class _World:
         """Find out what became of closures whose worker was lost."""
         again = []
         for each in self.queue.lose(closures):
-            if each.run.commit in self.committed:
+            if each.execution.commit in self.committed:
                 succeed(self.queue, each)
             else:
                 again.append(each)

@@ -69,7 +69,7 @@ def test_a_closure_whose_own_commit_is_not_applied_runs_again() -> None:
     closure = running(queue)
     asked(queue, closure, queue.name)
     assert queue.take(lambda each: True) == [closure]
-    assert closure.run.attempt == 2
+    assert closure.execution.attempt == 2
 
 
 def test_a_closure_whose_exchange_is_not_applied_fails_for_all_that_took_part() -> None:

@@ -58,7 +58,7 @@ class Worker(Process):
         # Another attempt writes somewhere else.
         shards = notebook.shards
         chosen = tuple(random.sample(shards, random.randint(1, min(3, len(shards)))))
-        number, turn = closure.run.commit, closure.run.round
+        number, turn = closure.execution.commit, closure.execution.round
 
         def read(outcomes: list[Any]) -> None:
             (values,) = outcomes
@@ -123,7 +123,10 @@ class Worker(Process):
         payload: bytes,
         key: tuple[str, int] | None = None,
     ) -> None:
-        notebook, pushed = self.notebook, closure.run.round is not None and ending is not False
+        notebook, pushed = (
+            self.notebook,
+            closure.execution.round is not None and ending is not False,
+        )
         self.world.send(
             notebook,
             lambda: notebook.heard(self, closure, ending, payload, pushed, key),

@@ -45,8 +45,8 @@ class InFlight:
     def begin(self, closure: Closure) -> None:
         """Add a closure that a worker has got; the first time, its commit gets a number."""
         self._running[closure.id] = closure
-        if closure.run is NOT_TAKEN:
-            closure.run = Execution(next(self._commits))
+        if closure.execution is NOT_TAKEN:
+            closure.execution = Execution(next(self._commits))
 
     def lose(self, closures: Iterable[Closure]) -> list[Closure]:
         """Let those closures be open that run, and return them."""
@@ -81,7 +81,7 @@ class InFlight:
 
     def end(self, closure: Closure) -> None:
         """Note that a closure that was begun at least once has ended for good."""
-        self._watermark.end(closure.run.commit)
+        self._watermark.end(closure.execution.commit)
 
     def settled_below(self) -> int:
         """Return the commit number below which every closure has ended, in whatever order."""
@@ -97,8 +97,8 @@ class InFlight:
         """
         attempts = dict.fromkeys(self._watermark.ended(), ENDED)
         for closure in waiting:
-            if closure.run is not NOT_TAKEN:
-                attempts[closure.run.commit] = closure.run.attempt - 1
+            if closure.execution is not NOT_TAKEN:
+                attempts[closure.execution.commit] = closure.execution.attempt - 1
         for closure in self._open.values():
-            attempts[closure.run.commit] = closure.run.attempt
+            attempts[closure.execution.commit] = closure.execution.attempt
         return attempts

@@ -134,7 +134,7 @@ class ScheduledClosures:
         for closure in taken:
             closure.remote.set_status(ClosureStatus.RUNNING)
             self.in_flight.begin(closure)
-            closure.run.round = gate.round
+            closure.execution.round = gate.round
         # Also if one was refused: others may be waiting for another worker.
         self._hungry = True
         return taken
@@ -166,12 +166,12 @@ class ScheduledClosures:
             if not self.in_flight.take_back(closure):
                 continue
             if position < executing:
-                closure.run.deaths += 1
+                closure.execution.deaths += 1
                 retries = closure.options.retries
-                if closure.run.deaths > retries:
+                if closure.execution.deaths > retries:
                     error = WorkerLostError(
                         f"closure {closure.function.name} was running when its worker was "
-                        f"lost, {closure.run.deaths} times in a row (retries={retries}); "
+                        f"lost, {closure.execution.deaths} times in a row (retries={retries}); "
                         f"the last time: {lost}. If it does not kill its workers, for example "
                         "by their memory limit, schedule it with more retries"
                     )
@@ -180,7 +180,7 @@ class ScheduledClosures:
             if self.errors:
                 self._cancel(closure, "another closure failed before it could run again")
                 continue
-            closure.run.attempt += 1
+            closure.execution.attempt += 1
             again.append(closure)
         for closure in reversed(again):
             self._requeue(closure)
@@ -314,7 +314,7 @@ class ScheduledClosures:
         closure.remote.set_status(ClosureStatus.FAILED, error)
 
     def _end(self, closure: Closure, *, pushed: bool = False, succeeded: bool = False) -> None:
-        if closure.run is not NOT_TAKEN:
+        if closure.execution is not NOT_TAKEN:
             self._on_end(closure.id, succeeded)
             self.in_flight.end(closure)
             if not closure.options.detached:
