@@ -90,7 +90,7 @@ class StrategyCore:
 
     def __init__(self, client: Client, servers: Servers, partitioner: Partitioner | None) -> None:
         self.client, self.servers = client, servers
-        self.server_client = CommServerClient(client.loop, client.rpc, servers.directory)
+        self.server_client = CommServerClient(client.loop, client.rpc, servers.layout_cache)
         self.registry = Registry()
         self.tables = TableFactory(servers, self.server_client, partitioner)
         self.watch = ServerWatch(servers, self.server_client, self.registry.all)
@@ -123,7 +123,7 @@ class StrategyCore:
     def shards_of_strategy(self, name: str) -> Sequence[ShardId]:
         """Return all shards of another strategy; there are none if it is closed."""
         try:
-            layout = on_loop(self._loop, lambda: self.servers.directory.refresh(name))
+            layout = on_loop(self._loop, lambda: self.servers.layout_cache.refresh(name))
         except (OSError, ServerLostError, RuntimeError):  # the last: the client is closed
             return ()
         return [ShardId(name, number) for number in range(len(layout.places))]

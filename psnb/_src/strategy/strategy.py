@@ -245,7 +245,7 @@ class ParameterServerStrategy:
             If a server is gone.
         """
         self._core.check_open()
-        with self._core.registry.taking(name, "variable") as name:
+        with self._core.registry.reserved(name, "variable") as name:
             value = initial_array(initial_value, dtype, name)
             check_optimizer(optimizer, value.dtype, name)
             choice = as_nonfinite(nonfinite, name)
@@ -310,7 +310,7 @@ class ParameterServerStrategy:
             If a server is gone.
         """
         self._core.check_open()
-        with self._core.registry.taking(name, "embedding"):
+        with self._core.registry.reserved(name, "embedding"):
             check_rows(name, dim, rows)
             kind = np.dtype(dtype)
             if kind not in OPTIMIZABLE:
