@@ -440,9 +440,9 @@ class _World:
         self.chance = random.Random(seed)
         self.sizes, self.visits = sizes, [[0] * size for size in sizes]
         self.committed: set[int] = set()
-        self.desk = LeaseRegistry()
-        self.queue = ClosureQueue(100, on_end=self.desk.end)
-        self.epoch = self.desk.open(len(sizes))
+        self.leases = LeaseRegistry()
+        self.queue = ClosureQueue(100, on_end=self.leases.end)
+        self.epoch = self.leases.open(len(sizes))
         self.lives = 0
         self.put = 0
         self.workers = [_Worker(self) for _ in range(3)]
@@ -500,7 +500,7 @@ class _Worker:
         world, each = self.world, self.begun.pop(0)
         used = [
             (split, position)
-            for _, split, state, count in world.desk.portions(each.id)
+            for _, split, state, count in world.leases.portions(each.id)
             for position in range(state or 0, (state or 0) + (count or 0))
         ]
         used = used or self.read(each.id)
@@ -511,7 +511,7 @@ class _Worker:
     def read(self, closure: int) -> list[tuple[int, int]]:
         world = self.world
         if self.lease is None:
-            found = world.desk.answer(self.name, ("lease", world.epoch))
+            found = world.leases.answer(self.name, ("lease", world.epoch))
             if found is None:
                 return []
             number, split, state, count, _ = found
@@ -521,7 +521,7 @@ class _Worker:
         last = min(end, first + world.chance.randint(1, 3))
         self.lease = (number, split, last, end) if last < end else None
         question = ("take", world.epoch, number, closure, last - first, first, last, last == end)
-        assert world.desk.answer(self.name, question)
+        assert world.leases.answer(self.name, question)
         return [(split, position) for position in range(first, last)]
 
     def answer(self) -> None:
@@ -536,7 +536,7 @@ class _Worker:
 
     def die(self) -> None:
         if self.world.chance.random() < 0.3:
-            self.world.desk.lose(self.name)
+            self.world.leases.lose(self.name)
             self.world.lose([*self.ended, *self.begun])
             self.live()
 
@@ -547,7 +547,7 @@ def test_leased_examples_are_used_once_whatever_fails_and_whoever_dies(
 ) -> None:
     world = _World(seed, sizes)
     for _ in range(20_000):
-        if world.desk.progress(world.epoch).over:
+        if world.leases.progress(world.epoch).over:
             break
         world.step()
     else:
