@@ -124,11 +124,11 @@ class ClosureQueue:
                 waiting = self._closures.waiting
                 if worker is None or not waiting.pinned():  # nearly always
                     return self._take(admit, ())
-                choosers, lines = waiting.choosers(), waiting.lines
+                choosers, queues = waiting.choosers(), waiting.queues_begun
             who = worker()
             chosen: list[Pin] = [who.name, who.index, *self._ask(choosers, who)]
             with self._room:
-                if lines == waiting.lines:
+                if queues == waiting.queues_begun:
                     return self._take(admit, chosen)
             # Meanwhile a closure came with a new choosing function, which was not asked.
 
