@@ -17,7 +17,7 @@ from psnb._src.monitor.told.commands import execute
 from psnb._src.monitor.told.protocol import CommandReply
 from psnb._src.runtime.packing import pack_error, unpack_error
 from tests.conftest import wait_until
-from tests.monitor.sources import FakeSource
+from tests.monitor.viewed import FakeViewed
 
 LONG = "begin" + "x" * 5_000_000 + "end"
 
@@ -89,11 +89,11 @@ def test_events_names_and_replies_are_cut() -> None:
     step.__qualname__ = LONG
     assert len(FunctionRegistry().register(step).name) == NAME
 
-    source = FakeSource()
-    source.error = ValueError(LONG)
+    viewed = FakeViewed()
+    viewed.error = ValueError(LONG)
     replies: list[CommandReply] = []
     command = {"type": "command", "version": 1, "id": LONG, "command": "pause", "arguments": {}}
-    execute(source, command, "a test", replies.append)
+    execute(viewed, command, "a test", replies.append)
     wait_until(lambda: bool(replies), "the command is answered")
     assert (len(replies[0]["id"]), len(replies[0]["error"])) == (NAME, LINE)
 

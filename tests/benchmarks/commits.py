@@ -18,7 +18,7 @@ from rich.table import Table
 
 import psnb
 from psnb._src.parameters.request_batch import Request
-from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.operations import (
     CommitParts,
 )

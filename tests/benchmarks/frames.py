@@ -18,7 +18,7 @@ from playwright.sync_api import sync_playwright
 import psnb._src.monitor.shown.widget
 from psnb._src.monitor.told.feed import Feed
 from tests.browser.chromium import launch
-from tests.monitor.sources import WORKER, FakeSource
+from tests.monitor.viewed import WORKER, FakeViewed
 
 WORKERS, METRICS, POINTS = 100, 5, 10_000
 UPDATES, INTERVAL = 40, 0.25
@@ -64,25 +64,25 @@ SAY = (
 
 def updates() -> list[str]:
     """Return a full update and those after it, as JSON."""
-    source = FakeSource(state="running")
+    viewed = FakeViewed(state="running")
     for number in range(POINTS - UPDATES * 25 - 1):
         values = {f"metric {metric}": 1 / (1 + number + metric) for metric in range(METRICS)}
-        source.records.history.add(float(number), values)
+        viewed.records.history.add(float(number), values)
     rows = [replace(WORKER, name=f"worker-{index}", index=index) for index in range(WORKERS)]
-    source.set(workers=tuple(rows))
+    viewed.set(workers=tuple(rows))
     feed, now = Feed(), 1_700_000_000.0
-    told = [feed.next(source, now)]
+    told = [feed.next(viewed, now)]
     for _ in range(UPDATES):
         now += INTERVAL
-        done = source.now.completed
+        done = viewed.now.completed
         for _ in range(25):
             values = {f"metric {metric}": 1 / (1 + done + metric) for metric in range(METRICS)}
-            source.records.history.add(now, values)
+            viewed.records.history.add(now, values)
         rows = [replace(row, completed=row.completed + 25, busy=0.5) for row in rows]
-        source.set(completed=done + 25, workers=tuple(rows))
+        viewed.set(completed=done + 25, workers=tuple(rows))
         for index in range(WORKERS):
-            source.records.timeline.add(index, [0.2], 0, 1, now)
-        told.append(feed.next(source, now))
+            viewed.records.timeline.add(index, [0.2], 0, 1, now)
+        told.append(feed.next(viewed, now))
     return [json.dumps(update) for update in told]
 
 

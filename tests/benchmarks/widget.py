@@ -22,34 +22,34 @@ MAKE = """
 import json, time
 from dataclasses import replace
 from psnb._src.monitor.shown.widget import CoordinatorWidget
-from tests.monitor.sources import WORKER, FakeSource
+from tests.monitor.viewed import WORKER, FakeViewed
 
 def make(workers, metrics, points, interval):
-    source = FakeSource(state="running")
+    viewed = FakeViewed(state="running")
     for number in range(points // metrics):
-        source.records.history.add(
+        viewed.records.history.add(
             float(number), {f"metric {metric}": 1 / (1 + number) for metric in range(metrics)}
         )
     rows = [replace(WORKER, name=f"worker-{index}", index=index) for index in range(workers)]
-    source.set(workers=tuple(rows))
-    return source, CoordinatorWidget(source, interval)
+    viewed.set(workers=tuple(rows))
+    return viewed, CoordinatorWidget(viewed, interval)
 
-def change(source, metrics):
-    done = source.now.completed
+def change(viewed, metrics):
+    done = viewed.now.completed
     for number in range(25):
-        source.records.history.add(
+        viewed.records.history.add(
             time.time(), {f"metric {metric}": 1 / (1 + done) for metric in range(metrics)}
         )
-    workers = [replace(w, completed=w.completed + 25, busy=0.5) for w in source.now.workers]
-    source.set(completed=done + 25, workers=tuple(workers))
+    workers = [replace(w, completed=w.completed + 25, busy=0.5) for w in viewed.now.workers]
+    viewed.set(completed=done + 25, workers=tuple(workers))
 """
 
 COST = """
-source, widget = make({workers}, {metrics}, {points}, 1e6)
+viewed, widget = make({workers}, {metrics}, {points}, 1e6)
 tick = widget._publisher._tick
 spent = 0.0
 for _ in range({updates}):
-    change(source, {metrics})
+    change(viewed, {metrics})
     began = time.process_time()
     tick()
     time.sleep(0.01)  # the thread that owns the socket has its turn
@@ -70,10 +70,10 @@ print(1000 * (time.process_time() - began) / {updates})
 """
 
 LIVE = """
-source, widget = make({workers}, {metrics}, {points}, 0.25)
+viewed, widget = make({workers}, {metrics}, {points}, 0.25)
 end = time.monotonic() + {seconds}
 while time.monotonic() < end:
-    change(source, {metrics})
+    change(viewed, {metrics})
     time.sleep(0.02)
 widget.close()
 """

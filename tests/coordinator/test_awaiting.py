@@ -122,7 +122,7 @@ def test_join_async_waits_for_the_last_closure() -> None:
         await task
 
     asyncio.run(main())
-    assert queue._idle_callbacks == []
+    assert queue._callers._idle_callbacks == []
 
 
 def test_join_async_of_an_idle_queue_returns_at_once() -> None:
@@ -151,7 +151,7 @@ def test_join_async_times_out_and_everything_goes_on() -> None:
     (each,) = running(queue)
     with pytest.raises(TimeoutError, match="1 in flight; they go on"):
         asyncio.run(join(queue, 0.01))
-    assert queue._idle_callbacks == []
+    assert queue._callers._idle_callbacks == []
     succeed(queue, each)
     assert queue.done()
 

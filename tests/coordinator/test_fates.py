@@ -10,7 +10,7 @@ import pytest
 from psnb._src.coordinator.queue.fates import ask_all, finding_out
 from psnb._src.parameters.request_batch import Request
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_log import Commit, Fact
+from psnb._src.server.commit_messages import Commit, Fact
 from psnb._src.server.operations import (
     ApplyCommit,
     FenceCommits,

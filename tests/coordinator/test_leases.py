@@ -15,114 +15,114 @@ from psnb.errors import ConfigurationError
 
 
 def test_splits_are_leased_in_order_and_done_when_their_closures_have_ended() -> None:
-    book = EpochLeases(2)
-    assert book.lease("a") == (0, LeasedPart(0))
-    assert book.take("a", 0, closure=7, count=3, before=None, after={"at": 3}, ended=True)
-    assert (book.progress().done, book.progress().leased, book.progress().left) == (0, 1, 1)
-    book.end(7, succeeded=True)
-    assert (book.progress().done, book.progress().visits) == (1, 3)
+    leases = EpochLeases(2)
+    assert leases.lease("a") == (0, LeasedPart(0))
+    assert leases.take("a", 0, closure=7, count=3, before=None, after={"at": 3}, ended=True)
+    assert (leases.progress().done, leases.progress().leased, leases.progress().left) == (0, 1, 1)
+    leases.end(7, succeeded=True)
+    assert (leases.progress().done, leases.progress().visits) == (1, 3)
 
 
 def test_the_rest_of_a_dead_workers_lease_goes_to_the_next() -> None:
-    book = EpochLeases(1)
-    book.lease("a")
-    book.take("a", 0, closure=7, count=3, before=None, after={"at": 3}, ended=False)
-    book.lose("a")
-    assert book.lease("b") == (1, LeasedPart(0, {"at": 3}))
+    leases = EpochLeases(1)
+    leases.lease("a")
+    leases.take("a", 0, closure=7, count=3, before=None, after={"at": 3}, ended=False)
+    leases.lose("a")
+    assert leases.lease("b") == (1, LeasedPart(0, {"at": 3}))
 
 
 def test_a_closure_that_runs_again_uses_what_it_had_taken() -> None:
-    book = EpochLeases(1)
-    book.lease("a")
-    book.take("a", 0, closure=6, count=1, before={"at": 0}, after={"at": 1}, ended=False)
-    book.take("a", 0, closure=7, count=3, before={"at": 1}, after={"at": 4}, ended=False)
-    book.lose("a")
-    assert book.portions(7) == (LeasedPart(0, {"at": 1}, 3),)
+    leases = EpochLeases(1)
+    leases.lease("a")
+    leases.take("a", 0, closure=6, count=1, before={"at": 0}, after={"at": 1}, ended=False)
+    leases.take("a", 0, closure=7, count=3, before={"at": 1}, after={"at": 4}, ended=False)
+    leases.lose("a")
+    assert leases.portions(7) == (LeasedPart(0, {"at": 1}, 3),)
 
 
 def test_what_a_failed_closure_had_taken_is_leased_anew() -> None:
-    book = EpochLeases(1)
-    book.lease("a")
-    book.take("a", 0, closure=7, count=3, before=None, after={"at": 3}, ended=True)
-    assert book.lease("a") is None
-    book.end(7, succeeded=False)
-    assert book.lease("b") == (1, LeasedPart(0, None, 3))
-    assert not book.progress().over
+    leases = EpochLeases(1)
+    leases.lease("a")
+    leases.take("a", 0, closure=7, count=3, before=None, after={"at": 3}, ended=True)
+    assert leases.lease("a") is None
+    leases.end(7, succeeded=False)
+    assert leases.lease("b") == (1, LeasedPart(0, None, 3))
+    assert not leases.progress().over
 
 
 def test_who_was_given_up_cannot_take_any_more() -> None:
-    book = EpochLeases(1)
-    book.lease("a")
-    book.lose("a")
-    assert not book.take("a", 0, closure=7, count=1, before=None, after=None, ended=False)
+    leases = EpochLeases(1)
+    leases.lease("a")
+    leases.lose("a")
+    assert not leases.take("a", 0, closure=7, count=1, before=None, after=None, ended=False)
 
 
 def test_an_empty_split_is_done_when_its_end_is_found() -> None:
-    book = EpochLeases(1)
-    book.lease("a")
-    assert book.take("a", 0, closure=7, count=0, before=None, after=None, ended=True)
-    assert book.progress().over
+    leases = EpochLeases(1)
+    leases.lease("a")
+    assert leases.take("a", 0, closure=7, count=0, before=None, after=None, ended=True)
+    assert leases.progress().over
 
 
 def test_a_returned_portion_ends_after_its_count() -> None:
-    book = EpochLeases(1)
-    book.lease("a")
-    book.take("a", 0, closure=7, count=2, before=None, after=2, ended=True)
-    book.end(7, succeeded=False)
-    number, piece = book.lease("b") or pytest.fail("it is free again")
+    leases = EpochLeases(1)
+    leases.lease("a")
+    leases.take("a", 0, closure=7, count=2, before=None, after=2, ended=True)
+    leases.end(7, succeeded=False)
+    number, piece = leases.lease("b") or pytest.fail("it is free again")
     assert piece.count == 2
-    book.take("b", number, closure=8, count=2, before=None, after=2, ended=False)
-    book.end(8, succeeded=True)
-    assert book.progress().over
+    leases.take("b", number, closure=8, count=2, before=None, after=2, ended=False)
+    leases.end(8, succeeded=True)
+    assert leases.progress().over
 
 
 def test_owners_alone_lease_their_splits_while_they_are_there() -> None:
-    book = EpochLeases(3, owners={0: "b", 1: "a", 2: "b"})
+    leases = EpochLeases(3, owners={0: "b", 1: "a", 2: "b"})
     everyone = {"a", "b"}
-    assert book.lease("A", "a", everyone) == (0, LeasedPart(1))
-    assert book.lease("A", "a", everyone) is None
-    assert book.lease("B", "b", everyone) == (1, LeasedPart(0))
-    assert (book.owned("a"), book.owned("b")) == ([1], [0, 2])
+    assert leases.lease("A", "a", everyone) == (0, LeasedPart(1))
+    assert leases.lease("A", "a", everyone) is None
+    assert leases.lease("B", "b", everyone) == (1, LeasedPart(0))
+    assert (leases.owned("a"), leases.owned("b")) == ([1], [0, 2])
 
 
 def test_who_leases_a_split_of_a_lost_owner_owns_all_that_it_had() -> None:
-    book = EpochLeases(4, owners={0: "b", 1: "a", 2: "b", 3: "c"})
-    book.lease("A", "a", {"a", "b", "c"})
-    book.lose("B")
-    assert book.lease("A", "a", {"a", "c"}) == (1, LeasedPart(0))
-    assert book.owned("a") == [0, 1, 2]
-    assert book.lease("C", "c", {"a", "c"}) == (2, LeasedPart(3))
-    assert book.lease("C", "c", {"a", "c"}) is None
+    leases = EpochLeases(4, owners={0: "b", 1: "a", 2: "b", 3: "c"})
+    leases.lease("A", "a", {"a", "b", "c"})
+    leases.lose("B")
+    assert leases.lease("A", "a", {"a", "c"}) == (1, LeasedPart(0))
+    assert leases.owned("a") == [0, 1, 2]
+    assert leases.lease("C", "c", {"a", "c"}) == (2, LeasedPart(3))
+    assert leases.lease("C", "c", {"a", "c"}) is None
 
 
 def test_closures_suit_workers_that_have_something_to_read() -> None:
-    book = EpochLeases(2, owners={0: "a", 1: "b"})
+    leases = EpochLeases(2, owners={0: "a", 1: "b"})
     everyone = {"a", "b"}
-    number, _ = book.lease("A", "a", everyone) or pytest.fail("it is its own")
-    assert book.suits("a", everyone)  # it reads that
-    assert book.suits("b", everyone)
-    assert not book.suits("c", {*everyone, "c"})
-    book.take("A", number, closure=1, count=1, before=None, after=1, ended=True)
-    assert not book.suits("a", everyone)
-    assert book.suits("a", {"a"})  # what b had
-    assert book.unread()
+    number, _ = leases.lease("A", "a", everyone) or pytest.fail("it is its own")
+    assert leases.suits("a", everyone)  # it reads that
+    assert leases.suits("b", everyone)
+    assert not leases.suits("c", {*everyone, "c"})
+    leases.take("A", number, closure=1, count=1, before=None, after=1, ended=True)
+    assert not leases.suits("a", everyone)
+    assert leases.suits("a", {"a"})  # what b had
+    assert leases.unread()
 
 
 def test_where_nothing_is_left_to_read_closures_may_go_anywhere_to_run_again() -> None:
-    book = EpochLeases(1, owners={0: "a"})
-    number, _ = book.lease("A", "a", {"a"}) or pytest.fail("it is its own")
-    book.take("A", number, closure=1, count=1, before=None, after=1, ended=True)
-    assert not book.unread()
-    assert book.suits("b", {"b"})
-    assert not book.progress().over
+    leases = EpochLeases(1, owners={0: "a"})
+    number, _ = leases.lease("A", "a", {"a"}) or pytest.fail("it is its own")
+    leases.take("A", number, closure=1, count=1, before=None, after=1, ended=True)
+    assert not leases.unread()
+    assert leases.suits("b", {"b"})
+    assert not leases.progress().over
 
 
 def test_an_epoch_goes_on_where_its_state_was_taken() -> None:
-    book = EpochLeases(3)
-    book.lease("a")
-    book.take("a", 0, closure=7, count=2, before={"at": 0}, after={"at": 2}, ended=False)
-    book.end(7, succeeded=True)
-    state = json.loads(json.dumps(book.state()))
+    leases = EpochLeases(3)
+    leases.lease("a")
+    leases.take("a", 0, closure=7, count=2, before={"at": 0}, after={"at": 2}, ended=False)
+    leases.end(7, succeeded=True)
+    state = json.loads(json.dumps(leases.state()))
     again = EpochLeases(3, state)
     assert again.progress() == Progress(done=0, leased=1, left=2, visits=2)
     assert [again.lease("b") for _ in range(4)] == [
@@ -134,19 +134,19 @@ def test_an_epoch_goes_on_where_its_state_was_taken() -> None:
 
 
 def test_a_state_of_an_epoch_that_was_over_has_nothing_left() -> None:
-    book = EpochLeases(1)
-    book.lease("a")
-    book.take("a", 0, closure=7, count=2, before=None, after=None, ended=True)
-    book.end(7, succeeded=True)
-    again = EpochLeases(1, book.state())
+    leases = EpochLeases(1)
+    leases.lease("a")
+    leases.take("a", 0, closure=7, count=2, before=None, after=None, ended=True)
+    leases.end(7, succeeded=True)
+    again = EpochLeases(1, leases.state())
     assert again.progress() == Progress(done=1, leased=0, left=0, visits=2)
 
 
 def test_what_runs_when_a_state_is_taken_is_done_again() -> None:
-    book = EpochLeases(1)
-    book.lease("a")
-    book.take("a", 0, closure=7, count=2, before=0, after=2, ended=True)
-    again = EpochLeases(1, book.state())
+    leases = EpochLeases(1)
+    leases.lease("a")
+    leases.take("a", 0, closure=7, count=2, before=0, after=2, ended=True)
+    again = EpochLeases(1, leases.state())
     assert again.lease("b") == (0, LeasedPart(0, 0, 2))
 
 
@@ -162,9 +162,9 @@ def test_a_state_that_does_not_fit_is_refused(state: dict[str, Any]) -> None:
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 20), min_size=1, max_size=6))
 def test_every_element_is_used_once_whatever_happens(seed: int, sizes: list[int]) -> None:
     random_ = random.Random(seed)
-    book = EpochLeases(len(sizes))
+    leases = EpochLeases(len(sizes))
     used = [[0] * size for size in sizes]  # by closures that have ended well
-    holders = {f"w{i}": None for i in range(3)}  # type: dict[str, tuple[int, Piece, int] | None]
+    holders = {f"w{i}": None for i in range(3)}  # type: dict[str, tuple[int, LeasedPart, int] | None]
     running: dict[int, str] = {}
     closures = 0
 
@@ -175,14 +175,14 @@ def test_every_element_is_used_once_whatever_happens(seed: int, sizes: list[int]
                 used[portion.split][position] += 1
 
     for _ in range(5000):
-        if book.progress().over and not running:
+        if leases.progress().over and not running:
             break
         holder = random_.choice(list(holders))
         match random_.choice(["step", "step", "step", "end", "fail", "die"]):
             case "step":
                 lease = holders[holder]
                 if lease is None:
-                    found = book.lease(holder)
+                    found = leases.lease(holder)
                     if found is None:
                         continue
                     lease = (*found, found[1].state or 0)
@@ -191,7 +191,7 @@ def test_every_element_is_used_once_whatever_happens(seed: int, sizes: list[int]
                 end = sizes[piece.split] if piece.count is None else first + piece.count
                 count = min(random_.randint(1, 4), end - at)
                 ended = at + count == end
-                assert book.take(holder, number, closures, count, at, at + count, ended)
+                assert leases.take(holder, number, closures, count, at, at + count, ended)
                 running[closures] = holder
                 closures += 1
                 holders[holder] = None if ended else (number, piece, at + count)
@@ -199,12 +199,12 @@ def test_every_element_is_used_once_whatever_happens(seed: int, sizes: list[int]
                 closure = random_.choice(list(running))
                 del running[closure]
                 if how == "end":
-                    use(book.portions(closure))
-                book.end(closure, succeeded=how == "end")
+                    use(leases.portions(closure))
+                leases.end(closure, succeeded=how == "end")
             case "die":
-                book.lose(holder)
+                leases.lose(holder)
                 holders[holder] = None  # its closures run again elsewhere, on their portions
     else:
         pytest.fail("the epoch does not end")
     assert used == [[1] * size for size in sizes]
-    assert book.progress().visits == sum(sizes)
+    assert leases.progress().visits == sum(sizes)

@@ -79,7 +79,7 @@ def test_one_that_has_not_runs_again_first() -> None:
     put_one(queue, 9)
     put_back(queue, *lost)
     assert queue.take(up_to(9))[:2] == lost
-    assert [each.run.attempt for each in lost] == [2, 2]
+    assert [each.execution.attempt for each in lost] == [2, 2]
     assert queue.statistics().retried == 2
 
 
@@ -169,7 +169,7 @@ def test_who_waits_to_raise_goes_on_when_another_has_raised() -> None:
     wait_for_waiter(queue.settled)
     with queue.settled:  # as a thread does that comes first: it goes on with the queue at once
         with pytest.raises(ValueError, match="boo"):
-            queue._errors.throw()
+            queue._closures.errors.throw()
         queue.settled.notify_all()
     putting.result(TIMEOUT)
     assert second.remote.status is ClosureStatus.QUEUED
@@ -343,7 +343,8 @@ def test_so_does_a_round_that_a_server_has_not_applied() -> None:
 @GATES
 def test_an_open_one_that_has_had_its_effect_has_it_in_every_mode(make: type[Gate]) -> None:
     steps: list[Step] = []
-    queue = ClosureQueue(10, gate=make())
+    gate = make()
+    queue = ClosureQueue(10, gate=gate)
     queue.attach(on_step=steps.append)
     (lost,) = put(queue, 1)
     queue.take(up_to(1))
@@ -351,7 +352,7 @@ def test_an_open_one_that_has_had_its_effect_has_it_in_every_mode(make: type[Gat
     assert not queue.done()
     assert not steps
     succeed(queue, lost, pushed=True)
-    if isinstance(queue._gate, RoundGate | FlushGate):
+    if isinstance(gate, RoundGate | FlushGate):
         assert not queue.done()  # what was pushed is to be applied first
         assert len(steps) == 1
         queue.stepped(None)
@@ -368,7 +369,7 @@ def test_a_round_waits_for_an_open_one() -> None:
     succeed(queue, other, pushed=True)
     assert not steps
     succeed(queue, lost, pushed=True)
-    assert steps == [ApplyRound(0, (lost.run.commit, other.run.commit))]
+    assert steps == [ApplyRound(0, (lost.execution.commit, other.execution.commit))]
 
 
 def test_one_that_runs_again_takes_its_seat_again() -> None:
@@ -382,7 +383,7 @@ def test_one_that_runs_again_takes_its_seat_again() -> None:
     assert queue.take(up_to(9)) == [lost]
     for each in (other, lost):
         succeed(queue, each, pushed=True)
-    assert steps == [ApplyRound(0, (lost.run.commit, other.run.commit))]
+    assert steps == [ApplyRound(0, (lost.execution.commit, other.execution.commit))]
 
 
 def test_one_whose_seat_was_taken_runs_in_a_later_round() -> None:
@@ -399,7 +400,7 @@ def test_one_whose_seat_was_taken_runs_in_a_later_round() -> None:
     queue.stepped(None)
     assert queue.take(up_to(9)) == [lost]
     succeed(queue, lost, pushed=True)
-    assert steps[-1] == ApplyRound(1, (lost.run.commit,))
+    assert steps[-1] == ApplyRound(1, (lost.execution.commit,))
 
 
 # What servers that are new must know.
@@ -439,9 +440,9 @@ class _World:
         self.chance = random.Random(seed)
         self.sizes, self.visits = sizes, [[0] * size for size in sizes]
         self.committed: set[int] = set()
-        self.desk = LeaseRegistry()
-        self.queue = ClosureQueue(100, on_end=self.desk.end)
-        self.epoch = self.desk.open(len(sizes))
+        self.leases = LeaseRegistry()
+        self.queue = ClosureQueue(100, on_end=self.leases.end)
+        self.epoch = self.leases.open(len(sizes))
         self.lives = 0
         self.put = 0
         self.workers = [_Worker(self) for _ in range(3)]
@@ -462,8 +463,8 @@ class _World:
             self.queue.done()
 
     def commit(self, closure: Closure, used: list[tuple[int, int]]) -> None:
-        assert closure.run.commit not in self.committed
-        self.committed.add(closure.run.commit)
+        assert closure.execution.commit not in self.committed
+        self.committed.add(closure.execution.commit)
         for split, position in used:
             self.visits[split][position] += 1
 
@@ -471,7 +472,7 @@ class _World:
         """Find out what became of closures whose worker was lost."""
         again = []
         for each in self.queue.lose(closures):
-            if each.run.commit in self.committed:
+            if each.execution.commit in self.committed:
                 succeed(self.queue, each)
             else:
                 again.append(each)
@@ -499,7 +500,7 @@ class _Worker:
         world, each = self.world, self.begun.pop(0)
         used = [
             (split, position)
-            for _, split, state, count in world.desk.portions(each.id)
+            for _, split, state, count in world.leases.portions(each.id)
             for position in range(state or 0, (state or 0) + (count or 0))
         ]
         used = used or self.read(each.id)
@@ -510,7 +511,7 @@ class _Worker:
     def read(self, closure: int) -> list[tuple[int, int]]:
         world = self.world
         if self.lease is None:
-            found = world.desk.answer(self.name, ("lease", world.epoch))
+            found = world.leases.answer(self.name, ("lease", world.epoch))
             if found is None:
                 return []
             number, split, state, count, _ = found
@@ -520,7 +521,7 @@ class _Worker:
         last = min(end, first + world.chance.randint(1, 3))
         self.lease = (number, split, last, end) if last < end else None
         question = ("take", world.epoch, number, closure, last - first, first, last, last == end)
-        assert world.desk.answer(self.name, question)
+        assert world.leases.answer(self.name, question)
         return [(split, position) for position in range(first, last)]
 
     def answer(self) -> None:
@@ -535,7 +536,7 @@ class _Worker:
 
     def die(self) -> None:
         if self.world.chance.random() < 0.3:
-            self.world.desk.lose(self.name)
+            self.world.leases.lose(self.name)
             self.world.lose([*self.ended, *self.begun])
             self.live()
 
@@ -546,7 +547,7 @@ def test_leased_examples_are_used_once_whatever_fails_and_whoever_dies(
 ) -> None:
     world = _World(seed, sizes)
     for _ in range(20_000):
-        if world.desk.progress(world.epoch).over:
+        if world.leases.progress(world.epoch).over:
             break
         world.step()
     else:

@@ -216,7 +216,7 @@ def test_only_closures_that_were_running_lose_a_retry() -> None:
     for _ in range(2):
         queue.put_back(queue.take(up_to(2)), executing=1, lost="gone")
     assert first.remote.status is ClosureStatus.FAILED
-    assert second.run.deaths == 0
+    assert second.execution.deaths == 0
 
 
 def test_a_closure_that_is_lost_too_often_fails_and_names_the_worker() -> None:
@@ -330,7 +330,7 @@ def test_what_a_worker_gives_back_runs_first_and_is_no_retry() -> None:
     queue.give_back(taken[1:])
     assert queue.statistics().retried == 0
     assert queue.take(up_to(4)) == closures[1:]
-    assert [each.run.attempt for each in closures] == [1, 1, 1, 1]
+    assert [each.execution.attempt for each in closures] == [1, 1, 1, 1]
 
 
 def test_what_a_worker_gives_back_wakes_a_hungry_lane() -> None:

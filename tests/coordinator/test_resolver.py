@@ -15,7 +15,7 @@ from psnb._src.parameters.request_batch import Request
 from psnb._src.placement.layout import ShardId
 from psnb._src.runtime.packing import dumps
 from psnb._src.runtime.session import exchange_writer
-from psnb._src.server.commit_log import Commit, Fact
+from psnb._src.server.commit_messages import Commit, Fact
 from psnb._src.server.operations import (
     FenceCommits,
 )
@@ -74,7 +74,7 @@ def test_a_closure_whose_own_commit_is_not_applied_runs_again() -> None:
     closure = running(queue)
     asked(queue, closure, queue.name)
     assert queue.take(lambda each: True) == [closure]
-    assert closure.run.attempt == 2
+    assert closure.execution.attempt == 2
 
 
 def test_a_closure_whose_exchange_is_not_applied_fails_for_all_that_took_part() -> None:

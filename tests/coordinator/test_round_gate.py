@@ -35,7 +35,7 @@ def take(queue: ClosureQueue, count: int = 100) -> list[Closure]:
 
 
 def commits(closures: list[Closure]) -> tuple[int, ...]:
-    return tuple(closure.run.commit for closure in closures)
+    return tuple(closure.execution.commit for closure in closures)
 
 
 def test_no_closure_of_a_round_begins_before_the_round_before_it_was_applied() -> None:
@@ -53,7 +53,7 @@ def test_no_closure_of_a_round_begins_before_the_round_before_it_was_applied() -
     assert queue.has_work()
     second = take(queue)
     assert numbers(second) == [2, 3]
-    assert [each.run.round for each in (*first, *second)] == [0, 0, 1, 1]
+    assert [each.execution.round for each in (*first, *second)] == [0, 0, 1, 1]
 
 
 def test_lanes_that_went_away_are_woken_when_the_next_round_may_begin() -> None:
@@ -85,7 +85,7 @@ def test_a_closure_that_failed_or_pushed_nothing_has_a_seat_and_no_vote() -> Non
     fail(queue, failed, ValueError("boo"))
     succeed(queue, silent)
     succeed(queue, pushed, pushed=True)
-    assert steps == [ApplyRound(0, (pushed.run.commit,))]
+    assert steps == [ApplyRound(0, (pushed.execution.commit,))]
 
 
 def test_a_round_in_which_nothing_was_pushed_needs_no_step() -> None:
@@ -121,7 +121,7 @@ def test_a_lost_closure_does_not_hold_up_the_round_if_one_of_higher_priority_is_
     assert steps == [ApplyRound(0, commits([ended, urgent]))]
     queue.stepped(None)
     assert take(queue) == [lost]
-    assert lost.run.round == 1
+    assert lost.execution.round == 1
 
 
 def test_join_has_the_last_smaller_round_applied_first() -> None:
@@ -132,7 +132,7 @@ def test_join_has_the_last_smaller_round_applied_first() -> None:
     assert not steps
     joining = in_thread(queue.join)
     wait_for_waiter(queue.settled)
-    assert steps == [ApplyRound(0, (each.run.commit,))]
+    assert steps == [ApplyRound(0, (each.execution.commit,))]
     assert not joining.done()
     queue.stepped(None)
     joining.result(TIMEOUT)
@@ -158,7 +158,7 @@ def test_draining_applies_what_has_ended_and_leaves_the_rest_for_later_rounds() 
     queue.pause()
     draining = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
     wait_for_waiter(queue.settled)
-    assert steps == [ApplyRound(0, (first.run.commit,))]
+    assert steps == [ApplyRound(0, (first.execution.commit,))]
     queue.stepped(None)
     draining.result(TIMEOUT)
     queue.resume()
@@ -196,6 +196,6 @@ def test_what_is_detached_begins_at_any_time_and_takes_no_seat() -> None:
     assert queue.take(up_to(9), worker) == [detached]
     succeed(queue, first, pushed=True)
     succeed(queue, detached)
-    assert steps == [ApplyRound(0, (first.run.commit,))]
+    assert steps == [ApplyRound(0, (first.execution.commit,))]
     queue.stepped(None)
     assert numbers(take(queue)) == [1]

@@ -207,8 +207,8 @@ def test_a_closure_that_runs_again_keeps_its_commit_number() -> None:
     queue = ClosureQueue(100)
     closure = put_one(queue, 0)
     queue.take(up_to(1))
-    before = closure.run.commit
+    before = closure.execution.commit
     queue.put_back([closure], executing=1, lost="gone")
     queue.take(up_to(1))
-    assert closure.run.commit == before == 0
+    assert closure.execution.commit == before == 0
     assert queue.settled_below() == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from psnb._src.cluster.demand import Demand
-from psnb._src.coordinator.queue.queue import QueueStatistics
+from psnb._src.coordinator.queue.queue_statistics import QueueStatistics
 from psnb._src.coordinator.workers.workload import Workload
 from psnb._src.monitor.recorded.statistics import WorkerStatistics
 

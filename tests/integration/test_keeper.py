@@ -76,12 +76,12 @@ def when(
     """
     done = threading.Event()
 
-    def mend(layout: Layout, sights: Any, wish: Any) -> Layout:
-        pid = None if done.is_set() else happens(layout, sights)
+    def mend(layout: Layout, observed: Any, desired: Any) -> Layout:
+        pid = None if done.is_set() else happens(layout, observed)
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
             done.set()
-        return mended(layout, sights, wish)
+        return mended(layout, observed, desired)
 
     monkeypatch.setattr(reconciler, "mended", mend)
     return done
@@ -93,13 +93,13 @@ def test_a_server_may_die_as_soon_as_a_copy_is_complete(
 ) -> None:
     pids = processes(whole)
 
-    def filled(index: int, place: ShardPlace, sights: Any) -> bool:
-        held = sights[place.primary].holdings.get(index) if place.primary in sights else None
+    def filled(index: int, place: ShardPlace, observed: Any) -> bool:
+        held = observed[place.primary].holdings.get(index) if place.primary in observed else None
         key = place.filling.key if place.filling else ""
         return held is not None and held.copies.get(key) is CopyState.FILLED
 
-    def complete(layout: Layout, sights: Any) -> int | None:
-        just = [each for each in enumerate(layout.places) if filled(*each, sights)]
+    def complete(layout: Layout, observed: Any) -> int | None:
+        just = [each for each in enumerate(layout.places) if filled(*each, observed)]
         if not just or len(just) + sum(bool(each.copies) for each in layout.places) < len(
             layout.places
         ):
@@ -125,7 +125,7 @@ def test_a_server_may_die_in_the_moment_in_which_a_shard_is_handed_over(
 ) -> None:
     pids = processes(whole)
 
-    def handed_over(layout: Layout, sights: Any) -> int | None:
+    def handed_over(layout: Layout, observed: Any) -> int | None:
         for place in layout.places:
             if place.heir is not None and place.primary is not None:
                 return pids[(place.primary if who == "source" else place.heir).address]
@@ -151,8 +151,8 @@ def test_a_server_that_dies_as_soon_as_it_was_recruited_is_replaced_once_more(
 ) -> None:
     start, killed = ServerControl.start, threading.Event()
 
-    async def start_and_die(orders: ServerControl, server: Any) -> None:
-        await start(orders, server)
+    async def start_and_die(control: ServerControl, server: Any) -> None:
+        await start(control, server)
         if not killed.is_set():
             killed.set()
             os.kill(await asyncio.to_thread(process_at, whole, server.address), signal.SIGKILL)
@@ -206,10 +206,10 @@ def test_a_bug_in_one_round_of_the_keepers_does_not_end_it(
 ) -> None:
     bugs = [RuntimeError("a bug"), KeyError("another")]
 
-    def mend(layout: Layout, sights: Any, wish: Any) -> Layout:
+    def mend(layout: Layout, observed: Any, desired: Any) -> Layout:
         if bugs:
             raise bugs.pop()
-        return mended(layout, sights, wish)
+        return mended(layout, observed, desired)
 
     with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
         wait_until_copied(strategy)
@@ -324,8 +324,8 @@ def test_a_rebalance_to_a_server_that_freezes_ends_in_time_and_can_be_called_aga
         started = threading.Event()
         start = ServerControl.start
 
-        async def start_and_freeze(orders: ServerControl, server: Any) -> None:
-            await start(orders, server)
+        async def start_and_freeze(control: ServerControl, server: Any) -> None:
+            await start(control, server)
             os.kill(pid, signal.SIGSTOP)
             started.set()
 
@@ -353,9 +353,9 @@ def test_servers_are_asked_a_few_times_a_second_while_nothing_changes_but_values
         coordinator = psnb.ClusterCoordinator(strategy)
         variable, asked, beat = strategy.variable(np.zeros(2)), [0], ServerControl.beat
 
-        async def counted(orders: ServerControl, server: ServerAddress, layout: Layout) -> Any:
+        async def counted(control: ServerControl, server: ServerAddress, layout: Layout) -> Any:
             asked[0] += 1
-            return await beat(orders, server, layout)
+            return await beat(control, server, layout)
 
         coordinator.schedule(variable.assign_add, (np.ones(2),)).fetch(DEADLINE)
         monkeypatch.setattr(ServerControl, "beat", counted)
@@ -371,9 +371,9 @@ def test_servers_are_asked_fifty_times_a_second_while_shards_move(
 ) -> None:
     asked, beat = [0], ServerControl.beat
 
-    async def counted(orders: ServerControl, server: ServerAddress, layout: Layout) -> Any:
+    async def counted(control: ServerControl, server: ServerAddress, layout: Layout) -> Any:
         asked[0] += 1
-        return await beat(orders, server, layout)
+        return await beat(control, server, layout)
 
     with psnb.ParameterServerStrategy(whole, 2, shards=4) as strategy:
         strategy.variable(np.zeros(10_000_000))
@@ -412,13 +412,13 @@ def test_a_server_that_has_not_begun_is_not_taken_for_dead(
     with psnb.ParameterServerStrategy(whole, num_servers=2) as strategy:
         servers = strategy._core.servers
         (free,) = processes(whole).keys() - set(strategy.server_addresses)
-        real, looked_after = servers.orders.start, []
+        real, looked_after = servers.control.start, []
 
         async def start(server: ServerAddress) -> None:
             looked_after.append(server in servers.running)
             await real(server)
 
-        monkeypatch.setattr(servers.orders, "start", start)
+        monkeypatch.setattr(servers.control, "start", start)
         (begun,) = on_loop(whole.loop.asyncio_loop, lambda: servers.start([free]))
         assert looked_after == [False]
         assert begun in servers.running

@@ -14,7 +14,7 @@ import psnb
 from psnb import data, errors
 from psnb._src.parameters.server_client import CommServerClient
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.commit_messages import Commit, Part
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import Ending, Killer, kill_myself, wait_for_file
 

@@ -215,10 +215,10 @@ class Episode:
         notebook, status = self.notebook, closure.remote.status
         told = f"{closure} {status}: {found}"
         assert closure.remote.status not in (ClosureStatus.QUEUED, ClosureStatus.RUNNING), told
-        counted, outcome = notebook.rounds.get(closure.run.round, ((), None))
+        counted, outcome = notebook.rounds.get(closure.execution.round, ((), None))
         share = 1.0
         if self._mode == "sync":
-            share = len(counted) if closure.run.commit in counted else 1.0
+            share = len(counted) if closure.execution.commit in counted else 1.0
         sums = {i: round(value * share) for i, value in found.items() if value}
         completed = status is ClosureStatus.COMPLETED
         if not completed or outcome is not None:
@@ -244,9 +244,9 @@ class Episode:
             return False
         worker = notebook.ran.get(closure.id)
         for asking, several in notebook.doubts:
-            if asking.remote.status is ClosureStatus.FAILED and closure.run.commit in several:
+            if asking.remote.status is ClosureStatus.FAILED and closure.execution.commit in several:
                 return True  # and whoever joined has heard of it
-        return worker is None or worker.lost or closure.run.commit in notebook.forgotten
+        return worker is None or worker.lost or closure.execution.commit in notebook.forgotten
 
 
 def contents(host: Host, index: int) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from psnb._src.parameters.request_batch import Request
 from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlace
-from psnb._src.placement.mending import Health, Sight, Wish, mended
+from psnb._src.placement.mending import DesiredLayout, Health, ObservedServer, mended
 from psnb._src.server.operations import (
     CreateDense,
     FollowPlaces,
@@ -53,7 +53,7 @@ class Keeper(Process):
         world.published = self.layout = Layout("s", 1, replicas, 1.0, tuple(places))
         super().__init__(world, "notebook")
         self._silence: dict[str, int] = {}
-        self._sights: dict[ServerAddress, Sight] = {}
+        self._observed: dict[ServerAddress, ObservedServer] = {}
         self._beating: dict[str, int] = {}  # the number of the beat that is waited for
         self._beats = 0
         self._homes: dict[int, ServerAddress] = {}
@@ -83,7 +83,7 @@ class Keeper(Process):
         return [each for each in servers if self._health(each) is not Health.GONE]
 
     def _health(self, server: Server) -> Health:
-        return self._sights.setdefault(server.address, Sight(Health.SILENT)).health
+        return self._observed.setdefault(server.address, ObservedServer(Health.SILENT)).health
 
     def round(self) -> None:
         """Make one of the keeper's rounds."""
@@ -96,7 +96,7 @@ class Keeper(Process):
                 if self._silence[key] > 5 and (server.frozen or self.world.faults):
                     self._silent(server)
                 if not server.alive and self.world.chance(0.5):
-                    self._sights[server.address] = Sight(Health.GONE)
+                    self._observed[server.address] = ObservedServer(Health.GONE)
                     del self._beating[key]
                 elif self.world.chance(0.02):
                     del self._beating[key]  # the line broke; what was sent may still arrive
@@ -105,14 +105,16 @@ class Keeper(Process):
             self._beat(server)
 
     def _silent(self, server: Server) -> None:
-        sight = self._sights[server.address]
-        if sight.health is Health.ALIVE:
-            self._sights[server.address] = Sight(Health.SILENT, sight.heard, sight.holdings)
+        observed = self._observed[server.address]
+        if observed.health is Health.ALIVE:
+            self._observed[server.address] = ObservedServer(
+                Health.SILENT, observed.heard, observed.holdings
+            )
 
     def _mend(self) -> None:
         before, world = self.layout, self.world
         usable = [s.address for s in self.watched() if s.address not in self._drained]
-        after = mended(before, self._sights, Wish(usable, self._homes))
+        after = mended(before, self._observed, DesiredLayout(usable, self._homes))
         for index, (old, new) in enumerate(zip(before.places, after.places, strict=True)):
             if new.primary == old.primary:
                 continue
@@ -159,13 +161,13 @@ class Keeper(Process):
             if self._beating.get(key) == number:
                 del self._beating[key]
                 self._silence[key] = 0
-                self._sights[server.address] = Sight(Health.ALIVE, layout.version, held)
+                self._observed[server.address] = ObservedServer(Health.ALIVE, layout.version, held)
 
         self.world.send(server, arrive)
 
     def rearrange(self) -> None:
         """Wish shards elsewhere, or a server empty, or nothing any more."""
-        alive = [a for a, sight in self._sights.items() if sight.health is Health.ALIVE]
+        alive = [a for a, observed in self._observed.items() if observed.health is Health.ALIVE]
         self.wish_nothing()
         chance = self.world.random
         if len(alive) > 1 + self.layout.replicas and chance.random() < 0.6:
@@ -242,7 +244,7 @@ class Keeper(Process):
             return
         for server in servers:
             if server.address not in holds:
-                self._sights[server.address] = Sight(Health.GONE)
+                self._observed[server.address] = ObservedServer(Health.GONE)
                 self._beating.pop(server.name, None)
                 self.world.send(server, server.kill)
         usable = [*holds] or [self.world.server().address]

@@ -109,8 +109,8 @@ class Notebook(Keeper):
             worker = self.world.random.choice(idle)
             for closure in self.queue.take(lambda each: len(worker.load) < 2 and not worker.load):
                 worker.load.append(closure)
-                run, low = closure.run, self.queue.settled_below()
-                sent = closure, run.attempt, low, self.layout.version
+                execution, low = closure.execution, self.queue.settled_below()
+                sent = closure, execution.attempt, low, self.layout.version
                 begin = once(lambda sent=sent: worker.begin(*sent))
                 self.world.send(worker, begin, lost=lambda: self.broken(worker))
         while self._steps:
@@ -175,11 +175,15 @@ class Notebook(Keeper):
         """Assert that a closure sees the whole of the rounds before its own, and no more."""
         since = max(self.lost_at.get(shard.number, -1), self.risked_at.get(shard.number, -1))
         for closure in self.closures:
-            if closure.run.round is None:
+            if closure.execution.round is None:
                 continue
             found = float(values[closure.id])
-            counted, outcome = self.rounds.get(closure.run.round, ((), None))
-            if closure.run.round >= turn or closure.run.commit not in counted or outcome:
+            counted, outcome = self.rounds.get(closure.execution.round, ((), None))
+            if (
+                closure.execution.round >= turn
+                or closure.execution.commit not in counted
+                or outcome
+            ):
                 assert not found, f"{closure} counts in round {turn}: {found}"
             elif closure.remote.status.value == "completed":
                 attempt = closure.remote.fetch()

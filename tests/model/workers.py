@@ -15,7 +15,7 @@ from psnb._src.parameters.request_batch import Request
 from psnb._src.placement.layout import ShardId
 from psnb._src.runtime.packing import pack_error
 from psnb._src.runtime.session import exchange_writer
-from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.table_operations import (
     AddRows,
     OnTable,
@@ -63,7 +63,7 @@ class Worker(Process):
         # Another attempt writes somewhere else.
         shards = notebook.shards
         chosen = tuple(random.sample(shards, random.randint(1, min(3, len(shards)))))
-        number, turn = closure.run.commit, closure.run.round
+        number, turn = closure.execution.commit, closure.execution.round
 
         def read(outcomes: list[Any]) -> None:
             (values,) = outcomes
@@ -128,7 +128,10 @@ class Worker(Process):
         payload: bytes,
         key: tuple[str, int] | None = None,
     ) -> None:
-        notebook, pushed = self.notebook, closure.run.round is not None and ending is not False
+        notebook, pushed = (
+            self.notebook,
+            closure.execution.round is not None and ending is not False,
+        )
         self.world.send(
             notebook,
             lambda: notebook.heard(self, closure, ending, payload, pushed, key),

@@ -10,7 +10,7 @@ import pytest
 from psnb._src.monitor.told.commands import execute
 from psnb._src.monitor.told.protocol import VERSION, CommandReply
 from psnb.errors import CheckpointError
-from tests.monitor.sources import DEADLINE, FakeSource
+from tests.monitor.viewed import DEADLINE, FakeViewed
 
 
 def command(name: str, **arguments: Any) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def command(name: str, **arguments: Any) -> dict[str, Any]:
     }
 
 
-def answer(source: FakeSource, message: object) -> CommandReply:
+def answer(viewed: FakeViewed, message: object) -> CommandReply:
     replies: list[CommandReply] = []
     came = threading.Event()
 
@@ -32,7 +32,7 @@ def answer(source: FakeSource, message: object) -> CommandReply:
         replies.append(each)
         came.set()
 
-    execute(source, message, "the test", reply)
+    execute(viewed, message, "the test", reply)
     assert came.wait(DEADLINE)
     (only,) = replies
     return only
@@ -58,34 +58,34 @@ def answer(source: FakeSource, message: object) -> CommandReply:
 def test_a_command_is_done_and_noted(
     name: str, arguments: dict[str, Any], done: tuple[Any, ...]
 ) -> None:
-    source = FakeSource()
-    reply = answer(source, command(name, **arguments))
+    viewed = FakeViewed()
+    reply = answer(viewed, command(name, **arguments))
     assert (reply["id"], reply["error"]) == ("7", "")
     assert reply["result"]
-    assert source.done == [done]
-    (told,) = source.told
+    assert viewed.done == [done]
+    (told,) = viewed.told
     assert name.replace("_", " ") in told
     assert "the test" in told
 
 
 def test_what_a_command_raises_comes_back() -> None:
-    source = FakeSource()
-    source.error = CheckpointError("the disk is full")
-    assert answer(source, command("checkpoint"))["error"] == "the disk is full"
+    viewed = FakeViewed()
+    viewed.error = CheckpointError("the disk is full")
+    assert answer(viewed, command("checkpoint"))["error"] == "the disk is full"
 
 
 def test_a_bug_comes_back_with_its_type(caplog: pytest.LogCaptureFixture) -> None:
-    source = FakeSource()
-    source.error = KeyError("x")
-    assert answer(source, command("pause"))["error"] == "KeyError: 'x'"
+    viewed = FakeViewed()
+    viewed.error = KeyError("x")
+    assert answer(viewed, command("pause"))["error"] == "KeyError: 'x'"
     assert "failed" in caplog.text
 
 
 def test_a_control_that_cannot_be_used_says_why() -> None:
-    source = FakeSource()
-    source.refused = {"pause": "it is paused already"}
-    assert answer(source, command("pause"))["error"] == "it is paused already"
-    assert source.done == []
+    viewed = FakeViewed()
+    viewed.refused = {"pause": "it is paused already"}
+    assert answer(viewed, command("pause"))["error"] == "it is paused already"
+    assert viewed.done == []
 
 
 @pytest.mark.parametrize(
@@ -104,6 +104,6 @@ def test_a_control_that_cannot_be_used_says_why() -> None:
     ],
 )
 def test_a_bad_message_gets_an_error_and_changes_nothing(message: object, says: str) -> None:
-    source = FakeSource()
-    assert says in answer(source, message)["error"]
-    assert source.done == []
+    viewed = FakeViewed()
+    assert says in answer(viewed, message)["error"]
+    assert viewed.done == []

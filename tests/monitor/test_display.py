@@ -14,7 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from psnb._src.monitor.shown import display as display_module
 from psnb._src.monitor.shown.display import AS_IT_WAS, NOT_BUILT, LiveView
-from tests.monitor.sources import FakeSource
+from tests.monitor.viewed import FakeViewed
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -45,16 +45,16 @@ def ids(outputs: list[dict[str, Any]]) -> list[str]:
 def test_outside_of_notebooks_a_line_is_printed(
     view: LiveView, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = FakeSource()
-    view.show(source)
-    assert capsys.readouterr().out == f"{source!r}\n"
+    viewed = FakeViewed()
+    view.show(viewed)
+    assert capsys.readouterr().out == f"{viewed!r}\n"
 
 
 def test_a_notebook_gets_the_live_widget_a_summary_and_text(
     view: LiveView, outputs: list[dict[str, Any]]
 ) -> None:
-    source = FakeSource()
-    view.show(source)
+    viewed = FakeViewed()
+    view.show(viewed)
     (shown,) = outputs
     assert set(shown["data"]) == {WIDGET, "text/html", "text/plain"}
     assert AS_IT_WAS in shown["data"]["text/html"]
@@ -62,9 +62,9 @@ def test_a_notebook_gets_the_live_widget_a_summary_and_text(
 
 
 def test_all_outputs_share_one_widget(view: LiveView, outputs: list[dict[str, Any]]) -> None:
-    source = FakeSource()
-    view.show(source)
-    view.show(source)
+    viewed = FakeViewed()
+    view.show(viewed)
+    view.show(viewed)
     one, two = (output["data"][WIDGET]["model_id"] for output in outputs)
     assert one == two
     assert len(set(ids(outputs))) == 2
@@ -73,10 +73,10 @@ def test_all_outputs_share_one_widget(view: LiveView, outputs: list[dict[str, An
 def test_at_the_end_every_output_is_replaced_by_the_final_summary(
     view: LiveView, outputs: list[dict[str, Any]]
 ) -> None:
-    source = FakeSource(state="running")
-    view.show(source)
-    view.show(source)
-    source.set(state="closed", completed=4321)
+    viewed = FakeViewed(state="running")
+    view.show(viewed)
+    view.show(viewed)
+    viewed.set(state="closed", completed=4321)
     view.stop()
     replaced = outputs[2:]
     assert ids(replaced) == ids(outputs[:2])
@@ -89,8 +89,8 @@ def test_at_the_end_every_output_is_replaced_by_the_final_summary(
 def test_the_end_may_come_from_another_thread(
     view: LiveView, outputs: list[dict[str, Any]]
 ) -> None:
-    source = FakeSource()
-    view.show(source)
+    viewed = FakeViewed()
+    view.show(viewed)
     thread = threading.Thread(target=view.stop)
     thread.start()
     thread.join()
@@ -98,8 +98,8 @@ def test_the_end_may_come_from_another_thread(
 
 
 def test_the_end_comes_once(view: LiveView, outputs: list[dict[str, Any]]) -> None:
-    source = FakeSource()
-    view.show(source)
+    viewed = FakeViewed()
+    view.show(viewed)
     view.stop()
     view.stop()
     assert len(outputs) == 2
@@ -115,8 +115,8 @@ def test_a_coordinator_that_was_never_shown_shows_nothing_at_its_end(
 def test_a_closed_coordinator_is_shown_without_a_widget(
     view: LiveView, outputs: list[dict[str, Any]]
 ) -> None:
-    source = FakeSource(state="closed")
-    view.show(source)
+    viewed = FakeViewed(state="closed")
+    view.show(viewed)
     assert set(outputs[0]["data"]) == {"text/html", "text/plain"}
     assert AS_IT_WAS not in outputs[0]["data"]["text/html"]
 
@@ -128,7 +128,7 @@ def test_without_the_built_page_a_summary_is_shown_and_how_to_build_it(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(display_module, "_SCRIPT", tmp_path / "widget.js")
-    source = FakeSource()
-    view.show(source)
+    viewed = FakeViewed()
+    view.show(viewed)
     assert set(outputs[0]["data"]) == {"text/html", "text/plain"}
     assert NOT_BUILT in outputs[0]["data"]["text/html"]

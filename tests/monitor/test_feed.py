@@ -16,11 +16,11 @@ from psnb._src.monitor.recorded.statistics import CheckpointStatistics
 from psnb._src.monitor.told.feed import Feed
 from psnb._src.monitor.told.protocol import VERSION, Metric, Update
 from tests.monitor.hub.updates import batch
-from tests.monitor.sources import SERVER, WORKER, FakeSource, reporting
+from tests.monitor.viewed import SERVER, WORKER, FakeViewed, reporting
 
 
-def told(feed: Feed, source: FakeSource, now: float = 100.0, full: bool = False) -> Update:
-    update = feed.next(source, now, full)
+def told(feed: Feed, viewed: FakeViewed, now: float = 100.0, full: bool = False) -> Update:
+    update = feed.next(viewed, now, full)
     assert update is not None
     assert json.loads(json.dumps(update, allow_nan=False)) == json.loads(json.dumps(update))
     return update
@@ -41,34 +41,34 @@ def test_the_first_update_has_every_part() -> None:
 
 
 def test_nothing_is_told_twice() -> None:
-    feed, source = Feed(), reporting(3.0)
-    source.set(state="running")
-    told(feed, source)
-    update = told(feed, source, 100.25)
+    feed, viewed = Feed(), reporting(3.0)
+    viewed.set(state="running")
+    told(feed, viewed)
+    update = told(feed, viewed, 100.25)
     assert set(update) == {"type", "version", "coordinator", "sequence", "full", "summary"}
     assert update["sequence"] == 1
 
 
 def test_an_idle_coordinator_is_told_of_rarely() -> None:
-    feed, source = Feed(), FakeSource()
-    told(feed, source)
-    assert feed.next(source, 100.5) is None
-    assert feed.next(source, 120.0) is not None
+    feed, viewed = Feed(), FakeViewed()
+    told(feed, viewed)
+    assert feed.next(viewed, 100.5) is None
+    assert feed.next(viewed, 120.0) is not None
 
 
 def test_new_points_are_appended() -> None:
-    feed, source = Feed(), reporting(3.0, 2.0)
-    told(feed, source)
-    source.records.history.add(2.0, {"loss": 1.0})
-    (metric,) = told(feed, source, 100.25)["metrics"]
+    feed, viewed = Feed(), reporting(3.0, 2.0)
+    told(feed, viewed)
+    viewed.records.history.add(2.0, {"loss": 1.0})
+    (metric,) = told(feed, viewed, 100.25)["metrics"]
     assert (metric["start"], values(metric), metric["count"]) == (2, [1.0], 3)
 
 
 def test_a_series_that_was_thinned_out_is_told_anew() -> None:
-    feed, source = Feed(), reporting(*range(9_999))
-    told(feed, source)
-    source.records.history.add(0.0, {"loss": 0.0})
-    (metric,) = told(feed, source, 100.25)["metrics"]
+    feed, viewed = Feed(), reporting(*range(9_999))
+    told(feed, viewed)
+    viewed.records.history.add(0.0, {"loss": 0.0})
+    (metric,) = told(feed, viewed, 100.25)["metrics"]
     assert (metric["start"], len(values(metric))) == (0, 5_000)
 
 
@@ -83,24 +83,24 @@ def test_nan_and_infinities_travel() -> None:
 def test_only_workers_that_changed_are_told() -> None:
     feed = Feed()
     bob = replace(WORKER, name="bob", index=1)
-    source = FakeSource(workers=(WORKER, bob))
-    told(feed, source)
-    source.set(workers=(WORKER, replace(bob, state="lost")))
-    (row,) = told(feed, source, 100.25)["workers"]
+    viewed = FakeViewed(workers=(WORKER, bob))
+    told(feed, viewed)
+    viewed.set(workers=(WORKER, replace(bob, state="lost")))
+    (row,) = told(feed, viewed, 100.25)["workers"]
     assert (row["name"], row["state"], row["host"]) == ("bob", "lost", "127.0.0.1")
 
 
 def test_of_many_workers_figures_take_turns_but_losses_are_told_at_once() -> None:
     feed = Feed()
     workers = [replace(WORKER, name=f"w{index}", index=index) for index in range(100)]
-    source = FakeSource(state="running", workers=tuple(workers))
-    assert len(told(feed, source)["workers"]) == 100
+    viewed = FakeViewed(state="running", workers=tuple(workers))
+    assert len(told(feed, viewed)["workers"]) == 100
     seen: set[int] = set()
     for tick in range(4):
         workers = [replace(w, completed=w.completed + 1) for w in workers]
         workers[tick] = replace(workers[tick], state="lost")
-        source.set(workers=tuple(workers))
-        rows = {row["index"]: row for row in told(feed, source, 101.0 + tick)["workers"]}
+        viewed.set(workers=tuple(workers))
+        rows = {row["index"]: row for row in told(feed, viewed, 101.0 + tick)["workers"]}
         assert rows[tick]["state"] == "lost"
         assert len(rows) <= 26
         seen |= set(rows)
@@ -108,61 +108,61 @@ def test_of_many_workers_figures_take_turns_but_losses_are_told_at_once() -> Non
 
 
 def test_failures_and_events_are_appended() -> None:
-    feed, source = Feed(), FakeSource()
-    told(feed, source)
-    source.records.failures.add("alice", "step #1", pickle.dumps(ValueError("no")))
-    source.records.events.add(EventKind.WORKER_LOST, "alice was lost", "alice")
-    update = told(feed, source, 100.25)
+    feed, viewed = Feed(), FakeViewed()
+    told(feed, viewed)
+    viewed.records.failures.add("alice", "step #1", pickle.dumps(ValueError("no")))
+    viewed.records.events.add(EventKind.WORKER_LOST, "alice was lost", "alice")
+    update = told(feed, viewed, 100.25)
     assert [each["error"] for each in update["failures"]] == ["ValueError: no"]
     assert [each["kind"] for each in update["events"]] == ["worker lost"]
-    source.records.failures.add("alice", "step #2", pickle.dumps(ValueError("again")))
-    update = told(feed, source, 100.5)
+    viewed.records.failures.add("alice", "step #2", pickle.dumps(ValueError("again")))
+    update = told(feed, viewed, 100.5)
     assert [each["number"] for each in update["failures"]] == [1]
     assert "events" not in update
 
 
 def test_spans_that_grew_are_told_again() -> None:
-    feed, source = Feed(), FakeSource()
-    source.records.timeline.add(0, [0.01], 0, 1, 99.0)
-    told(feed, source)
-    source.records.timeline.add(0, [0.01], 0, 1, 99.02)
-    (span,) = told(feed, source, 100.25)["timeline"]
+    feed, viewed = Feed(), FakeViewed()
+    viewed.records.timeline.add(0, [0.01], 0, 1, 99.0)
+    told(feed, viewed)
+    viewed.records.timeline.add(0, [0.01], 0, 1, 99.02)
+    (span,) = told(feed, viewed, 100.25)["timeline"]
     assert span["closures"] == 2
 
 
 def test_parts_that_are_whole_are_told_when_they_change() -> None:
-    feed, source = Feed(), FakeSource()
-    told(feed, source)
-    source.rates = {"users": ("Adagrad", 0.1)}
-    source.set(checkpoint=CheckpointStatistics("saved", "here", 1.0))
-    update = told(feed, source, 100.25)
+    feed, viewed = Feed(), FakeViewed()
+    told(feed, viewed)
+    viewed.rates = {"users": ("Adagrad", 0.1)}
+    viewed.set(checkpoint=CheckpointStatistics("saved", "here", 1.0))
+    update = told(feed, viewed, 100.25)
     assert update["optimizers"][0]["learning_rate"] == 0.1
     assert update["checkpoint"]["path"] == "here"
     assert "servers" not in update
 
 
 def test_whoever_asks_gets_everything_again() -> None:
-    feed, source = Feed(), reporting(3.0, 2.0)
-    source.records.failures.add("alice", "step #1", pickle.dumps(ValueError("no")))
-    first = told(feed, source)
-    again = told(feed, source, 100.25, full=True)
+    feed, viewed = Feed(), reporting(3.0, 2.0)
+    viewed.records.failures.add("alice", "step #1", pickle.dumps(ValueError("no")))
+    first = told(feed, viewed)
+    again = told(feed, viewed, 100.25, full=True)
     assert again["full"]
     for part in ("metrics", "failures", "workers", "servers", "optimizers", "controls"):
         assert again[part] == first[part]  # type: ignore[literal-required]
 
 
 def test_the_depth_of_the_queue_goes_back_a_minute() -> None:
-    feed, source = Feed(), FakeSource()
+    feed, viewed = Feed(), FakeViewed()
     for second in range(100):
-        source.set(queued=second)
-        feed.next(source, float(second))
-    depth = told(feed, source, 99.5, full=True)["depth"]
+        viewed.set(queued=second)
+        feed.next(viewed, float(second))
+    depth = told(feed, viewed, 99.5, full=True)["depth"]
     assert [list(each[:2]) for each in (depth[0], depth[-1])] == [[40.0, 40], [99.5, 99]]
 
 
 def test_no_figure_and_no_text_makes_an_update_that_the_hub_refuses() -> None:
     bad = (math.nan, math.inf, -math.inf)
-    source = FakeSource(
+    viewed = FakeViewed(
         closures_per_second=math.inf,
         eta=math.nan,
         examples=math.inf,
@@ -176,12 +176,12 @@ def test_no_figure_and_no_text_makes_an_update_that_the_hub_refuses() -> None:
             for value in bad
         ),
     )
-    source.rates = {"users": ("Adagrad", math.nan), "caf\udce9": ("Adam", "x" * 100_000)}
+    viewed.rates = {"users": ("Adagrad", math.nan), "caf\udce9": ("Adam", "x" * 100_000)}
     for value in (*bad, 1e308, 1e308):
-        source.records.history.add(1.0, {"loss": value, "caf\udce9": value})
+        viewed.records.history.add(1.0, {"loss": value, "caf\udce9": value})
     feed = Feed()
     for now in (1.0, 100.0):
-        update = feed.next(source, now)
+        update = feed.next(viewed, now)
         assert update is not None
         body = json.dumps(batch(update), allow_nan=False).encode()
         assert messages.batch(body)["updates"][0]["summary"]["examples"] == "inf"

@@ -25,7 +25,7 @@ from psnb._src.monitor.served.hub_client import JupyterServer, find_server, foun
 from psnb._src.monitor.served.hub_link import HubLink
 from tests.conftest import wait_until
 from tests.monitor.hub.jupyter import Jupyter, jupyter
-from tests.monitor.sources import FakeSource, reporting
+from tests.monitor.viewed import FakeViewed, reporting
 
 
 @pytest.fixture
@@ -35,16 +35,16 @@ def inside(server: Jupyter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(server.runtime))
 
 
-def _source(name: str) -> FakeSource:
-    source = reporting(1.0, 0.5)
-    source.id = name
-    return source
+def _viewed(name: str) -> FakeViewed:
+    viewed = reporting(1.0, 0.5)
+    viewed.id = name
+    return viewed
 
 
-def _link(source: FakeSource) -> HubLink:
+def _link(viewed: FakeViewed) -> HubLink:
     found = find_server()
     assert found is not None
-    link = HubLink(source, found)
+    link = HubLink(viewed, found)
     link.start()
     return link
 
@@ -60,13 +60,13 @@ def test_without_a_server_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_pat
 @pytest.mark.slow
 @pytest.mark.usefixtures("inside")
 def test_a_page_sees_a_coordinator_change_and_close(server: Jupyter) -> None:
-    source = _source("changes")
-    link = _link(source)
+    viewed = _viewed("changes")
+    link = _link(viewed)
     try:
         with server.panel() as panel:
             first = panel.hear("update", coordinator="changes", full=True)
             assert [each["name"] for each in first["metrics"]] == ["loss"]
-            source.set(completed=11)
+            viewed.set(completed=11)
             while panel.hear("update", coordinator="changes")["summary"]["completed"] != 11:
                 pass
             link.close()
@@ -79,8 +79,8 @@ def test_a_page_sees_a_coordinator_change_and_close(server: Jupyter) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("inside")
 def test_a_button_in_a_page_reaches_a_coordinator_that_is_idle(server: Jupyter) -> None:
-    source = _source("obeys")
-    link = _link(source)
+    viewed = _viewed("obeys")
+    link = _link(viewed)
     try:
         with server.panel() as panel:
             panel.hear("update", coordinator="obeys")
@@ -88,7 +88,7 @@ def test_a_button_in_a_page_reaches_a_coordinator_that_is_idle(server: Jupyter) 
             panel.say("command", id="7", **command)
             reply = panel.hear("reply", id="7")
             assert (reply["error"], reply["result"]) == ("", "1,234 closures cancelled")
-        assert source.told == ["cancel queued, by the panel"]
+        assert viewed.told == ["cancel queued, by the panel"]
     finally:
         link.close()
 
@@ -96,8 +96,8 @@ def test_a_button_in_a_page_reaches_a_coordinator_that_is_idle(server: Jupyter) 
 @pytest.mark.slow
 @pytest.mark.usefixtures("inside")
 def test_a_hub_that_forgot_a_coordinator_is_told_everything_again(server: Jupyter) -> None:
-    source = _source("forgotten")
-    link = _link(source)
+    viewed = _viewed("forgotten")
+    link = _link(viewed)
     try:
         with server.panel() as panel:
             panel.hear("update", coordinator="forgotten", full=True)
@@ -113,10 +113,10 @@ import sys
 from psnb._src.monitor.served import hub_link
 from psnb._src.monitor.served.hub_link import HubLink
 from psnb._src.monitor.served.hub_client import find_server
-from tests.monitor.sources import FakeSource
-source = FakeSource()
-source.id = "process"
-HubLink(source, find_server()).start()
+from tests.monitor.viewed import FakeViewed
+viewed = FakeViewed()
+viewed.id = "process"
+HubLink(viewed, find_server()).start()
 print("started", flush=True)
 sys.stdin.read()
 """
@@ -201,16 +201,16 @@ class _Server(BaseHTTPRequestHandler):
 
 @contextmanager
 def _linked(
-    status: Callable[[dict[str, Any]], int], source: FakeSource | None = None
+    status: Callable[[dict[str, Any]], int], viewed: FakeViewed | None = None
 ) -> Iterator[Callable[[], dict[str, Any]]]:
     """Link a coordinator to a server, and give what returns the server's next post."""
     posts: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     kind = type("Server", (_Server,), {"posts": posts, "status": staticmethod(status)})
-    source = source or FakeSource()  # held here: a link does not
+    viewed = viewed or FakeViewed()  # held here: a link does not
     with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        link = HubLink(source, JupyterServer(f"http://127.0.0.1:{server.server_port}/", "", ""))
+        link = HubLink(viewed, JupyterServer(f"http://127.0.0.1:{server.server_port}/", "", ""))
         try:
             link.start()
             yield lambda: posts.get(timeout=10)
@@ -256,7 +256,7 @@ def test_one_that_is_idle_gives_signs_of_life_and_tells_everything_when_one_is_l
 def test_what_the_hub_refuses_is_told_once_left_out_and_not_repeated(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    source = FakeSource()
+    viewed = FakeViewed()
     refused: list[dict[str, Any]] = []
 
     def status(batch: dict[str, Any]) -> int:
@@ -265,13 +265,13 @@ def test_what_the_hub_refuses_is_told_once_left_out_and_not_repeated(
             return 400
         return 200
 
-    with _linked(status, source) as next_post:
+    with _linked(status, viewed) as next_post:
         assert next_post()["updates"][0]["full"]
         taken = []
         for count in (1, 2):
-            source.records.failures.add("alice", "step", pickle.dumps(ValueError("x")))
+            viewed.records.failures.add("alice", "step", pickle.dumps(ValueError("x")))
             wait_until(lambda count=count: len(refused) == count, "the hub has refused it")
-            source.set(completed=source.now.completed + 1)
+            viewed.set(completed=viewed.now.completed + 1)
             posts = (next_post() for _ in itertools.count())
             taken += next(
                 each["updates"] for each in posts if each["updates"] and each not in refused
@@ -307,8 +307,8 @@ def test_a_full_update_that_the_hub_refuses_is_not_sent_again_and_again(
 @pytest.mark.slow
 def test_closing_does_not_wait_for_a_server_that_hangs() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        source = FakeSource()
-        link = HubLink(source, JupyterServer(f"http://127.0.0.1:{deaf.getsockname()[1]}/", "", ""))
+        viewed = FakeViewed()
+        link = HubLink(viewed, JupyterServer(f"http://127.0.0.1:{deaf.getsockname()[1]}/", "", ""))
         link.start()
         closer = threading.Thread(target=link.close)
         closer.start()

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from psnb._src.monitor.shown.progress import ProgressLine, describe, wanted
-from tests.monitor.sources import FakeSource, reporting
+from tests.monitor.viewed import FakeViewed, reporting
 
 
 class Terminal(io.StringIO):
@@ -29,22 +29,22 @@ def test_a_process_without_stderr_shows_none(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_it_tells_state_work_and_metrics() -> None:
-    source = reporting(0.25)
-    source.set(state="running", eta=75.2, closures_per_second=1234.0)
-    text = describe(source.statistics())
+    viewed = reporting(0.25)
+    viewed.set(state="running", eta=75.2, closures_per_second=1234.0)
+    text = describe(viewed.statistics())
     for part in ("running", "10 done", "7 to do", "1,234/s", "1:15 left", "1 failed", "loss 0.25"):
         assert part in text
 
 
 def test_it_is_drawn_while_the_work_goes_on() -> None:
-    source, terminal = FakeSource(state="running"), Terminal()
-    with ProgressLine(source, terminal, delay=0.0):
-        source.wait_for_looks(3)
+    viewed, terminal = FakeViewed(state="running"), Terminal()
+    with ProgressLine(viewed, terminal, delay=0.0):
+        viewed.wait_for_looks(3)
     assert "7 to do" in terminal.getvalue()
 
 
 def test_what_ends_soon_shows_nothing() -> None:
     terminal = Terminal()
-    with ProgressLine(FakeSource(), terminal, delay=60.0):
+    with ProgressLine(FakeViewed(), terminal, delay=60.0):
         pass
     assert terminal.getvalue() == ""

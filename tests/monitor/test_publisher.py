@@ -13,7 +13,7 @@ import pytest
 
 from psnb._src.monitor.told.protocol import Update
 from psnb._src.monitor.told.publisher import Publisher
-from tests.monitor.sources import DEADLINE, FakeSource
+from tests.monitor.viewed import DEADLINE, FakeViewed
 
 Start = Callable[..., tuple[Publisher, "queue.Queue[Update]"]]
 
@@ -23,10 +23,10 @@ def start() -> Iterator[Start]:
     made: list[Publisher] = []
 
     def start(
-        source: FakeSource, send: Callable[[Update], Any] | None = None
+        viewed: FakeViewed, send: Callable[[Update], Any] | None = None
     ) -> tuple[Publisher, queue.Queue[Update]]:
         sent: queue.Queue[Update] = queue.Queue()
-        publisher = Publisher(source, send or sent.put, "psnb-test", 0.005)
+        publisher = Publisher(viewed, send or sent.put, "psnb-test", 0.005)
         publisher.start()
         made.append(publisher)
         return publisher, sent
@@ -37,25 +37,25 @@ def start() -> Iterator[Start]:
 
 
 def test_a_change_is_told(start: Start) -> None:
-    source = FakeSource()
-    publisher, sent = start(source)
+    viewed = FakeViewed()
+    publisher, sent = start(viewed)
     assert publisher.first["full"]
-    source.set(queued=77)
+    viewed.set(queued=77)
     while (update := sent.get(timeout=DEADLINE))["summary"]["queued"] != 77:
         pass
     assert not update["full"]
 
 
 def test_hello_brings_everything(start: Start) -> None:
-    source = FakeSource()  # held: the publisher does not
-    publisher, sent = start(source)
+    viewed = FakeViewed()  # held: the publisher does not
+    publisher, sent = start(viewed)
     publisher.hello()
     while not sent.get(timeout=DEADLINE)["full"]:
         pass
 
 
 def test_a_view_out_of_reach_is_tried_again_with_everything(start: Start) -> None:
-    source = FakeSource(state="running")
+    viewed = FakeViewed(state="running")
     arrived: queue.Queue[Update] = queue.Queue()
     refusals = iter([True, True])
 
@@ -64,14 +64,14 @@ def test_a_view_out_of_reach_is_tried_again_with_everything(start: Start) -> Non
             raise ConnectionRefusedError("not there")
         arrived.put(update)
 
-    start(source, send)
+    start(viewed, send)
     assert arrived.get(timeout=DEADLINE)["full"]
 
 
 def test_stop_sends_a_last_update_and_ends_the_thread(start: Start) -> None:
-    source = FakeSource()
-    publisher, sent = start(source)
-    source.set(queued=99)
+    viewed = FakeViewed()
+    publisher, sent = start(viewed)
+    viewed.set(queued=99)
     publisher.stop()
     assert not publisher.alive
     last = sent.queue[-1]
@@ -88,8 +88,8 @@ def test_stop_does_not_wait_for_a_view_that_hangs(
         entered.set()
         free.wait(DEADLINE)
 
-    source = FakeSource(state="running")
-    publisher, _ = start(source, send)
+    viewed = FakeViewed(state="running")
+    publisher, _ = start(viewed, send)
     assert entered.wait(DEADLINE)
     publisher.stop()
     assert publisher.alive
@@ -97,9 +97,9 @@ def test_stop_does_not_wait_for_a_view_that_hangs(
 
 
 def test_it_ends_with_its_source_closed(start: Start) -> None:
-    source = FakeSource()
-    publisher, sent = start(source)
-    source.set(state="closed")
+    viewed = FakeViewed()
+    publisher, sent = start(viewed)
+    viewed.set(state="closed")
     while sent.get(timeout=DEADLINE)["summary"]["state"] != "closed":
         pass
     publisher._thread.join(DEADLINE)
@@ -107,10 +107,10 @@ def test_it_ends_with_its_source_closed(start: Start) -> None:
 
 
 def test_a_source_that_nobody_holds_can_be_collected(start: Start) -> None:
-    source = FakeSource()
-    publisher, sent = start(source)
-    gone = weakref.ref(source)
-    del source
+    viewed = FakeViewed()
+    publisher, sent = start(viewed)
+    gone = weakref.ref(viewed)
+    del viewed
     gc.collect()
     publisher._thread.join(DEADLINE)
     assert gone() is None
@@ -120,9 +120,9 @@ def test_a_source_that_nobody_holds_can_be_collected(start: Start) -> None:
 def test_a_source_that_fails_is_told_of_and_logged(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source = FakeSource()
-    publisher, sent = start(source)
-    source.error = RuntimeError("broken")
+    viewed = FakeViewed()
+    publisher, sent = start(viewed)
+    viewed.error = RuntimeError("broken")
     publisher._thread.join(DEADLINE)
     assert "broken" in sent.queue[-1]["notice"]
     assert "stops updating" in caplog.text

@@ -26,7 +26,7 @@ from psnb._src.monitor.told.protocol import CommandName
 from tests.conftest import wait_until
 from tests.monitor.hub.jupyter import Jupyter
 from tests.monitor.hub.updates import update
-from tests.monitor.sources import FakeSource, reporting
+from tests.monitor.viewed import FakeViewed, reporting
 
 
 def _extracts(route: UpdatesRoute, after: dict[str, Any] | None = None) -> list[Extract]:
@@ -126,12 +126,12 @@ def _asked(client: Client, after: str = "{}") -> Any:
         return json.loads(answer.read())
 
 
-def _source(name: str) -> FakeSource:
-    source = reporting(1.0, 0.5)
-    source.id = name
+def _viewed(name: str) -> FakeViewed:
+    viewed = reporting(1.0, 0.5)
+    viewed.id = name
     commands: tuple[CommandName, ...] = ("pause", "resume")
-    source.refused = dict.fromkeys(commands, "")
-    return source
+    viewed.refused = dict.fromkeys(commands, "")
+    return viewed
 
 
 def _told(client: Client, name: str) -> dict[str, Any] | None:
@@ -143,8 +143,8 @@ def _told(client: Client, name: str) -> dict[str, Any] | None:
 def test_a_coordinator_tells_the_scheduler_and_takes_no_commands_from_there(
     client: Client,
 ) -> None:
-    source = _source("told")
-    link = SchedulerLink(source, client)
+    viewed = _viewed("told")
+    link = SchedulerLink(viewed, client)
     link.start()
     try:
         wait_until(lambda: bool(_told(client, "told")), "the scheduler has heard of it")
@@ -189,17 +189,17 @@ def test_a_question_that_is_none_is_refused(client: Client) -> None:
 def test_a_page_sees_an_attached_schedulers_coordinators_and_their_end(
     server: Jupyter, scheduler: LocalCluster
 ) -> None:
-    source = _source("far")
+    viewed = _viewed("far")
     with server.panel() as panel:
         with Client(scheduler, timeout=10) as client:
             address = _base(client) + "/status"
-            link = SchedulerLink(source, client)
+            link = SchedulerLink(viewed, client)
             link.start()
             panel.say("attach", id="1", address=address)
             assert panel.hear("reply", id="1")["error"] == ""
             panel.hear_of("far", kind="scheduler", address=address, gone="", kernel="")
             panel.hear("update", coordinator="far", full=True)
-            source.set(completed=11)
+            viewed.set(completed=11)
             while panel.hear("update", coordinator="far")["summary"]["completed"] != 11:
                 pass
             panel.say("command", id="2", coordinator="far", command="pause", arguments={})

@@ -13,8 +13,8 @@ import pytest
 
 from psnb._src.monitor.shown.widget import WAITS, CoordinatorWidget
 from psnb._src.monitor.told.protocol import VERSION
-from tests.monitor.sources import DEADLINE, FakeSource, reporting
 from tests.monitor.updates import full_update
+from tests.monitor.viewed import DEADLINE, FakeViewed, reporting
 
 NEVER = 1e6
 """An interval after which no test still runs: only a hello or the end wakes such a publisher."""
@@ -59,11 +59,11 @@ Show = Callable[..., Page]
 
 @pytest.fixture
 def show() -> Iterator[Show]:
-    """Show a source on a page; its widget is closed after the test."""
+    """Show a coordinator on a page; its widget is closed after the test."""
     pages: list[Page] = []
 
-    def make(source: FakeSource, interval: float = NEVER) -> Page:
-        pages.append(Page(CoordinatorWidget(source, interval)))
+    def make(viewed: FakeViewed, interval: float = NEVER) -> Page:
+        pages.append(Page(CoordinatorWidget(viewed, interval)))
         return pages[-1]
 
     yield make
@@ -76,30 +76,30 @@ def command(name: str, **arguments: Any) -> dict[str, Any]:
         "type": "command",
         "version": VERSION,
         "id": "1",
-        "coordinator": FakeSource.id,
+        "coordinator": FakeViewed.id,
         "command": name,
         "arguments": arguments,
     }
 
 
 def test_a_view_knows_everything_before_it_hears_anything(show: Show) -> None:
-    source = reporting(1.0, 2.0)
-    first = json.loads(show(source).widget.first)
+    viewed = reporting(1.0, 2.0)
+    first = json.loads(show(viewed).widget.first)
     assert first["full"]
-    assert first["summary"]["completed"] == source.now.completed
+    assert first["summary"]["completed"] == viewed.now.completed
     assert first["metrics"][0]["count"] == 2
 
 
 def test_a_change_is_sent_as_an_update(show: Show) -> None:
-    source = FakeSource()
-    page = show(source, 0.001)
-    source.set(completed=11)
+    viewed = FakeViewed()
+    page = show(viewed, 0.001)
+    viewed.set(completed=11)
     assert page.next("update")["summary"]["completed"] == 11
 
 
 def test_a_page_that_says_hello_gets_everything(show: Show) -> None:
-    source = FakeSource()
-    page = show(source)
+    viewed = FakeViewed()
+    page = show(viewed)
     page.send(HELLO)
     update = page.next("update")
     assert update["full"]
@@ -107,26 +107,26 @@ def test_a_page_that_says_hello_gets_everything(show: Show) -> None:
 
 
 def test_a_command_is_done_and_answered(show: Show) -> None:
-    source = FakeSource()
-    page = show(source)
+    viewed = FakeViewed()
+    page = show(viewed)
     page.send(command("pause"))
     reply = page.next("reply")
     assert (reply["id"], reply["error"], reply["result"]) == ("1", "", "paused")
-    assert source.done == [("pause",)]
+    assert viewed.done == [("pause",)]
 
 
 def test_a_command_is_noted_as_the_widgets(show: Show) -> None:
-    source = FakeSource()
-    page = show(source)
+    viewed = FakeViewed()
+    page = show(viewed)
     page.send(command("pause"))
     page.next("reply")
-    assert source.told == ["pause, by the widget"]
+    assert viewed.told == ["pause, by the widget"]
 
 
 def test_a_command_that_fails_is_answered_with_the_reason(show: Show) -> None:
-    source = FakeSource()
-    page = show(source)
-    source.error = OSError("no space left")
+    viewed = FakeViewed()
+    page = show(viewed)
+    viewed.error = OSError("no space left")
     page.send(command("checkpoint"))
     assert "no space left" in page.next("reply")["error"]
 
@@ -137,16 +137,16 @@ def test_a_command_that_fails_is_answered_with_the_reason(show: Show) -> None:
     ids=["broken JSON", "no text", "empty", "a list", "a string", "no message"],
 )
 def test_what_is_no_message_is_answered_with_an_error(show: Show, content: object) -> None:
-    source = FakeSource()
-    page = show(source)
+    viewed = FakeViewed()
+    page = show(viewed)
     page.send_content(content)
     assert "no command" in page.next("reply")["error"]
 
 
 def test_a_command_for_a_coordinator_that_is_gone_is_refused(show: Show) -> None:
-    source = FakeSource()
-    page = show(source)
-    del source
+    viewed = FakeViewed()
+    page = show(viewed)
+    del viewed
     gc.collect()
     page.send(command("pause"))
     reply = page.next("reply")
@@ -154,22 +154,22 @@ def test_a_command_for_a_coordinator_that_is_gone_is_refused(show: Show) -> None
 
 
 def test_clicks_that_wait_for_cells_are_told_of(show: Show) -> None:
-    source = FakeSource()
-    page = show(source)
+    viewed = FakeViewed()
+    page = show(viewed)
     page.send(command("pause"), on_main_thread=True)
     assert page.next("update")["notice"] == WAITS
 
 
 def test_a_first_hello_between_cells_does_not_mean_that_clicks_wait(show: Show) -> None:
-    source = FakeSource()
-    page = show(source)
+    viewed = FakeViewed()
+    page = show(viewed)
     page.send(HELLO, on_main_thread=True)
     assert page.next("update")["notice"] == ""
 
 
 def test_the_notice_goes_when_clicks_wait_no_longer(show: Show) -> None:
-    source = FakeSource()
-    page = show(source)
+    viewed = FakeViewed()
+    page = show(viewed)
     page.send(command("pause"), on_main_thread=True)
     page.next("update")
     page.send(command("resume"))
@@ -177,8 +177,8 @@ def test_the_notice_goes_when_clicks_wait_no_longer(show: Show) -> None:
 
 
 def test_the_end_is_shown_on_pages_that_come_later(show: Show) -> None:
-    source = FakeSource()
-    page = show(source)
+    viewed = FakeViewed()
+    page = show(viewed)
     end = full_update(summary={"state": "closed", "completed": 77})
     page.widget.finish(end)
     assert json.loads(page.widget.first) == end
@@ -189,9 +189,9 @@ def test_the_end_is_shown_on_pages_that_come_later(show: Show) -> None:
 
 
 def test_a_page_that_comes_after_the_coordinator_was_collected_is_told(show: Show) -> None:
-    source = FakeSource(state="running")
-    page = show(source, 0.001)
-    del source
+    viewed = FakeViewed(state="running")
+    page = show(viewed, 0.001)
+    del viewed
     gc.collect()
     while page.next("update")["summary"]["state"] != "closed":
         pass
@@ -203,24 +203,24 @@ def test_a_page_that_comes_after_the_coordinator_was_collected_is_told(show: Sho
 
 
 def test_the_end_of_a_widget_is_the_end_of_its_thread(show: Show) -> None:
-    source = FakeSource()
-    page = show(source)
+    viewed = FakeViewed()
+    page = show(viewed)
     page.widget.finish(full_update())
     assert not page.widget.live
     assert not publishers()
 
 
 def test_closing_a_widget_ends_its_thread(show: Show) -> None:
-    source = FakeSource()
-    show(source).widget.close()
+    viewed = FakeViewed()
+    show(viewed).widget.close()
     assert not publishers()
 
 
 def test_a_widget_of_a_broken_source_raises_where_it_is_made() -> None:
-    source = FakeSource()
-    source.error = RuntimeError("broken")
+    viewed = FakeViewed()
+    viewed.error = RuntimeError("broken")
     with pytest.raises(RuntimeError, match="broken"):
-        CoordinatorWidget(source)
+        CoordinatorWidget(viewed)
 
 
 def publishers() -> list[threading.Thread]:

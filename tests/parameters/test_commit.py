@@ -11,7 +11,7 @@ import pytest
 from psnb._src.parameters.commit import UndecidedError, committing, drive
 from psnb._src.parameters.request_batch import Request
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.operations import (
     APART,
     ApplyCommit,

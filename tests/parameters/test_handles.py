@@ -20,7 +20,7 @@ from psnb._src.parameters.sparse_shards import SparseShards
 from psnb._src.parameters.variable import Variable
 from psnb._src.placement.layout import ShardId, ShardPlace
 from psnb._src.server.admission import Admission, Always
-from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.host import Host
 from psnb._src.server.initializers import Uniform

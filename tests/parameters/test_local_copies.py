@@ -18,7 +18,7 @@ from psnb._src.parameters.updates import Updates, buffered, read_request
 from psnb._src.parameters.variable import Variable
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.admission import CountFilter
-from psnb._src.server.commit_log import Commit
+from psnb._src.server.commit_messages import Commit
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.operations import (
     ApplyCommit,

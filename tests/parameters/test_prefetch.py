@@ -14,7 +14,7 @@ from psnb._src.parameters.embedding import Embedding
 from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.updates import Updates, buffered
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_log import Commit
+from psnb._src.server.commit_messages import Commit
 from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import ConfigurationError, GradientError, ServerLostError
 from tests.parameters.test_handles import DIM, KINDS, InProcess, embedding, variable

@@ -14,7 +14,7 @@ from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.updates import Round, Updates, buffered
 from psnb._src.parameters.variable import Variable
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_log import Commit
+from psnb._src.server.commit_messages import Commit
 from psnb._src.server.operations import (
     EndRound,
     SquareNorms,

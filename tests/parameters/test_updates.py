@@ -13,7 +13,7 @@ from psnb import errors
 from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.updates import Updates, buffered
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_log import Commit
+from psnb._src.server.commit_messages import Commit
 from psnb._src.server.operations import (
     ApplyCommit,
     CommitParts,

@@ -23,12 +23,12 @@ SECOND = FIRST.with_places(
 
 
 def test_a_layout_goes_through_the_scheduler_as_it_is() -> None:
-    book = LayoutRegistry()
-    directory = LayoutCache(lambda strategy: answer(book.layout(strategy)))
+    registry = LayoutRegistry()
+    cache = LayoutCache(lambda strategy: answer(registry.layout(strategy)))
     for layout in (FIRST, SECOND):
-        book.publish("me", "s", layout.packed())
-        assert asyncio.run(directory.refresh("s")) == layout
-        assert directory.known("s") == layout
+        registry.publish("me", "s", layout.packed())
+        assert asyncio.run(cache.refresh("s")) == layout
+        assert cache.known("s") == layout
     assert SECOND.servers == (B, A)
     assert SECOND.version == 2
 
@@ -38,23 +38,23 @@ async def answer(value: Any) -> Any:
 
 
 def test_an_older_layout_does_not_take_the_place_of_a_newer_one() -> None:
-    book = LayoutRegistry()
-    book.publish("me", "s", SECOND.packed())
-    book.publish("me", "s", FIRST.packed())
-    assert book.layout("s") == SECOND.packed()
-    directory = LayoutCache(lambda strategy: answer(None))
-    directory.learn(SECOND)
-    directory.learn(FIRST)
-    assert directory.known("s") == SECOND
+    registry = LayoutRegistry()
+    registry.publish("me", "s", SECOND.packed())
+    registry.publish("me", "s", FIRST.packed())
+    assert registry.layout("s") == SECOND.packed()
+    cache = LayoutCache(lambda strategy: answer(None))
+    cache.learn(SECOND)
+    cache.learn(FIRST)
+    assert cache.known("s") == SECOND
 
 
 def test_a_layout_goes_with_its_strategy() -> None:
-    book = LayoutRegistry()
-    book.publish("me", "s", FIRST.packed())
-    book.publish("me", "t", FIRST.packed())
-    assert book.addresses() == {A.address, B.address}
-    book.publish("me", "s", None)
-    assert [book.layout(each) is None for each in "st"] == [True, False]
+    registry = LayoutRegistry()
+    registry.publish("me", "s", FIRST.packed())
+    registry.publish("me", "t", FIRST.packed())
+    assert registry.addresses() == {A.address, B.address}
+    registry.publish("me", "s", None)
+    assert [registry.layout(each) is None for each in "st"] == [True, False]
 
 
 def test_a_layout_whose_client_has_gone_stays_until_its_time_is_over(
@@ -63,26 +63,26 @@ def test_a_layout_whose_client_has_gone_stays_until_its_time_is_over(
     monkeypatch.setattr(layout_registry, "LIFETIME", 0.05)
 
     async def gone() -> None:
-        book = LayoutRegistry()
+        registry = LayoutRegistry()
         for strategy, owner in (("s", "me"), ("t", "me"), ("u", "you")):
-            book.publish(owner, strategy, FIRST.packed())
-        book.remove_client(None, "me")  # type: ignore[arg-type]
-        assert book.layout("s") is not None
-        book.publish("me", "t", FIRST.packed())  # it has come back
-        assert len(book._leaving) == 1
-        while book.layout("s") is not None:
+            registry.publish(owner, strategy, FIRST.packed())
+        registry.remove_client(None, "me")  # type: ignore[arg-type]
+        assert registry.layout("s") is not None
+        registry.publish("me", "t", FIRST.packed())  # it has come back
+        assert len(registry._leaving) == 1
+        while registry.layout("s") is not None:
             await asyncio.sleep(0.01)
-        assert [book.layout(each) is None for each in "tu"] == [False, False]
+        assert [registry.layout(each) is None for each in "tu"] == [False, False]
 
     asyncio.run(gone())
 
 
 def test_a_closed_strategy_is_an_error_that_says_so() -> None:
-    directory = LayoutCache(lambda strategy: answer(None))
-    directory.learn(FIRST)
+    cache = LayoutCache(lambda strategy: answer(None))
+    cache.learn(FIRST)
     with pytest.raises(ServerLostError, match="closed"):
-        asyncio.run(directory.refresh("s"))
-    assert directory.known("s") is None
+        asyncio.run(cache.refresh("s"))
+    assert cache.known("s") is None
 
 
 def test_those_who_ask_at_the_same_time_ask_once() -> None:
@@ -94,10 +94,10 @@ def test_those_who_ask_at_the_same_time_ask_once() -> None:
         return FIRST.packed()
 
     async def several() -> None:
-        directory = LayoutCache(ask)
-        await asyncio.gather(*(directory.refresh("s") for _ in range(5)))
+        cache = LayoutCache(ask)
+        await asyncio.gather(*(cache.refresh("s") for _ in range(5)))
         assert asked == ["s"]
-        await directory.refresh("s")
+        await cache.refresh("s")
         assert asked == ["s", "s"]
 
     asyncio.run(several())

@@ -8,28 +8,28 @@ from typing import Any
 import pytest
 
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
-from psnb._src.placement.mending import Health, Sight, Wish, mended
+from psnb._src.placement.mending import DesiredLayout, Health, ObservedServer, mended
 from psnb._src.placement.shard_status import CopyState, Role, ShardStatus
 
 A, B, C, D = (ServerAddress(f"tcp://{name}", name) for name in "abcd")
 FILLING, FILLED, BROKEN = CopyState.FILLING, CopyState.FILLED, CopyState.BROKEN
-GONE, SILENT = Sight(Health.GONE), Sight(Health.SILENT)
+GONE, SILENT = ObservedServer(Health.GONE), ObservedServer(Health.SILENT)
 
 
 def primary(
     version: int = 1, *, role: Role = Role.PRIMARY, idle: bool = False, **copies: CopyState
-) -> Sight:
+) -> ObservedServer:
     """A server that answers, and holds the shard."""
-    return Sight(Health.ALIVE, 9, {0: ShardStatus(role, version, idle, copies)})
+    return ObservedServer(Health.ALIVE, 9, {0: ShardStatus(role, version, idle, copies)})
 
 
-COPY = Sight(Health.ALIVE, 9, {0: ShardStatus(Role.COPY, 1)})
-EMPTY = Sight(Health.ALIVE, 9)
+COPY = ObservedServer(Health.ALIVE, 9, {0: ShardStatus(Role.COPY, 1)})
+EMPTY = ObservedServer(Health.ALIVE, 9)
 
 
 def step(
     place: ShardPlace,
-    sights: Mapping[ServerAddress, Sight],
+    observed: Mapping[ServerAddress, ObservedServer],
     replicas: int = 1,
     usable: Any = (A, B, C, D),
     home: ServerAddress | None = None,
@@ -37,12 +37,14 @@ def step(
     """Return the place that follows."""
     layout = Layout("s", 9, replicas, 10.0, (place,))
     homes = {} if home is None else {0: home}
-    (after,) = mended(layout, sights, Wish(usable, homes)).places
+    (after,) = mended(layout, observed, DesiredLayout(usable, homes)).places
     return after
 
 
-def unchanged(place: ShardPlace, sights: Mapping[ServerAddress, Sight], **more: Any) -> bool:
-    return step(place, sights, **more) is place
+def unchanged(
+    place: ShardPlace, observed: Mapping[ServerAddress, ObservedServer], **more: Any
+) -> bool:
+    return step(place, observed, **more) is place
 
 
 def test_a_shard_that_has_its_copy_stays_as_it_is() -> None:
@@ -60,13 +62,13 @@ def test_a_change_has_a_new_version_and_a_new_primary_a_new_term() -> None:
 def test_a_shard_without_a_copy_gets_one_on_the_least_loaded_server() -> None:
     layout = Layout("s", 9, 1, 10.0, (ShardPlace(A), ShardPlace(B, (C,))))
     other = {1: ShardStatus(Role.PRIMARY, 1, True, {"c": FILLED})}
-    sights = {
+    observed = {
         A: primary(),
-        B: Sight(Health.ALIVE, 9, other),
-        C: Sight(Health.ALIVE, 9, {1: ShardStatus(Role.COPY, 1)}),
+        B: ObservedServer(Health.ALIVE, 9, other),
+        C: ObservedServer(Health.ALIVE, 9, {1: ShardStatus(Role.COPY, 1)}),
         D: EMPTY,
     }
-    assert mended(layout, sights, Wish((A, B, C, D))).places[0].filling == D
+    assert mended(layout, observed, DesiredLayout((A, B, C, D))).places[0].filling == D
 
 
 def test_none_is_made_where_none_is_wanted_or_nobody_is_there() -> None:
@@ -86,7 +88,7 @@ def test_one_that_is_being_filled_is_waited_for() -> None:
 
 @pytest.mark.parametrize("there", [COPY, SILENT, GONE])
 def test_one_that_broke_while_it_was_filled_is_given_up_before_another_is_chosen(
-    there: Sight,
+    there: ObservedServer,
 ) -> None:
     after = step(ShardPlace(A, filling=B), {A: primary(b=BROKEN), B: there, C: EMPTY})
     assert (after.copies, after.filling, after.version) == ((), None, 2)
@@ -98,7 +100,7 @@ def test_nothing_follows_before_the_primary_has_heard_of_the_last_step() -> None
 
 
 @pytest.mark.parametrize("copy", [SILENT, GONE])
-def test_the_primary_does_without_a_copy_that_does_not_answer(copy: Sight) -> None:
+def test_the_primary_does_without_a_copy_that_does_not_answer(copy: ObservedServer) -> None:
     after = step(ShardPlace(A, (B,)), {A: primary(b=FILLED), B: copy, C: EMPTY})
     assert (after.primary, after.copies) == (A, ())
     assert after.leaving == ((B,) if copy is SILENT else ())
@@ -116,7 +118,7 @@ def test_when_the_primary_has_heard_it_the_copy_is_gone_for_good_and_may_be_fill
 
 
 @pytest.mark.parametrize("gone", [SILENT, GONE])
-def test_a_copy_takes_over_from_a_primary_that_does_not_answer(gone: Sight) -> None:
+def test_a_copy_takes_over_from_a_primary_that_does_not_answer(gone: ObservedServer) -> None:
     after = step(ShardPlace(A, (B,), filling=C), {A: gone, B: COPY, C: COPY})
     assert (after.primary, after.copies, after.filling) == (B, (), None)
     # It may come back before the other one has said that it has taken over.
@@ -129,7 +131,7 @@ def test_a_primary_that_answers_and_has_lost_the_shard_is_as_good_as_gone() -> N
 
 
 def test_but_not_if_it_has_not_heard_of_the_layout_yet() -> None:
-    early = Sight(Health.ALIVE, 8)
+    early = ObservedServer(Health.ALIVE, 8)
     assert unchanged(ShardPlace(A, (B,)), {A: early, B: COPY})
 
 
@@ -161,10 +163,10 @@ def test_but_not_from_one_that_may_come_back_having_gone_on_alone() -> None:
 
 
 def test_a_shard_moves_by_a_copy() -> None:
-    sights = {A: primary(), B: EMPTY}
-    assert step(ShardPlace(A), sights, replicas=0, home=B).filling == B
-    sights = {A: primary(b=FILLED), B: COPY}
-    after = step(ShardPlace(A, filling=B), sights, replicas=0, home=B)
+    observed = {A: primary(), B: EMPTY}
+    assert step(ShardPlace(A), observed, replicas=0, home=B).filling == B
+    observed = {A: primary(b=FILLED), B: COPY}
+    after = step(ShardPlace(A, filling=B), observed, replicas=0, home=B)
     assert (after.primary, after.copies, after.heir) == (A, (B,), B)
 
 
@@ -180,8 +182,8 @@ def test_the_heir_takes_over_when_the_primary_has_stopped_and_all_have_everythin
 
 def test_with_copies_there_are_as_many_after_a_move_as_before() -> None:
     stopped = primary(role=Role.RETIRED, idle=True, b=FILLED, c=FILLED)
-    sights = {A: stopped, B: COPY, C: COPY}
-    after = step(ShardPlace(A, (B, C), heir=C), sights, home=C, usable=(B, C))
+    observed = {A: stopped, B: COPY, C: COPY}
+    after = step(ShardPlace(A, (B, C), heir=C), observed, home=C, usable=(B, C))
     assert (after.primary, after.copies, after.leaving) == (C, (B,), (A,))
 
 
@@ -191,7 +193,7 @@ def test_what_is_too_much_goes_once_the_new_primary_answers() -> None:
 
 
 @pytest.mark.parametrize("home", [SILENT, GONE])
-def test_a_move_to_a_server_that_does_not_answer_is_undone(home: Sight) -> None:
+def test_a_move_to_a_server_that_does_not_answer_is_undone(home: ObservedServer) -> None:
     stopped = primary(role=Role.RETIRED, idle=True, b=FILLED)
     after = step(ShardPlace(A, (B,), heir=B), {A: stopped, B: home}, replicas=0, home=B)
     assert (after.primary, after.heir) == (A, None)
@@ -204,24 +206,24 @@ def test_a_move_that_nobody_wants_any_more_is_undone() -> None:
 
 
 def test_a_server_that_is_drained_keeps_its_copy_until_there_is_another() -> None:
-    sights = {A: primary(b=FILLED), B: COPY, C: EMPTY}
-    after = step(ShardPlace(A, (B,)), sights, usable=(A, C))
+    observed = {A: primary(b=FILLED), B: COPY, C: EMPTY}
+    after = step(ShardPlace(A, (B,)), observed, usable=(A, C))
     assert (after.copies, after.filling) == ((B,), C)
-    sights = {A: primary(b=FILLED, c=FILLED), B: COPY, C: COPY}
-    after = step(ShardPlace(A, (B,), filling=C), sights, usable=(A, C))
+    observed = {A: primary(b=FILLED, c=FILLED), B: COPY, C: COPY}
+    after = step(ShardPlace(A, (B,), filling=C), observed, usable=(A, C))
     assert (after.copies, after.leaving) == ((C,), (B,))
 
 
 def test_of_several_copies_one_takes_over_that_may_stay_and_the_others_are_leaving() -> None:
-    sights = {A: GONE, B: COPY, C: COPY, D: COPY}
-    after = step(ShardPlace(A, (B, C, D)), sights, usable=(C, D))
+    observed = {A: GONE, B: COPY, C: COPY, D: COPY}
+    after = step(ShardPlace(A, (B, C, D)), observed, usable=(C, D))
     assert (after.primary, after.leaving) == (C, (D, B))
 
 
 def test_after_a_move_those_copies_stay_that_may() -> None:
     stopped = primary(role=Role.RETIRED, idle=True, b=FILLED, c=FILLED)
-    sights = {A: stopped, B: COPY, C: COPY}
-    after = step(ShardPlace(A, (B, C), heir=C), sights, home=C, usable=(A, C))
+    observed = {A: stopped, B: COPY, C: COPY}
+    after = step(ShardPlace(A, (B, C), heir=C), observed, home=C, usable=(A, C))
     assert (after.primary, after.copies, after.leaving) == (C, (A,), (B,))
 
 
@@ -230,7 +232,7 @@ def test_a_copy_that_holds_nothing_does_not_take_over() -> None:
 
 
 def test_a_copy_that_has_told_nothing_since_may_hold_the_shard() -> None:
-    early = Sight(Health.ALIVE, 8)
+    early = ObservedServer(Health.ALIVE, 8)
     assert unchanged(ShardPlace(A, (B,)), {A: GONE, B: early})
 
 
@@ -240,7 +242,7 @@ def test_a_copy_on_a_server_that_ended_while_it_was_filled_is_given_up() -> None
 
 
 @pytest.mark.parametrize("home", [SILENT, GONE])
-def test_a_move_to_a_server_that_does_not_answer_does_not_begin(home: Sight) -> None:
+def test_a_move_to_a_server_that_does_not_answer_does_not_begin(home: ObservedServer) -> None:
     assert unchanged(ShardPlace(A), {A: primary(), B: home}, replicas=0, home=B)
 
 
@@ -253,6 +255,6 @@ def test_a_server_that_has_a_copy_gets_no_second_one() -> None:
 def test_new_copies_of_several_shards_are_spread() -> None:
     held = {index: ShardStatus(Role.PRIMARY, 1) for index in range(4)}
     layout = Layout("s", 9, 1, 10.0, (ShardPlace(A),) * 4)
-    sights = {A: Sight(Health.ALIVE, 9, held), B: EMPTY, C: EMPTY}
-    after = mended(layout, sights, Wish((A, B, C)))
+    observed = {A: ObservedServer(Health.ALIVE, 9, held), B: EMPTY, C: EMPTY}
+    after = mended(layout, observed, DesiredLayout((A, B, C)))
     assert [place.filling for place in after.places] == [B, C, B, C]

@@ -1,4 +1,4 @@
-"""The worker's side of leased datasets, with a coordinator's desk in the same process."""
+"""The worker's side of leased datasets, with a coordinator's lease registry in the same process."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from psnb.errors import CancelledError, DatasetError
 
 
 class Worker:
-    """A worker that asks a desk, and takes for one closure at a time."""
+    """A worker that asks a lease registry, and takes for one closure at a time."""
 
-    def __init__(self, desk: LeaseRegistry, parts: list[Dataset], epoch: int) -> None:
-        self.desk = desk
+    def __init__(self, leases: LeaseRegistry, parts: list[Dataset], epoch: int) -> None:
+        self.leases = leases
         self.taking = self.begin(0)
         self.iterator = LeasedSplitReader(parts, epoch, lambda: self.taking)
 
     def begin(self, closure: int) -> LeaseRequests:
         """Begin an attempt at a closure."""
-        self.taking = LeaseRequests(closure, self.ask, self.desk.portions(closure))
+        self.taking = LeaseRequests(closure, self.ask, self.leases.portions(closure))
         return self.taking
 
     def ask(self, question: tuple[Any, ...]) -> Future[Any]:
         future: Future[Any] = Future()
-        future.set_result(self.desk.answer(self, question))
+        future.set_result(self.leases.answer(self, question))
         return future
 
 
 @pytest.fixture
-def desk() -> LeaseRegistry:
+def leases() -> LeaseRegistry:
     return LeaseRegistry()
 
 
-def workers(desk: LeaseRegistry, dataset: Dataset, count: int, parts: int = 3) -> list[Worker]:
+def workers(leases: LeaseRegistry, dataset: Dataset, count: int, parts: int = 3) -> list[Worker]:
     cut = splits(dataset, parts)
-    epoch = desk.open(len(cut))
-    return [Worker(desk, cut, epoch) for _ in range(count)]
+    epoch = leases.open(len(cut))
+    return [Worker(leases, cut, epoch) for _ in range(count)]
 
 
-def test_a_worker_alone_reads_everything(desk: LeaseRegistry) -> None:
-    (worker,) = workers(desk, Dataset.range(10), 1)
+def test_a_worker_alone_reads_everything(leases: LeaseRegistry) -> None:
+    (worker,) = workers(leases, Dataset.range(10), 1)
     assert [int(each) for each in worker.iterator] == list(range(10))
     assert worker.taking.ended
     worker.taking.settle()
 
 
-def test_a_closure_that_runs_again_gets_the_very_same(desk: LeaseRegistry) -> None:
-    first, second = workers(desk, Dataset.range(30).shuffle(30), 2)
+def test_a_closure_that_runs_again_gets_the_very_same(leases: LeaseRegistry) -> None:
+    first, second = workers(leases, Dataset.range(30).shuffle(30), 2)
     first.begin(7)
     taken = [next(first.iterator) for _ in range(12)]
-    desk.lose(first)
+    leases.lose(first)
     second.begin(7)
     again = [next(second.iterator) for _ in range(12)]
     rest = list(second.iterator)
@@ -63,19 +63,19 @@ def test_a_closure_that_runs_again_gets_the_very_same(desk: LeaseRegistry) -> No
     assert sorted(int(each) for each in again + rest) == list(range(30))
 
 
-def test_what_is_taken_after_a_worker_was_given_up_does_not_count(desk: LeaseRegistry) -> None:
-    (worker,) = workers(desk, Dataset.range(10), 1)
+def test_what_is_taken_after_a_worker_was_given_up_does_not_count(leases: LeaseRegistry) -> None:
+    (worker,) = workers(leases, Dataset.range(10), 1)
     next(worker.iterator)
     worker.taking.settle()
-    desk.lose(worker)
+    leases.lose(worker)
     taking = worker.begin(1)
     next(worker.iterator)
     with pytest.raises(CancelledError, match="given this worker up"):
         taking.settle()
 
 
-def test_threads_share_what_is_leased(desk: LeaseRegistry) -> None:
-    (worker,) = workers(desk, Dataset.range(200), 1, parts=7)
+def test_threads_share_what_is_leased(leases: LeaseRegistry) -> None:
+    (worker,) = workers(leases, Dataset.range(200), 1, parts=7)
     found: list[int] = []
     own = threading.local()
     worker.iterator._taking = lambda: own.taking
@@ -93,24 +93,24 @@ def test_threads_share_what_is_leased(desk: LeaseRegistry) -> None:
 
 
 def test_an_element_that_cannot_be_had_is_left_out_like_any_other_error(
-    desk: LeaseRegistry,
+    leases: LeaseRegistry,
 ) -> None:
     def fails(number: int) -> int:
         if number == 3:
             raise ValueError("three")
         return number
 
-    (worker,) = workers(desk, Dataset.range(6).map(fails), 1, parts=1)
+    (worker,) = workers(leases, Dataset.range(6).map(fails), 1, parts=1)
     found = [next(worker.iterator) for _ in range(3)]
     with pytest.raises(DatasetError, match="three"):
         next(worker.iterator)
     assert [int(each) for each in [*found, *worker.iterator]] == [0, 1, 2, 4, 5]
 
 
-def test_a_lease_that_could_not_be_begun_is_for_the_next_who_asks(desk: LeaseRegistry) -> None:
+def test_a_lease_that_could_not_be_begun_is_for_the_next_who_asks(leases: LeaseRegistry) -> None:
     cut = splits(Dataset.range(6), 2)
-    epoch = desk.open(len(cut))
-    worker = Worker(desk, cut, epoch)
+    epoch = leases.open(len(cut))
+    worker = Worker(leases, cut, epoch)
     errors = [OSError("for now"), OSError("still")]
 
     def prepare(owned: object) -> None:
@@ -123,14 +123,14 @@ def test_a_lease_that_could_not_be_begun_is_for_the_next_who_asks(desk: LeaseReg
             next(worker.iterator)
     assert [int(each) for each in worker.iterator] == list(range(6))
     worker.taking.settle()
-    desk.end(0, succeeded=True)
-    assert desk.progress(epoch).over
+    leases.end(0, succeeded=True)
+    assert leases.progress(epoch).over
 
 
-def test_threads_wait_for_what_another_prepares(desk: LeaseRegistry) -> None:
+def test_threads_wait_for_what_another_prepares(leases: LeaseRegistry) -> None:
     cut = splits(Dataset.range(4), 1)
-    epoch = desk.open(len(cut))
-    worker = Worker(desk, cut, epoch)
+    epoch = leases.open(len(cut))
+    worker = Worker(leases, cut, epoch)
     asked, begun, go_on = [], threading.Event(), threading.Event()
 
     def ask(question: tuple[Any, ...]) -> Future[Any]:

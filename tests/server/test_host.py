@@ -17,7 +17,7 @@ from psnb._src.placement.layout import ServerAddress, ShardPlace
 from psnb._src.placement.shard_status import CopyState, Role, ShardStatus
 from psnb._src.server import transfer
 from psnb._src.server.admission import CountFilter
-from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.host import Host
 from psnb._src.server.initializers import Constant

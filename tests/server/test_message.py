@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.message import Message, unwired
 from psnb._src.server.operations import (
     ApplyCommit,

@@ -34,15 +34,15 @@ def test_what_nobody_expected_is_logged_once_and_the_servers_are_asked_again(
 ) -> None:
     monkeypatch.setattr(watch, "_INTERVAL", 0.001)
     servers = SimpleNamespace(running=[ServerAddress("tcp://a", "psnb-server-0")])
-    transport = Broken()
-    watched = watch.ServerWatch(servers, transport, dict)  # type: ignore[arg-type]
+    server_client = Broken()
+    watched = watch.ServerWatch(servers, server_client, dict)  # type: ignore[arg-type]
     with caplog.at_level(logging.ERROR, "psnb"):
         watched.keep()
         for _ in range(4):  # for the optimizers and the servers, more than once each
-            assert transport.asked.acquire(timeout=DEADLINE)
-        transport.mended.set()
+            assert server_client.asked.acquire(timeout=DEADLINE)
+        server_client.mended.set()
         for _ in range(6):  # the first may have been on its way
-            assert transport.asked.acquire(timeout=DEADLINE)
+            assert server_client.asked.acquire(timeout=DEADLINE)
     assert [server.state for server in watched.statistics()] == ["serving"]
     watched.stop()
     assert len([r for r in caplog.records if r.name == "psnb"]) == 1

@@ -24,9 +24,9 @@ logger = logging.getLogger("psnb")
 
 def serves(scheduler: Scheduler, worker: WorkerState) -> bool:
     """Return whether a worker is a parameter server, or has become one; on the scheduler."""
-    book = scheduler.plugins.get(LayoutRegistry.name)
+    registry = scheduler.plugins.get(LayoutRegistry.name)
     return bool(worker.resources.get(ROLE)) or (
-        book is not None and worker.address in book.addresses()
+        registry is not None and worker.address in registry.addresses()
     )
 
 
@@ -55,8 +55,8 @@ class ServerProtection(SchedulerPlugin):
         Dask does the same with workers that have the only copy of a result, if there is no room for
         it elsewhere: they stay, and are left out of what is returned.
         """
-        book = self._scheduler.plugins.get(LayoutRegistry.name)
-        held = set() if book is None else book.addresses()
+        registry = self._scheduler.plugins.get(LayoutRegistry.name)
+        held = set() if registry is None else registry.addresses()
         known = self._scheduler.workers
         # LocalCluster mixes names, of whichever type, and addresses.
         held |= {str(known[address].name) for address in held if address in known}

@@ -1,65 +1,34 @@
 """ClusterCoordinator: the notebook's side of scheduling.
 
-A facade over four parts: the queue (what waits and runs), the membership (a connection for each
-worker, on the Dask client's event loop), the registries of functions and per-worker values, and the
-view that dashboards read (`CoordinatorView`). It starts no thread of its own; its methods may be
-called from any thread but the event loop's.
+A facade: it checks arguments and has the texts for users; `CoordinatorCore` does the work. Its
+methods may be called from any thread but the event loop's.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from psnb._src.coordinator.closures import (
-    DEFAULT_RETRIES,
-    Closure,
-    FunctionRegistry,
-    Pin,
-    RemoteValue,
-    ScheduleOptions,
-    join,
-    options,
-    pack_call,
-)
+from psnb._src.coordinator.closures import DEFAULT_RETRIES, Pin, RemoteValue, join, options
+from psnb._src.coordinator.coordinator_core import CoordinatorCore
 from psnb._src.coordinator.coordinator_view import CoordinatorView
 from psnb._src.coordinator.datasets import (
-    DatasetServices,
     LeasedDataset,
     LeasedIterator,
-    LeaseRegistry,
     PartitionedDataset,
     PerWorkerDataset,
     PerWorkerValues,
     Progress,
-    ResourceRegistry,
-    fetch_per_worker,
-    make_dataset_of,
-    run_epoch,
 )
 from psnb._src.coordinator.observed import Observed
-from psnb._src.coordinator.queue import ClosureQueue, PinnedCalls, Resolver
-from psnb._src.coordinator.saving import Saving
 from psnb._src.coordinator.settings import DEFAULT_QUEUE_SIZE, Settings
-from psnb._src.coordinator.steps import Steps, gate_for
 from psnb._src.coordinator.structure import map_structure
-from psnb._src.coordinator.workers import (
-    DRAIN,
-    HEARTBEAT,
-    Membership,
-    Services,
-    StartDelay,
-    Timeouts,
-)
-from psnb._src.modes import Geo
-from psnb._src.monitor import LiveView, ProgressLine, Records, tell_panels, wanted
-from psnb._src.runtime import unpack_error
+from psnb._src.coordinator.workers import DRAIN, HEARTBEAT, StartDelay, Timeouts
+from psnb._src.monitor import LiveView, ProgressLine, wanted
 from psnb._src.strategy import Fences, ParameterServerStrategy, core_of
 from psnb._src.threads import uninterrupted
-from psnb.errors import ConfigurationError, CoordinatorClosedError
+from psnb.errors import ConfigurationError
 
 
 class ClusterCoordinator(Observed):
@@ -113,6 +82,10 @@ class ClusterCoordinator(Observed):
     which it may be lost.
     """
 
+    strategy: ParameterServerStrategy
+    settings: Settings
+    _core: CoordinatorCore
+
     # Not __init__, which would run again on a coordinator that exists already.
     def __new__(
         cls,
@@ -137,59 +110,14 @@ class ClusterCoordinator(Observed):
 
         def make() -> tuple[ClusterCoordinator, Callable[[], Fences]]:
             made = object.__new__(cls)
-            made._begin(strategy, settings)
-            return made, made._resolver.fences
+            made.strategy, made.settings = strategy, settings
+            made._core = CoordinatorCore(strategy, settings)
+            made._view, made._live = made._core.view, LiveView()
+            return made, made._core.resolver.fences
 
         one = core_of(strategy).one_coordinator(make)
         one.settings.require(settings)
         return one
-
-    def _begin(self, strategy: ParameterServerStrategy, settings: Settings) -> None:
-        self.strategy = strategy
-        self.settings = settings
-        core, records = core_of(strategy), Records.empty(unpack_error)
-        self._functions, self._leases = FunctionRegistry(), LeaseRegistry()
-        self._resources = ResourceRegistry(self._fetch_per_worker)
-        self._queue = ClosureQueue(
-            settings.max_queue_size,
-            records.events,
-            gate_for(strategy.mode),
-            on_failure=records.failures.add,
-            on_end=self._leases.end,
-        )
-        self._resolver = Resolver(self._queue, core, isinstance(strategy.mode, Geo))
-        weak = weakref.ref(core)
-
-        def workers(cluster: dict[str, Any]) -> dict[str, str]:
-            # Servers come and go; and nothing here must keep the strategy alive.
-            known = weak()
-            return known.closure_workers(cluster) if known is not None else {}
-
-        services = Services(
-            self._queue,
-            self._resources,
-            self._leases,
-            self._resolver,
-            records,
-            settings.timeouts,
-            settings.start_delay,
-            strategy.mode,
-            strategy.name,
-        )
-        self._membership = Membership(strategy.client, workers, services)
-        self._queue.attach(self._membership.wake, Steps(self._queue, self._membership, core).begin)
-        self._resources.attach(self._membership.wake_all)
-        self._ids = itertools.count()
-        self._live = LiveView()
-        self._view = CoordinatorView(core, self._queue, self._membership, records, Saving())
-        # Queue and connections know neither coordinator nor strategy, so the coordinator can be
-        # collected while they live.
-        self._finalizer = weakref.finalize(self, _end, self._queue, self._membership)
-        try:
-            self._link = tell_panels(self._view, strategy.client)
-        except BaseException:  # an interrupt: the caller never gets this coordinator
-            self._finalizer()
-            raise
 
     def __enter__(self) -> ClusterCoordinator:
         return self
@@ -257,7 +185,8 @@ class ClusterCoordinator(Observed):
         """
         if not callable(fn):
             raise ConfigurationError(f"fn must be callable, found {fn!r}")
-        return self._schedule(fn, tuple(args), kwargs or {}, options(retries, priority, worker))
+        how = options(retries, priority, worker)
+        return self._core.schedule(fn, tuple(args), kwargs or {}, how)
 
     def map(
         self,
@@ -329,10 +258,10 @@ class ClusterCoordinator(Observed):
             If the coordinator is closed, before or meanwhile.
         """
         if not wanted(progress):
-            self._queue.join(timeout)
+            self._core.queue.join(timeout)
             return
         with ProgressLine(self._view):
-            self._queue.join(timeout)
+            self._core.queue.join(timeout)
 
     async def join_async(self, timeout: float | None = None) -> None:
         """Do what `join` does without blocking the event loop: ``await coordinator.join_async()``.
@@ -350,7 +279,7 @@ class ClusterCoordinator(Observed):
             As for `join`: the first failed closure's error, `ServerSilentError`, TimeoutError,
             `CoordinatorClosedError`.
         """
-        await join(self._queue, timeout)
+        await join(self._core.queue, timeout)
 
     def done(self) -> bool:
         """Return whether every scheduled closure has ended and has had its effect.
@@ -366,7 +295,7 @@ class ClusterCoordinator(Observed):
         CoordinatorClosedError
             If the coordinator is closed.
         """
-        return self._queue.done()
+        return self._core.queue.done()
 
     def fetch(self, structure: Any) -> Any:
         """Replace every `RemoteValue` in a structure by its result, waiting for it.
@@ -433,10 +362,8 @@ class ClusterCoordinator(Observed):
         ConfigurationError
             If it is neither iterable nor callable, or a dataset that cannot be cut.
         """
-        self._require_open()
-        return make_dataset_of(
-            dataset_or_fn, sharding, splits, self.strategy.num_workers, self._place()
-        )
+        self._core.check_open()
+        return self._core.make_dataset(dataset_or_fn, sharding, splits)
 
     def create_per_worker_resource(
         self,
@@ -468,8 +395,8 @@ class ClusterCoordinator(Observed):
         """
         if not callable(fn):
             raise ConfigurationError(f"fn must be callable, found {fn!r}")
-        self._require_open()
-        return PerWorkerValues(self._resources, fn, tuple(args), kwargs)
+        self._core.check_open()
+        return PerWorkerValues(self._core.resources, fn, tuple(args), kwargs)
 
     def run_epoch(
         self,
@@ -512,13 +439,8 @@ class ClusterCoordinator(Observed):
                 f"sharding='dynamic')), or of one in memory, found {iterator!r}"
             )
         every = (iterator, *args)
-        run_epoch(
-            iterator,
-            lambda chooser: self.schedule(fn, every, kwargs, worker=chooser),
-            self._queue.withdraw,
-            lambda: len(self._membership.statistics()),
-            self._membership.wake,
-            self._queue.settled,
+        self._core.run_epoch(
+            iterator, lambda chooser: self.schedule(fn, every, kwargs, worker=chooser)
         )
         self.join()
         return iterator.progress()
@@ -530,51 +452,12 @@ class ClusterCoordinator(Observed):
         A closure that runs on a worker at this moment runs to its end, and its result is dropped.
         The strategy and its parameters stay; `ClusterCoordinator` makes a new coordinator for them.
         """
-        if self._finalizer.alive:
+        if not self._core.closed:
             try:
-                self._view.note_end()
-                self._finalizer()
-                self._resolver.end()
+                self._core.close()
             finally:
                 core_of(self.strategy).forget_coordinator(self)
                 self._live.stop()
-                if self._link is not None:
-                    self._link.close()
-
-    def _schedule(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        options: ScheduleOptions,
-    ) -> RemoteValue:
-        function = self._functions.register(fn)
-        call = pack_call(function.name, args, kwargs, self._queue.settled)
-        remote = RemoteValue(self._queue.settled)
-        self._queue.put(Closure(next(self._ids), function, call, options, remote))
-        return remote
-
-    def _fetch_per_worker(self, value: PerWorkerValues, timeout: float | None) -> list[Any]:
-        return fetch_per_worker(value, timeout, self._place().pinned)
-
-    def _place(self) -> DatasetServices:
-        def schedule(
-            fn: Callable[..., Any], args: tuple[Any, ...], how: ScheduleOptions
-        ) -> RemoteValue:
-            return self._schedule(fn, args, {}, how)
-
-        pinned = PinnedCalls(schedule, self.strategy.worker_names, self._queue)
-        return DatasetServices(self._resources, self._leases, schedule, pinned)
-
-    def _require_open(self) -> None:
-        if not self._finalizer.alive:
-            raise CoordinatorClosedError("the coordinator is closed: make a new one")
-
-
-@uninterrupted  # except while it waits; also when the coordinator is collected
-def _end(queue: ClosureQueue, membership: Membership) -> None:
-    queue.close()
-    membership.close()
 
 
 def view_of(coordinator: ClusterCoordinator) -> CoordinatorView:

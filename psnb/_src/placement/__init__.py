@@ -4,24 +4,24 @@ from psnb._src.placement.balance import moves
 from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlace, unpacked
 from psnb._src.placement.layout_cache import LayoutCache
 from psnb._src.placement.layout_registry import LayoutRegistry
-from psnb._src.placement.mending import Health, Sight, Wish, mended
+from psnb._src.placement.mending import DesiredLayout, Health, ObservedServer, mended
 from psnb._src.placement.shard_status import COPY_STATES, ROLES, CopyState, Role, ShardStatus
 
 __all__ = [
     "COPY_STATES",
     "ROLES",
     "CopyState",
+    "DesiredLayout",
     "Health",
     "Layout",
     "LayoutCache",
     "LayoutRegistry",
+    "ObservedServer",
     "Role",
     "ServerAddress",
     "ShardId",
     "ShardPlace",
     "ShardStatus",
-    "Sight",
-    "Wish",
     "mended",
     "moves",
     "unpacked",

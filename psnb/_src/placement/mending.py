@@ -40,7 +40,7 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ObservedServer:
     """What was observed of a server.
 
     Attributes
@@ -60,7 +60,7 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DesiredLayout:
     """What a layout should become.
 
     Attributes
@@ -75,29 +75,31 @@ class Wish:
     homes: Mapping[int, ServerAddress] = field(default_factory=dict)
 
 
-_GONE = Sight(Health.GONE)
+_GONE = ObservedServer(Health.GONE)
 
 
-def mended(layout: Layout, sights: Mapping[ServerAddress, Sight], wish: Wish) -> Layout:
+def mended(
+    layout: Layout, observed: Mapping[ServerAddress, ObservedServer], desired: DesiredLayout
+) -> Layout:
     """Return the next layout, or this one if there is nothing to do at this moment.
 
     Parameters
     ----------
     layout : Layout
         Where shards are.
-    sights : mapping of ServerAddress to Sight
+    observed : mapping of ServerAddress to ObservedServer
         What is known of the servers; one that is missing is gone.
-    wish : Wish
+    desired : DesiredLayout
         What it should become.
     """
     load = {
         server: sum(server in place.servers for place in layout.places)
-        for server in wish.usable
-        if _health(sights, server) is Health.ALIVE
+        for server in desired.usable
+        if _health(observed, server) is Health.ALIVE
     }
     places = []
     for index, place in enumerate(layout.places):
-        after = _Mending(layout, index, place, sights, wish).step(load)
+        after = _Mending(layout, index, place, observed, desired).step(load)
         for server in set(after.servers).difference(place.servers):
             load[server] = load.get(server, 0) + 1
         places.append(after)
@@ -112,11 +114,11 @@ class _Mending:
         layout: Layout,
         index: int,
         place: ShardPlace,
-        sights: Mapping[ServerAddress, Sight],
-        wish: Wish,
+        observed: Mapping[ServerAddress, ObservedServer],
+        desired: DesiredLayout,
     ) -> None:
         self._layout, self._index, self._place = layout, index, place
-        self._sights, self._wish = sights, wish
+        self._observed, self._desired = observed, desired
 
     def step(self, load: Mapping[ServerAddress, int]) -> ShardPlace:
         """Return the place that follows; ``load`` counts the shards of servers for new copies."""
@@ -126,7 +128,7 @@ class _Mending:
         health = self._health(primary)
         if health is not Health.ALIVE or self._is_absent(primary):
             return self._without(primary, health)
-        held = self._sights[primary].holdings.get(self._index)
+        held = self._observed[primary].holdings.get(self._index)
         if held is None or held.version < self._place.version:
             return self._place  # it has not heard of it yet
         return self._onward(primary, held, load)
@@ -136,7 +138,9 @@ class _Mending:
         place = self._place
         # A primary that is only silent may have gone on without those that are leaving.
         for known in (place.copies, place.leaving if health is not Health.SILENT else ()):
-            heirs = sorted(filter(self._is_copy, known), key=lambda s: s not in self._wish.usable)
+            heirs = sorted(
+                filter(self._is_copy, known), key=lambda s: s not in self._desired.usable
+            )
             if heirs:
                 # Until it has confirmed that it is the primary, what the others have is worth as
                 # much.
@@ -149,7 +153,7 @@ class _Mending:
     def _onward(
         self, primary: ServerAddress, held: ShardStatus, load: Mapping[ServerAddress, int]
     ) -> ShardPlace:
-        place, usable, replicas = self._place, self._wish.usable, self._layout.replicas
+        place, usable, replicas = self._place, self._desired.usable, self._layout.replicas
         copies = [each for each in place.copies if self._follows(each, held)]
         dropped = [each for each in place.copies if each not in copies]
         filling = place.filling
@@ -167,7 +171,7 @@ class _Mending:
             rest.sort(key=lambda each: each not in usable)
             kept = max(1, replicas)
             return self._next(place.heir, rest[:kept], filling, leaving=rest[kept:])
-        home = self._wish.homes.get(self._index, primary)
+        home = self._desired.homes.get(self._index, primary)
         if not self._is_alive(home):
             home = primary
         heir = home if home in copies else None
@@ -203,18 +207,18 @@ class _Mending:
         )
 
     def _health(self, server: ServerAddress) -> Health:
-        return _health(self._sights, server)
+        return _health(self._observed, server)
 
     def _is_alive(self, server: ServerAddress) -> bool:
         return self._health(server) is Health.ALIVE
 
     def _is_absent(self, server: ServerAddress) -> bool:
         """Return whether a server has heard of the layout and does not hold the shard."""
-        sight = self._sights[server]
-        return sight.heard >= self._layout.version and self._index not in sight.holdings
+        observed = self._observed[server]
+        return observed.heard >= self._layout.version and self._index not in observed.holdings
 
     def _is_copy(self, server: ServerAddress) -> bool:
-        return self._is_alive(server) and self._index in self._sights[server].holdings
+        return self._is_alive(server) and self._index in self._observed[server].holdings
 
     def _is_lost(self, server: ServerAddress) -> bool:
         return self._health(server) is Health.GONE or self._is_absent(server)
@@ -223,5 +227,5 @@ class _Mending:
         return self._is_alive(server) and held.copies.get(server.key) is CopyState.FILLED
 
 
-def _health(sights: Mapping[ServerAddress, Sight], server: ServerAddress) -> Health:
-    return sights.get(server, _GONE).health
+def _health(observed: Mapping[ServerAddress, ObservedServer], server: ServerAddress) -> Health:
+    return observed.get(server, _GONE).health

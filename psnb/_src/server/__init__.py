@@ -2,7 +2,8 @@
 
 from psnb._src.server.admission import Admission, Always, CountFilter, Probability
 from psnb._src.server.array_checks import Form
-from psnb._src.server.commit_log import ENDED, PROCESS, Commit, Fact, Part
+from psnb._src.server.commit_log import ENDED, PROCESS
+from psnb._src.server.commit_messages import Commit, Fact, Part
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.duplicates import add_up, distinct, often_repeated
 from psnb._src.server.expecting import Expected, ExpectedRows, SavedShard

@@ -16,7 +16,7 @@ from typing import Any
 from distributed.protocol.pickle import loads
 
 from psnb._src.placement import ROLES, CopyState, Role, ShardPlace, ShardStatus
-from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.operations import (
     APART,
     AdoptCopy,

@@ -14,7 +14,8 @@ import numpy as np
 
 from psnb._src.placement import ShardPlace
 from psnb._src.server.admission import Admission, Always
-from psnb._src.server.commit_log import Commit, CommitLog, Part
+from psnb._src.server.commit_log import CommitLog
+from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.initializers import Initializer
 from psnb._src.server.message import Message, unwired

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from psnb._src.server.commit_log import Commit, CommitLog, CommitState, Fact, LogEntry, Part
+from psnb._src.server.commit_log import CommitLog, CommitState, LogEntry
+from psnb._src.server.commit_messages import Commit, Fact, Part
 from psnb._src.server.operations import (
     ApplyCommit,
     CommitPart,

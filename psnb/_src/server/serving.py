@@ -104,13 +104,13 @@ class ParameterServers:
         sees = can_see(probe)
         await comm.write({"status": "OK", "probe": own_probe(), "sees": sees})
         stream = message_stream(comm)
-        line = _MessageQueue(stream, self._run)
+        messages = _MessageQueue(stream, self._run)
         try:
             seen = await stream.receive()
             if probe is not None and sees:
                 stream.share(probe[0], seen=seen)
             while True:
-                line.take(unwired(await stream.receive()))
+                messages.take(unwired(await stream.receive()))
         except OSError:  # the client that asked is gone
             return Status.dont_reply
         finally:

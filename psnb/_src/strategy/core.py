@@ -7,7 +7,7 @@ lives longer than the strategy (threads, the event loop) holds the core weakly.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
@@ -24,7 +24,8 @@ from psnb._src.parameters import (
     shards_of,
 )
 from psnb._src.placement import Layout, ShardId
-from psnb._src.server import FenceCommits
+from psnb._src.server import FenceCommits, MeasureShards
+from psnb._src.strategy.rebalancing import rebalance
 from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.recovery import recover_shards
 from psnb._src.strategy.registry import Registry
@@ -90,7 +91,7 @@ class StrategyCore:
 
     def __init__(self, client: Client, servers: Servers, partitioner: Partitioner | None) -> None:
         self.client, self.servers = client, servers
-        self.server_client = CommServerClient(client.loop, client.rpc, servers.directory)
+        self.server_client = CommServerClient(client.loop, client.rpc, servers.layout_cache)
         self.registry = Registry()
         self.tables = TableFactory(servers, self.server_client, partitioner)
         self.watch = ServerWatch(servers, self.server_client, self.registry.all)
@@ -123,7 +124,7 @@ class StrategyCore:
     def shards_of_strategy(self, name: str) -> Sequence[ShardId]:
         """Return all shards of another strategy; there are none if it is closed."""
         try:
-            layout = on_loop(self._loop, lambda: self.servers.directory.refresh(name))
+            layout = on_loop(self._loop, lambda: self.servers.layout_cache.refresh(name))
         except (OSError, ServerLostError, RuntimeError):  # the last: the client is closed
             return ()
         return [ShardId(name, number) for number in range(len(layout.places))]
@@ -189,10 +190,35 @@ class StrategyCore:
         with self._lock:
             return self._last_checkpoint
 
-    async def host_lost(self, fences: Fences) -> None:
-        """Make lost shards again, empty; on the event loop."""
-        found = await recover_shards(self.client, self.servers, self.reconciler, fences)
-        self.lost.update(found)
+    def host_lost(self, fences: Fences) -> None:
+        """Make lost shards again, empty; an interrupt ends only the waiting."""
+
+        async def host() -> None:
+            self.lost.update(
+                await recover_shards(self.client, self.servers, self.reconciler, fences)
+            )
+
+        on_loop(self._loop, host, goes_on=True)
+
+    def rebalance(self, drain: Collection[str]) -> int:
+        """Spread the shards evenly; see `ParameterServerStrategy.rebalance`."""
+        return on_loop(
+            self._loop,
+            lambda: rebalance(self.client, self.servers, self.reconciler, drain),
+            goes_on=True,
+        )
+
+    def memory(self) -> dict[str, dict[str, int]]:
+        """Ask the servers for the bytes of all tables, by address and table."""
+        servers = self.layout.servers
+        answers = self.server_client.call([Request(each, MeasureShards()) for each in servers])
+        found: dict[str, dict[str, int]] = {}
+        for server, shards in zip(servers, answers, strict=True):
+            tables = found.setdefault(server.address, {})
+            for shard in shards.values():
+                for table, nbytes in shard.items():
+                    tables[table] = tables.get(table, 0) + nbytes
+        return found
 
     @property
     def closed(self) -> bool:

@@ -21,7 +21,7 @@ from psnb.errors import ConfigurationError
 
 
 async def rebalance(
-    client: Client, servers: Servers, keeper: Reconciler, drain: Collection[str]
+    client: Client, servers: Servers, reconciler: Reconciler, drain: Collection[str]
 ) -> int:
     """Spread shards over all servers that there are, except those to be drained.
 
@@ -55,12 +55,12 @@ async def rebalance(
     weights = [0.0] * len(layout.places)
     primaries = {place.primary for place in layout.places} - {None}
     for weighed in await asyncio.gather(
-        *(servers.orders.weigh(each) for each in primaries if each)
+        *(servers.control.weigh(each) for each in primaries if each)
     ):
         for index, nbytes in weighed.items():
             weights[index] = max(weights[index], float(nbytes))
     wanted = dict(moves(layout, usable, weights))
-    await keeper.arrange(
+    await reconciler.arrange(
         wanted, [server for server in servers.running if server.address in drained]
     )
     if wanted:

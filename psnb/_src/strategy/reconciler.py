@@ -22,7 +22,7 @@ from distributed import Client
 
 from psnb._src.cluster import roles
 from psnb._src.monitor import EventKind
-from psnb._src.placement import Health, Layout, ServerAddress, Sight, Wish, mended
+from psnb._src.placement import DesiredLayout, Health, Layout, ObservedServer, ServerAddress, mended
 from psnb._src.strategy.server_control import ServerControl, gone, silent
 from psnb._src.strategy.servers import Servers
 from psnb.errors import ClusterError, ServerLostError
@@ -47,13 +47,13 @@ _LOOK_FOR_SERVERS = 1.0
 class _WatchedServer:
     """What the reconciler knows of one server."""
 
-    def __init__(self, server: ServerAddress, orders: ServerControl) -> None:
-        self.server, self._orders = server, orders
-        self._line = orders.line(server)
+    def __init__(self, server: ServerAddress, control: ServerControl) -> None:
+        self.server, self._control = server, control
+        self._connection = control.connection(server)
         self._heard, self._silence = 0, 0.0
         self._asking: asyncio.Task[None] | None = None
         self._gone: str | None = None
-        self.sight = Sight(Health.SILENT)  # nothing was heard of it yet
+        self.observed = ObservedServer(Health.SILENT)  # nothing was heard of it yet
         self.told = Health.ALIVE  # the health that was reported last
 
     def beat(self, layout: Layout, news: asyncio.Event) -> None:
@@ -63,15 +63,17 @@ class _WatchedServer:
 
     def pass_time(self, seconds: float) -> None:
         """Count time in which the server could have answered."""
-        self._silence = 0.0 if self._line.heard > self._heard else self._silence + seconds
-        self._heard = self._line.heard
-        if self.sight.health is Health.ALIVE and self.is_silent:
-            self.sight = Sight(Health.SILENT, self.sight.heard, self.sight.holdings)
+        self._silence = 0.0 if self._connection.heard > self._heard else self._silence + seconds
+        self._heard = self._connection.heard
+        if self.observed.health is Health.ALIVE and self.is_silent:
+            self.observed = ObservedServer(
+                Health.SILENT, self.observed.heard, self.observed.holdings
+            )
 
     @property
     def is_silent(self) -> bool:
         """Whether nothing was heard of it for too long."""
-        return self._silence >= self._orders.patience
+        return self._silence >= self._control.patience
 
     def why(self) -> str:
         """Return what is wrong with it, as a text."""
@@ -83,19 +85,19 @@ class _WatchedServer:
             self._asking.cancel()
 
     async def _ask(self, layout: Layout, news: asyncio.Event) -> None:
-        connected, before = self._line.connected, self.sight
+        connected, before = self._connection.connected, self.observed
         try:
-            holdings = await self._orders.beat(self.server, layout)
+            holdings = await self._control.beat(self.server, layout)
         except ConnectionRefusedError as error:
             self._gone = gone(self.server, error)
-            self.sight = Sight(Health.GONE)
+            self.observed = ObservedServer(Health.GONE)
         except OSError:
             if not connected:
                 return  # not reached: it counts as silent if that lasts
             news.set()  # the connection broke: the next beat, at once, tells more
         else:
-            self.sight = Sight(Health.ALIVE, layout.version, holdings)
-        if self.sight != before:
+            self.observed = ObservedServer(Health.ALIVE, layout.version, holdings)
+        if self.observed != before:
             news.set()
 
 
@@ -219,9 +221,9 @@ class Reconciler:
         self._follow(passed)
         async with self._servers.changing:
             before = self._servers.layout
-            sights = {server: watched.sight for server, watched in self._watched.items()}
+            observed = {server: watched.observed for server, watched in self._watched.items()}
             usable = [each for each in self._servers.running if each not in self._drained]
-            after = mended(before, sights, Wish(usable, self._homes))
+            after = mended(before, observed, DesiredLayout(usable, self._homes))
             if after is not before or now - self._published > _PUBLISH_AGAIN:
                 try:
                     await self._servers.publish(after)
@@ -243,12 +245,12 @@ class Reconciler:
         running = self._servers.running
         for server in running:
             if server not in self._watched:
-                self._watched[server] = _WatchedServer(server, self._servers.orders)
+                self._watched[server] = _WatchedServer(server, self._servers.control)
         for server in self._watched.keys() - set(running):
             self._watched.pop(server).close()
         for server, watched in list(self._watched.items()):
             watched.pass_time(passed)
-            health = watched.sight.health
+            health = watched.observed.health
             if health is watched.told or (health is Health.SILENT and not watched.is_silent):
                 continue
             watched.told = health

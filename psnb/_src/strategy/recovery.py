@@ -27,7 +27,7 @@ _LOOK = 0.2
 async def recover_shards(
     client: Client,
     servers: Servers,
-    keeper: Reconciler,
+    reconciler: Reconciler,
     fences: Sequence[FenceCommits],
 ) -> list[int]:
     """Host lost shards again, empty, and return which they are: those that no server holds.
@@ -38,7 +38,7 @@ async def recover_shards(
         The cluster.
     servers : Servers
         The strategy's servers.
-    keeper : Reconciler
+    reconciler : Reconciler
         Lets copies take over, if there are copies.
     fences : sequence of FenceCommits
         Operations that tell new shards which commits were given up.
@@ -50,13 +50,13 @@ async def recover_shards(
     ServerLostError
         If a server dies meanwhile.
     """
-    wanted = keeper.wanted
+    wanted = reconciler.wanted
     while True:
         before, asked = servers.layout, servers.running
         alive, silent, lost, pending = await _look(servers)
         if not pending:
             break
-        await keeper.next_round()
+        await reconciler.next_round()
     if not lost:
         return []
     # This is final: silent servers are not waited for any more.
@@ -83,7 +83,7 @@ async def _look(
 
     async def look(server: ServerAddress) -> None:
         try:
-            holds[server] = set(await servers.orders.weigh(server))
+            holds[server] = set(await servers.control.weigh(server))
         except ServerSilentError:
             silent.append(server)
         except ServerLostError:
@@ -161,7 +161,7 @@ async def _host(
         place = layout.places[index]
         given.setdefault(place.servers[0], {})[index] = place
     for server, places in given.items():
-        await servers.orders.host(server, places, fences)
+        await servers.control.host(server, places, fences)
     await servers.publish(layout)
     text = f"shards {list(lost)} are on {', '.join(server.address for server in given)} now"
     servers.events.add(EventKind.SHARDS_RECOVERED, text)

@@ -27,7 +27,7 @@ class Registry:
         return len(self._parameters)
 
     @contextmanager
-    def taking(self, name: str | None, kind: str) -> Iterator[str]:
+    def reserved(self, name: str | None, kind: str) -> Iterator[str]:
         """Take a name, or make one up; it is free again if the block raises.
 
         Raises

@@ -53,19 +53,19 @@ class ServerControl:
     def __init__(self, pool: ConnectionPool, patience: float) -> None:
         self._pool, self.patience = pool, patience
         self.tick = patience / TICKS
-        self._lines: dict[ServerAddress, ControlConnection] = {}
+        self._connections: dict[ServerAddress, ControlConnection] = {}
 
-    def line(self, server: ServerAddress) -> ControlConnection:
+    def connection(self, server: ServerAddress) -> ControlConnection:
         """Return the control connection to a server."""
-        if server not in self._lines:
-            self._lines[server] = ControlConnection(self._pool, server)
-        return self._lines[server]
+        if server not in self._connections:
+            self._connections[server] = ControlConnection(self._pool, server)
+        return self._connections[server]
 
     def hang_up(self, server: ServerAddress) -> None:
         """Close the control connection to a server."""
-        line = self._lines.pop(server, None)
-        if line is not None:
-            line.close()
+        connection = self._connections.pop(server, None)
+        if connection is not None:
+            connection.close()
 
     async def start(self, server: ServerAddress) -> None:
         """Start a server on a worker."""
@@ -75,14 +75,16 @@ class ServerControl:
     async def stop(self, server: ServerAddress) -> None:
         """End a server, if it can be reached, with all it holds; closes the connection."""
         with contextlib.suppress(OSError):
-            await self.line(server).ask(StopServer())
+            await self.connection(server).ask(StopServer())
         self.hang_up(server)
 
     async def beat(self, server: ServerAddress, layout: Layout) -> dict[int, ShardStatus]:
         """Tell a server which shards to hold; return what it holds. See `ControlConnection.ask`."""
         places = {i: place for i, place in enumerate(layout.places) if server in place.servers}
         versions = [place.version for place in layout.places]
-        held: dict[int, ShardStatus] = await self.line(server).ask(FollowPlaces(places, versions))
+        held: dict[int, ShardStatus] = await self.connection(server).ask(
+            FollowPlaces(places, versions)
+        )
         return held
 
     async def weigh(self, server: ServerAddress) -> dict[int, int]:
@@ -109,14 +111,14 @@ class ServerControl:
         ServerSilentError
             If the server does not respond.
         """
-        line = self.line(server)
-        asking = asyncio.create_task(line.ask(operation), name="psnb order")
-        silence, heard = 0.0, line.heard
+        connection = self.connection(server)
+        asking = asyncio.create_task(connection.ask(operation), name="psnb order")
+        silence, heard = 0.0, connection.heard
         try:
             while not asking.done():
                 await asyncio.wait({asking}, timeout=self.tick)
-                silence = 0.0 if line.heard > heard else silence + self.tick
-                heard = line.heard
+                silence = 0.0 if connection.heard > heard else silence + self.tick
+                heard = connection.heard
                 if silence >= self.patience:
                     raise ServerSilentError(silent(server, silence))
             return asking.result()

@@ -50,9 +50,9 @@ class Servers:
     ----------
     name : str
         The strategy's name, unique in the cluster.
-    orders : ServerControl
+    control : ServerControl
         Sends requests to the servers themselves.
-    directory : LayoutCache
+    layout_cache : LayoutCache
         The layouts that this process knows.
     events : EventLog
         What happened to servers and shards.
@@ -65,7 +65,7 @@ class Servers:
         self._client, self.dedicated = client, dedicated
         self.events = EventLog()
         self.name = uuid.uuid4().hex[:8]
-        self.orders = ServerControl(client.rpc, patience)
+        self.control = ServerControl(client.rpc, patience)
         self._numbers = itertools.count()
         self._running: dict[ServerAddress, None] = {}
         self._layout = Layout(self.name, 0, 0, patience, ())
@@ -73,7 +73,7 @@ class Servers:
         self._closing: asyncio.Task[None] | None = None  # keeps a reference to the task
         self.changing = asyncio.Lock()
         self._starting = asyncio.Lock()  # one task at a time looks which exist and starts the rest
-        self.directory = LayoutCache(
+        self.layout_cache = LayoutCache(
             lambda strategy: client.scheduler.psnb_layout(strategy=strategy),
         )
         aside(_extend, client)
@@ -129,7 +129,7 @@ class Servers:
             return [there[address] for address in addresses]
 
     async def _begin(self, servers: Sequence[ServerAddress]) -> None:
-        asked = (self.orders.start(server) for server in servers)
+        asked = (self.control.start(server) for server in servers)
         for error in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(error, PsnbError):
                 raise ClusterError(f"a parameter server does not start: {error}") from error
@@ -152,7 +152,7 @@ class Servers:
         """
         # Known here first: what this process decides on next must not forget it.
         self._layout = layout
-        self.directory.learn(layout)
+        self.layout_cache.learn(layout)
         await self._publish(layout.packed())
 
     def close(self) -> None:
@@ -181,9 +181,9 @@ class Servers:
         # A server that does not hear it ends by itself, after some minutes without any message.
         try:
             async with asyncio.timeout(_STOP_TIMEOUT):
-                await self.orders.stop(server)
+                await self.control.stop(server)
         except TimeoutError:
-            self.orders.hang_up(server)
+            self.control.hang_up(server)
 
     async def _publish(self, packed: list[Any] | None) -> None:
         scheduler = self._client.scheduler
@@ -206,8 +206,8 @@ async def begin(servers: Servers, addresses: Sequence[str], shards: int, replica
         places = [ShardPlace(started[index % len(started)]) for index in range(shards)]
         for server in started:
             mine = {index: place for index, place in enumerate(places) if place.primary == server}
-            await servers.orders.host(server, mine)
-        patience = servers.orders.patience
+            await servers.control.host(server, mine)
+        patience = servers.control.patience
         await servers.publish(Layout(servers.name, 1, replicas, patience, tuple(places)))
     except BaseException:
         servers.close()

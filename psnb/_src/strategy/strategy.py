@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ import numpy as np
 from distributed import Client
 from numpy.typing import ArrayLike, DTypeLike
 
-from psnb._src.checkpoint import Checkpoint
 from psnb._src.checks import integer, is_integer, seconds
 from psnb._src.cluster import choose_servers, identity
 from psnb._src.modes import Async, Mode, Sync, check_mode
@@ -29,7 +27,6 @@ from psnb._src.parameters import (
     CommServerClient,
     Embedding,
     Partitioner,
-    Request,
     Variable,
     as_admission,
     as_initializer,
@@ -45,21 +42,15 @@ from psnb._src.server import (
     Admission,
     CtrAccessor,
     Initializer,
-    MeasureShards,
     Optimizer,
 )
+from psnb._src.strategy.bringing_back import bring_back
 from psnb._src.strategy.core import StrategyCore
-from psnb._src.strategy.rebalancing import rebalance
 from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.servers import Servers, begin
 from psnb._src.strategy.watch import ServerWatch
 from psnb._src.threads import on_loop, uninterrupted
-from psnb.errors import (
-    CheckpointError,
-    ClusterError,
-    ConfigurationError,
-    ServerSilentError,
-)
+from psnb.errors import ClusterError, ConfigurationError
 
 _ASYNC = Async()
 
@@ -154,8 +145,7 @@ class ParameterServerStrategy:
         count = len(addresses) if shards is None else shards
         count = integer("shards", count, len(addresses))  # one for each server
         servers = Servers(client, patience, dedicated)
-        self._loop = client.loop.asyncio_loop
-        on_loop(self._loop, lambda: begin(servers, addresses, count, replicas))
+        on_loop(client.loop.asyncio_loop, lambda: begin(servers, addresses, count, replicas))
         with uninterrupted:  # a reconciler that nobody closes would keep the servers
             self._core = StrategyCore(client, servers, partitioner)
             # If the strategy is collected without being closed, this ends its servers and
@@ -216,16 +206,7 @@ class ParameterServerStrategy:
         ServerLostError
             If a server is gone.
         """
-        servers = self._core.layout.servers
-        requests = [Request(each, MeasureShards()) for each in servers]
-        answers = self._core.server_client.call(requests)
-        found: dict[str, dict[str, int]] = {}
-        for server, shards in zip(servers, answers, strict=True):
-            tables = found.setdefault(server.address, {})
-            for shard in shards.values():
-                for table, nbytes in shard.items():
-                    tables[table] = tables.get(table, 0) + nbytes
-        return found
+        return self._core.memory()
 
     @property
     def parameters(self) -> Mapping[str, Variable | Embedding]:
@@ -270,7 +251,7 @@ class ParameterServerStrategy:
             If a server is gone.
         """
         self._core.check_open()
-        with self._core.registry.taking(name, "variable") as name:
+        with self._core.registry.reserved(name, "variable") as name:
             value = initial_array(initial_value, dtype, name)
             check_optimizer(optimizer, value.dtype, name)
             choice = as_nonfinite(nonfinite, name)
@@ -335,7 +316,7 @@ class ParameterServerStrategy:
             If a server is gone.
         """
         self._core.check_open()
-        with self._core.registry.taking(name, "embedding"):
+        with self._core.registry.reserved(name, "embedding"):
             check_rows(name, dim, rows)
             kind = np.dtype(dtype)
             if kind not in OPTIMIZABLE:
@@ -396,34 +377,9 @@ class ParameterServerStrategy:
         CoordinatorClosedError
             If the strategy is closed.
         """
-        core = self._core
-        core.check_open()
-        path = core.last_checkpoint if checkpoint is None else Path(checkpoint)
-        if path is None:
-            raise CheckpointError(
-                "there is no checkpoint to recover from: pass its path, and save some with "
-                "psnb.CheckpointManager(coordinator, directory).save()"
-            )
-        saved = Checkpoint(path, core.parameters())  # first: it raises if it cannot be loaded
-        coordinator, fences = core.coordinator()
-        paused = coordinator is None or coordinator.paused
-        try:
-            if coordinator is not None:
-                with suppress(ServerSilentError):  # what it holds up is settled when it is replaced
-                    coordinator.drain()
-            given_up = fences()
-            on_loop(self._loop, lambda: core.host_lost(given_up), goes_on=True)
-            lost = frozenset(core.lost)
-            core.tables.make_again(sorted(lost))
-            for parameter in core.parameters().values():
-                # Hyperparameters may have been changed since the parameter was made.
-                parameter.tune_like_survivors(lost)
-            saved.load(None if consistent else lost)
-            core.lost -= lost
-        finally:
-            if coordinator is not None and not paused:
-                coordinator.resume()
-        return saved.metadata
+        self._core.check_open()
+        given = None if checkpoint is None else Path(checkpoint)
+        return bring_back(self._core, given, consistent=consistent)
 
     def rebalance(self, drain: Sequence[str] = ()) -> int:
         """Spread the shards evenly over all servers that there are now, while they are in use.
@@ -453,13 +409,8 @@ class ParameterServerStrategy:
             respond; or if too few servers are left. All other shards are where they were or where
             they should be; call it again.
         """
-        core = self._core
-        core.check_open()
-        return on_loop(
-            self._loop,
-            lambda: rebalance(self.client, core.servers, core.reconciler, frozenset(drain)),
-            goes_on=True,
-        )
+        self._core.check_open()
+        return self._core.rebalance(frozenset(drain))
 
     def server_events(self, since: float = 0.0) -> tuple[Event, ...]:
         """Return the events of servers and shards after ``since``, the oldest first; any thread."""

@@ -48,16 +48,16 @@ class TableFactory:
     ----------
     servers : Servers
         Where the tables go.
-    transport : CommServerClient
+    server_client : CommServerClient
         Sends requests to the servers.
     partitioner : callable or None
         How variables are split.
     """
 
     def __init__(
-        self, servers: Servers, transport: CommServerClient, partitioner: Partitioner | None
+        self, servers: Servers, server_client: CommServerClient, partitioner: Partitioner | None
     ) -> None:
-        self._servers, self._transport, self._partitioner = servers, transport, partitioner
+        self._servers, self._server_client, self._partitioner = servers, server_client, partitioner
         self._lock = threading.Lock()  # guards the next field; not held during requests
         self._tables = PlacedTables(len(servers.shards))
 
@@ -88,7 +88,7 @@ class TableFactory:
         self._make(name, made)
         return Variable(
             DenseShards(
-                name, value.shape, value.dtype, optimizer, parts, self._transport, nonfinite
+                name, value.shape, value.dtype, optimizer, parts, self._server_client, nonfinite
             )
         )
 
@@ -141,7 +141,7 @@ class TableFactory:
                 dtype,
                 optimizer,
                 shards,
-                self._transport,
+                self._server_client,
                 nonfinite,
                 padding_idx,
                 admission,
@@ -153,18 +153,18 @@ class TableFactory:
         """Make all tables of some shards again, as they were made first; variables hold zeros."""
         with self._lock:
             made = [creation for index in lost for creation in self._tables.made_on(index)]
-        self._transport.call(self._requests(made))
+        self._server_client.call(self._requests(made))
 
     def _make(self, parameter: str, made: Sequence[Creation]) -> None:
         requests = self._requests(made)
         try:
-            self._transport.call(requests)
+            self._server_client.call(requests)
         except BaseException:
             # Tables that some servers have made must not make another try fail.
             for number, creation in made:
                 drop = Request(self._servers.shards[number], DropTable(creation.name))
                 with suppress(PsnbError):
-                    self._transport.call([drop])
+                    self._server_client.call([drop])
             raise
         with self._lock:
             self._tables.remember(parameter, made)

@@ -37,7 +37,7 @@ class ServerWatch:
     ----------
     servers : Servers
         The servers to ask.
-    transport : CommServerClient
+    server_client : CommServerClient
         Sends requests to the servers.
     parameters : callable
         Returns the strategy's parameters by name.
@@ -46,10 +46,10 @@ class ServerWatch:
     def __init__(
         self,
         servers: Servers,
-        transport: CommServerClient,
+        server_client: CommServerClient,
         parameters: Callable[[], Mapping[str, Variable | Embedding]],
     ) -> None:
-        self._servers, self._transport, self._parameters = servers, transport, parameters
+        self._servers, self._server_client, self._parameters = servers, server_client, parameters
         self._lock = Lock()  # guards the thread's start and end, and `_wanted`
         self._thread: threading.Thread | None = None
         self._wanted = -math.inf
@@ -116,7 +116,7 @@ class ServerWatch:
 
     def _ask(self, server: ServerAddress) -> ServerStatistics:
         try:
-            (load,) = self._transport.call([Request(server, CountTraffic())])
+            (load,) = self._server_client.call([Request(server, CountTraffic())])
         except (PsnbError, OSError):  # reported as out of reach
             return ServerStatistics(_name(server), server.address, "unreachable")
         now = time.monotonic()
@@ -137,7 +137,7 @@ class ServerWatch:
     def _ask_for_optimizers(self) -> None:
         live = {name: p.optimizer for name, p in self._parameters().items() if p.optimizer}
         try:
-            answers = self._transport.call([each.request() for each in live.values()])
+            answers = self._server_client.call([each.request() for each in live.values()])
         except (PsnbError, OSError):
             return  # what was known is still the best that there is
         self._optimizers = dict(zip(live, answers, strict=True))

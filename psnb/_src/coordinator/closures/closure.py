@@ -116,8 +116,8 @@ NOT_TAKEN = Execution(-1)
 class Closure:
     """One call that waits or runs.
 
-    Owned by the queue. Its lock guards what changes: `run`, the inputs of `call`, and the outcome
-    in `remote`. There may be very many closures, so they share objects where they can.
+    Owned by the queue. Its lock guards what changes: `execution`, the inputs of `call`, and the
+    outcome in `remote`. There may be very many closures, so they share objects where they can.
 
     Attributes
     ----------
@@ -129,13 +129,13 @@ class Closure:
         Its arguments.
     options : ScheduleOptions
         How to schedule it.
-    run : Execution
+    execution : Execution
         Its attempts; `NOT_TAKEN` until it is first taken.
     remote : RemoteValue
         What the caller holds.
     """
 
-    __slots__ = ("call", "function", "id", "options", "remote", "run")
+    __slots__ = ("call", "execution", "function", "id", "options", "remote")
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Closure:
         self.function = function
         self.call = call
         self.options = options
-        self.run = NOT_TAKEN
+        self.execution = NOT_TAKEN
         self.remote = remote
 
     def __str__(self) -> str:

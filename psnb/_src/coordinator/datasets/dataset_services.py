@@ -18,7 +18,7 @@ class DatasetServices(NamedTuple):
     ----------
     registry : ResourceRegistry
         The per-worker values.
-    desk : LeaseRegistry
+    leases : LeaseRegistry
         Opens epochs and knows their leases.
     schedule : callable
         Schedules a function with arguments and options.
@@ -27,6 +27,6 @@ class DatasetServices(NamedTuple):
     """
 
     registry: ResourceRegistry
-    desk: LeaseRegistry
+    leases: LeaseRegistry
     schedule: Callable[[Callable[..., Any], tuple[Any, ...], ScheduleOptions], RemoteValue]
     pinned: PinnedCalls

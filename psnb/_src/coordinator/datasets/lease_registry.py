@@ -19,7 +19,7 @@ class LeaseRegistry:
 
     def __init__(self) -> None:
         self._lock = Lock()  # guards the dicts; held while an epoch's leases change
-        self._books: dict[int, EpochLeases] = {}
+        self._epochs: dict[int, EpochLeases] = {}
         self._users: dict[int, set[int]] = {}  # the epochs that a closure has taken from
         self._numbers = itertools.count(1)
         self._present: dict[Hashable, str] = {}  # workers' names by their sessions
@@ -42,33 +42,33 @@ class LeaseRegistry:
         ConfigurationError
             If the state does not fit.
         """
-        book = EpochLeases(splits, state, owners)
+        leases = EpochLeases(splits, state, owners)
         with self._lock:
             number = next(self._numbers)
-            self._books[number] = book
+            self._epochs[number] = leases
             return number
 
     def close(self, epoch: int) -> None:
         """Forget an epoch; may be called in the middle of a garbage collection."""
-        self._books.pop(epoch, None)  # atomic: the lock may be this very thread's
+        self._epochs.pop(epoch, None)  # atomic: the lock may be this very thread's
 
     def state(self, epoch: int) -> dict[str, Any]:
         """Return the part of an epoch that is not used yet."""
-        return self._books[epoch].state()
+        return self._epochs[epoch].state()
 
     def progress(self, epoch: int) -> Progress:
         """Return the progress of an epoch."""
-        return self._books[epoch].progress()
+        return self._epochs[epoch].progress()
 
     def unread(self, epoch: int) -> bool:
         """Return whether an epoch has examples that no closure has taken."""
-        return self._books[epoch].unread()
+        return self._epochs[epoch].unread()
 
     def suits(self, epoch: int, worker: str) -> bool:
         """Return whether closures that read an epoch should go to a worker; cheap."""
         with self._lock:
             present = set(self._present.values())
-            return self._books[epoch].suits(worker, present)
+            return self._epochs[epoch].suits(worker, present)
 
     def answer(self, holder: Hashable, question: Sequence[Any]) -> Any:
         """Answer a worker's question.
@@ -84,18 +84,18 @@ class LeaseRegistry:
         """
         verb, epoch, *rest = question
         with self._lock:
-            book = self._books.get(epoch)
-            if book is None:
+            leases = self._epochs.get(epoch)
+            if leases is None:
                 return None if verb == "lease" else False
             if verb == "lease":
                 worker = self._present.get(holder, "")
-                found = book.lease(holder, worker, set(self._present.values()))
+                found = leases.lease(holder, worker, set(self._present.values()))
                 if found is None:
                     return None
-                number, piece = found
-                return number, piece.split, piece.state, piece.count, book.owned(worker)
+                number, part = found
+                return number, part.split, part.state, part.count, leases.owned(worker)
             number, closure, count, before, after, ended = rest
-            taken = book.take(holder, number, closure, count, before, after, ended)
+            taken = leases.take(holder, number, closure, count, before, after, ended)
             if taken:
                 self._users.setdefault(closure, set()).add(epoch)
             return taken
@@ -106,10 +106,10 @@ class LeaseRegistry:
             return []
         with self._lock:
             return [
-                (epoch, piece.split, piece.state, piece.count)
+                (epoch, part.split, part.state, part.count)
                 for epoch in sorted(self._users.get(closure, ()))
-                if epoch in self._books
-                for piece in self._books[epoch].portions(closure)
+                if epoch in self._epochs
+                for part in self._epochs[epoch].portions(closure)
             ]
 
     def end(self, closure: int, succeeded: bool) -> None:
@@ -118,12 +118,12 @@ class LeaseRegistry:
             return
         with self._lock:
             for epoch in self._users.pop(closure, ()):
-                if epoch in self._books:
-                    self._books[epoch].end(closure, succeeded=succeeded)
+                if epoch in self._epochs:
+                    self._epochs[epoch].end(closure, succeeded=succeeded)
 
     def lose(self, holder: Hashable) -> None:
         """Note that a worker's session is over."""
         with self._lock:
             self._present.pop(holder, None)
-            for book in list(self._books.values()):
-                book.lose(holder)
+            for leases in list(self._epochs.values()):
+                leases.lose(holder)

@@ -26,18 +26,18 @@ class LeasedIterator(PerWorkerIterator):
     def __init__(
         self,
         registry: ResourceRegistry,
-        desk: LeaseRegistry,
+        leases: LeaseRegistry,
         epoch: int,
         make: Callable[..., Any],
         args: tuple[Any, ...],
     ) -> None:
-        self._desk, self._epoch = desk, epoch
-        weakref.finalize(self, desk.close, epoch)
+        self._leases, self._epoch = leases, epoch
+        weakref.finalize(self, leases.close, epoch)
         super().__init__(registry, make, (*args, epoch))
 
     def progress(self) -> Progress:
         """Return the progress of the epoch; cheap, any thread."""
-        return self._desk.progress(self._epoch)
+        return self._leases.progress(self._epoch)
 
     def state(self) -> dict[str, Any]:
         """Return the part of the epoch that is not used yet; `LeasedDataset.iterator` takes it.
@@ -46,15 +46,15 @@ class LeasedIterator(PerWorkerIterator):
         fit each other: ``coordinator.drain()``, ``manager.save({"epoch": iterator.state()})``.
         Examples of a closure that was lost with its worker, and will run again, count as not used.
         """
-        return self._desk.state(self._epoch)
+        return self._leases.state(self._epoch)
 
     def unread(self) -> bool:
         """Return whether there are examples that no closure has taken; cheap, any thread."""
-        return self._desk.unread(self._epoch)
+        return self._leases.unread(self._epoch)
 
     def suits(self, worker: WorkerStatistics) -> bool:
         """Return whether a closure that takes from this should go to a worker; cheap."""
-        return self._desk.suits(self._epoch, worker.name)
+        return self._leases.suits(self._epoch, worker.name)
 
     @property
     def exhausted(self) -> bool:
@@ -114,14 +114,14 @@ class LeasedDataset(Epochs[LeasedIterator]):
     """
 
     def __init__(
-        self, registry: ResourceRegistry, desk: LeaseRegistry, splits: Sequence[Dataset]
+        self, registry: ResourceRegistry, leases: LeaseRegistry, splits: Sequence[Dataset]
     ) -> None:
-        self._registry, self._desk, self._splits = registry, desk, splits
+        self._registry, self._leases, self._splits = registry, leases, splits
 
     def _begin(self, state: Mapping[str, Any] | None) -> LeasedIterator:
-        epoch = self._desk.open(len(self._splits), state)
+        epoch = self._leases.open(len(self._splits), state)
         arguments = make_leased_iterator, (list(self._splits),)
-        return LeasedIterator(self._registry, self._desk, epoch, *arguments)
+        return LeasedIterator(self._registry, self._leases, epoch, *arguments)
 
     def __repr__(self) -> str:
         return f"<psnb.LeasedDataset of {len(self._splits)} splits>"

@@ -213,10 +213,12 @@ class PartitionedDataset(Epochs[PartitionedIterator]):
                 "the state is of an epoch over a dataset that was shuffled otherwise, or is none: "
                 "load it, and shuffle it with the same seed"
             )
-        epoch = self._place.desk.open(self._pieces, state, owners)
+        epoch = self._place.leases.open(self._pieces, state, owners)
         place, make = self._place, worker_memory.make_memory_iterator
         arguments = self._memory, self._generation, self._layout
-        return PartitionedIterator(self._layout, place.registry, place.desk, epoch, make, arguments)
+        return PartitionedIterator(
+            self._layout, place.registry, place.leases, epoch, make, arguments
+        )
 
     def __repr__(self) -> str:
         now = self.statistics()

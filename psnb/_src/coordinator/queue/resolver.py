@@ -68,9 +68,9 @@ class Resolver:
             }
             absent = []
             for each in open_:
-                result, pushed = results.get(each.run.commit, (None, False))
-                kept = each.run.kept
-                if result is None and each.run.commit in results:
+                result, pushed = results.get(each.execution.commit, (None, False))
+                kept = each.execution.kept
+                if result is None and each.execution.commit in results:
                     result = kept[1] if kept is not None else b""
                 if result is None:
                     absent.append(each)
@@ -79,7 +79,7 @@ class Resolver:
             executed = sum(each in absent for each in running)
             self._queue.put_back(absent, executed, lost, worker)
 
-        attempts = {name: {each.run.commit: each.run.attempt for each in open_}}
+        attempts = {name: {each.execution.commit: each.execution.attempt for each in open_}}
         self._find_out(attempts, closed, settle, open_)
 
     def ask(
@@ -98,7 +98,7 @@ class Resolver:
                 lost = f"worker {worker!r} could not reach the parameter servers to the end"
                 self._queue.put_back([closure], 0, lost, worker)
 
-        attempt = closure.run.attempt if key[0] == self._queue.name else 1
+        attempt = closure.execution.attempt if key[0] == self._queue.name else 1
         self._find_out({key[0]: {key[1]: attempt}}, (), settle, open_)
 
     def ask_about(self, key: CommitKey, then: Callable[[bool], None]) -> None:

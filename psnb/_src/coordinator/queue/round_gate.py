@@ -53,7 +53,7 @@ class RoundGate(Gate):
             return  # cancelled while it waited to run again
         self._running.discard(closure.id)
         if pushed:
-            self._pushed.append(closure.run.commit)
+            self._pushed.append(closure.execution.commit)
         if self._taken == self._size and not self._running:
             self._end_round()
 

@@ -1,8 +1,8 @@
 """Waiting: the closures that may run, in the order in which they should. Pure, without locks.
 
 Higher priorities come first; within one, closures that were lost with their worker, then first
-come, first served. Closures that need a certain worker wait in lines of their own, so that they
-never block others. A worker takes from all lines that suit it, in the same order.
+come, first served. Closures that need a certain worker wait in queues of their own, so that they
+never block others. A worker takes from all queues that suit it, in the same order.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _ByPriority:
         return found
 
     def rank(self) -> tuple[float, int]:
-        """Return the rank of the first closure among the lines: lower is earlier."""
+        """Return the rank of the first closure among the queues: lower is earlier."""
         return self._heap[0], self._levels[-self._heap[0]][0].id
 
     def take(self, admit: Callable[[Closure], bool]) -> list[Closure]:
@@ -61,17 +61,17 @@ class Waiting:
 
     Attributes
     ----------
-    lines : int
-        How many lines of pinned closures were ever begun: if it is the same, `choosers` has no new
+    queues_begun : int
+        How many queues of pinned closures were ever begun: if it is the same, `choosers` has no new
         ones.
     """
 
     def __init__(self) -> None:
-        self.lines = 0
+        self.queues_begun = 0
         self._size = 0
         self._anywhere = _ByPriority()
-        # The lines of pinned closures, by name, index, or the identity of the choosing function,
-        # which the line keeps alive. No line is empty.
+        # The queues of pinned closures, by name, index, or the identity of the choosing function,
+        # which the queue keeps alive. No queue is empty.
         self._pinned: dict[tuple[str, object], _ByPriority] = {}
 
     def __len__(self) -> int:
@@ -84,20 +84,20 @@ class Waiting:
     def add(self, closure: Closure) -> None:
         """Append a closure to those of its priority."""
         options = closure.options
-        line = self._anywhere if options.worker is None else self._line(options.worker)
-        line.level(options.priority).append(closure)
+        queue = self._anywhere if options.worker is None else self._queue_for(options.worker)
+        queue.level(options.priority).append(closure)
         self._size += 1
 
     def add_first(self, closure: Closure) -> None:
         """Put a closure before those of its priority."""
         options = closure.options
-        line = self._anywhere if options.worker is None else self._line(options.worker)
-        line.level(options.priority).appendleft(closure)
+        queue = self._anywhere if options.worker is None else self._queue_for(options.worker)
+        queue.level(options.priority).appendleft(closure)
         self._size += 1
 
     def choosers(self) -> list[Chooser]:
         """Return the functions that choose a worker, to be asked without any lock."""
-        return [line.pin for line in self._pinned.values() if callable(line.pin)]
+        return [queue.pin for queue in self._pinned.values() if callable(queue.pin)]
 
     def take(self, admit: Callable[[Closure], bool], pins: Collection[Pin] = ()) -> list[Closure]:
         """Take closures that are pinned to nothing or to one of ``pins``.
@@ -114,9 +114,9 @@ class Waiting:
             taken = self._anywhere.take(admit)
         else:
             taken = []
-            lines = [self._anywhere, *(self._pinned[key] for key in keys)]
-            while lines := [line for line in lines if line]:
-                one = min(lines, key=_ByPriority.rank).take(_once(admit))
+            queues = [self._anywhere, *(self._pinned[key] for key in keys)]
+            while queues := [queue for queue in queues if queue]:
+                one = min(queues, key=_ByPriority.rank).take(_once(admit))
                 if not one:
                     break
                 taken += one
@@ -128,15 +128,15 @@ class Waiting:
 
     def take_pinned(self, pin: Pin) -> list[Closure]:
         """Take all closures that are pinned to ``pin``."""
-        line = self._pinned.pop(_key(pin), None)
-        taken = line.take(_all) if line is not None else []
+        queue = self._pinned.pop(_key(pin), None)
+        taken = queue.take(_all) if queue is not None else []
         self._size -= len(taken)
         return taken
 
     def __iter__(self) -> Iterator[Closure]:
         """Iterate over all closures, those that need a certain worker last."""
-        for line in (self._anywhere, *self._pinned.values()):
-            yield from line
+        for queue in (self._anywhere, *self._pinned.values()):
+            yield from queue
 
     def take_all(self) -> list[Closure]:
         """Take all closures, whatever they are pinned to."""
@@ -144,12 +144,12 @@ class Waiting:
         self._anywhere, self._pinned, self._size = _ByPriority(), {}, 0
         return taken
 
-    def _line(self, pin: Pin) -> _ByPriority:
-        line = self._pinned.get(_key(pin))
-        if line is None:
-            line = self._pinned[_key(pin)] = _ByPriority(pin)
-            self.lines += 1
-        return line
+    def _queue_for(self, pin: Pin) -> _ByPriority:
+        queue = self._pinned.get(_key(pin))
+        if queue is None:
+            queue = self._pinned[_key(pin)] = _ByPriority(pin)
+            self.queues_begun += 1
+        return queue
 
 
 def _all(closure: Closure) -> bool:

@@ -80,9 +80,9 @@ class Load:
     def keep(self, closure_id: int, attempt: int, result: bytes) -> bool:
         """Keep the result that a closure is going to return; False if that attempt is not here."""
         closure, _ = self._closures.get(closure_id, (None, 0.0))
-        if closure is None or closure.run.attempt != attempt:
+        if closure is None or closure.execution.attempt != attempt:
             return False
-        closure.run.kept = attempt, result
+        closure.execution.kept = attempt, result
         return True
 
     def waiting(self) -> list[int]:

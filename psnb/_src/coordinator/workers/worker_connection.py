@@ -354,7 +354,13 @@ class WorkerConnection:
             "forget": forget,
             "closures": [
                 (
-                    *(c.id, c.function.id, c.run.attempt, c.run.commit, c.run.round),
+                    *(
+                        c.id,
+                        c.function.id,
+                        c.execution.attempt,
+                        c.execution.commit,
+                        c.execution.round,
+                    ),
                     *(c.call.payload, c.call.inputs, self._leases.portions(c.id)),
                 )
                 for c in closures

@@ -53,15 +53,15 @@ class HubLink:
 
     Parameters
     ----------
-    source : Viewed
+    viewed : Viewed
         The coordinator.
     server : JupyterServer
         The Jupyter server, from `find_server`.
     """
 
-    def __init__(self, source: Viewed, server: JupyterServer) -> None:
-        self._source = weakref.ref(source)
-        self._path = f"psnb/coordinators/{quote(source.id, safe='')}"
+    def __init__(self, viewed: Viewed, server: JupyterServer) -> None:
+        self._viewed = weakref.ref(viewed)
+        self._path = f"psnb/coordinators/{quote(viewed.id, safe='')}"
         self._news = server.connection()  # for the publisher's thread
         self._life = server.connection()  # for the other thread
         self._number = 0  # of the sent updates, which may be more than the published ones
@@ -71,7 +71,7 @@ class HubLink:
         self._wake = threading.Event()
         self._reached = threading.Event()  # set if the last post succeeded
         self._posted = time.monotonic()
-        self._publisher = Publisher(source, self._send, "psnb-hub-news")
+        self._publisher = Publisher(viewed, self._send, "psnb-hub-news")
         self._thread = threading.Thread(target=self._run, name="psnb-hub-life", daemon=True)
 
     @uninterrupted
@@ -177,10 +177,10 @@ class HubLink:
     def _obey(self, orders: dict[str, Any]) -> None:
         if orders["hello"] and time.monotonic() >= self._no_hello_until:
             self._publisher.hello()
-        source = self._source()
-        if source is not None:
+        viewed = self._viewed()
+        if viewed is not None:
             for command in orders["commands"]:
-                execute(source, command, "the panel", self._reply)
+                execute(viewed, command, "the panel", self._reply)
 
     def _reply(self, reply: CommandReply) -> None:
         self._replies.put(reply)

@@ -26,7 +26,7 @@ class PanelLink(Protocol):
         """Send the last state and end, in a few seconds at most; idempotent."""
 
 
-def tell_panels(source: Viewed, client: Client) -> PanelLink | None:
+def tell_panels(viewed: Viewed, client: Client) -> PanelLink | None:
     """Begin to send a coordinator's updates to panels, from separate threads.
 
     In a kernel, and in processes that a kernel started, the updates go to the hub of its Jupyter
@@ -35,7 +35,7 @@ def tell_panels(source: Viewed, client: Client) -> PanelLink | None:
 
     Parameters
     ----------
-    source : Viewed
+    viewed : Viewed
         The coordinator; only a weak reference is kept.
     client : distributed.Client
         Connected to its cluster.
@@ -47,7 +47,7 @@ def tell_panels(source: Viewed, client: Client) -> PanelLink | None:
     """
     server = find_server()
     if server is not None:
-        hub = HubLink(source, server)
+        hub = HubLink(viewed, server)
         hub.start()
         return hub
     # The Jupyter server imports this module, and does not need Dask.
@@ -57,7 +57,7 @@ def tell_panels(source: Viewed, client: Client) -> PanelLink | None:
         return None
     from psnb._src.monitor.served.scheduler_link import SchedulerLink
 
-    link = SchedulerLink(source, client)
+    link = SchedulerLink(viewed, client)
     try:
         link.start()
     except Exception:  # a boundary: whatever fails on the scheduler, training goes on

@@ -173,17 +173,17 @@ class SchedulerLink:
 
     Parameters
     ----------
-    source : Viewed
+    viewed : Viewed
         The coordinator.
     client : distributed.Client
         Connected to its cluster; its scheduler must be able to import psnb.
     """
 
-    def __init__(self, source: Viewed, client: Client) -> None:
-        self._coordinator = source.id
+    def __init__(self, viewed: Viewed, client: Client) -> None:
+        self._coordinator = viewed.id
         self._client = client
         self._numbers = itertools.count()  # of sent updates: maybe more than published
-        self._publisher = Publisher(source, self._send, "psnb-route", INTERVAL)
+        self._publisher = Publisher(viewed, self._send, "psnb-route", INTERVAL)
 
     def start(self) -> None:
         """Register the route, and begin; once.

@@ -44,42 +44,42 @@ class LiveView:
         self._lock = threading.Lock()  # so that two threads do not make two widgets
         self._widget: CoordinatorWidget | None = None
         self._shown: list[str] = []  # ids of the outputs, to replace them at the end
-        self._source: weakref.ref[Viewed] | None = None
+        self._viewed: weakref.ref[Viewed] | None = None
 
-    def show(self, source: Viewed) -> None:
+    def show(self, viewed: Viewed) -> None:
         """Display the coordinator: live in a notebook, else its repr as a line of text."""
         if not in_notebook():
-            sys.stdout.write(f"{source!r}\n")
+            sys.stdout.write(f"{viewed!r}\n")
             return
         from IPython.display import display
 
         output = f"psnb-{uuid.uuid4().hex}"
         with self._lock:
-            self._source = weakref.ref(source)
+            self._viewed = weakref.ref(viewed)
             self._shown.append(output)
-        display(self._bundle(source), raw=True, display_id=output)
+        display(self._bundle(viewed), raw=True, display_id=output)
 
     def stop(self) -> None:
         """Stop the updates, and replace the outputs by the final state; idempotent, any thread."""
         with self._lock:
-            source = self._source() if self._source is not None else None
+            viewed = self._viewed() if self._viewed is not None else None
             widget, self._widget = self._widget, None
             shown, self._shown = self._shown, []
-        if source is None:
+        if viewed is None:
             return
-        update = _state(source)
+        update = _state(viewed)
         if widget is not None:
             widget.finish(update)
         if shown and in_notebook():
             from IPython.display import update_display
 
-            bundle = {"text/html": render(update), "text/plain": repr(source)}
+            bundle = {"text/html": render(update), "text/plain": repr(viewed)}
             for output in shown:
                 update_display(bundle, raw=True, display_id=output)
 
-    def _bundle(self, source: Viewed) -> dict[str, Any]:
-        update = _state(source)
-        text = {"text/plain": repr(source)}
+    def _bundle(self, viewed: Viewed) -> dict[str, Any]:
+        update = _state(viewed)
+        text = {"text/plain": repr(viewed)}
         if update["summary"]["state"] == "closed":
             return {"text/html": render(update), **text}
         if not _SCRIPT.is_file():
@@ -89,14 +89,14 @@ class LiveView:
         with self._lock:
             # A widget that ended early, on an error, is replaced by a new one.
             if self._widget is None or not self._widget.live:
-                self._widget = CoordinatorWidget(source)
+                self._widget = CoordinatorWidget(viewed)
             widget = self._widget
         live = {"application/vnd.jupyter.widget-view+json": widget.get_view_spec()}
         return {**live, "text/html": render(update, AS_IT_WAS), **text}
 
 
-def _state(source: Viewed) -> Update:
+def _state(viewed: Viewed) -> Update:
     """Return a full update of a coordinator now."""
-    update = Feed().next(source, time.time())
+    update = Feed().next(viewed, time.time())
     assert update is not None  # the first one is full
     return update

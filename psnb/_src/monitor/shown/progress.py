@@ -35,7 +35,7 @@ class ProgressLine:
 
     Parameters
     ----------
-    source : Viewed
+    viewed : Viewed
         The coordinator.
     stream : file, optional
         Where to write in place of stderr.
@@ -43,8 +43,8 @@ class ProgressLine:
         Seconds before it appears.
     """
 
-    def __init__(self, source: Viewed, stream: TextIO | None = None, delay: float = _DELAY) -> None:
-        self._source, self._stream, self._delay = source, stream, delay
+    def __init__(self, viewed: Viewed, stream: TextIO | None = None, delay: float = _DELAY) -> None:
+        self._viewed, self._stream, self._delay = viewed, stream, delay
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="psnb-progress", daemon=True)
 
@@ -62,7 +62,7 @@ class ProgressLine:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        before = self._source.statistics().completed
+        before = self._viewed.statistics().completed
         columns: list[Any] = [BarColumn(30), TextColumn("{task.description}", markup=False)]
         console = Console(file=self._stream or sys.stderr)
         with Progress(*columns, console=console, transient=True, auto_refresh=False) as line:
@@ -73,7 +73,7 @@ class ProgressLine:
                     return
 
     def _draw(self, line: Progress, task: Any, before: int) -> None:
-        now = self._source.statistics()
+        now = self._viewed.statistics()
         done = now.completed - before
         line.update(
             task,

@@ -158,14 +158,14 @@ def _servers(servers: list[ServerRow]) -> str:
 def _table(what: str, head: Iterable[str], rows: list[tuple[str, ...]]) -> str:
     if not rows:
         return ""
-    lines = [f"<th {_CELL}>{escape(cell)}</th>" for cell in head]
+    cells = [f"<th {_CELL}>{escape(cell)}</th>" for cell in head]
     body = [
         "<tr>" + "".join(f"<td {_CELL}>{escape(cell)}</td>" for cell in row) + "</tr>"
         for row in rows[:MOST_ROWS]
     ]
     return (
         '<table style="border-collapse:collapse;margin-top:8px">'
-        f"<thead><tr>{''.join(lines)}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+        f"<thead><tr>{''.join(cells)}</tr></thead><tbody>{''.join(body)}</tbody></table>"
         + _left_out(rows, what)
     )
 

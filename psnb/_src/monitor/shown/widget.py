@@ -44,7 +44,7 @@ class CoordinatorWidget(anywidget.AnyWidget):
 
     Parameters
     ----------
-    source : Viewed
+    viewed : Viewed
         What to show; held weakly.
     interval : float
         Seconds between two updates.
@@ -61,9 +61,9 @@ class CoordinatorWidget(anywidget.AnyWidget):
 
     first = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, source: Viewed, interval: float = INTERVAL) -> None:
-        self._source = weakref.ref(source)
-        self._publisher = Publisher(source, self._show, "psnb-widget", interval)
+    def __init__(self, viewed: Viewed, interval: float = INTERVAL) -> None:
+        self._viewed = weakref.ref(viewed)
+        self._publisher = Publisher(viewed, self._show, "psnb-widget", interval)
         self._full = self._latest = self._publisher.first
         self._waits = False  # whether clicks are known to be handled only between cells
         # Passed here, it is in the message that opens the comm, so the page is never empty.
@@ -75,7 +75,7 @@ class CoordinatorWidget(anywidget.AnyWidget):
 
     @property
     def live(self) -> bool:
-        """Whether it still follows its source."""
+        """Whether it still follows its coordinator."""
         return self._publisher.alive
 
     def finish(self, update: Update) -> None:
@@ -120,9 +120,9 @@ class CoordinatorWidget(anywidget.AnyWidget):
         if has_waited() != self._waits:
             self._waits = not self._waits
             self._greet()
-        source = self._source()
-        if source is not None:
-            execute(source, message, "the widget", self._tell)
+        viewed = self._viewed()
+        if viewed is not None:
+            execute(viewed, message, "the widget", self._tell)
         else:
             self._tell(_refusal(message, self._full["coordinator"]))
 

@@ -23,7 +23,7 @@ from psnb._src.monitor.told.protocol import (
     WorkerRow,
 )
 from psnb._src.monitor.told.publisher import INTERVAL, Publisher
-from psnb._src.monitor.told.source import Viewed
+from psnb._src.monitor.told.viewed import Viewed
 
 __all__ = [
     "INTERVAL",

@@ -15,7 +15,7 @@ from typing import Any, cast, get_args
 from psnb._src.excerpt import NAME, excerpt
 from psnb._src.monitor.told.plain import plain
 from psnb._src.monitor.told.protocol import VERSION, Command, CommandName, CommandReply
-from psnb._src.monitor.told.source import Viewed
+from psnb._src.monitor.told.viewed import Viewed
 from psnb.errors import ConfigurationError, PsnbError
 
 DRAIN_TIMEOUT = 600.0
@@ -25,13 +25,13 @@ _log = logging.getLogger("psnb")
 
 
 def execute(
-    source: Viewed, message: object, by: str, reply: Callable[[CommandReply], object]
+    viewed: Viewed, message: object, by: str, reply: Callable[[CommandReply], object]
 ) -> None:
     """Check and run a command.
 
     Parameters
     ----------
-    source : Viewed
+    viewed : Viewed
         The coordinator.
     message : object
         A `Command`, or any other message.
@@ -48,7 +48,7 @@ def execute(
             type="reply",
             version=VERSION,
             id=identity,
-            coordinator=source.id,
+            coordinator=viewed.id,
             error=excerpt(error),
             result=excerpt(result),
         )
@@ -62,7 +62,7 @@ def execute(
 
     def run() -> None:
         try:
-            result = _do(source, command, by)
+            result = _do(viewed, command, by)
         except (PsnbError, TimeoutError, OSError) as error:
             answer(str(error) or type(error).__name__)
         except Exception as error:  # a boundary: the user must see it, and the log
@@ -107,39 +107,39 @@ def checked(message: object) -> Command:
     return cast(Command, message)
 
 
-def _do(source: Viewed, command: Command, by: str) -> str:
+def _do(viewed: Viewed, command: Command, by: str) -> str:
     name, arguments = command["command"], command["arguments"]
-    reason = source.controls().get(name, "")
+    reason = viewed.controls().get(name, "")
     if reason:
         raise ConfigurationError(reason)
     told = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-    source.note_command(f"{name.replace('_', ' ')}{f' ({told})' if told else ''}, by {by}")
+    viewed.note_command(f"{name.replace('_', ' ')}{f' ({told})' if told else ''}, by {by}")
     match name:
         case "pause":
-            source.pause()
+            viewed.pause()
             return "paused"
         case "resume":
-            source.resume()
+            viewed.resume()
             return "resumed"
         case "drain":
-            source.drain(DRAIN_TIMEOUT)
+            viewed.drain(DRAIN_TIMEOUT)
             return "drained: nothing runs"
         case "cancel_queued":
-            return f"{source.cancel_queued():,} closures cancelled"
+            return f"{viewed.cancel_queued():,} closures cancelled"
         case "checkpoint":
-            return str(source.checkpoint())
+            return str(viewed.checkpoint())
         case "set_learning_rate":
-            return _set_learning_rate(source, **arguments)
+            return _set_learning_rate(viewed, **arguments)
         case "add_worker":
-            source.add_worker()
+            viewed.add_worker()
             return "a worker is being started"
         case "retire_worker":
-            source.retire_worker(arguments["worker"])
+            viewed.retire_worker(arguments["worker"])
             return f"worker {arguments['worker']} leaves when it has finished"
 
 
-def _set_learning_rate(source: Viewed, parameter: str, value: Any) -> str:
+def _set_learning_rate(viewed: Viewed, parameter: str, value: Any) -> str:
     if not math.isfinite(value):
         raise ConfigurationError(f"a learning rate must be a finite number, found {value}")
-    source.set_learning_rate(parameter, float(value))
+    viewed.set_learning_rate(parameter, float(value))
     return f"learning rate of {parameter}: {value:g}"

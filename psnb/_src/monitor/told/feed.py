@@ -37,7 +37,7 @@ from psnb._src.monitor.told.protocol import (
     Update,
     WorkerRow,
 )
-from psnb._src.monitor.told.source import Viewed
+from psnb._src.monitor.told.viewed import Viewed
 
 DEPTH_SECONDS = 60.0
 """Seconds of queue depth in a full update."""
@@ -68,12 +68,12 @@ class Feed:
         self._still: tuple[Any, ...] = ()
         self._at = -math.inf
 
-    def next(self, source: Viewed, now: float, full: bool = False) -> Update | None:
+    def next(self, viewed: Viewed, now: float, full: bool = False) -> Update | None:
         """Return what is new.
 
         Parameters
         ----------
-        source : Viewed
+        viewed : Viewed
             The coordinator.
         now : float
             Seconds since the epoch.
@@ -88,11 +88,11 @@ class Feed:
         full = full or not self._sequence
         if full:
             self._forget()
-        statistics = source.statistics()
+        statistics = viewed.statistics()
         self._depth.append((now, statistics.queued, statistics.in_flight))
         while self._depth[0][0] < now - DEPTH_SECONDS:
             self._depth.popleft()
-        news = self._news(source, statistics, full)
+        news = self._news(viewed, statistics, full)
         still = (statistics.state, statistics.queued, statistics.in_flight, statistics.completed)
         quiet = statistics.state != "running" and still == self._still and not news
         if quiet and now - self._at < _EVEN_IF_STILL and not full:
@@ -101,13 +101,13 @@ class Feed:
         update = Update(
             type="update",
             version=VERSION,
-            coordinator=source.id,
+            coordinator=viewed.id,
             sequence=self._sequence,
             full=full,
             summary=_summary(statistics, now),
         )
         if full:
-            update["identity"] = source.identity()
+            update["identity"] = viewed.identity()
             update["depth"] = list(self._depth)
             update["notice"] = ""
         update.update(news)  # type: ignore[typeddict-item] # parts of an update, by their names
@@ -118,15 +118,15 @@ class Feed:
         self._told, self._workers, self._parts = {}, {}, {}
         self._failures, self._events, self._timeline = 0, 0.0, -math.inf
 
-    def _news(self, source: Viewed, statistics: Statistics, full: bool) -> dict[str, Any]:
-        records = source.records
+    def _news(self, viewed: Viewed, statistics: Statistics, full: bool) -> dict[str, Any]:
+        records = viewed.records
         workers = self._changed_workers(statistics.workers)
-        metrics = self._metrics(source, statistics)
+        metrics = self._metrics(viewed, statistics)
         timeline = records.timeline.since(self._timeline)
         self._timeline = max((span["end"] for span in timeline), default=self._timeline)
         failures = records.failures.since(self._failures)
         self._failures = failures[-1].number + 1 if failures else self._failures
-        events = source.events(self._events)[-MOST_EVENTS:]
+        events = viewed.events(self._events)[-MOST_EVENTS:]
         self._events = events[-1].time if events else self._events
         news: dict[str, Any] = {
             "workers": workers,
@@ -150,10 +150,10 @@ class Feed:
                     optimizer=excerpt(kind, NAME),
                     learning_rate=excerpt(rate) if isinstance(rate, str) else rate,
                 )
-                for name, (kind, rate) in source.optimizers().items()
+                for name, (kind, rate) in viewed.optimizers().items()
             ],
             "checkpoint": cast(CheckpointRow, asdict(statistics.checkpoint)),
-            "controls": source.controls(),
+            "controls": viewed.controls(),
         }
         for part, figures in whole.items():
             value = plain(figures)  # in this form NaN equals itself, so it is sent once
@@ -177,14 +177,14 @@ class Feed:
                 self._workers[each.index] = each
         return rows
 
-    def _metrics(self, source: Viewed, statistics: Statistics) -> list[Metric]:
+    def _metrics(self, viewed: Viewed, statistics: Statistics) -> list[Metric]:
         news = []
         for name, metric in statistics.metrics.items():
             count, thinnings, told = self._told.get(name, (-1, 0, 0))
             # Examples are sent as a rate, in the summary: a chart of batch sizes is useless.
             if count == metric.count or name == EXAMPLES:
                 continue
-            points = source.records.history.points(name, thinnings, told)
+            points = viewed.records.history.points(name, thinnings, told)
             self._told[name] = metric.count, points.thinnings, points.start + len(points.steps)
             news.append(_metric(name, metric, points))
         return news

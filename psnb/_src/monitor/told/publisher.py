@@ -19,7 +19,7 @@ from psnb._src.excerpt import excerpt
 from psnb._src.monitor.told.feed import Feed
 from psnb._src.monitor.told.plain import plain
 from psnb._src.monitor.told.protocol import Update
-from psnb._src.monitor.told.source import Viewed
+from psnb._src.monitor.told.viewed import Viewed
 from psnb._src.threads import uninterrupted
 
 INTERVAL = 0.25
@@ -42,7 +42,7 @@ class Publisher:
 
     Parameters
     ----------
-    source : Viewed
+    viewed : Viewed
         The coordinator.
     send : callable
         Takes each `Update`; called from the publisher's thread only.
@@ -54,16 +54,16 @@ class Publisher:
 
     def __init__(
         self,
-        source: Viewed,
+        viewed: Viewed,
         send: Callable[[Update], object],
         name: str,
         interval: float = INTERVAL,
     ) -> None:
-        self._source = weakref.ref(source)
+        self._viewed = weakref.ref(viewed)
         self._send = send
         self._interval = interval
         self._feed = Feed()
-        first = self._feed.next(source, time.time())
+        first = self._feed.next(viewed, time.time())
         assert first is not None  # the first update is always made
         self._last = first
         self._hello = threading.Event()
@@ -97,7 +97,7 @@ class Publisher:
         """End the thread after one last update; harmless when it has ended or never started.
 
         Waits for that update, but no longer than `STOP_TIMEOUT`. Do not call it while holding a
-        lock that the source's ``statistics`` takes.
+        lock that the coordinator's ``statistics`` takes.
         """
         self._stopped.set()
         self._wake.set()
@@ -131,15 +131,15 @@ class Publisher:
         """Make and send one update, and return whether there may be more."""
         # In a function of its own, so that no local variable keeps the coordinator alive during the
         # wait.
-        source = self._source()
-        if source is None:
+        viewed = self._viewed()
+        if viewed is None:
             self._end("closed", "The coordinator is gone.")
             return False
         # Read before the update is made, so that `stop` always gets an update made after it.
         last, full = self._stopped.is_set(), self._hello.is_set()
         self._hello.clear()
-        source.watch()
-        update = self._feed.next(source, time.time(), full or last)
+        viewed.watch()
+        update = self._feed.next(viewed, time.time(), full or last)
         if update is not None:
             if last and update["summary"]["state"] != "closed":
                 # The coordinator goes on without the view.

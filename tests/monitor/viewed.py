@@ -24,7 +24,7 @@ STATISTICS = Statistics(
 )
 
 
-class FakeSource:
+class FakeViewed:
     """A coordinator's outside, with figures that tests set, noting what it is told to do."""
 
     id = "c0ffee"
@@ -33,7 +33,7 @@ class FakeSource:
         self.records = Records.empty(pickle.loads)
         self.now = replace(STATISTICS, **changes)
         self.error: Exception | None = None
-        self.asked = threading.Semaphore(0)  # Released at each look at the source.
+        self.asked = threading.Semaphore(0)  # Released at each look at it.
         self.done: list[tuple[Any, ...]] = []
         self.told: list[str] = []
         self.refused: dict[CommandName, str] = {}
@@ -113,8 +113,8 @@ class FakeSource:
         self.done.append(what)
 
 
-def reporting(*values: float) -> FakeSource:
-    source = FakeSource()
+def reporting(*values: float) -> FakeViewed:
+    viewed = FakeViewed()
     for step, value in enumerate(values):
-        source.records.history.add(float(step), {"loss": value})
-    return source
+        viewed.records.history.add(float(step), {"loss": value})
+    return viewed

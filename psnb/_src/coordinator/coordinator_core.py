@@ -1,0 +1,190 @@
+"""CoordinatorCore: psnb's side of a coordinator; users hold a `ClusterCoordinator`.
+
+It makes four parts and joins them: the queue (what waits and runs), the membership (a connection
+for each worker, on the Dask client's event loop), the registries of functions and per-worker
+values, and the view that dashboards read (`CoordinatorView`). It starts no thread of its own; its
+methods may be called from any thread but the event loop's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from psnb._src.coordinator.closures import (
+    Chooser,
+    Closure,
+    FunctionRegistry,
+    RemoteValue,
+    ScheduleOptions,
+    pack_call,
+)
+from psnb._src.coordinator.coordinator_view import CoordinatorView
+from psnb._src.coordinator.datasets import (
+    DatasetServices,
+    LeasedDataset,
+    LeasedIterator,
+    LeaseRegistry,
+    PartitionedDataset,
+    PerWorkerDataset,
+    PerWorkerValues,
+    ResourceRegistry,
+    fetch_per_worker,
+    make_dataset_of,
+    run_epoch,
+)
+from psnb._src.coordinator.queue import ClosureQueue, PinnedCalls, Resolver
+from psnb._src.coordinator.saving import Saving
+from psnb._src.coordinator.settings import Settings
+from psnb._src.coordinator.steps import Steps, gate_for
+from psnb._src.coordinator.workers import Membership, Services
+from psnb._src.modes import Geo
+from psnb._src.monitor import Records, tell_panels
+from psnb._src.runtime import unpack_error
+from psnb._src.strategy import ParameterServerStrategy, core_of
+from psnb._src.threads import uninterrupted
+from psnb.errors import CoordinatorClosedError
+
+
+class CoordinatorCore:
+    """The parts of a coordinator, and what they do together.
+
+    Parameters
+    ----------
+    strategy : ParameterServerStrategy
+        Knows where the parameters are and which workers there are.
+    settings : Settings
+        How closures are scheduled.
+
+    Attributes
+    ----------
+    queue : ClosureQueue
+        What waits and runs.
+    membership : Membership
+        Who is here.
+    resources : ResourceRegistry
+        The per-worker values.
+    resolver : Resolver
+        Settles lost closures.
+    view : CoordinatorView
+        What dashboards read.
+    """
+
+    def __init__(self, strategy: ParameterServerStrategy, settings: Settings) -> None:
+        self._strategy = strategy
+        core, records = core_of(strategy), Records.empty(unpack_error)
+        self._functions, self._leases = FunctionRegistry(), LeaseRegistry()
+        self.resources = ResourceRegistry(self._fetch_per_worker)
+        self.queue = ClosureQueue(
+            settings.max_queue_size,
+            records.events,
+            gate_for(strategy.mode),
+            on_failure=records.failures.add,
+            on_end=self._leases.end,
+        )
+        self.resolver = Resolver(self.queue, core, isinstance(strategy.mode, Geo))
+        weak = weakref.ref(core)
+
+        def workers(cluster: dict[str, Any]) -> dict[str, str]:
+            # Servers come and go; and nothing here must keep the strategy alive.
+            known = weak()
+            return known.closure_workers(cluster) if known is not None else {}
+
+        services = Services(
+            self.queue,
+            self.resources,
+            self._leases,
+            self.resolver,
+            records,
+            settings.timeouts,
+            settings.start_delay,
+            strategy.mode,
+            strategy.name,
+        )
+        self.membership = Membership(strategy.client, workers, services)
+        self.queue.attach(self.membership.wake, Steps(self.queue, self.membership, core).begin)
+        self.resources.attach(self.membership.wake_all)
+        self._ids = itertools.count()
+        self.view = CoordinatorView(core, self.queue, self.membership, records, Saving())
+        # Queue and connections know neither coordinator nor strategy, so the coordinator can be
+        # collected while they live.
+        self._finalizer = weakref.finalize(self, _end, self.queue, self.membership)
+        try:
+            self.link = tell_panels(self.view, strategy.client)
+        except BaseException:  # an interrupt: the caller never gets this coordinator
+            self._finalizer()
+            raise
+
+    def schedule(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: ScheduleOptions,
+    ) -> RemoteValue:
+        """Queue a call; see `ClusterCoordinator.schedule`."""
+        function = self._functions.register(fn)
+        call = pack_call(function.name, args, kwargs, self.queue.settled)
+        remote = RemoteValue(self.queue.settled)
+        self.queue.put(Closure(next(self._ids), function, call, options, remote))
+        return remote
+
+    def make_dataset(
+        self, dataset_or_fn: Any, sharding: str, splits: int | None
+    ) -> PerWorkerDataset | LeasedDataset | PartitionedDataset:
+        """Make a dataset on all workers; see `ClusterCoordinator.create_per_worker_dataset`."""
+        count = self._strategy.num_workers
+        return make_dataset_of(dataset_or_fn, sharding, splits, count, self._dataset_services())
+
+    def run_epoch(
+        self, iterator: LeasedIterator, schedule: Callable[[Chooser], RemoteValue]
+    ) -> None:
+        """Schedule closures until an epoch is over; see `datasets.run_epoch`."""
+        run_epoch(
+            iterator,
+            schedule,
+            self.queue.withdraw,
+            lambda: len(self.membership.statistics()),
+            self.membership.wake,
+            self.queue.settled,
+        )
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed."""
+        return not self._finalizer.alive
+
+    def check_open(self) -> None:
+        """Raise CoordinatorClosedError if it is closed."""
+        if self.closed:
+            raise CoordinatorClosedError("the coordinator is closed: make a new one")
+
+    def close(self) -> None:
+        """Cancel what is queued or in flight, and end all connections."""
+        try:
+            self.view.note_end()
+            self._finalizer()
+            self.resolver.end()
+        finally:
+            if self.link is not None:
+                self.link.close()
+
+    def _fetch_per_worker(self, value: PerWorkerValues, timeout: float | None) -> list[Any]:
+        return fetch_per_worker(value, timeout, self._dataset_services().pinned)
+
+    def _dataset_services(self) -> DatasetServices:
+        def schedule(
+            fn: Callable[..., Any], args: tuple[Any, ...], how: ScheduleOptions
+        ) -> RemoteValue:
+            return self.schedule(fn, args, {}, how)
+
+        pinned = PinnedCalls(schedule, self._strategy.worker_names, self.queue)
+        return DatasetServices(self.resources, self._leases, schedule, pinned)
+
+
+@uninterrupted  # except while it waits; also when the coordinator is collected
+def _end(queue: ClosureQueue, membership: Membership) -> None:
+    queue.close()
+    membership.close()

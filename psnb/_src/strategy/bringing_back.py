@@ -1,0 +1,67 @@
+"""Bringing back what was lost with servers: from a checkpoint, while no closure runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from psnb._src.checkpoint import Checkpoint
+from psnb._src.strategy.core import StrategyCore
+from psnb.errors import CheckpointError, ServerSilentError
+
+
+def bring_back(
+    core: StrategyCore, checkpoint: Path | None, *, consistent: bool
+) -> Mapping[str, Any]:
+    """Load what was lost; see `ParameterServerStrategy.recover`.
+
+    Parameters
+    ----------
+    core : StrategyCore
+        The strategy, which is open.
+    checkpoint : pathlib.Path or None
+        Where from; None for the last one.
+    consistent : bool
+        Whether all parameters are loaded, or the lost shards only.
+
+    Returns
+    -------
+    mapping
+        The checkpoint's metadata.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no checkpoint, or if it is damaged or does not fit; nothing was changed.
+    ClusterError
+        If there is no worker that can be a server.
+    ServerLostError
+        If another server dies meanwhile.
+    """
+    path = core.last_checkpoint if checkpoint is None else checkpoint
+    if path is None:
+        raise CheckpointError(
+            "there is no checkpoint to recover from: pass its path, and save some with "
+            "psnb.CheckpointManager(coordinator, directory).save()"
+        )
+    saved = Checkpoint(path, core.parameters())  # first: it raises if it cannot be loaded
+    coordinator, fences = core.coordinator()
+    paused = coordinator is None or coordinator.paused
+    try:
+        if coordinator is not None:
+            with suppress(ServerSilentError):  # what it holds up is settled when it is replaced
+                coordinator.drain()
+        core.host_lost(fences())
+        lost = frozenset(core.lost)
+        core.tables.make_again(sorted(lost))
+        for parameter in core.parameters().values():
+            # Hyperparameters may have been changed since the parameter was made.
+            parameter.tune_like_survivors(lost)
+        saved.load(None if consistent else lost)
+        core.lost -= lost
+    finally:
+        if coordinator is not None and not paused:
+            coordinator.resume()
+    return saved.metadata
