@@ -10,7 +10,13 @@ from psnb._src.coordinator.closures.closure import Closure, FunctionRegistry
 from psnb._src.coordinator.closures.remote_value import RemoteValue
 from psnb._src.coordinator.closures.schedule_options import ScheduleOptions
 from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.coordinator.workers.load import AHEAD_SECONDS, MOST_AHEAD, SPREAD_SECONDS, Load
+from psnb._src.coordinator.workers.load import (
+    AHEAD_SECONDS,
+    MOST_AHEAD,
+    RECALL_SECONDS,
+    SPREAD_SECONDS,
+    Load,
+)
 from tests.coordinator.queues import NO_ARGUMENTS
 
 SHORT, LONG = AHEAD_SECONDS / 8, AHEAD_SECONDS * 10
@@ -100,6 +106,41 @@ def test_a_worker_that_is_stuck_is_sent_nothing_ahead() -> None:
     load = Load(threads=1)
     load.stuck = True
     assert [load.add(each) for each in closures(2, SHORT)] == [True, False]
+
+
+def _waiting(threads: int, count: int) -> tuple[Load, list[int]]:
+    """Return a load to which closures were sent at 10 seconds, and their ids."""
+    load = Load(threads)
+    sent = closures(count, SHORT)
+    for each in sent:
+        load.add(each)
+    load.sent(10.0)
+    return load, [each.id for each in sent]
+
+
+def test_half_of_what_waits_is_overdue_at_first_and_then_all_of_it() -> None:
+    load, ids = _waiting(threads=1, count=5)
+    assert load.overdue(10.0 + RECALL_SECONDS / 2) == []
+    assert load.overdue(10.0 + RECALL_SECONDS * 1.1) == ids[3:]
+    assert load.stuck
+    assert load.overdue(10.0 + RECALL_SECONDS * 1.9) == []
+    assert load.overdue(10.0 + RECALL_SECONDS * 2.1) == ids[1:]
+
+
+def test_nothing_is_overdue_soon_after_an_answer() -> None:
+    load, _ = _waiting(threads=1, count=5)
+    load.overdue(10.0 + RECALL_SECONDS * 1.1)
+    load.answered(11.0, 1.0)
+    assert not load.stuck
+    assert load.overdue(11.0 + RECALL_SECONDS / 2) == []
+
+
+def test_a_worker_whose_answers_take_long_is_asked_later() -> None:
+    load, ids = _waiting(threads=1, count=2)
+    load.answered(10.0 + RECALL_SECONDS, 0.0)
+    load.sent(20.0)
+    assert load.overdue(20.0 + 3.9 * RECALL_SECONDS) == []
+    assert load.overdue(20.0 + 4.1 * RECALL_SECONDS) == ids[1:]
 
 
 def test_those_beyond_the_threads_wait_in_the_order_of_their_sending() -> None:

@@ -20,6 +20,7 @@ from psnb._src.coordinator.queue.gate import ApplyRound, Gate, Step
 from psnb._src.coordinator.queue.queue import ClosureQueue
 from psnb._src.coordinator.queue.round_gate import RoundGate
 from psnb._src.coordinator.queue.staleness_gate import StalenessGate
+from psnb._src.runtime.session_messages import TakeElements
 from psnb._src.server.commit_log import ENDED
 from tests.coordinator.queues import (
     TIMEOUT,
@@ -499,9 +500,9 @@ class _Worker:
             return
         world, each = self.world, self.begun.pop(0)
         used = [
-            (split, position)
-            for _, split, state, count in world.leases.portions(each.id)
-            for position in range(state or 0, (state or 0) + (count or 0))
+            (portion.split, position)
+            for portion in world.leases.portions(each.id)
+            for position in range(portion.state or 0, (portion.state or 0) + portion.count)
         ]
         used = used or self.read(each.id)
         if used:  # else it has nothing to write
@@ -511,17 +512,18 @@ class _Worker:
     def read(self, closure: int) -> list[tuple[int, int]]:
         world = self.world
         if self.lease is None:
-            found = world.leases.answer(self.name, ("lease", world.epoch))
+            found = world.leases.lease(self.name, world.epoch)
             if found is None:
                 return []
-            number, split, state, count, _ = found
-            first = state or 0
-            self.lease = number, split, first, first + count if count else world.sizes[split]
+            first = found.state or 0
+            end = first + found.count if found.count else world.sizes[found.split]
+            self.lease = found.number, found.split, first, end
         number, split, first, end = self.lease
         last = min(end, first + world.chance.randint(1, 3))
         self.lease = (number, split, last, end) if last < end else None
-        question = ("take", world.epoch, number, closure, last - first, first, last, last == end)
-        assert world.leases.answer(self.name, question)
+        count, ended = last - first, last == end
+        taken = TakeElements(world.epoch, number, closure, count, first, last, ended)
+        assert world.leases.take(self.name, taken)
         return [(split, position) for position in range(first, last)]
 
     def answer(self) -> None:

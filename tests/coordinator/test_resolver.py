@@ -14,7 +14,7 @@ from psnb._src.coordinator.queue.resolver import Resolver
 from psnb._src.parameters.request_batch import Request
 from psnb._src.placement.layout import ShardId
 from psnb._src.runtime.packing import dumps
-from psnb._src.runtime.session import exchange_writer
+from psnb._src.runtime.session_messages import exchange_writer
 from psnb._src.server.commit_messages import Commit, Fact
 from psnb._src.server.operations import (
     FenceCommits,

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from distributed import Client
+from msgspec.structs import replace
 
 import psnb
 from psnb import EventKind, errors
-from psnb._src.coordinator.workers.worker_connection import WorkerConnection
+from psnb._src.coordinator.workers.worker_knowledge import WorkerKnowledge
+from psnb._src.runtime.session_messages import RunClosures
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import frozen, wait_for_file
 from tests.transport.test_stream import Unreadable
@@ -158,13 +160,14 @@ def test_other_timeouts_for_the_same_strategy_are_refused(
 def test_a_message_that_a_worker_cannot_unpickle_costs_its_session_and_says_so(
     coordinator: psnb.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_message = WorkerConnection._run_message
-    bad = iter([Unreadable()])
+    run = WorkerKnowledge.run
+    bad = [Unreadable()]
 
-    def once(connection: WorkerConnection, closures: list[Any]) -> dict[str, Any]:
-        return {**run_message(connection, closures), "more": next(bad, None)}
+    def once(known: WorkerKnowledge, closures: list[Any], workers: int) -> RunClosures:
+        message = run(known, closures, workers)
+        return replace(message, layout=bad.pop()) if bad else message
 
-    monkeypatch.setattr(WorkerConnection, "_run_message", once)
+    monkeypatch.setattr(WorkerKnowledge, "run", once)
     assert coordinator.schedule(abs, args=(-1,)).fetch(DEADLINE) == 1
     (lost,) = [e for e in coordinator.events() if e.kind is EventKind.WORKER_LOST]
     assert "cannot be unpickled" in lost.message

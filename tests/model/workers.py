@@ -14,7 +14,7 @@ from psnb._src.parameters.commit import UndecidedError, committing
 from psnb._src.parameters.request_batch import Request
 from psnb._src.placement.layout import ShardId
 from psnb._src.runtime.packing import pack_error
-from psnb._src.runtime.session import exchange_writer
+from psnb._src.runtime.session_messages import exchange_writer
 from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.table_operations import (
     AddRows,

@@ -10,6 +10,7 @@ import pytest
 
 from psnb._src.coordinator.datasets.lease_registry import LeaseRegistry
 from psnb._src.runtime.leasing import LeasedSplitReader, LeaseRequests
+from psnb._src.runtime.session_messages import AskLease, TakeElements
 from psnb.data import Dataset, splits
 from psnb.errors import CancelledError, DatasetError
 
@@ -19,17 +20,20 @@ class Worker:
 
     def __init__(self, leases: LeaseRegistry, parts: list[Dataset], epoch: int) -> None:
         self.leases = leases
-        self.taking = self.begin(0)
-        self.iterator = LeasedSplitReader(parts, epoch, lambda: self.taking)
+        self.requests = self.begin(0)
+        self.iterator = LeasedSplitReader(parts, epoch, lambda: self.requests)
 
     def begin(self, closure: int) -> LeaseRequests:
         """Begin an attempt at a closure."""
-        self.taking = LeaseRequests(closure, self.ask, self.leases.portions(closure))
-        return self.taking
+        self.requests = LeaseRequests(closure, self.ask, self.leases.portions(closure))
+        return self.requests
 
-    def ask(self, question: tuple[Any, ...]) -> Future[Any]:
+    def ask(self, question: AskLease | TakeElements) -> Future[Any]:
         future: Future[Any] = Future()
-        future.set_result(self.leases.answer(self, question))
+        if isinstance(question, AskLease):
+            future.set_result(self.leases.lease(self, question.epoch))
+        else:
+            future.set_result(self.leases.take(self, question))
         return future
 
 
@@ -47,8 +51,8 @@ def workers(leases: LeaseRegistry, dataset: Dataset, count: int, parts: int = 3)
 def test_a_worker_alone_reads_everything(leases: LeaseRegistry) -> None:
     (worker,) = workers(leases, Dataset.range(10), 1)
     assert [int(each) for each in worker.iterator] == list(range(10))
-    assert worker.taking.ended
-    worker.taking.settle()
+    assert worker.requests.ended
+    worker.requests.settle()
 
 
 def test_a_closure_that_runs_again_gets_the_very_same(leases: LeaseRegistry) -> None:
@@ -66,22 +70,22 @@ def test_a_closure_that_runs_again_gets_the_very_same(leases: LeaseRegistry) -> 
 def test_what_is_taken_after_a_worker_was_given_up_does_not_count(leases: LeaseRegistry) -> None:
     (worker,) = workers(leases, Dataset.range(10), 1)
     next(worker.iterator)
-    worker.taking.settle()
+    worker.requests.settle()
     leases.lose(worker)
-    taking = worker.begin(1)
+    requests = worker.begin(1)
     next(worker.iterator)
     with pytest.raises(CancelledError, match="given this worker up"):
-        taking.settle()
+        requests.settle()
 
 
 def test_threads_share_what_is_leased(leases: LeaseRegistry) -> None:
     (worker,) = workers(leases, Dataset.range(200), 1, parts=7)
     found: list[int] = []
     own = threading.local()
-    worker.iterator._taking = lambda: own.taking
+    worker.iterator._lease_requests = lambda: own.requests
 
     def run(closure: int) -> None:
-        own.taking = LeaseRequests(closure, worker.ask, ())
+        own.requests = LeaseRequests(closure, worker.ask, ())
         found.extend(int(each) for each in worker.iterator)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
@@ -117,12 +121,12 @@ def test_a_lease_that_could_not_be_begun_is_for_the_next_who_asks(leases: LeaseR
         if errors:
             raise errors.pop()
 
-    worker.iterator = LeasedSplitReader(cut, epoch, lambda: worker.taking, prepare)
+    worker.iterator = LeasedSplitReader(cut, epoch, lambda: worker.requests, prepare)
     for what in ("still", "for now"):
         with pytest.raises(OSError, match=what):
             next(worker.iterator)
     assert [int(each) for each in worker.iterator] == list(range(6))
-    worker.taking.settle()
+    worker.requests.settle()
     leases.end(0, succeeded=True)
     assert leases.progress(epoch).over
 
@@ -133,8 +137,8 @@ def test_threads_wait_for_what_another_prepares(leases: LeaseRegistry) -> None:
     worker = Worker(leases, cut, epoch)
     asked, begun, go_on = [], threading.Event(), threading.Event()
 
-    def ask(question: tuple[Any, ...]) -> Future[Any]:
-        asked.append(question[0])
+    def ask(question: AskLease | TakeElements) -> Future[Any]:
+        asked.append(type(question))
         return worker.ask(question)
 
     def prepare(owned: object) -> None:
@@ -143,20 +147,20 @@ def test_threads_wait_for_what_another_prepares(leases: LeaseRegistry) -> None:
 
     own = threading.local()
 
-    def taking() -> LeaseRequests:
-        if not hasattr(own, "taking"):
-            own.taking = LeaseRequests(threading.get_ident(), ask, [])
-        return own.taking  # type: ignore[no-any-return]
+    def requests() -> LeaseRequests:
+        if not hasattr(own, "requests"):
+            own.requests = LeaseRequests(threading.get_ident(), ask, [])
+        return own.requests  # type: ignore[no-any-return]
 
-    iterator = LeasedSplitReader(cut, epoch, taking, prepare)
+    iterator = LeasedSplitReader(cut, epoch, requests, prepare)
     found: list[int] = []
     threads = [threading.Thread(target=lambda: found.append(int(next(iterator)))) for _ in range(3)]
     for thread in threads:
         thread.start()
     assert begun.wait(10)
-    assert asked == ["lease"]
+    assert asked == [AskLease]
     go_on.set()
     for thread in threads:
         thread.join(10)
     assert sorted(found) == [0, 1, 2]
-    assert asked.count("lease") == 1
+    assert asked.count(AskLease) == 1

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from psnb._src.runtime.result_sender import ResultSender
+from psnb._src.runtime.session_messages import ClosureResult, ClosureResults
 
 
 class _Sent:
     """Keeps what was sent, and tells when something was."""
 
     def __init__(self) -> None:
-        self.messages: list[tuple[list[Any], list[Any]]] = []
+        self.messages: list[ClosureResults] = []
         self.event = asyncio.Event()
 
-    def __call__(self, results: list[Any], reports: list[Any]) -> None:
-        self.messages.append((results, reports))
+    def __call__(self, message: ClosureResults) -> None:
+        self.messages.append(message)
         self.event.set()
 
     async def wait(self) -> None:
@@ -25,13 +25,17 @@ class _Sent:
         self.event.clear()
 
 
+def result(closure: int) -> ClosureResult:
+    return ClosureResult(closure, True, b"", 0.1, False, None)
+
+
 def test_a_lone_result_leaves_without_waiting_for_the_clock() -> None:
     async def run() -> None:
         sent = _Sent()
-        outbox = ResultSender(asyncio.get_running_loop(), {}, sent)
-        outbox.add_result((1,))
+        sender = ResultSender(asyncio.get_running_loop(), {}, sent)
+        sender.add_result(result(1))
         await asyncio.sleep(0)  # one turn of the loop
-        assert sent.messages == [([(1,)], [])]
+        assert sent.messages == [ClosureResults([], [result(1)])]
 
     asyncio.run(run())
 
@@ -40,14 +44,14 @@ def test_results_gather_while_more_closures_wait() -> None:
     async def run() -> None:
         sent = _Sent()
         unstarted = dict.fromkeys(range(3))
-        outbox = ResultSender(asyncio.get_running_loop(), unstarted, sent)
+        sender = ResultSender(asyncio.get_running_loop(), unstarted, sent)
         for number in range(2):
-            outbox.add_result((number,))
+            sender.add_result(result(number))
         await asyncio.sleep(0)
         assert sent.messages == []
-        outbox.add_result((2,))
+        sender.add_result(result(2))
         await asyncio.sleep(0)
-        assert sent.messages == [([(0,), (1,), (2,)], [])]
+        assert sent.messages == [ClosureResults([], [result(number) for number in range(3)])]
 
     asyncio.run(run())
 
@@ -55,11 +59,11 @@ def test_results_gather_while_more_closures_wait() -> None:
 def test_a_result_does_not_wait_for_a_closure_that_takes_long() -> None:
     async def run() -> None:
         sent = _Sent()
-        outbox = ResultSender(asyncio.get_running_loop(), dict.fromkeys(range(100)), sent)
-        outbox.expect(2)
-        outbox.add_result((1,))
+        sender = ResultSender(asyncio.get_running_loop(), dict.fromkeys(range(100)), sent)
+        sender.expect(2)
+        sender.add_result(result(1))
         await sent.wait()
-        assert sent.messages == [([(1,)], [])]
+        assert sent.messages == [ClosureResults([], [result(1)])]
 
     asyncio.run(run())
 
@@ -67,23 +71,23 @@ def test_a_result_does_not_wait_for_a_closure_that_takes_long() -> None:
 def test_reports_leave_while_their_closure_runs() -> None:
     async def run() -> None:
         sent = _Sent()
-        outbox = ResultSender(asyncio.get_running_loop(), {}, sent)
-        outbox.expect(1)
-        outbox.add_report(0.0, {"loss": 1.0})
+        sender = ResultSender(asyncio.get_running_loop(), {}, sent)
+        sender.expect(1)
+        sender.add_report(0.0, {"loss": 1.0})
         await sent.wait()
-        assert sent.messages == [([], [(0.0, {"loss": 1.0})])]
+        assert sent.messages == [ClosureResults([(0.0, {"loss": 1.0})], [])]
 
     asyncio.run(run())
 
 
 def test_the_clock_stops_when_nothing_is_expected() -> None:
     async def run() -> None:
-        outbox = ResultSender(asyncio.get_running_loop(), {}, _Sent())
-        outbox.expect(2)
-        outbox.expect(-1)
-        assert outbox._ticking
-        outbox.add_result((1,))
-        while outbox._ticking:
+        sender = ResultSender(asyncio.get_running_loop(), {}, _Sent())
+        sender.expect(2)
+        sender.forgo(1)
+        assert sender._ticking
+        sender.add_result(result(1))
+        while sender._ticking:
             await asyncio.sleep(0.001)
 
     asyncio.run(asyncio.wait_for(run(), 10))

@@ -1,6 +1,6 @@
 """What runs inside a worker process: sessions, per-worker values, the worker plugin."""
 
-from psnb._src.runtime import worker_memory
+from psnb._src.runtime import session_messages, worker_memory
 from psnb._src.runtime.packing import (
     InputReference,
     PerWorkerReference,
@@ -11,7 +11,7 @@ from psnb._src.runtime.packing import (
 )
 from psnb._src.runtime.plugin import Runtime
 from psnb._src.runtime.resources import make_dataset, make_iterator, make_leased_iterator
-from psnb._src.runtime.session import HANDLER, exchange_writer
+from psnb._src.runtime.session_messages import exchange_writer
 from psnb._src.runtime.worker_context import (
     InputContext,
     WorkerContext,
@@ -21,7 +21,6 @@ from psnb._src.runtime.worker_context import (
 )
 
 __all__ = [
-    "HANDLER",
     "InputContext",
     "InputReference",
     "PerWorkerReference",
@@ -35,6 +34,7 @@ __all__ = [
     "make_leased_iterator",
     "pack_error",
     "report",
+    "session_messages",
     "unpack_error",
     "worker_context",
     "worker_index",

@@ -15,18 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+from psnb._src.runtime.session_messages import AskLease, Lease, Portion, TakeElements
 from psnb.errors import CancelledError
 
 ASK_TIMEOUT = 60.0
 """Seconds in which the coordinator must answer; if it cannot, the session ends long before."""
-
-Portion = tuple[int, int, Any, int]
-"""Epoch, split, state of the split's iterator, and number of elements."""
-
-
-Lease = tuple[int, int, Any, int | None, Sequence[int]]
-"""Its number, split, state of the split's iterator, number of elements if not all, and the splits
-that this worker must have, if the dataset is in the workers' memory."""
 
 
 class LeaseRequests:
@@ -50,34 +43,34 @@ class LeaseRequests:
     def __init__(
         self,
         closure: int,
-        ask: Callable[[tuple[Any, ...]], Future[Any]],
-        portions: Iterable[Sequence[Any]],
+        ask: Callable[[AskLease | TakeElements], Future[Any]],
+        portions: Iterable[Portion],
     ) -> None:
         self._closure, self._ask = closure, ask
-        self._again = deque(tuple(portion) for portion in portions)
+        self._again = deque(portions)
         self._answers: list[Future[Any]] = []
         self.ended = False
 
-    def again(self, epoch: int) -> tuple[int, Any, int] | None:
-        """Return the next portion to be taken again from an epoch: split, state and count."""
+    def again(self, epoch: int) -> Portion | None:
+        """Return the next portion to be taken again from an epoch."""
         for portion in self._again:
-            if portion[0] == epoch:
+            if portion.epoch == epoch:
                 self._again.remove(portion)
-                return portion[1:]
+                return portion
         return None
 
     def lease(self, epoch: int) -> Lease | None:
         """Ask for a lease; None if there is nothing to read now."""
         found: Lease | None
-        found = self._ask(("lease", epoch)).result(ASK_TIMEOUT)
+        found = self._ask(AskLease(epoch)).result(ASK_TIMEOUT)
         return found
 
     def take(
         self, epoch: int, lease: int, count: int, before: Any, after: Any, ended: bool
     ) -> None:
         """Report that the next elements of a lease are taken; does not wait."""
-        question = ("take", epoch, lease, self._closure, count, before, after, ended)
-        self._answers.append(self._ask(question))
+        elements = TakeElements(epoch, lease, self._closure, count, before, after, ended)
+        self._answers.append(self._ask(elements))
 
     def settle(self) -> None:
         """Wait until the coordinator has confirmed everything.
@@ -131,7 +124,7 @@ class LeasedSplitReader:
         All splits of the dataset.
     epoch : int
         The epoch's number.
-    taking : callable
+    lease_requests : callable
         Returns the `LeaseRequests` of the calling thread's closure.
     prepare : callable
         Makes sure that this worker has given splits.
@@ -141,11 +134,11 @@ class LeasedSplitReader:
         self,
         splits: Sequence[Split],
         epoch: int,
-        taking: Callable[[], LeaseRequests],
+        lease_requests: Callable[[], LeaseRequests],
         prepare: Callable[[Sequence[int]], None] = lambda splits: None,
     ) -> None:
-        self._splits, self._epoch, self._taking = splits, epoch, taking
-        self._prepare = prepare
+        self._splits, self._epoch = splits, epoch
+        self._lease_requests, self._prepare = lease_requests, prepare
         # One thread at a time in the iterators and the fields below; not held while asking the
         # coordinator or preparing splits.
         self._lock = threading.Condition()
@@ -159,61 +152,60 @@ class LeasedSplitReader:
         return self
 
     def __next__(self) -> Any:
-        taking = self._taking()
-        self._begin_again(taking)
+        requests = self._lease_requests()
+        self._begin_again(requests)
         while True:
             with self._lock:
                 self._lock.wait_for(lambda: not self._leasing)
-                found = self._next_again(taking) or self._next(taking)
+                found = self._next_again(requests) or self._next(requests)
                 if found is not None:
                     return found[0]
                 self._leasing = True
             try:
-                self._get_lease(taking)
+                self._get_lease(requests)
             finally:
                 with self._lock:
                     self._leasing = False
                     self._lock.notify_all()
 
-    def _get_lease(self, taking: LeaseRequests) -> None:
+    def _get_lease(self, requests: LeaseRequests) -> None:
         """Get a lease and begin with it; if that fails, the next thread begins with it."""
-        self._unread = self._unread or taking.lease(self._epoch)
+        self._unread = self._unread or requests.lease(self._epoch)
         if self._unread is None:
-            taking.ended = True
+            requests.ended = True
             raise StopIteration
-        number, split, state, left, owned = self._unread
-        self._prepare(owned)
-        iterator = self._splits[split].iterator(state)
-        lease = _OpenLease(number, iterator, left, iterator.state())
+        lease = self._unread
+        self._prepare(lease.owned)
+        iterator = self._splits[lease.split].iterator(lease.state)
+        open_ = _OpenLease(lease.number, iterator, lease.count, iterator.state())
         with self._lock:
-            self._lease, self._unread = lease, None
+            self._lease, self._unread = open_, None
 
-    def _begin_again(self, taking: LeaseRequests) -> None:
+    def _begin_again(self, requests: LeaseRequests) -> None:
         """Prepare the next portion of what the closure had taken before, if there is one."""
-        if taking in self._again:
+        if requests in self._again:
             return
-        portion = taking.again(self._epoch)
+        portion = requests.again(self._epoch)
         if portion is not None:
-            split, state, count = portion
-            self._prepare([split])
-            again = self._splits[split].iterator(state), count
+            self._prepare([portion.split])
+            again = self._splits[portion.split].iterator(portion.state), portion.count
             with self._lock:
-                self._again[taking] = again
+                self._again[requests] = again
 
-    def _next_again(self, taking: LeaseRequests) -> tuple[Any] | None:
+    def _next_again(self, requests: LeaseRequests) -> tuple[Any] | None:
         """Return the next element of what the closure had taken before, if there is one."""
-        if taking not in self._again:
+        if requests not in self._again:
             return None
-        iterator, left = self._again[taking]
+        iterator, left = self._again[requests]
         element = next(iterator)
         if left == 1:
             iterator.close()
-            del self._again[taking]
+            del self._again[requests]
         else:
-            self._again[taking] = iterator, left - 1
+            self._again[requests] = iterator, left - 1
         return (element,)
 
-    def _next(self, taking: LeaseRequests) -> tuple[Any] | None:
+    def _next(self, requests: LeaseRequests) -> tuple[Any] | None:
         """Return the next element of what is leased, if there is one."""
         lease = self._lease
         if lease is None:
@@ -223,7 +215,7 @@ class LeasedSplitReader:
             element = next(lease.iterator)
         except StopIteration:
             self._end_lease(lease)
-            taking.take(self._epoch, lease.number, 0, before, before, True)
+            requests.take(self._epoch, lease.number, 0, before, before, True)
             return None
         finally:
             # Also where an element could not be had: the next one comes after it.
@@ -233,7 +225,7 @@ class LeasedSplitReader:
         ended = lease.left == 0
         if ended:
             self._end_lease(lease)
-        taking.take(self._epoch, lease.number, 1, before, lease.before, ended)
+        requests.take(self._epoch, lease.number, 1, before, lease.before, ended)
         return (element,)
 
     def _end_lease(self, lease: _OpenLease) -> None:

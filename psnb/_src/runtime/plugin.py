@@ -19,7 +19,8 @@ from psnb._src.parameters import CommServerClient, open_connection, set_process_
 from psnb._src.placement import LayoutCache
 from psnb._src.runtime.mail import HANDLER as MAIL_HANDLER
 from psnb._src.runtime.mail import Mail
-from psnb._src.runtime.session import HANDLER, Session
+from psnb._src.runtime.session import Session
+from psnb._src.runtime.session_messages import HANDLER, SessionOpening
 from psnb._src.server import Opening, ParameterServers
 
 
@@ -52,7 +53,7 @@ class Runtime(WorkerPlugin):
             task.add_done_callback(connecting.discard)
 
         async def psnb_session(comm: Comm, **opening: Any) -> Status:
-            session = Session(worker, comm, transport, mail, **opening)
+            session = Session(worker, comm, transport, mail, SessionOpening(**opening))
             sessions.add(session)
             try:
                 await session.serve()

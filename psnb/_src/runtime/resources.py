@@ -36,7 +36,7 @@ class SharedIterator:
             with self._lock:
                 return next(self._iterator)
         except StopIteration:
-            if (mine := taken()) is not None:
+            if (mine := _lease_requests()) is not None:
                 mine.ended = True
             raise
 
@@ -66,18 +66,18 @@ def make_iterator(dataset: Any) -> SharedIterator:
 
 def make_leased_iterator(splits: Sequence[Split], epoch: int) -> LeasedSplitReader:
     """Return the worker's part in an epoch over leased splits."""
-    return LeasedSplitReader(splits, epoch, taking)
+    return LeasedSplitReader(splits, epoch, lease_requests)
 
 
-def taken() -> LeaseRequests | None:
+def _lease_requests() -> LeaseRequests | None:
     """Return the `LeaseRequests` of the calling thread's closure; None outside of closures."""
     context = current_context()
-    return None if context is None else context.taking
+    return None if context is None else context.lease_requests
 
 
-def taking() -> LeaseRequests:
+def lease_requests() -> LeaseRequests:
     """Return the `LeaseRequests` of the calling thread's closure."""
-    found = taken()
+    found = _lease_requests()
     if found is None:
         raise ClosureInputError(
             "a dataset with sharding='dynamic' is read in closures only, not while another "

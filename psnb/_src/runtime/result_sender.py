@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sized
-from typing import Any
+
+from psnb._src.runtime.session_messages import ClosureResult, ClosureResults
 
 HELD_SECONDS = 0.015
 """Seconds that a result waits at most for others to be sent with it."""
@@ -26,31 +27,36 @@ class ResultSender:
     unstarted : collection
         The closures that wait to be run; only its length is used.
     send : callable
-        Sends lists of results and reports, and further fields; called by any thread.
+        Sends them; called by any thread.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         unstarted: Sized,
-        send: Callable[..., None],
+        send: Callable[[ClosureResults], None],
     ) -> None:
         self._loop, self._unstarted, self._send = loop, unstarted, send
         self._lock = threading.Lock()  # guards the next three, used by several threads
-        self._results: list[tuple[Any, ...]] = []
+        self._results: list[ClosureResult] = []
         self._reports: list[tuple[float, dict[str, float]]] = []
         self._expected = 0  # results that are still to come
         self._ticking = False  # the loop's alone
 
     def expect(self, count: int) -> None:
-        """Expect this many more results, or fewer if it is negative."""
+        """Expect this many more results."""
         with self._lock:
             self._expected += count
         if not self._ticking and self._expected:
             self._ticking = True
             self._loop.call_later(HELD_SECONDS, self._tick)
 
-    def add_result(self, result: tuple[Any, ...]) -> None:
+    def forgo(self, count: int) -> None:
+        """Expect this many results less; any thread."""
+        with self._lock:
+            self._expected -= count
+
+    def add_result(self, result: ClosureResult) -> None:
         """Hand a result over."""
         with self._lock:
             self._expected -= 1
@@ -64,18 +70,17 @@ class ResultSender:
         with self._lock:
             self._reports.append((when, values))
 
-    def flush(self, **more: int) -> None:
-        """Send all there is, and further fields; if empty, it is a sign of life. Any thread."""
+    def flush(self) -> None:
+        """Send all there is, if there is anything; any thread."""
         with self._lock:
             results, self._results = self._results, []
             reports, self._reports = self._reports, []
-        self._send(results, reports, **more)
+        if results or reports:
+            self._send(ClosureResults(reports, results))
 
     def _tick(self) -> None:
         with self._lock:
-            something = bool(self._results or self._reports)
             self._ticking = self._expected > 0
-        if something:
-            self.flush()
+        self.flush()
         if self._ticking:
             self._loop.call_later(HELD_SECONDS, self._tick)

@@ -66,7 +66,7 @@ class WorkerContext:
     attempt: int
     send_report: Callable[[float, dict[str, float]], None]
     cancellation: Cancellation = field(default_factory=Cancellation)
-    taking: LeaseRequests | None = None
+    lease_requests: LeaseRequests | None = None
     mail: Mail | None = None
 
     @property

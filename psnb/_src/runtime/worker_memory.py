@@ -15,7 +15,7 @@ import psutil
 from psnb._src.data import Dataset, Memory, MemoryStatistics, ShufflePlan
 from psnb._src.runtime.leasing import LeasedSplitReader
 from psnb._src.runtime.mail import Mail
-from psnb._src.runtime.resources import taking
+from psnb._src.runtime.resources import lease_requests
 from psnb._src.runtime.worker_context import worker_context
 from psnb.errors import ConfigurationError, WorkerLostError
 
@@ -121,7 +121,7 @@ def make_memory_iterator(
     def prepare(numbers: Sequence[int]) -> None:
         memory.make(generation, layout, numbers)
 
-    return LeasedSplitReader(splits, epoch, taking, prepare)
+    return LeasedSplitReader(splits, epoch, lease_requests, prepare)
 
 
 def survey(mine: WorkerMemory, generation: int) -> WorkerPieces:

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from psnb._src.coordinator.datasets.leases import EpochLeases, Progress
+from psnb._src.runtime import session_messages
 from psnb._src.threads import Lock
 
 
@@ -70,43 +71,53 @@ class LeaseRegistry:
             present = set(self._present.values())
             return self._epochs[epoch].suits(worker, present)
 
-    def answer(self, holder: Hashable, question: Sequence[Any]) -> Any:
-        """Answer a worker's question.
-
-        Parameters
-        ----------
-        holder : hashable
-            The worker's session.
-        question : sequence
-            ``("lease", epoch)``: answered with the lease's number, split, state and count, and the
-            splits that the worker owns; or None. ``("take", epoch, lease, closure, count, before,
-            after, ended)``: see `EpochLeases.take`.
-        """
-        verb, epoch, *rest = question
+    def lease(self, holder: Hashable, epoch: int) -> session_messages.Lease | None:
+        """Lease a part of an epoch to a worker's session; None if there is nothing to read now."""
         with self._lock:
             leases = self._epochs.get(epoch)
             if leases is None:
-                return None if verb == "lease" else False
-            if verb == "lease":
-                worker = self._present.get(holder, "")
-                found = leases.lease(holder, worker, set(self._present.values()))
-                if found is None:
-                    return None
-                number, part = found
-                return number, part.split, part.state, part.count, leases.owned(worker)
-            number, closure, count, before, after, ended = rest
-            taken = leases.take(holder, number, closure, count, before, after, ended)
+                return None
+            worker = self._present.get(holder, "")
+            found = leases.lease(holder, worker, set(self._present.values()))
+            if found is None:
+                return None
+            number, part = found
+            owned = leases.owned(worker)
+            return session_messages.Lease(number, part.split, part.state, part.count, owned)
+
+    def take(self, holder: Hashable, elements: session_messages.TakeElements) -> bool:
+        """Note that a closure is going to use elements of a lease.
+
+        Returns
+        -------
+        bool
+            False if the worker's session does not have the lease (any more): the closure must not
+            go on.
+        """
+        with self._lock:
+            leases = self._epochs.get(elements.epoch)
+            if leases is None:
+                return False
+            taken = leases.take(
+                holder,
+                elements.lease,
+                elements.closure,
+                elements.count,
+                elements.before,
+                elements.after,
+                elements.ended,
+            )
             if taken:
-                self._users.setdefault(closure, set()).add(epoch)
+                self._users.setdefault(elements.closure, set()).add(elements.epoch)
             return taken
 
-    def portions(self, closure: int) -> list[tuple[int, int, Any, int | None]]:
-        """Return what a closure has taken before: epoch, split, state and count of each portion."""
+    def portions(self, closure: int) -> Sequence[session_messages.Portion]:
+        """Return what a closure has taken before."""
         if closure not in self._users:
-            return []
+            return ()
         with self._lock:
             return [
-                (epoch, part.split, part.state, part.count)
+                session_messages.Portion(epoch, part.split, part.state, part.count or 0)
                 for epoch in sorted(self._users.get(closure, ()))
                 if epoch in self._epochs
                 for part in self._epochs[epoch].portions(closure)

@@ -72,7 +72,7 @@ class Progress:
 
 
 @dataclass
-class _Lease:
+class _HeldLease:
     holder: Hashable
     worker: str
     piece: LeasedPart
@@ -121,7 +121,7 @@ class EpochLeases:
         for piece in pieces:
             self._splits[piece.split].open += 1
             self._splits[piece.split].begun = piece != LeasedPart(piece.split)
-        self._leases: dict[int, _Lease] = {}
+        self._leases: dict[int, _HeldLease] = {}
         self._closures: dict[int, list[LeasedPart]] = {}
         self._number = 0
         self._visits = visits
@@ -157,7 +157,7 @@ class EpochLeases:
                 }
             self._splits[piece.split].begun = True
             number, self._number = self._number, self._number + 1
-            self._leases[number] = _Lease(holder, worker, piece, piece.state, piece.count)
+            self._leases[number] = _HeldLease(holder, worker, piece, piece.state, piece.count)
             return number, piece
 
     def owned(self, worker: str) -> list[int]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from itertools import islice
 
-from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.closures import Closure, Duration
 
 AHEAD_SECONDS = 0.02
 """Seconds of work that waits on a worker, for each thread; a longer closure counts as long."""
@@ -37,13 +37,15 @@ class Load:
     """
 
     def __init__(self, threads: int = 1) -> None:
-        self._threads = threads
+        self.threads = threads
         self._closures: dict[int, tuple[Closure, float]] = {}  # in the order of their sending
         self._seconds = 0.0  # what the short ones take together
         self._long = 0
         self.refused = False  # there was no room for a closure that waits
         self.stuck = False  # closures sent as short are long: send nothing ahead
         self.ahead = AHEAD_SECONDS
+        self._moved = 0.0  # when closures last came or went
+        self._latency = Duration()  # of an answer beyond the time that its closure took
 
     def __len__(self) -> int:
         return len(self._closures)
@@ -57,7 +59,7 @@ class Load:
         expected = closure.function.duration.mean
         if expected is None or expected > AHEAD_SECONDS:
             expected = math.inf
-        if len(self._closures) >= self._threads and not self._ahead(expected):
+        if len(self._closures) >= self.threads and not self._ahead(expected):
             self.refused = True
             return False
         self._closures[closure.id] = closure, expected
@@ -87,7 +89,30 @@ class Load:
 
     def waiting(self) -> list[int]:
         """Return the ids of the closures that should wait behind those on the worker's threads."""
-        return list(islice(self._closures, self._threads, None))
+        return list(islice(self._closures, self.threads, None))
+
+    def sent(self, now: float) -> None:
+        """Note that closures were sent, at a time in seconds."""
+        self._moved = now
+
+    def answered(self, now: float, seconds: float) -> None:
+        """Note that closures have ended, the first of which took so many seconds."""
+        self._latency.add(max(0.0, now - self._moved - seconds))
+        self._moved = now
+        self.stuck = False
+
+    def overdue(self, now: float) -> list[int]:
+        """Return the ids of closures that have waited for too long, and might run elsewhere."""
+        waiting = self.waiting()
+        # If the worker's process or network is slow anyway, asking would make it slower.
+        patience = max(RECALL_SECONDS, 4 * (self._latency.mean or 0.0))
+        if not waiting or now - self._moved < patience:
+            return []
+        # Half of them first: whatever holds the worker up may be over in a moment.
+        first = 0 if self.stuck else len(waiting) // 2
+        self.stuck = True
+        self._moved += patience
+        return waiting[first:]
 
     def clear(self) -> list[Closure]:
         """Remove all closures and return them in the order in which they were sent."""
@@ -95,9 +120,9 @@ class Load:
 
     def _ahead(self, expected: float) -> bool:
         # Work that waits must not wait behind something long.
-        free = self._threads - self._long
+        free = self.threads - self._long
         return (
             not self.stuck
-            and len(self._closures) < self._threads + MOST_AHEAD
+            and len(self._closures) < self.threads + MOST_AHEAD
             and self._seconds + expected <= self.ahead * free
         )

@@ -239,9 +239,7 @@ class Membership:
             connection = WorkerConnection(
                 names[address],
                 address,
-                index,
-                count,
-                next(self._sessions),
+                self._services.opening(index, count, next(self._sessions)),
                 self._services,
                 self._connect,
                 self._on_idle,

@@ -8,8 +8,9 @@ from psnb._src.coordinator.datasets import LeaseRegistry, ResourceRegistry
 from psnb._src.coordinator.queue import ClosureQueue, Resolver
 from psnb._src.coordinator.workers.start_delay import StartDelay
 from psnb._src.coordinator.workers.timeouts import Timeouts
-from psnb._src.modes import Mode
+from psnb._src.modes import Geo, Mode
 from psnb._src.monitor import Records
+from psnb._src.runtime import session_messages
 
 
 class Services(NamedTuple):
@@ -47,3 +48,16 @@ class Services(NamedTuple):
     start_delay: StartDelay
     mode: Mode
     strategy: str
+
+    def opening(self, index: int, workers: int, session: int) -> session_messages.SessionOpening:
+        """Return what a worker must know from the beginning; see `SessionOpening`."""
+        return session_messages.SessionOpening(
+            coordinator=self.queue.name,
+            worker_index=index,
+            num_workers=workers,
+            beat=self.timeouts.beat,
+            drain=self.timeouts.drain,
+            strategy=self.strategy,
+            exchange=self.mode.closures if isinstance(self.mode, Geo) else None,
+            session=session,
+        )

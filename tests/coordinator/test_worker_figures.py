@@ -1,0 +1,22 @@
+"""What a worker has done."""
+
+from __future__ import annotations
+
+from psnb._src.coordinator.workers.connection_state import ConnectionState
+from psnb._src.coordinator.workers.worker_figures import WorkerFigures
+
+READY = ConnectionState.READY
+
+
+def test_closures_are_counted_by_how_they_ended() -> None:
+    figures = WorkerFigures("w", "tcp://1", 0)
+    figures.add([1.0, 2.0, 3.0], completed=1, failed=1)
+    found = figures.snapshot(READY, in_flight=0, threads=1)
+    assert (found.completed, found.failed, found.busy_seconds) == (1, 1, 6.0)
+
+
+def test_a_worker_whose_closures_take_long_is_busy_before_the_first_has_ended() -> None:
+    figures = WorkerFigures("w", "tcp://1", 0)
+    assert figures.snapshot(READY, in_flight=5, threads=2).busy == 1.0
+    assert figures.snapshot(READY, in_flight=1, threads=2).busy == 0.5
+    assert figures.snapshot(READY, in_flight=0, threads=2).busy == 0.0

@@ -1,0 +1,52 @@
+"""A session's way to its coordinator, without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from psnb._src.runtime.notebook_link import NotebookLink
+from psnb._src.runtime.session_messages import AskLease, SignOfLife, TakeAnswer
+from psnb.errors import CancelledError
+
+
+class _Comm:
+    def abort(self) -> None:
+        """Close it."""
+
+
+@pytest.fixture
+def link() -> NotebookLink:
+    comm: Any = _Comm()
+    return NotebookLink(comm)
+
+
+def test_an_answer_goes_to_the_one_who_asked(link: NotebookLink) -> None:
+    first, second = link.ask(AskLease(1)), link.ask(AskLease(2))
+    link.take_answer(TakeAnswer(1, "second"))
+    assert second.result(0) == "second"
+    assert not first.done()
+
+
+def test_who_waits_for_an_answer_when_the_link_closes_is_told(link: NotebookLink) -> None:
+    answer = link.ask(AskLease(1))
+    link.close()
+    with pytest.raises(CancelledError, match="out of reach"):
+        answer.result(0)
+
+
+def test_who_asks_over_a_closed_link_is_told(link: NotebookLink) -> None:
+    link.close()
+    with pytest.raises(CancelledError, match="out of reach"):
+        link.ask(AskLease(1)).result(0)
+
+
+def test_an_answer_that_comes_after_all_was_given_up_is_dropped(link: NotebookLink) -> None:
+    link.ask(AskLease(1))
+    link.close()
+    link.take_answer(TakeAnswer(0, None))
+
+
+def test_nothing_is_said_before_the_link_is_open(link: NotebookLink) -> None:
+    link.send(SignOfLife(1))

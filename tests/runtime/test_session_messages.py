@@ -1,0 +1,82 @@
+"""What a connection and a session say, and how it travels."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import asdict
+
+from psnb._src.runtime.session_messages import (
+    AnnounceStrategies,
+    AskLease,
+    Assignment,
+    CancelClosures,
+    ClosureResult,
+    ClosureResults,
+    ClosuresReturned,
+    ClosureUndecided,
+    CopiesFlushed,
+    DefineResource,
+    FlushCopies,
+    FlushUndecided,
+    KeepResult,
+    Lease,
+    Portion,
+    QuestionAsked,
+    RecallClosures,
+    ReleaseResources,
+    RunClosures,
+    SessionOpening,
+    SignOfLife,
+    TakeAnswer,
+    TakeElements,
+    WorkerLeaves,
+    pack_message,
+    unpack_message,
+)
+
+ASSIGNMENT = Assignment(7, "f", 2, 5, None, b"args", [b"input"], [Portion(1, 3, {"at": 4}, 2)])
+
+MESSAGES = [
+    RunClosures(4, ["layout"], 3, {"f": ("name", b"pickled")}, ["g"], [ASSIGNMENT] * 2),
+    RunClosures(4, None, 3, {}, [], []),
+    RecallClosures([1, 2]),
+    CancelClosures([1, 2]),
+    FlushCopies(),
+    DefineResource(1, b"call"),
+    ReleaseResources([1]),
+    TakeAnswer(1, Lease(0, 2, None, None, [2])),
+    ClosureResults([(1.0, {"loss": 0.5})], [ClosureResult(7, True, b"value", 0.1, True, 3)] * 2),
+    ClosureResults([], []),
+    ClosureUndecided(7, b"value", 0.1, True, ("writer", 5)),
+    ClosuresReturned([7]),
+    CopiesFlushed(b"", 2),
+    FlushUndecided(("writer", 5)),
+    SignOfLife(1 << 30),
+    WorkerLeaves(),
+    QuestionAsked(1, AskLease(2)),
+    QuestionAsked(1, TakeElements(2, 0, 7, 1, None, {"at": 1}, False)),
+    QuestionAsked(1, KeepResult(7, 2, b"value")),
+    QuestionAsked(1, AnnounceStrategies(["other"])),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_arrives_as_it_was_sent(message: Any) -> None:
+    arrived = unpack_message(pickle.loads(pickle.dumps(pack_message(message))))
+    assert type(arrived) is type(message)
+    assert arrived == message
+
+
+@pytest.mark.parametrize("message", [MESSAGES[0], MESSAGES[8]], ids=["closures", "results"])
+def test_a_batch_travels_as_tuples_which_pickle_faster_than_objects(message: Any) -> None:
+    assert all(type(each) is tuple for each in pack_message(message)[-1])
+
+
+def test_an_opening_travels_in_a_dask_message() -> None:
+    opening = SessionOpening("coordinator", 1, 4, 0.5, 30.0, "strategy", None, 2)
+    arrived = msgspec.msgpack.decode(msgspec.msgpack.encode(asdict(opening)))
+    assert SessionOpening(**arrived) == opening
