@@ -9,21 +9,23 @@ from __future__ import annotations
 import logging
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import dask
 from distributed import Client, Scheduler, Security, Worker
 
 from psnb._src.checks import integer
-from psnb._src.cluster.local import (
-    QUIET,
-    LocalCluster,
+from psnb._src.cluster.local import QUIET, LocalCluster
+from psnb._src.cluster.neighbours import neighbours, private_folder
+from psnb._src.cluster.protection import ROLE
+from psnb._src.dask_internals import (
     PatientNanny,
     PrivateScheduler,
     PrivateWorker,
+    event_loop,
+    scheduler_identity,
 )
-from psnb._src.cluster.neighbours import neighbours, private_folder
-from psnb._src.cluster.protection import ROLE
 from psnb._src.threads import on_loop
 from psnb.errors import ClusterError
 
@@ -55,9 +57,8 @@ def identity(client: Client) -> dict[str, Any]:
     ClusterError
         If the scheduler does not answer.
     """
-    loop, scheduler = client.loop.asyncio_loop, client.scheduler
     try:
-        return on_loop(loop, lambda: scheduler.identity(n_workers=-1), IDENTITY_TIMEOUT)
+        return on_loop(event_loop(client), partial(scheduler_identity, client), IDENTITY_TIMEOUT)
     except TimeoutError as error:
         raise ClusterError(
             f"the Dask scheduler says nothing for {IDENTITY_TIMEOUT:.0f} s: it hangs, or this "

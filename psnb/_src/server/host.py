@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from distributed.protocol.pickle import loads
-
+from psnb._src.dask_internals import unpickled
 from psnb._src.placement import ROLES, CopyState, Role, ShardPlace, ShardStatus
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.parameter_shard import Install, ParameterShard, build
@@ -388,8 +387,9 @@ def _refusal(hosted: _HostedShard | None, term: int) -> str:
 
 def plain(arguments: Any) -> Mapping[str, Any]:
     """Return the arguments of a request; those that may hold users' classes come pickled."""
-    unpacked: Mapping[str, Any] = loads(arguments) if isinstance(arguments, bytes) else arguments
-    return unpacked
+    plainly: Mapping[str, Any]
+    plainly = unpickled(arguments) if isinstance(arguments, bytes) else arguments
+    return plainly
 
 
 def to_make(operation: Operation) -> list[tuple[int, str, Mapping[str, Any]]]:

@@ -25,9 +25,14 @@ from functools import partial
 from typing import Any
 
 from distributed import Worker
-from distributed.comm import Comm
-from distributed.core import Status
 
+from psnb._src.dask_internals import (
+    CONNECTION_KEPT,
+    Comm,
+    add_handler,
+    event_loop,
+    remove_handler,
+)
 from psnb._src.server import answers
 from psnb._src.server.host import Host, Made, Operation, to_make
 from psnb._src.server.parameter_shard import build
@@ -76,13 +81,13 @@ class ParameterServers:
 
     def __init__(self, worker: Worker, connect: Connect) -> None:
         self._worker, self._connect = worker, connect
-        self._loop: asyncio.AbstractEventLoop = worker.loop.asyncio_loop
+        self._loop = event_loop(worker)
         self._servers: dict[str, _Server] = {}
         self._followers: set[MessageStream] = set()  # clients that have asked for a sign of life
         self._ticked = 0.0  # the last progress of the loop; written by it, read by the thread
         self._ended = threading.Event()  # ends the thread, which runs while there are servers
         self._timers: list[asyncio.TimerHandle] = []
-        worker.handlers[HANDLER] = self._serve
+        add_handler(worker, HANDLER, self._serve)
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -90,11 +95,11 @@ class ParameterServers:
 
     def close(self) -> None:
         """Drop all servers, and answer no more requests."""
-        self._worker.handlers.pop(HANDLER, None)
+        remove_handler(self._worker, HANDLER)
         for key in list(self._servers):
             self._stop(key)
 
-    async def _serve(self, comm: Comm, probe: Probe | None) -> Status:
+    async def _serve(self, comm: Comm, probe: Probe | None) -> object:
         # The caller keeps the connection open. Then it sends messages, each ``(number, key,
         # operations)``, and gets an answer to each: ``(number, "OK", answers)``, or ``(number,
         # "lost")`` if there is no such server (any more): its process was restarted at the same
@@ -111,7 +116,7 @@ class ParameterServers:
             while True:
                 line.take(await stream.receive())
         except OSError:  # the client that asked is gone
-            return Status.dont_reply
+            return CONNECTION_KEPT
         finally:
             self._followers.discard(stream)
             stream.abort()

@@ -17,8 +17,6 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from distributed.comm import Comm
-
 from psnb._src.coordinator.closures import Closure, Duration
 from psnb._src.coordinator.queue import lost_exchange
 from psnb._src.coordinator.workers.connection_state import (
@@ -27,6 +25,7 @@ from psnb._src.coordinator.workers.connection_state import (
 )
 from psnb._src.coordinator.workers.load import AHEAD_SECONDS, RECALL_SECONDS, SPREAD_SECONDS, Load
 from psnb._src.coordinator.workers.services import Services
+from psnb._src.dask_internals import Comm
 from psnb._src.modes import Geo
 from psnb._src.monitor import EventKind, Rate, WorkerStatistics
 from psnb._src.runtime import HANDLER, unpack_error
