@@ -87,7 +87,7 @@ INTERNAL_PARTS = {
     *("asyncio_loop", "client_comms", "connection_args", "dont_reply", "extensions", "handlers"),
     *("http_application", "http_server", "idle_since", "memory_manager", "periodic_callbacks"),
     *("plugins", "pre_spawn_env", "rpc", "scheduler_comm", "stream_comms", "stream_handlers"),
-    *("handle_msg", "kernel_info", "provisioner"),
+    *("get_connection_args", "handle_msg", "kernel_info", "provisioner"),
 }
 """Attributes of anything, of which psnb has none of its own."""
 

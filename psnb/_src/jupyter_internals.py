@@ -1,8 +1,7 @@
 """What psnb needs of Jupyter beyond its documented interface: all of it is here, nowhere else.
 
 Jupyter may change any of this in any release. Each function says what it relies on; if a release
-breaks it, only this module changes. `TESTED` names the releases with which the tests pass. In
-kernels that are older or newer the functions that change something change nothing.
+breaks it, only this module changes. `TESTED` names the releases with which the tests pass.
 
 Nothing of Jupyter is imported until a function needs it: workers and scripts have no use for it.
 

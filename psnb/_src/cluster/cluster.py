@@ -23,6 +23,7 @@ from psnb._src.dask_internals import (
     PatientNanny,
     PrivateScheduler,
     PrivateWorker,
+    configured_tls_context,
     event_loop,
     scheduler_identity,
 )
@@ -240,7 +241,7 @@ def connect(address: str) -> Client:
         configuration names no certificates.
     """
     # Checked before: Dask raises a TypeError, and its client waits for itself when it is collected.
-    if address.startswith("tls://") and _certificates() is None:
+    if address.startswith("tls://") and configured_tls_context() is None:
         raise ClusterError(
             f"{address!r} lets in only who has certificates: name them in Dask's configuration, "
             "distributed.comm.tls"
@@ -252,10 +253,6 @@ def connect(address: str) -> Client:
             f"no Dask scheduler answers at {address!r}: {error}. Start one with `dask scheduler`, "
             "or check the address it printed, which is tls://... where it wants certificates"
         ) from error
-
-
-def _certificates() -> Any:
-    return Security().get_connection_args("client")["ssl_context"]
 
 
 def choose_servers(client: Client, num_servers: int | None) -> tuple[list[str], bool]:

@@ -1,8 +1,8 @@
 """What psnb needs of Dask beyond its documented interface: all of it is here, and nowhere else.
 
 Dask may change any of this in any release. Each function says what it relies on; if a release
-breaks it, only this room changes. Nothing here knows of parameters or closures. `TESTED` names the
-oldest and the newest release with which the tests pass (``make test-oldest`` and ``make test``).
+breaks it, only this room changes. It imports nothing of psnb. `TESTED` names the oldest and the
+newest release with which the tests pass (``make test-oldest`` and ``make test``).
 """
 
 from psnb._src.dask_internals.additions import (
@@ -35,6 +35,7 @@ from psnb._src.dask_internals.reaching import (
     CONNECTION_KEPT,
     ask,
     ask_scheduler,
+    configured_tls_context,
     connect_apart,
     event_loop,
     give_back_connection,
@@ -70,6 +71,7 @@ __all__ = [
     "ask_scheduler",
     "call_every",
     "cloudpickled",
+    "configured_tls_context",
     "connect_apart",
     "event_loop",
     "give_back_connection",

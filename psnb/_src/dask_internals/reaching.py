@@ -10,7 +10,7 @@ import asyncio
 import ssl
 from typing import Any
 
-from distributed import Client, Worker
+from distributed import Client, Security, Worker
 from distributed.comm import Comm, connect, parse_host_port
 from distributed.core import ConnectionPool, Status, send_recv
 from tornado.iostream import IOStream
@@ -66,6 +66,15 @@ def tls_context(pool: ConnectionPool) -> ssl.SSLContext | None:
     Relies on ``ConnectionPool.connection_args``.
     """
     context: ssl.SSLContext | None = pool.connection_args.get("ssl_context")
+    return context
+
+
+def configured_tls_context() -> ssl.SSLContext | None:
+    """Return with which certificates new clients connect; None if Dask's configuration has none.
+
+    Relies on ``Security.get_connection_args``.
+    """
+    context: ssl.SSLContext | None = Security().get_connection_args("client")["ssl_context"]
     return context
 
 
