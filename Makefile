@@ -3,11 +3,21 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+OLDEST := .venv-oldest
 # Two cores are enough, and no library may take them all for itself.
 export OMP_NUM_THREADS ?= 1
 
 # Jupyter refuses to run as root unless told, as in a container.
 LAB_OPTIONS := $(if $(filter 0,$(shell id -u)),--allow-root)
+
+# What schedules, loses and moves things on real clusters, and what touches Dask's internals. In the
+# order in which `make test` comes to them: some leave servers, which others count.
+INTEGRATION := adaptive cluster elasticity exactly_once in_memory plain_cluster recovery replicas \
+	scheduling security server_faults worker_faults
+CORE := tests/checkpoint/test_manager.py tests/cluster tests/dask_internals \
+	$(INTEGRATION:%=tests/integration/test_%.py) tests/monitor/test_scheduler_link.py \
+	tests/parameters/test_server_client.py tests/placement tests/strategy \
+	tests/transport/test_connecting.py tests/transport/test_stream.py
 
 # Node is needed by those who work on psnb, for the front end; not by those who install a wheel.
 FRONTEND := extension/lib/frontend.stamp
@@ -29,7 +39,7 @@ define debian
 }
 endef
 
-.PHONY: demo lab test lint bench fuzz model soak frontend node browser clean
+.PHONY: demo lab test test-oldest lint bench fuzz model soak frontend node browser clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo.stamp
@@ -47,6 +57,10 @@ lint: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	npm --prefix extension run lint
+
+# The core of the tests with the oldest versions of what psnb needs, in an environment of their own.
+test-oldest: $(OLDEST)/test.stamp
+	$(OLDEST)/bin/python -m pytest $(CORE) -k 'not demo'
 
 bench: $(VENV)/test.stamp
 	$(BIN)/python -m tests.benchmarks
@@ -96,6 +110,15 @@ $(VENV)/test.stamp: pyproject.toml $(FRONTEND) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --editable ".[test]"
 	touch $@ $(VENV)/demo.stamp $(VENV)/lab.stamp
 
+# Made anew for other bounds, so that no newer version stays.
+$(OLDEST)/test.stamp: pyproject.toml tests/oldest.py
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'psnb needs Python 3.11 or newer')"
+	$(PYTHON) -m venv --clear $(OLDEST)
+	$(PYTHON) tests/oldest.py > $(OLDEST)/constraints.txt
+	@echo "installing psnb and the oldest versions of what it needs into $(OLDEST): some minutes, once"
+	$(OLDEST)/bin/python -m pip install --quiet --editable ".[test]" --constraint $(OLDEST)/constraints.txt
+	touch $@
+
 frontend: $(FRONTEND)
 
 $(FRONTEND): $(PACKAGES) $(FRONTEND_SOURCES)
@@ -115,5 +138,5 @@ browser:
 
 
 clean:
-	rm -rf $(VENV) psnb-demo .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) psnb-demo .mypy_cache .pytest_cache .ruff_cache
 	rm -rf extension/node_modules extension/lib extension/build psnb/labextension psnb/_src/monitor/shown/static

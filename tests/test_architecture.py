@@ -50,6 +50,7 @@ PUBLIC = [
 FOREIGN = {
     *("dask", "distributed", "tornado", "asyncio"),
     *("ipywidgets", "anywidget", "traitlets", "IPython", "jupyter_core", "jupyter_server"),
+    "psnb._src.dask_internals",
 }
 """What pure modules do not import: clusters, event loops and notebooks."""
 
@@ -58,9 +59,11 @@ NOT_PURE = [
     *("cluster/scaling", "coordinator/closures/awaiting", "coordinator/steps"),
     *("coordinator/coordinator_view", "coordinator/workers/membership"),
     *("coordinator/workers/worker_connection", "coordinator/workers/worker_link", "demo/run"),
+    *("dask_internals/__init__", "dask_internals/additions", "dask_internals/borrowed"),
+    *("dask_internals/local_nodes", "dask_internals/reaching", "jupyter_internals"),
     *("monitor/hub/__init__", "monitor/hub/handlers", "monitor/hub/hub"),
-    *("monitor/hub/jupyter_kernels", "monitor/hub/panel", "monitor/hub/schedulers"),
-    *("monitor/served/hub_client", "monitor/served/links", "monitor/served/scheduler_link"),
+    *("monitor/hub/panel", "monitor/hub/schedulers"),
+    *("monitor/served/links", "monitor/served/scheduler_link"),
     *("monitor/shown/display", "monitor/shown/widget"),
     *("parameters/control_connection", "parameters/request_batch", "parameters/server_client"),
     *("parameters/server_connection", "placement/layout_cache", "placement/layout_registry"),
@@ -71,6 +74,32 @@ NOT_PURE = [
     *("threads/aside", "transport/arena", "transport/connecting", "transport/stream"),
 ]
 """The modules that may; all others are pure, and are tested without a cluster."""
+
+INTERNALS = [
+    path for path in FILES if "dask_internals" in path.parts or path.stem == "jupyter_internals"
+]
+"""Where parts of Dask and Jupyter are touched that are not documented."""
+
+INTERNAL_MODULES = ("dask.", "distributed.", "ipykernel", "jupyter_server.services")
+"""Modules of which what is documented is exported elsewhere."""
+
+INTERNAL_PARTS = {
+    *("asyncio_loop", "client_comms", "connection_args", "dont_reply", "extensions", "handlers"),
+    *("http_application", "http_server", "idle_since", "memory_manager", "periodic_callbacks"),
+    *("plugins", "pre_spawn_env", "rpc", "scheduler_comm", "stream_comms", "stream_handlers"),
+    *("get_connection_args", "handle_msg", "kernel_info", "provisioner"),
+}
+"""Attributes of anything, of which psnb has none of its own."""
+
+CLIENTS_PARTS = {"loop", "scheduler", "status"}
+"""Attributes of what is called client or worker."""
+
+KNOWN_PRIVATE = {
+    *("_replace", "_fields"),  # of named tuples, documented
+    "_getframe",  # of sys
+    *("_strip_protocol", "_get_kwargs_from_urls", "_parent"),  # of fsspec
+}
+"""Private names that psnb does not define and uses all the same."""
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -150,9 +179,76 @@ def test_modules_that_import_dask_or_jupyter_are_these() -> None:
     found = [
         str(path.relative_to(PRIVATE).with_suffix(""))
         for path in FILES
-        if {module.split(".")[0] for module in imported(path)} & FOREIGN
+        if FOREIGN & {each for module in imported(path) for each in (module, *_packages(module))}
     ]
     assert found == sorted(NOT_PURE)
+
+
+def _own_private(path: Path) -> Iterator[str]:
+    """Yield the names that a file defines."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.Assign(targets=[ast.Name(id="__slots__")], value=ast.Tuple(elts=names)):
+                yield from (name.value for name in names if isinstance(name, ast.Constant))
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                yield name
+
+
+OWN_PRIVATE = {name for path in FILES if path not in INTERNALS for name in _own_private(path)}
+
+
+def _touched(code: str) -> Iterator[str]:
+    """Yield what code touches of Dask and Jupyter that is not documented."""
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Import(names=names):
+                modules = [alias.name for alias in names]
+                yield from (each for each in modules if each.startswith(INTERNAL_MODULES))
+            case ast.ImportFrom(module=str(module)) if module.startswith(INTERNAL_MODULES):
+                yield module
+            case ast.Attribute(value=owner, attr=name):
+                of = ast.unparse(owner).rpartition(".")[2].lstrip("_")
+                if name in INTERNAL_PARTS or _is_private(name):
+                    yield name
+                elif of in ("client", "worker") and name in CLIENTS_PARTS:
+                    yield f"{of}.{name}"
+            case ast.Call(args=[_, ast.Constant(value=str(name)), *_]) if _is_private(name):
+                yield name  # getattr, hasattr, setattr
+
+
+def _is_private(name: str) -> bool:
+    ours = name.startswith("__") or name in OWN_PRIVATE or name in KNOWN_PRIVATE
+    return name.startswith("_") and not ours
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_internals_of_dask_and_jupyter_are_touched_in_their_rooms_only(path: Path) -> None:
+    assert path in INTERNALS or list(_touched(path.read_text())) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from distributed.core import Status",
+        "import distributed.comm",
+        "import ipykernel",
+        "self._worker.handlers['mine'] = function",
+        "await self._client.scheduler.identity()",
+        "cluster._adaptive",
+        "getattr(comm, '_reply_subshell_for', None)",
+    ],
+)
+def test_what_touches_internals_is_found(code: str) -> None:
+    assert len(list(_touched(code))) == 1
+
+
+def test_the_rooms_of_internals_know_nothing_of_psnb() -> None:
+    known = {module for path in INTERNALS for module in imported(path) if "psnb" in module}
+    assert {module for module in known if "dask_internals" not in module} == set()
 
 
 def test_importing_psnb_imports_nothing_of_a_notebook_nor_jax() -> None:

@@ -1,6 +1,6 @@
 """Clicks in the widget, most of them while a cell blocks the notebook in ``join``.
 
-They fail when Jupyter changes what `psnb._src.monitor.shown.subshell` builds on.
+They fail when Jupyter changes what `psnb._src.jupyter_internals` builds on.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -181,12 +182,11 @@ def count_while_they_die(
 def _kill_listener(address: str) -> None:
     """Kill the process that listens at a Dask address, with no word to anybody."""
     port = int(address.rsplit(":", 1)[1])
-    for child in psutil.Process().children(recursive=True):
-        try:
-            if any(c.laddr.port == port for c in child.net_connections() if c.status == "LISTEN"):
-                os.kill(child.pid, signal.SIGKILL)
-        except (psutil.Error, ProcessLookupError):
-            continue  # it has gone by itself
+    ours = {child.pid for child in psutil.Process().children(recursive=True)}
+    for each in psutil.net_connections("inet"):
+        if each.pid in ours and each.status == psutil.CONN_LISTEN and each.laddr.port == port:
+            with contextlib.suppress(ProcessLookupError):  # it has gone by itself
+                os.kill(each.pid, signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -35,7 +35,8 @@ def private() -> Iterator[Client]:
 
 def listening(process: psutil.Process | None = None) -> set[int]:
     """Return the ports on which a process listens; this one by default."""
-    connections = (process or psutil.Process()).net_connections()
+    pid = (process or psutil.Process()).pid
+    connections = [each for each in psutil.net_connections("inet") if each.pid == pid]
     return {each.laddr.port for each in connections if each.status == psutil.CONN_LISTEN}
 
 

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -253,7 +252,7 @@ class Noting(CommServerClient):
     """Tells when a request waits."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(SimpleNamespace(asyncio_loop=loop), ConnectionPool(), nowhere())  # type: ignore[arg-type]
+        super().__init__(loop, ConnectionPool(), nowhere())
         self.waits = threading.Event()
 
     def _wait(self, batch: RequestBatch) -> None:
@@ -359,6 +358,6 @@ def test_handle_of_a_closed_client_says_so(cluster: Client) -> None:
 def test_closed_event_loop_is_told_from_a_lost_server() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
-    transport = CommServerClient(SimpleNamespace(asyncio_loop=loop), ConnectionPool(), nowhere())  # type: ignore[arg-type]
+    transport = CommServerClient(loop, ConnectionPool(), nowhere())
     with pytest.raises(CoordinatorClosedError, match="was closed"):
         transport.call([Request(ServerAddress("tcp://127.0.0.1:1", "x"), CountTraffic())])

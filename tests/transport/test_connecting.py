@@ -47,7 +47,9 @@ class Flaky:
         async def ask(strategy: str) -> Any:
             return None
 
-        self.transport = CommServerClient(self._runner.loop, self._pool, LayoutCache(ask))
+        self.transport = CommServerClient(
+            self._runner.loop.asyncio_loop, self._pool, LayoutCache(ask)
+        )
 
     async def _start(self) -> str:
         async def answer(comm: Comm, probe: Any) -> Status:

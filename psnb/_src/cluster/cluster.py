@@ -9,21 +9,24 @@ from __future__ import annotations
 import logging
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import dask
 from distributed import Client, Scheduler, Security, Worker
 
 from psnb._src.checks import integer
-from psnb._src.cluster.local import (
-    QUIET,
-    LocalCluster,
+from psnb._src.cluster.local import QUIET, LocalCluster
+from psnb._src.cluster.neighbours import neighbours, private_folder
+from psnb._src.cluster.protection import ROLE
+from psnb._src.dask_internals import (
     PatientNanny,
     PrivateScheduler,
     PrivateWorker,
+    configured_tls_context,
+    event_loop,
+    scheduler_identity,
 )
-from psnb._src.cluster.neighbours import neighbours, private_folder
-from psnb._src.cluster.protection import ROLE
 from psnb._src.threads import on_loop
 from psnb.errors import ClusterError
 
@@ -55,9 +58,8 @@ def identity(client: Client) -> dict[str, Any]:
     ClusterError
         If the scheduler does not answer.
     """
-    loop, scheduler = client.loop.asyncio_loop, client.scheduler
     try:
-        return on_loop(loop, lambda: scheduler.identity(n_workers=-1), IDENTITY_TIMEOUT)
+        return on_loop(event_loop(client), partial(scheduler_identity, client), IDENTITY_TIMEOUT)
     except TimeoutError as error:
         raise ClusterError(
             f"the Dask scheduler says nothing for {IDENTITY_TIMEOUT:.0f} s: it hangs, or this "
@@ -239,7 +241,7 @@ def connect(address: str) -> Client:
         configuration names no certificates.
     """
     # Checked before: Dask raises a TypeError, and its client waits for itself when it is collected.
-    if address.startswith("tls://") and _certificates() is None:
+    if address.startswith("tls://") and configured_tls_context() is None:
         raise ClusterError(
             f"{address!r} lets in only who has certificates: name them in Dask's configuration, "
             "distributed.comm.tls"
@@ -251,10 +253,6 @@ def connect(address: str) -> Client:
             f"no Dask scheduler answers at {address!r}: {error}. Start one with `dask scheduler`, "
             "or check the address it printed, which is tls://... where it wants certificates"
         ) from error
-
-
-def _certificates() -> Any:
-    return Security().get_connection_args("client")["ssl_context"]
 
 
 def choose_servers(client: Client, num_servers: int | None) -> tuple[list[str], bool]:

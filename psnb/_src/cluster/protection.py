@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from distributed import Scheduler, SchedulerPlugin
-from distributed.scheduler import WorkerState
 
+from psnb._src.dask_internals import WorkerState, plugin_named, replace_operation
 from psnb._src.placement import LayoutRegistry
 
 ROLE = "ps"
@@ -24,7 +24,7 @@ logger = logging.getLogger("psnb")
 
 def serves(scheduler: Scheduler, worker: WorkerState) -> bool:
     """Return whether a worker is a parameter server, or has become one; on the scheduler."""
-    registry = scheduler.plugins.get(LayoutRegistry.name)
+    registry = plugin_named(scheduler, LayoutRegistry.name)
     return bool(worker.resources.get(ROLE)) or (
         registry is not None and worker.address in registry.addresses()
     )
@@ -39,9 +39,7 @@ class ServerProtection(SchedulerPlugin):
     async def start(self, scheduler: Scheduler) -> None:
         """Replace the scheduler's `retire_workers`; Dask calls this once."""
         self._scheduler = scheduler
-        self._retire = scheduler.retire_workers
-        scheduler.retire_workers = self.retire_workers
-        scheduler.handlers["retire_workers"] = self.retire_workers
+        self._retire = replace_operation(scheduler, "retire_workers", self.retire_workers)
 
     async def retire_workers(
         self,
@@ -55,7 +53,7 @@ class ServerProtection(SchedulerPlugin):
         Dask does the same with workers that have the only copy of a result, if there is no room for
         it elsewhere: they stay, and are left out of what is returned.
         """
-        registry = self._scheduler.plugins.get(LayoutRegistry.name)
+        registry = plugin_named(self._scheduler, LayoutRegistry.name)
         held = set() if registry is None else registry.addresses()
         known = self._scheduler.workers
         # LocalCluster mixes names, of whichever type, and addresses.

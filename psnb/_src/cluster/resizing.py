@@ -6,6 +6,12 @@ from typing import Any
 
 from distributed import Client
 
+from psnb._src.dask_internals import (
+    ask_scheduler,
+    event_loop,
+    scales_itself,
+    scheduler_identity,
+)
 from psnb._src.threads import on_loop, uninterrupted
 from psnb.errors import ClusterError
 
@@ -20,7 +26,7 @@ def cannot_add(client: Client) -> str:
             "this notebook has not started the cluster, so it cannot add workers: start one with "
             "`dask worker ADDRESS --nthreads 1`"
         )
-    if getattr(cluster, "_adaptive", None) is not None:
+    if scales_itself(cluster):
         return "the cluster scales itself by its work (adapt): it starts workers when it needs them"
     return ""
 
@@ -52,7 +58,7 @@ def retire_worker(client: Client, address: str) -> None:
         cluster: Any = client.cluster
         names = {
             each["name"]
-            for key, each in (await client.scheduler.identity(n_workers=-1))["workers"].items()
+            for key, each in (await scheduler_identity(client))["workers"].items()
             if key == address
         }
         if names and cluster is not None and hasattr(cluster, "worker_spec"):
@@ -60,11 +66,16 @@ def retire_worker(client: Client, address: str) -> None:
             spec = cluster.worker_spec
             await cluster.scale_down([name for name in spec if str(name) in map(str, names)])
         else:
-            await client.scheduler.retire_workers(
-                workers=[address], remove=True, close_workers=True, stimulus_id="psnb-retire-worker"
+            await ask_scheduler(
+                client,
+                "retire_workers",
+                workers=[address],
+                remove=True,
+                close_workers=True,
+                stimulus_id="psnb-retire-worker",
             )
 
     try:
-        on_loop(client.loop.asyncio_loop, retire, _RETIRE_TIMEOUT, goes_on=True)
+        on_loop(event_loop(client), retire, _RETIRE_TIMEOUT, goes_on=True)
     except (OSError, TimeoutError) as error:
         raise ClusterError(f"the worker at {address} did not leave: {error}") from error

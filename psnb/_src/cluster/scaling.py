@@ -14,12 +14,17 @@ from datetime import timedelta
 from typing import Any
 
 import dask
-from dask.utils import parse_timedelta
 from distributed import Scheduler, SchedulerPlugin
-from distributed.scheduler import WorkerState
 
 from psnb._src.cluster.demand import Demand, DemandBoard
 from psnb._src.cluster.protection import serves
+from psnb._src.dask_internals import (
+    WorkerState,
+    add_handler,
+    keep_awake,
+    parse_timedelta,
+    replace_operation,
+)
 
 DEMAND = "psnb_demand"
 """The name of the handler on the Dask scheduler."""
@@ -38,11 +43,11 @@ class ClosureScaling(SchedulerPlugin):
     async def start(self, scheduler: Scheduler) -> None:
         """Replace the scheduler's `adaptive_target`; Dask calls this once."""
         self._scheduler = scheduler
-        self._target_for_tasks = scheduler.adaptive_target
         # Adaptive asks the handler, the routes under /api/v1 and the metrics the scheduler itself.
-        scheduler.adaptive_target = self.adaptive_target
-        scheduler.handlers["adaptive_target"] = self.adaptive_target
-        scheduler.handlers[DEMAND] = self.report
+        self._target_for_tasks = replace_operation(
+            scheduler, "adaptive_target", self.adaptive_target
+        )
+        add_handler(scheduler, DEMAND, self.report)
 
     def report(self, coordinator: str, closures: int, occupancy: float, holding: list[str]) -> None:
         """Note a coordinator's demand; see `Demand`."""
@@ -51,7 +56,7 @@ class ClosureScaling(SchedulerPlugin):
         self._measure_workers()
         if demand:
             # Closures are work: a scheduler with an idle timeout must not end under them.
-            self._scheduler.idle_since = None
+            keep_awake(self._scheduler)
 
     def adaptive_target(self, target_duration: str | float | timedelta | None = None) -> int:
         """Return how many workers there should be, servers among them.

@@ -20,7 +20,9 @@ from psnb._src.cluster import add_worker, cannot_add, retire_worker
 from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.saving import Saving
 from psnb._src.coordinator.workers import Membership
+from psnb._src.dask_internals import scheduler_address
 from psnb._src.excerpt import NAME, excerpt
+from psnb._src.jupyter_internals import kernel_id
 from psnb._src.monitor import (
     CommandName,
     Event,
@@ -29,7 +31,6 @@ from psnb._src.monitor import (
     Records,
     Statistics,
     WorkerStatistics,
-    kernel_id,
 )
 from psnb._src.strategy import StrategyCore
 from psnb._src.threads import uninterrupted
@@ -140,13 +141,12 @@ class CoordinatorView:
     def identity(self) -> Identity:
         """Return the coordinator's name, process, host and cluster, for views."""
         client = self._client
-        scheduler = client.scheduler
         return Identity(
             name=excerpt(self._strategy.name, NAME),
             kernel=kernel_id(),
             process=os.getpid(),
             host=socket.gethostname(),
-            cluster=scheduler.address if scheduler is not None else "",
+            cluster=scheduler_address(client),
             dashboard=client.dashboard_link or "",
             started=self._began,
         )

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from psnb._src.coordinator.coordinator_view import CoordinatorView
-from psnb._src.monitor import Event, Failure, LiveView, Statistics, in_notebook, plot
+from psnb._src.jupyter_internals import in_notebook
+from psnb._src.monitor import Event, Failure, LiveView, Statistics, plot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 import psnb
 from psnb._src.checkpoint import prepare
+from psnb._src.dask_internals import scheduler_address
 from psnb._src.demo import flights, train
 from psnb._src.demo.learning_curve import Point, write_learning_curve
 from psnb._src.demo.references import GRADIENT_BOOSTING_AUC, LOGISTIC_REGRESSION_AUC
@@ -79,7 +80,7 @@ def run(options: DemoOptions) -> Outcome:
     _, test = flights.load()
     with _cluster(options, console) as client, _strategy(client, options) as strategy:
         console.print(
-            f"cluster {client.scheduler.address}: {strategy.num_servers} parameter server(s), "
+            f"cluster {scheduler_address(client)}: {strategy.num_servers} parameter server(s), "
             f"{strategy.num_workers} worker(s)"
         )
         coordinator = psnb.ClusterCoordinator(strategy)

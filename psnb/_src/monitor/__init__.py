@@ -15,7 +15,7 @@ from psnb._src.monitor.recorded import (
     WorkerStatistics,
 )
 from psnb._src.monitor.served import tell_panels
-from psnb._src.monitor.shown import LiveView, ProgressLine, in_notebook, kernel_id, plot, wanted
+from psnb._src.monitor.shown import LiveView, ProgressLine, plot, wanted
 from psnb._src.monitor.told import CommandName, Identity
 
 __all__ = [
@@ -35,8 +35,6 @@ __all__ = [
     "StalenessStatistics",
     "Statistics",
     "WorkerStatistics",
-    "in_notebook",
-    "kernel_id",
     "plot",
     "tell_panels",
     "wanted",

@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from distributed.core import ConnectionPool
-
+from psnb._src.dask_internals import ConnectionPool
 from psnb._src.parameters.server_connection import ServerConnection, open_connection
 from psnb._src.placement import ServerAddress
 from psnb._src.server import Done, Failed, HostOperation, ServerAnswer

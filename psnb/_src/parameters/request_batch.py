@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distributed.protocol.pickle import dumps as cloudpickled
-
+from psnb._src.dask_internals import cloudpickled
 from psnb._src.placement import ServerAddress, ShardId
 from psnb._src.server import (
     Done,

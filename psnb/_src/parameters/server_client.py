@@ -28,9 +28,8 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-from distributed.core import ConnectionPool, Status
-from tornado.ioloop import IOLoop
 
+from psnb._src.dask_internals import ConnectionPool, is_open
 from psnb._src.parameters.commit import committing, drive
 from psnb._src.parameters.control_connection import ControlConnection
 from psnb._src.parameters.request_batch import Request, RequestBatch, lost, silent, unreadable
@@ -138,7 +137,7 @@ class CommServerClient(ServerClient):
 
     Parameters
     ----------
-    loop : tornado.ioloop.IOLoop
+    loop : asyncio.AbstractEventLoop
         The event loop of the client or worker.
     pool : distributed.core.ConnectionPool
         Its connections; when it closes, this client's connections close too.
@@ -146,9 +145,10 @@ class CommServerClient(ServerClient):
         Knows where shards are; uses the same event loop.
     """
 
-    def __init__(self, loop: IOLoop, pool: ConnectionPool, directory: LayoutCache) -> None:
-        self._loop: asyncio.AbstractEventLoop = loop.asyncio_loop  # type: ignore[attr-defined]
-        self._pool, self._directory = pool, directory
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, pool: ConnectionPool, directory: LayoutCache
+    ) -> None:
+        self._loop, self._pool, self._directory = loop, pool, directory
         # Used by the event loop only. A task for each address: done when it is connected.
         self._connections: dict[str, asyncio.Task[ServerConnection]] = {}
         self._open: dict[str, ServerConnection] = {}  # the open ones, by which any thread may send
@@ -348,7 +348,7 @@ class CommServerClient(ServerClient):
                     connection.send(_RequestRound(self, batch, server, positions))
 
     async def _connect(self, address: str) -> ServerConnection:
-        if self._pool.status != Status.running:  # it would raise RuntimeError
+        if not is_open(self._pool):  # it would raise RuntimeError
             raise CoordinatorClosedError(_CLOSED)
         broken = partial(self._broken, address)
         connection = await open_connection(self._pool, address, broken)
@@ -362,7 +362,7 @@ class CommServerClient(ServerClient):
         self._open.pop(address, None)
         for exchange in exchanges:
             batch, positions = exchange.batch, exchange.positions
-            if self._pool.status != Status.running:
+            if not is_open(self._pool):
                 batch.failed(positions, CoordinatorClosedError(_CLOSED))
             if batch.done.done():
                 continue

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from distributed.core import ConnectionPool
 
+from psnb._src.dask_internals import ConnectionPool, give_back_connection
 from psnb._src.server import BUSY, HANDLER, ForwardedRequest, ServerReply, ServerRequest, unwired
 from psnb._src.transport import MessageStream, can_see, connect, message_stream, probe
 
@@ -115,7 +115,7 @@ async def open_connection(
     timeout = CONNECT_TIMEOUT
     # The pool owns the connection: when it closes, the connection closes too.
     comm = await connect(pool, address, timeout)
-    release = partial(pool.reuse, address, comm)
+    release = partial(give_back_connection, pool, address, comm)
     try:
         async with asyncio.timeout(timeout):
             await comm.write({"op": HANDLER, "probe": probe()})

@@ -13,6 +13,7 @@ from typing import Any
 
 from distributed import Scheduler, SchedulerPlugin
 
+from psnb._src.dask_internals import add_handler
 from psnb._src.placement.layout import unpacked
 
 PUBLISH = "psnb_publish"
@@ -36,8 +37,8 @@ class LayoutRegistry(SchedulerPlugin):
 
     async def start(self, scheduler: Scheduler) -> None:
         """Register the handlers; Dask calls this once."""
-        scheduler.handlers[PUBLISH] = self.publish
-        scheduler.handlers[LAYOUT] = self.layout
+        add_handler(scheduler, PUBLISH, self.publish)
+        add_handler(scheduler, LAYOUT, self.layout)
 
     def publish(self, owner: str, strategy: str, layout: list[Any] | None) -> None:
         """Store a strategy's layout, which a client owns; None: the strategy is closed."""

@@ -13,13 +13,18 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
 from weakref import WeakMethod
 
 from distributed import Worker
-from distributed.core import send_recv
-from distributed.utils import offload
 
+from psnb._src.dask_internals import (
+    ask,
+    event_loop,
+    give_back_connection,
+    memory_limit,
+    offload,
+    pool_of,
+)
 from psnb._src.transport import connect
 from psnb.errors import WorkerLostError
 
@@ -43,7 +48,7 @@ class Mail:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._loop: asyncio.AbstractEventLoop = worker.loop.asyncio_loop
+        self._loop = event_loop(worker)
         # Held weakly: a receiver goes with the session that it belongs to. Each operation on a dict
         # is atomic.
         self._receivers: dict[str, WeakMethod[Callable[[bytes], None]]] = {}
@@ -61,8 +66,7 @@ class Mail:
     @property
     def memory_limit(self) -> int | None:
         """Bytes of memory that Dask grants the worker."""
-        limit: int | None = self._worker.memory_manager.memory_limit
-        return limit
+        return memory_limit(self._worker)
 
     def receive_as(self, name: str, method: Callable[[bytes], None]) -> None:
         """Give the messages to a name to a method, for as long as its object lives.
@@ -92,14 +96,13 @@ class Mail:
         return asyncio.run_coroutine_threadsafe(self._send(address, name, data), self._loop)
 
     async def _send(self, address: str, name: str, data: bytes) -> bool:
-        pool = self._worker.rpc
+        pool = pool_of(self._worker)
         comm = await connect(pool, address, CONNECT_TIMEOUT)
         try:
             async with asyncio.timeout(SEND_TIMEOUT):
-                taken: Any = await send_recv(comm, op=HANDLER, name=name, data=data)
-                return bool(taken)
+                return bool(await ask(comm, HANDLER, name=name, data=data))
         finally:
-            pool.reuse(address, comm)
+            give_back_connection(pool, address, comm)
 
 
 class Sender:

@@ -10,8 +10,7 @@ import itertools
 from concurrent.futures import Future
 from typing import Any
 
-from distributed.comm import Comm
-
+from psnb._src.dask_internals import Comm
 from psnb._src.runtime.session_messages import (
     Inquiry,
     QuestionAsked,

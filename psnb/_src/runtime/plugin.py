@@ -12,11 +12,18 @@ from functools import partial
 from typing import Any
 
 from distributed import Worker, WorkerPlugin
-from distributed.comm import Comm
-from distributed.core import Status
 
+from psnb._src.dask_internals import (
+    CONNECTION_KEPT,
+    Comm,
+    add_handler,
+    ask_scheduler,
+    event_loop,
+    pool_of,
+    remove_handler,
+)
 from psnb._src.parameters import CommServerClient, open_connection, set_process_transport
-from psnb._src.placement import LayoutCache
+from psnb._src.placement import LAYOUT, LayoutCache
 from psnb._src.runtime.mail import HANDLER as MAIL_HANDLER
 from psnb._src.runtime.mail import Mail
 from psnb._src.runtime.session import Session
@@ -34,8 +41,8 @@ class Runtime(WorkerPlugin):
     def setup(self, worker: Worker) -> None:
         """Register the handlers; Dask calls this on every worker, before it gets any work."""
         sessions: set[Session] = set()
-        directory = LayoutCache(lambda strategy: worker.scheduler.psnb_layout(strategy=strategy))
-        transport = CommServerClient(worker.loop, worker.rpc, directory)
+        directory = LayoutCache(lambda strategy: ask_scheduler(worker, LAYOUT, strategy=strategy))
+        transport = CommServerClient(event_loop(worker), pool_of(worker), directory)
 
         mail = Mail(worker)
         connecting: set[asyncio.Task[None]] = set()
@@ -43,7 +50,7 @@ class Runtime(WorkerPlugin):
         async def open_to(address: str, opening: Opening) -> None:
             try:
                 broken = partial(_broken, opening)
-                opening.opened(await open_connection(worker.rpc, address, broken))
+                opening.opened(await open_connection(pool_of(worker), address, broken))
             except OSError as error:
                 opening.broken(error)
 
@@ -52,18 +59,18 @@ class Runtime(WorkerPlugin):
             connecting.add(task)
             task.add_done_callback(connecting.discard)
 
-        async def psnb_session(comm: Comm, **opening: Any) -> Status:
+        async def psnb_session(comm: Comm, **opening: Any) -> object:
             session = Session(worker, comm, transport, mail, SessionOpening(**opening))
             sessions.add(session)
             try:
                 await session.serve()
             finally:
                 sessions.discard(session)
-            return Status.dont_reply
+            return CONNECTION_KEPT
 
         self._sessions = sessions
-        worker.handlers[HANDLER] = psnb_session
-        worker.handlers[MAIL_HANDLER] = mail.handle
+        add_handler(worker, HANDLER, psnb_session)
+        add_handler(worker, MAIL_HANDLER, mail.handle)
         self._servers = ParameterServers(worker, connect)
         set_process_transport(transport)
 
@@ -73,11 +80,11 @@ class Runtime(WorkerPlugin):
         Dask awaits this when the worker closes, for whatever reason, before it closes the
         connections. Retiring by itself waits for Dask's own tasks only.
         """
-        worker.handlers.pop(HANDLER, None)
+        remove_handler(worker, HANDLER)
         await asyncio.gather(*(session.drain() for session in self._sessions))
         for session in list(self._sessions):
             session.close()
-        worker.handlers.pop(MAIL_HANDLER, None)
+        remove_handler(worker, MAIL_HANDLER)
         self._servers.close()
 
 

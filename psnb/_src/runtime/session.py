@@ -22,8 +22,8 @@ from functools import partial
 
 import psutil
 from distributed import Worker
-from distributed.comm import Comm
 
+from psnb._src.dask_internals import Comm, threads_of
 from psnb._src.parameters import CommServerClient
 from psnb._src.placement import unpacked
 from psnb._src.runtime.closure_runner import ClosureRunner
@@ -90,7 +90,7 @@ class Session:
         self._ended = asyncio.Event()
         self._threads = [
             threading.Thread(target=self._loop, name=f"psnb-closure-{i}", daemon=True)
-            for i in range(worker.state.nthreads)
+            for i in range(threads_of(worker))
         ]
 
     async def serve(self) -> None:

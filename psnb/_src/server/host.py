@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from distributed.protocol.pickle import loads
-
+from psnb._src.dask_internals import unpickled
 from psnb._src.placement import ROLES, CopyState, Role, ShardPlace, ShardStatus
 from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.operations import (
@@ -389,7 +388,7 @@ def _refusal(hosted: _HostedShard | None, term: int) -> str:
 def unpacked(operation: Operation) -> Operation:
     """Return an operation with what was pickled apart from its message."""
     if isinstance(operation, OnShard) and isinstance(operation.operation, Packed):
-        return OnShard(operation.shard, loads(operation.operation.payload))
+        return OnShard(operation.shard, unpickled(operation.operation.payload))
     return operation
 
 

@@ -24,9 +24,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from distributed import Worker
-from distributed.comm import Comm
-from distributed.core import Status
 
+from psnb._src.dask_internals import (
+    CONNECTION_KEPT,
+    Comm,
+    add_handler,
+    event_loop,
+    remove_handler,
+)
 from psnb._src.server import answers
 from psnb._src.server.host import Host, Made, to_make
 from psnb._src.server.message import unwired
@@ -79,13 +84,13 @@ class ParameterServers:
 
     def __init__(self, worker: Worker, connect: Connect) -> None:
         self._worker, self._connect = worker, connect
-        self._loop: asyncio.AbstractEventLoop = worker.loop.asyncio_loop
+        self._loop = event_loop(worker)
         self._servers: dict[str, _Server] = {}
         self._followers: set[MessageStream] = set()  # clients that have asked for a sign of life
         self._ticked = 0.0  # the last progress of the loop; written by it, read by the thread
         self._ended = threading.Event()  # ends the thread, which runs while there are servers
         self._timers: list[asyncio.TimerHandle] = []
-        worker.handlers[HANDLER] = self._serve
+        add_handler(worker, HANDLER, self._serve)
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -93,11 +98,11 @@ class ParameterServers:
 
     def close(self) -> None:
         """Drop all servers, and answer no more requests."""
-        self._worker.handlers.pop(HANDLER, None)
+        remove_handler(self._worker, HANDLER)
         for key in list(self._servers):
             self._stop(key)
 
-    async def _serve(self, comm: Comm, probe: Probe | None) -> Status:
+    async def _serve(self, comm: Comm, probe: Probe | None) -> object:
         # The caller keeps the connection open. Then it sends `ServerRequest`s, and gets a
         # `ServerReply` to each: without answers, if the server's process was restarted at the same
         # address, or its strategy was closed.
@@ -112,7 +117,7 @@ class ParameterServers:
             while True:
                 messages.take(unwired(await stream.receive()))
         except OSError:  # the client that asked is gone
-            return Status.dont_reply
+            return CONNECTION_KEPT
         finally:
             self._followers.discard(stream)
             stream.abort()

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 from distributed import Client
 
 from psnb._src.cluster import closure_workers
+from psnb._src.dask_internals import event_loop, pool_of
 from psnb._src.parameters import (
     CommServerClient,
     DenseShards,
@@ -91,12 +92,14 @@ class StrategyCore:
 
     def __init__(self, client: Client, servers: Servers, partitioner: Partitioner | None) -> None:
         self.client, self.servers = client, servers
-        self.server_client = CommServerClient(client.loop, client.rpc, servers.layout_cache)
+        self.server_client = CommServerClient(
+            event_loop(client), pool_of(client), servers.layout_cache
+        )
         self.registry = Registry()
         self.tables = TableFactory(servers, self.server_client, partitioner)
         self.watch = ServerWatch(servers, self.server_client, self.registry.all)
         self.reconciler = Reconciler(client, servers)
-        self._loop = client.loop.asyncio_loop
+        self._loop = event_loop(client)
         self._lock = threading.Lock()  # guards all fields below; not held during requests
         self._closed = False
         self._coordinator: Coordinator | None = None

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from distributed import Client
 
 from psnb._src.cluster import roles
+from psnb._src.dask_internals import scheduler_identity
 from psnb._src.monitor import EventKind
 from psnb._src.placement import moves
 from psnb._src.strategy.reconciler import Reconciler
@@ -32,7 +33,7 @@ async def rebalance(
     int
         How many shards were moved.
     """
-    found = roles(await client.scheduler.identity(n_workers=-1))
+    found = roles(await scheduler_identity(client))
     known = {**found.servers, **found.workers}
     names = {name: address for address, name in known.items()}
     drained = {names.get(each, each) for each in drain}

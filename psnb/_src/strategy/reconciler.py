@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping
 from distributed import Client
 
 from psnb._src.cluster import roles
+from psnb._src.dask_internals import event_loop, has_ended, scheduler_identity
 from psnb._src.monitor import EventKind
 from psnb._src.placement import DesiredLayout, Health, Layout, ObservedServer, ServerAddress, mended
 from psnb._src.strategy.server_control import ServerControl, gone, silent
@@ -119,7 +120,7 @@ class Reconciler:
         self._drained: frozenset[ServerAddress] = frozenset()
         self._watched: dict[ServerAddress, _WatchedServer] = {}
         self._news, self._rounds = asyncio.Event(), asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
+        self._loop = event_loop(client)
         self._recruiting: asyncio.Task[None] | None = None
         self._beaten = self._published = self._looked = 0.0
         self._task = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
@@ -193,7 +194,7 @@ class Reconciler:
 
     async def _run(self) -> None:
         try:
-            while self._client.status not in ("closing", "closed"):
+            while not has_ended(self._client):
                 try:
                     await self._round()
                 except Exception:  # a boundary: else nobody would look after the servers
@@ -274,7 +275,7 @@ class Reconciler:
 
     async def _start(self, missing: int) -> None:
         try:
-            identity = await self._client.scheduler.identity(n_workers=-1)
+            identity = await scheduler_identity(self._client)
             used = {server.address for server in self._servers.running}
             fresh = [each for each in roles(identity).servers if each not in used][:missing]
             await self._servers.start(fresh)

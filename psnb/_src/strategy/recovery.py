@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from distributed import Client
 
 from psnb._src.cluster import roles
+from psnb._src.dask_internals import scheduler_identity
 from psnb._src.monitor import EventKind
 from psnb._src.placement import Layout, ServerAddress, ShardPlace
 from psnb._src.server import FenceCommits
@@ -132,7 +133,7 @@ async def _replaced(
     used = {server.address for server in (*alive, *silent)}
     wanted -= len(silent)  # nobody starts them again while they are there
     while True:
-        found, late = roles(await client.scheduler.identity(n_workers=-1)), loop.time() > end
+        found, late = roles(await scheduler_identity(client)), loop.time() > end
         fresh = [address for address in found.servers if address not in used]
         if not found.servers and (late or not servers.dedicated):
             fresh = [address for address in found.workers if address not in used][:-1]

@@ -13,8 +13,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distributed.core import ConnectionPool
-
+from psnb._src.dask_internals import ConnectionPool
 from psnb._src.parameters import ControlConnection
 from psnb._src.placement import Layout, ServerAddress, ShardPlace, ShardStatus
 from psnb._src.server import (

@@ -16,8 +16,11 @@ from typing import Any
 from distributed import Client
 
 from psnb._src.cluster import ClosureScaling, ServerProtection
+from psnb._src.dask_internals import ask_scheduler, event_loop, pool_of, scheduler_address
 from psnb._src.monitor import EventKind, EventLog
 from psnb._src.placement import (
+    LAYOUT,
+    PUBLISH,
     Layout,
     LayoutCache,
     LayoutRegistry,
@@ -65,7 +68,7 @@ class Servers:
         self._client, self.dedicated = client, dedicated
         self.events = EventLog()
         self.name = uuid.uuid4().hex[:8]
-        self.control = ServerControl(client.rpc, patience)
+        self.control = ServerControl(pool_of(client), patience)
         self._numbers = itertools.count()
         self._running: dict[ServerAddress, None] = {}
         self._layout = Layout(self.name, 0, 0, patience, ())
@@ -74,7 +77,7 @@ class Servers:
         self.changing = asyncio.Lock()
         self._starting = asyncio.Lock()  # one task at a time looks which exist and starts the rest
         self.layout_cache = LayoutCache(
-            lambda strategy: client.scheduler.psnb_layout(strategy=strategy),
+            lambda strategy: ask_scheduler(client, LAYOUT, strategy=strategy),
         )
         aside(_extend, client)
 
@@ -159,7 +162,7 @@ class Servers:
         """Stop all servers, and forget where shards were; returns at once, any thread."""
         # A RuntimeError: the loop is closed. Servers end by themselves some minutes later.
         with contextlib.suppress(RuntimeError):
-            self._client.loop.asyncio_loop.call_soon_threadsafe(self._begin_to_close)
+            event_loop(self._client).call_soon_threadsafe(self._begin_to_close)
 
     def _begin_to_close(self) -> None:
         self._closing = asyncio.create_task(self._close(), name="psnb closing servers")
@@ -186,13 +189,16 @@ class Servers:
             self.control.hang_up(server)
 
     async def _publish(self, packed: list[Any] | None) -> None:
-        scheduler = self._client.scheduler
-        if scheduler is None:
+        if not scheduler_address(self._client):
             raise ServerLostError("the Dask client was closed, the way to the scheduler")
         try:
             async with asyncio.timeout(_PUBLISH_TIMEOUT):
-                await scheduler.psnb_publish(
-                    owner=self._client.id, strategy=self.name, layout=packed
+                await ask_scheduler(
+                    self._client,
+                    PUBLISH,
+                    owner=self._client.id,
+                    strategy=self.name,
+                    layout=packed,
                 )
         except (OSError, RuntimeError) as error:
             # A timeout, or a broken connection; or Dask's client is closed in this very moment.

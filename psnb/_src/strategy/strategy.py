@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from psnb._src.checks import integer, is_integer, seconds
 from psnb._src.cluster import choose_servers, identity
+from psnb._src.dask_internals import event_loop
 from psnb._src.modes import Async, Mode, Sync, check_mode
 from psnb._src.monitor import Event
 from psnb._src.parameters import (
@@ -145,7 +146,8 @@ class ParameterServerStrategy:
         count = len(addresses) if shards is None else shards
         count = integer("shards", count, len(addresses))  # one for each server
         servers = Servers(client, patience, dedicated)
-        on_loop(client.loop.asyncio_loop, lambda: begin(servers, addresses, count, replicas))
+        self._loop = event_loop(client)
+        on_loop(self._loop, lambda: begin(servers, addresses, count, replicas))
         with uninterrupted:  # a reconciler that nobody closes would keep the servers
             self._core = StrategyCore(client, servers, partitioner)
             # If the strategy is collected without being closed, this ends its servers and

@@ -10,8 +10,13 @@ import asyncio
 import contextlib
 import ssl
 
-from distributed.comm import Comm, parse_host_port
-from distributed.core import ConnectionPool
+from psnb._src.dask_internals import (
+    Comm,
+    ConnectionPool,
+    has_open_connection,
+    host_and_port,
+    tls_context,
+)
 
 _SLOW = 0.1
 """Seconds after which connecting is slow enough to ask why."""
@@ -31,10 +36,10 @@ async def connect(pool: ConnectionPool, address: str, timeout: float) -> Comm:
     OSError
         If there is no connection within ``timeout`` seconds or, sooner, if nothing listens there.
     """
-    if any(not comm.closed() for comm in pool.available.get(address, ())):
+    if has_open_connection(pool, address):
         return await pool.connect(address, timeout=timeout)
     connecting = asyncio.ensure_future(pool.connect(address, timeout=timeout))
-    context = pool.connection_args.get("ssl_context")
+    context = tls_context(pool)
     try:
         await asyncio.wait({connecting}, timeout=_SLOW)
         if not connecting.done() and await _refused(address, context) and not connecting.done():
@@ -48,7 +53,7 @@ async def _refused(address: str, context: ssl.SSLContext | None) -> bool:
     """Return whether an address refuses connections, several times in a row."""
     if not address.startswith(("tcp://", "tls://")):
         return False
-    host, port = parse_host_port(address)
+    host, port = host_and_port(address)
     for _ in range(_REFUSALS):
         try:
             async with asyncio.timeout(_SLOW):

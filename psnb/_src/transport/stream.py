@@ -27,10 +27,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from distributed.comm import Comm
-from distributed.protocol.pickle import dumps as cloudpickled
 from tornado.iostream import IOStream, StreamClosedError
 
+from psnb._src.dask_internals import Comm, cloudpickled, socket_stream
 from psnb._src.transport.arena import Arena, Mapped, SharedBlock
 
 _HEAD = struct.Struct("<II")  # how many frames follow, and how many numbers of released blocks
@@ -300,5 +299,5 @@ class _CommStream(MessageStream):
 
 def message_stream(comm: Comm) -> MessageStream:
     """Take over a connection; both sides must do so, after the same Dask message."""
-    stream = getattr(comm, "stream", None)
-    return _SocketStream(comm, stream) if isinstance(stream, IOStream) else _CommStream(comm)
+    stream = socket_stream(comm)
+    return _CommStream(comm) if stream is None else _SocketStream(comm, stream)

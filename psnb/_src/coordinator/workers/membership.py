@@ -18,9 +18,7 @@ from functools import partial
 from typing import Any
 
 import dask
-from dask.utils import parse_timedelta
 from distributed import Client
-from distributed.comm import Comm, connect
 
 from psnb._src.cluster import DEMAND, Demand
 from psnb._src.coordinator.workers.backoff import Backoff
@@ -29,6 +27,14 @@ from psnb._src.coordinator.workers.load import RECALL_SECONDS
 from psnb._src.coordinator.workers.services import Services
 from psnb._src.coordinator.workers.worker_connection import WorkerConnection
 from psnb._src.coordinator.workers.workload import Workload
+from psnb._src.dask_internals import (
+    ask_scheduler,
+    connect_apart,
+    event_loop,
+    is_connected,
+    parse_timedelta,
+    scheduler_identity,
+)
 from psnb._src.monitor import EventKind, WorkerStatistics
 from psnb._src.runtime import unpack_error
 from psnb._src.threads import on_loop, uninterrupted
@@ -70,7 +76,7 @@ class Membership:
         self._workload = Workload(parse_timedelta(unknown))
         self._demands = False  # the scheduler has a demand of ours
         self._waits_since: float | None = None  # since when work waits and there is no worker
-        self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
+        self._loop = event_loop(client)
         self._connections: list[WorkerConnection] = []  # by worker index
         self._idle: dict[WorkerConnection, None] = {}  # those that could do more, the latest last
         self._balancing = False
@@ -174,7 +180,7 @@ class Membership:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._client.status == "running":
+        if is_connected(self._client):
             # If it cannot be withdrawn, the demand expires.
             with contextlib.suppress(OSError):
                 async with asyncio.timeout(_WITHDRAW_TIMEOUT):
@@ -185,7 +191,7 @@ class Membership:
             while True:
                 try:
                     async with asyncio.timeout(_POLL_TIMEOUT):
-                        identity = await self._client.scheduler.identity(n_workers=-1)
+                        identity = await scheduler_identity(self._client)
                         self._follow(self._workers(identity))
                         await self._report(self._measure())
                 except OSError as error:
@@ -205,7 +211,9 @@ class Membership:
         if not demand and not self._demands:
             return
         self._demands = True  # or maybe, if this is cancelled
-        await getattr(self._client.scheduler, DEMAND)(
+        await ask_scheduler(
+            self._client,
+            DEMAND,
             coordinator=self._queue.name,
             closures=demand.closures,
             occupancy=demand.occupancy,
@@ -241,7 +249,7 @@ class Membership:
                 address,
                 self._services.opening(index, count, next(self._sessions)),
                 self._services,
-                self._connect,
+                partial(connect_apart, self._client),
                 self._on_idle,
                 self._others_starve,
             )
@@ -276,6 +284,3 @@ class Membership:
             text = f"there was no worker for {limit:g} s (worker_timeout)"
             self._records.events.add(EventKind.NO_WORKERS, f"{text}: what was queued has failed")
             self._queue.fail_waiting(f"{text}: start one, for example with `dask worker ADDRESS`")
-
-    async def _connect(self, address: str) -> Comm:
-        return await connect(address, **self._client.connection_args)

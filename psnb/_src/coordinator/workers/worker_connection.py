@@ -16,8 +16,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from distributed.comm import Comm
-
 from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.queue import lost_exchange
 from psnb._src.coordinator.workers.connection_state import (
@@ -29,6 +27,7 @@ from psnb._src.coordinator.workers.services import Services
 from psnb._src.coordinator.workers.worker_figures import WorkerFigures
 from psnb._src.coordinator.workers.worker_knowledge import WorkerKnowledge
 from psnb._src.coordinator.workers.worker_link import WorkerLink, open_session
+from psnb._src.dask_internals import Comm
 from psnb._src.modes import Geo
 from psnb._src.monitor import EventKind, WorkerStatistics
 from psnb._src.runtime import session_messages, unpack_error

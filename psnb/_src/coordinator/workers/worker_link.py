@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from distributed.comm import Comm
 from msgspec.structs import asdict
 
+from psnb._src.dask_internals import Comm
 from psnb._src.runtime import session_messages
 from psnb._src.transport import MessageStream, message_stream
 

@@ -16,6 +16,7 @@ from jupyter_server.base.websocket import WebSocketMixin
 from tornado.web import HTTPError, stream_request_body
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
+from psnb._src.jupyter_internals import untracked
 from psnb._src.monitor.hub import messages
 from psnb._src.monitor.hub.allowance import Allowance
 from psnb._src.monitor.hub.command_queue import reply
@@ -36,13 +37,12 @@ MESSAGES_PER_SECOND = 20.0
 _POLICY_VIOLATION, _TRY_AGAIN_LATER = 1008, 1013  # codes with which a socket is closed
 
 
+@untracked  # these requests come four times a second
 @stream_request_body
 class CoordinatorHandler(APIHandler):
     """``POST`` and ``DELETE`` of ``psnb/coordinators/<id>``."""
 
     auth_resource = "kernels"
-    # These requests come four times a second, and must not keep an idle server from being culled.
-    _track_activity = False
 
     def initialize(self, hub: Hub) -> None:
         """Take the arguments of the route."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jupyter_core.utils import ensure_async
-
+from psnb._src.jupyter_internals import kernel_process, notebooks
 from psnb._src.monitor.hub.known_coordinators import Known
 
 
@@ -24,12 +23,7 @@ class Kernels:
 
     async def notebooks(self) -> dict[str, str]:
         """Return the path of the notebook, relative to the server's root, by kernel id."""
-        sessions = await ensure_async(self._sessions.list_sessions())
-        return {
-            each["kernel"]["id"]: each["path"]
-            for each in sessions
-            if each.get("kernel") and each.get("type") == "notebook"
-        }
+        return await notebooks(self._sessions)
 
     def ended(self, known: Known) -> str:
         """Return why a coordinator's kernel does not exist any more; empty if it exists."""
@@ -38,13 +32,8 @@ class Kernels:
         if known.kernel not in self._kernels:
             # A kernel that was never here runs elsewhere; only its silence shows its end.
             return "its kernel was shut down" if known.process is not None else ""
-        process = self._process(known.kernel)
+        # Of one that runs elsewhere only silence shows the end.
+        process = kernel_process(self._kernels, known.kernel)
         if known.process is None:
             known.process = process
         return "" if process == known.process else "its kernel was restarted"
-
-    def _process(self, kernel: str) -> int | None:
-        # A provisioner that starts kernels elsewhere has no process here; then only silence shows
-        # it.
-        provisioner = getattr(self._kernels.get_kernel(kernel), "provisioner", None)
-        return getattr(provisioner, "pid", None)

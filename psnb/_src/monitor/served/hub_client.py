@@ -1,7 +1,6 @@
 """Finds the Jupyter server that started this process, and sends requests to it.
 
-A kernel finds its server by ``JPY_PARENT_PID`` among the servers that run on this machine; its
-address and token are in the server's own runtime file. A `HubClient` sends one request after the
+Address and token are in the server's own runtime file. A `HubClient` sends one request after the
 other on one connection that stays open, so each thread has its own.
 """
 
@@ -14,9 +13,10 @@ import os
 import socket
 import ssl
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from psnb._src.jupyter_internals import server_file
 
 TIMEOUT = 2.0
 """Seconds within which the server must answer."""
@@ -49,15 +49,9 @@ class JupyterServer:
 
 def find_server() -> JupyterServer | None:
     """Return the Jupyter server that started this process, if it exists and still runs."""
-    parent = os.environ.get("JPY_PARENT_PID", "")
-    if not parent.isdigit():
+    file = server_file()
+    if file is None:
         return None
-    try:
-        from jupyter_core.paths import jupyter_runtime_dir
-    except ImportError:
-        return None
-    # As jupyter_server's list_running_servers does; that takes two seconds to import.
-    file = Path(jupyter_runtime_dir()) / f"jpserver-{parent}.json"
     try:
         return found(json.loads(file.read_text()))
     except (OSError, ValueError, KeyError):

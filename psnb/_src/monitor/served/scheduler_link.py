@@ -19,9 +19,16 @@ from functools import partial
 from typing import Any
 
 from distributed import Client, Scheduler, SchedulerPlugin
-from tornado.ioloop import PeriodicCallback
 from tornado.web import RequestHandler
 
+from psnb._src.dask_internals import (
+    add_handler,
+    add_route,
+    ask_scheduler,
+    call_every,
+    event_loop,
+    is_connected,
+)
 from psnb._src.monitor.told import VERSION, Backlog, Publisher, Update, Viewed, outline, portions
 from psnb._src.threads import aside, on_loop
 
@@ -78,13 +85,9 @@ class UpdatesRoute(SchedulerPlugin):
 
     async def start(self, scheduler: Scheduler) -> None:
         """Register the handler and the route; Dask calls this once."""
-        sweep = PeriodicCallback(self.sweep, 1000 * SWEEP)
-        scheduler.periodic_callbacks[self.name] = sweep  # Dask stops it with the scheduler
-        sweep.start()
-        scheduler.handlers[TELL] = self.tell
-        scheduler.http_application.add_handlers(
-            ".*$", [(r"(?:/.*)?/psnb/updates", _UpdatesHandler, {"route": self})]
-        )
+        call_every(scheduler, self.name, SWEEP, self.sweep)
+        add_handler(scheduler, TELL, self.tell)
+        add_route(scheduler, r"(?:/.*)?/psnb/updates", _UpdatesHandler, {"route": self})
 
     def tell(self, owner: str, coordinator: str, update: Update | None) -> bool:
         """Take an update from a client; None means that the coordinator was closed.
@@ -226,11 +229,11 @@ class SchedulerLink:
         OSError
             If the scheduler does not answer, or the client is closed.
         """
-        if self._client.status != "running":
+        if not is_connected(self._client):
             raise ConnectionError("the client is not connected to its scheduler")
         try:
             # This limit is for the case that the event loop ends meanwhile.
-            loop = self._client.loop.asyncio_loop
+            loop = event_loop(self._client)
             wanted: bool = on_loop(loop, partial(self._call, update), TIMEOUT + 1)
         except RuntimeError as error:  # of an event loop that has just ended
             raise ConnectionError(str(error)) from error
@@ -238,6 +241,10 @@ class SchedulerLink:
 
     async def _call(self, update: Update | None) -> Any:
         async with asyncio.timeout(TIMEOUT):
-            return await self._client.scheduler.psnb_tell(
-                owner=self._client.id, coordinator=self._coordinator, update=update
+            return await ask_scheduler(
+                self._client,
+                TELL,
+                owner=self._client.id,
+                coordinator=self._coordinator,
+                update=update,
             )

@@ -1,15 +1,12 @@
 """Displays of a coordinator: the widget in a notebook, text and figures anywhere else."""
 
 from psnb._src.monitor.shown.display import LiveView
-from psnb._src.monitor.shown.jupyter_kernel import in_notebook, kernel_id
 from psnb._src.monitor.shown.plot import plot
 from psnb._src.monitor.shown.progress import ProgressLine, wanted
 
 __all__ = [
     "LiveView",
     "ProgressLine",
-    "in_notebook",
-    "kernel_id",
     "plot",
     "wanted",
 ]

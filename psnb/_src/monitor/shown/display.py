@@ -17,7 +17,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from psnb._src.monitor.shown.jupyter_kernel import in_notebook
+from psnb._src.jupyter_internals import in_notebook
 from psnb._src.monitor.shown.summary import render
 from psnb._src.monitor.told import Feed, Update, Viewed
 

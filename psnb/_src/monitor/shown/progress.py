@@ -10,8 +10,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, TextIO
 
+from psnb._src.jupyter_internals import in_notebook
 from psnb._src.monitor.recorded import Statistics
-from psnb._src.monitor.shown.jupyter_kernel import in_notebook
 from psnb._src.monitor.told import Viewed
 
 if TYPE_CHECKING:

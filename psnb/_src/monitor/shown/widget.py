@@ -3,7 +3,7 @@
 The page decides what is drawn, and how (``extension/src``, built into ``static/widget.js``). Three
 kinds of threads use this class. The publisher's thread sends updates, also while the notebook's
 thread is blocked in ``join``. The kernel's threads deliver the page's messages (see
-`psnb._src.monitor.shown.subshell`). Each command runs, and replies, on a thread of its own. All
+`psnb._src.jupyter_internals`). Each command runs, and replies, on a thread of its own. All
 send through the kernel's comm, which any thread may use; they share only references that are
 replaced, never changed.
 """
@@ -19,7 +19,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from psnb._src.monitor.shown.subshell import handle_beside_cells, has_waited, must_wait
+from psnb._src.jupyter_internals import handle_beside_cells, has_waited, must_wait
 from psnb._src.monitor.told import (
     INTERVAL,
     VERSION,
@@ -69,8 +69,8 @@ class CoordinatorWidget(anywidget.AnyWidget):
         # Passed here, it is in the message that opens the comm, so the page is never empty.
         super().__init__(first=json.dumps(self._full))
         self.on_msg(self._receive)
-        handle_beside_cells(self.comm, self._handle_msg)
-        self._waits = must_wait(self.comm)
+        handle_beside_cells(self)
+        self._waits = must_wait(self)
         self._publisher.start()
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 from ipykernel.comm.comm import BaseComm
 from IPython.core.interactiveshell import InteractiveShell
 
-from psnb._src.monitor.shown.subshell import handle_beside_cells, must_wait
+from psnb._src.jupyter_internals import handle_beside_cells, must_wait
 
 MESSAGE = {"content": {"comm_id": "1", "data": {}}}
 
@@ -17,18 +17,22 @@ def new_comm() -> Any:
     return BaseComm(target_name="psnb-test")
 
 
+def widget(comm: Any, handle: Any = print) -> Any:
+    return SimpleNamespace(comm=comm, _handle_msg=handle)
+
+
 def test_messages_go_where_the_page_sends_them() -> None:
     mine, other = new_comm(), new_comm()
     for each in (mine, other):
         each._reply_subshell_id = "the shell that published last"
-    handle_beside_cells(mine, print)
+    handle_beside_cells(widget(mine))
     assert mine._reply_subshell_for({}, "the page's") == "the page's"
     assert other._reply_subshell_for({}, "the page's") == "the shell that published last"
 
 
 def test_the_hook_of_this_ipykernel_is_the_one_that_is_replaced() -> None:
     assert hasattr(BaseComm, "_reply_subshell_for"), (
-        "ipykernel routes comm messages in another way: see psnb._src.monitor.shown.subshell"
+        "ipykernel routes comm messages in another way: see psnb._src.jupyter_internals"
     )
 
 
@@ -48,7 +52,7 @@ def test_a_message_fires_no_events_of_a_cell() -> None:
         assert fired == ["pre_execute", "post_execute"], (
             "comms fire no events: it is needed no more"
         )
-        handle_beside_cells(mine, got.append)
+        handle_beside_cells(widget(mine, got.append))
         mine.handle_msg(MESSAGE)
     finally:
         for name, note in notes.items():
@@ -60,7 +64,7 @@ def test_a_message_fires_no_events_of_a_cell() -> None:
 
 def test_a_comm_without_the_hook_is_taken_as_it_is() -> None:
     bare = SimpleNamespace()
-    handle_beside_cells(bare, print)
+    handle_beside_cells(widget(bare))
     assert vars(bare) == {"handle_msg": print}
 
 
@@ -69,5 +73,5 @@ def test_a_kernel_without_subshells_lets_messages_wait() -> None:
     new = SimpleNamespace(
         kernel=SimpleNamespace(kernel_info={"supported_features": ["kernel subshells"]})
     )
-    assert must_wait(old)
-    assert not must_wait(new)
+    assert must_wait(widget(old))
+    assert not must_wait(widget(new))

@@ -1,0 +1,96 @@
+"""What psnb adds to Dask's schedulers and workers while they run, and reads of them.
+
+All of it is called on the event loop of the scheduler or worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from distributed import Scheduler, Worker
+from tornado.ioloop import PeriodicCallback
+from tornado.web import RequestHandler
+
+
+def add_handler(node: Scheduler | Worker, name: str, function: Callable[..., Any]) -> None:
+    """Have a scheduler or worker call a function for messages with the operation ``name``.
+
+    Relies on ``Server.handlers``, a dict that is looked up for each message. If the function's
+    first parameter is named ``comm``, it gets the connection; the rest comes from the message.
+    """
+    node.handlers[name] = function
+
+
+def remove_handler(node: Scheduler | Worker, name: str) -> None:
+    """Undo `add_handler`; idempotent."""
+    node.handlers.pop(name, None)
+
+
+def replace_operation(
+    scheduler: Scheduler, name: str, function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Put a function in the place of an operation of the scheduler; return the one before.
+
+    Relies on the operation being both a method, which the scheduler calls itself, and a handler of
+    the same name, which clients and clusters call.
+    """
+    before: Callable[..., Any] = getattr(scheduler, name)
+    setattr(scheduler, name, function)
+    add_handler(scheduler, name, function)
+    return before
+
+
+def plugin_named(scheduler: Scheduler, name: str) -> Any:
+    """Return the plugin of a scheduler with this name; None if there is none.
+
+    Relies on ``Scheduler.plugins``, plugins by name.
+    """
+    return scheduler.plugins.get(name)
+
+
+def add_route(
+    scheduler: Scheduler, pattern: str, handler: type[RequestHandler], arguments: dict[str, Any]
+) -> None:
+    """Add a route to a scheduler's HTTP server.
+
+    Relies on ``Scheduler.http_application``, a Tornado application that exists when plugins start.
+    """
+    scheduler.http_application.add_handlers(".*$", [(pattern, handler, arguments)])
+
+
+def call_every(
+    scheduler: Scheduler, name: str, seconds: float, function: Callable[[], None]
+) -> None:
+    """Call a function again and again until the scheduler ends.
+
+    Relies on ``Server.periodic_callbacks``, which Dask stops with the scheduler.
+    """
+    callback = PeriodicCallback(function, 1000 * seconds)
+    scheduler.periodic_callbacks[name] = callback
+    callback.start()
+
+
+def keep_awake(scheduler: Scheduler) -> None:
+    """Have a scheduler with an idle timeout count from now, as if it had worked until now.
+
+    Relies on ``Scheduler.idle_since``: None while there is work.
+    """
+    scheduler.idle_since = None
+
+
+def memory_limit(worker: Worker) -> int | None:
+    """Return the bytes of memory that Dask grants a worker; None if there is no limit.
+
+    Relies on ``Worker.memory_manager``.
+    """
+    limit: int | None = worker.memory_manager.memory_limit
+    return limit
+
+
+def threads_of(worker: Worker) -> int:
+    """Return how many tasks a worker runs at the same time.
+
+    Relies on ``Worker.state``, a ``WorkerState`` of the worker's own side.
+    """
+    return int(worker.state.nthreads)

@@ -1,0 +1,83 @@
+"""Dask's classes for processes of a local cluster, changed where no setting changes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask
+from distributed import Nanny, Scheduler, SpecCluster, Worker
+from distributed.core import Status
+from distributed.deploy.cluster import Cluster
+from distributed.node import ServerNode
+
+DRAIN_TIMEOUT = 30.0
+"""Seconds that closures get to end when their worker is scaled away."""
+
+# Dask kills a worker process after four fifths of the time that its nanny is given to close.
+_NANNY_TIMEOUT = (DRAIN_TIMEOUT + 5) / 0.8
+
+
+# Dask has malloc give memory back to the system at once, so the pages of each large array must be
+# cleared again: that costs several times what copying it does. So this much is kept for the next.
+_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 28), "MALLOC_MMAP_THRESHOLD_": str(1 << 26)}
+
+
+class _WithoutHTTP(ServerNode):
+    """Closes the port of the HTTP server that each of Dask's processes has.
+
+    Relies on ``ServerNode.start_http_server``, and ``http_server`` that it makes.
+    """
+
+    def start_http_server(self, *args: Any, **kwargs: Any) -> None:
+        super().start_http_server(*args, **kwargs)
+        self.http_server.stop()  # nobody can have asked it anything: this is the loop's thread
+
+
+class PrivateScheduler(_WithoutHTTP, Scheduler):
+    """A scheduler that can be reached with certificates only."""
+
+
+class PrivateWorker(_WithoutHTTP, Worker):
+    """A worker that can be reached with certificates only."""
+
+
+class PatientNanny(Nanny):
+    """A nanny that gives its worker time to finish its closures when it is scaled away.
+
+    Relies on ``pre_spawn_env``, the environment of the worker's process; on ``_cluster``, a weak
+    reference to the cluster that closes the nanny; and on how ``close`` goes: by ``kill`` and
+    ``close_gracefully``.
+    """
+
+    def __init__(self, *args: Any, settings: dict[str, Any], **kwargs: Any) -> None:
+        with dask.config.set(settings):  # the worker gets the settings in force here
+            super().__init__(*args, **kwargs)
+        self.pre_spawn_env.update(_MALLOC)
+
+    async def close(self, timeout: float = 5, reason: str = "nanny-close") -> Any:
+        """Close the worker and then the nanny; quickly if the whole cluster closes."""
+        cluster = self._cluster() if self._cluster is not None else None
+        alive = self.status in (Status.running, Status.closing_gracefully)
+        if alive and cluster is not None and cluster.status is Status.running:
+            # Before the nanny stops listening: a worker that is being closed, by the scheduler for
+            # example, first tells its nanny, and would wait for it in vain.
+            self.close_gracefully(reason)
+            await self.kill(_NANNY_TIMEOUT, reason)
+        return await super().close(timeout, reason)
+
+
+class SteadyCluster(SpecCluster):
+    """A cluster that leaves it to nannies to start lost workers again.
+
+    Relies on ``_update_worker_status``, called for each worker that comes or goes, and ``status``.
+    """
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is neither starting nor closing."""
+        return self.status is Status.running
+
+    def _update_worker_status(self, op: str, msg: Any) -> None:
+        # SpecCluster closes the nanny of a worker that is not there some seconds after it was lost.
+        # If it has died once more in that very moment, it would never come back.
+        Cluster._update_worker_status(self, op, msg)

@@ -1,0 +1,141 @@
+"""What psnb needs of Jupyter beyond its documented interface: all of it is here, nowhere else.
+
+Jupyter may change any of this in any release. Each function says what it relies on; if a release
+breaks it, only this module changes. `TESTED` names the releases with which the tests pass.
+
+Nothing of Jupyter is imported until a function needs it: workers and scripts have no use for it.
+
+JupyterLab sends widgets' messages to a *subshell* of the kernel, a thread beside the one that runs
+cells, so that clicks work while a cell blocks in ``join``. `handle_beside_cells` removes what
+prevents that. Otherwise (older kernels, pages without subshells) messages wait until the running
+cell has ended; `must_wait` and `has_waited` detect this. ``tests/browser/test_clicks.py`` fails
+when Jupyter changes any of this.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any, TypeVar
+
+TESTED = {"ipykernel": "7.4.0", "ipywidgets": "8.1.9", "jupyter_server": "2.21.1"}
+"""The releases with which the tests pass."""
+
+H = TypeVar("H", bound=type)
+
+
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    return _kernel() is not None
+
+
+def kernel_id() -> str:
+    """Return the kernel's id on its Jupyter server; empty if this process is no kernel.
+
+    Relies on the kernel's ``parent``, its application, and the name of its ``connection_file``.
+    """
+    application = getattr(_kernel(), "parent", None)
+    file = Path(getattr(application, "connection_file", "") or "")
+    return file.stem.removeprefix("kernel-") if file.stem.startswith("kernel-") else ""
+
+
+def _kernel() -> object | None:
+    # Relies on ipykernel's shell, which has the kernel.
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    kernel: object | None = getattr(shell, "kernel", None)
+    return kernel
+
+
+def handle_beside_cells(widget: Any) -> None:
+    """Handle a widget's messages in the shell that the page chose, without events of a cell.
+
+    Relies on three things:
+
+    - A widget's ``_handle_msg`` takes each message of its ``comm``, on a thread of the kernel, one
+      at a time.
+    - A comm's ``handle_msg`` fires ``pre_execute`` and ``post_execute`` around each message, as for
+      a cell. On the latter the inline backend shows and closes the figures that the running cell
+      still builds. psnb's messages are handled without these events: they draw nothing.
+    - ipykernel 7.4 sends each message to the shell that last published on the comm, which is
+      usually that of the running cell (``BaseComm._reply_subshell_for``). On psnb's own comm, the
+      page's choice is used. A kernel without that method is not changed.
+
+    Parameters
+    ----------
+    widget : ipywidgets.Widget
+        One of psnb; the comms of others are not changed.
+    """
+    comm = widget.comm
+    comm.handle_msg = widget._handle_msg
+    if hasattr(comm, "_reply_subshell_for"):
+        comm._reply_subshell_for = lambda data, default: default
+
+
+def must_wait(widget: Any) -> bool:
+    """Return whether messages certainly wait for cells, because the kernel has no subshells.
+
+    Relies on the ``kernel`` of ipykernel's comms, and the features in its ``kernel_info``.
+    """
+    kernel = getattr(widget.comm, "kernel", None)
+    features = getattr(kernel, "kernel_info", {}).get("supported_features", ())
+    return kernel is not None and "kernel subshells" not in features
+
+
+def has_waited() -> bool:
+    """Return, while a message is handled, whether this thread is the one that runs cells.
+
+    That may be so for a page's first message although not for later ones: it is sent before the
+    page has a subshell. Relies on ipykernel running cells in the main thread.
+    """
+    return threading.current_thread() is threading.main_thread()
+
+
+def server_file() -> Path | None:
+    """Return the runtime file of the Jupyter server that started this process; it may be gone.
+
+    None if no Jupyter server did. Relies on ``JPY_PARENT_PID``, which kernels and their processes
+    inherit, and on the name of the file. jupyter_server's ``list_running_servers`` does the same,
+    but takes two seconds to import.
+    """
+    parent = os.environ.get("JPY_PARENT_PID", "")
+    if not parent.isdigit():
+        return None
+    try:
+        from jupyter_core.paths import jupyter_runtime_dir
+    except ImportError:
+        return None
+    return Path(jupyter_runtime_dir()) / f"jpserver-{parent}.json"
+
+
+async def notebooks(sessions: Any) -> dict[str, str]:
+    """Return the path of the notebook, relative to the server's root, by kernel id.
+
+    Relies on what ``SessionManager.list_sessions`` returns, at once or to be awaited.
+    """
+    from jupyter_core.utils import ensure_async
+
+    return {
+        each["kernel"]["id"]: each["path"]
+        for each in await ensure_async(sessions.list_sessions())
+        if each.get("kernel") and each.get("type") == "notebook"
+    }
+
+
+def kernel_process(kernels: Any, kernel: str) -> int | None:
+    """Return the process of a kernel that runs now; None if it runs elsewhere.
+
+    Relies on the ``provisioner`` of a kernel's manager: one for this machine has a ``pid``.
+    """
+    return getattr(getattr(kernels.get_kernel(kernel), "provisioner", None), "pid", None)
+
+
+def untracked(handler: H) -> H:
+    """Have requests to a handler not count as activity, which keeps an idle server from ending.
+
+    Relies on ``JupyterHandler._track_activity``.
+    """
+    handler._track_activity = False  # type: ignore[attr-defined]
+    return handler
