@@ -25,7 +25,7 @@ from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.server_client import ServerClient
 from psnb._src.parameters.updates import TableWrite, Updates
 from psnb._src.placement import ServerAddress, ShardId
-from psnb._src.server import Commit, Part
+from psnb._src.server import Commit, Part, with_rates
 from psnb._src.watermark import Watermark
 from psnb.errors import ServerLostError
 
@@ -144,6 +144,8 @@ class LocalCopies:
         ------
         ServerLostError
             If a server that is asked is gone; nothing was written then.
+        ConfigurationError
+            If a learning rate cannot be computed; no push was made then.
         """
         writes: list[TableWrite] = [
             (shard, table, (operation, arguments))
@@ -156,7 +158,7 @@ class LocalCopies:
         cycle = self._cycle
         if commit.closures:
             needs += [((shard, table), None) for shard, table, (op, _) in others if op in _DENSE]
-            self._fetch(cycle, needs)  # first: after it nothing can fail
+            self._fetch(cycle, needs)  # first: after it only a learning rate can fail
         else:
             self._fetch(cycle, needs)
             with cycle.lock:  # copies that are fetched later include the other writes
@@ -240,10 +242,15 @@ class LocalCopies:
         with cycle.lock:
             if cycle.over:
                 return False
+            # First: a user's function may fail.
+            rated = with_rates(
+                (cycle.tables[shard, name].table, arguments)
+                for shard, name, (_, arguments) in pushes
+            )
             for shard, name, write in others:
                 if (shard, name) in cycle.tables:
                     cycle.tables[shard, name].write(*write)
-            for shard, name, (_, arguments) in pushes:
+            for (shard, name, _), arguments in zip(pushes, rated, strict=True):
                 cycle.tables[shard, name].push(arguments)
             if commit.closures:
                 cycle.updates.add(others)

@@ -16,6 +16,7 @@ from psnb._src.server.optimizers import (
     Adam,
     CosineDecay,
     ExponentialDecay,
+    LearningRate,
     Momentum,
     Optimizer,
     PiecewiseConstant,
@@ -28,7 +29,7 @@ from psnb._src.server.rounds import COLLECTED
 from psnb._src.server.row_index import GrowingRowIndex
 from psnb._src.server.serving import BUSY, HANDLER, START, STOP, ParameterServers
 from psnb._src.server.shard_copy import ITSELF, ForwardedRequest, Opening
-from psnb._src.server.table import Piece
+from psnb._src.server.table import Piece, with_rates
 from psnb._src.server.tables import OPTIMIZABLE, DenseTable, SparseTable
 from psnb._src.server.updater import tuned
 
@@ -63,6 +64,7 @@ __all__ = [
     "ForwardedRequest",
     "GrowingRowIndex",
     "Initializer",
+    "LearningRate",
     "Momentum",
     "Normal",
     "Opening",
@@ -89,4 +91,5 @@ __all__ = [
     "often_repeated",
     "read_only",
     "tuned",
+    "with_rates",
 ]

@@ -177,6 +177,7 @@ class Host:
         arguments: Mapping[str, Any],
         reply: PendingReply,
     ) -> Any:
+        arguments = hosted.shard.decided(table, name, arguments)
         try:
             result = hosted.shard.call(table, name, arguments)
         except PsnbError:

@@ -13,6 +13,7 @@ import numpy as np
 
 from psnb._src.server.commit_log import Commit, CommitLog, CommitState, Fact, LogEntry, Part
 from psnb._src.server.rounds import COLLECTED, square_norm
+from psnb._src.server.table import with_rates
 from psnb._src.server.tables import TABLES, Table
 from psnb.errors import ConfigurationError, InternalError
 
@@ -101,6 +102,32 @@ class ParameterShard:
             case "statistics":
                 return {name: table.nbytes() for name, table in self._tables.items()}
         raise InternalError(f"{self.name} has no operation {operation!r}")
+
+    def decided(
+        self, table: str, operation: str, arguments: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return the arguments of an operation with all that a copy might decide in another way.
+
+        These are the learning rates of a commit: users' functions give them, which may fail, or
+        give two servers two numbers. Only the primary calls this, before each operation.
+
+        Raises
+        ------
+        ConfigurationError
+            If a learning rate cannot be computed.
+        """
+        if table or operation not in ("commit", "prepare"):
+            return arguments
+        part: Part = arguments["part"]
+        if not self._log.expects(arguments["commit"]):
+            return arguments  # sent again: what was decided first counts
+        pushes = [(self._table(name), each) for name, kind, each in part.writes if kind == "push"]
+        rated = iter(with_rates(pushes, as_one=part.round_number is not None))
+        writes = [
+            (name, kind, next(rated) if kind == "push" else each)
+            for name, kind, each in part.writes
+        ]
+        return {**arguments, "part": part._replace(writes=writes)}
 
     def changes(self, table: str, operation: str) -> bool:
         """Return whether an operation may change the shard."""

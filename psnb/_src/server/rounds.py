@@ -99,9 +99,9 @@ def _average(pushes: Sequence[Mapping[str, Any]], closures: int) -> dict[str, An
         gradients = np.concatenate([push["gradients"] for push in pushes])
         distinct, sums = summed(ids, gradients)
         sums /= closures
-        return {"ids": distinct, "gradients": sums}
+        return {"ids": distinct, "gradients": sums, "rate": pushes[-1].get("rate")}
     total = np.array(pushes[0]["gradient"])
     for push in pushes[1:]:
         total += push["gradient"]
     total /= closures
-    return {"gradient": total}
+    return {"gradient": total, "rate": pushes[-1].get("rate")}

@@ -7,10 +7,11 @@ Dask server, ``psnb_server``, which finds a server by its key.
 
 Threads: operations run where they arrive, on the worker's event loop, one after the other, so no
 table needs a lock and every operation is atomic. (A thread of its own for them would cost 0.3 ms a
-call, as much as the round trip.) But a new table is compiled and made in another thread; messages
-on the same connection wait for it meanwhile. While the process has servers, a thread ``psnb-life``
-checks whether the loop makes progress. If not, it sends *busy* to all clients that have asked for a
-sign of life. Only a frozen process sends nothing.
+call, as much as the round trip.) But a new table is compiled and made in another thread, where
+users' classes and functions are unpickled too; messages on the same connection wait meanwhile.
+While the process has servers, a thread ``psnb-life`` checks whether the loop makes progress. If
+not, it sends *busy* to all clients that have asked for a sign of life. Only a frozen process sends
+nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from distributed.comm import Comm
 from distributed.core import Status
 
 from psnb._src.server import answers
-from psnb._src.server.host import Host, Made, Operation, to_make
+from psnb._src.server.host import Host, Made, Operation, plain, to_make
+from psnb._src.server.optimizers import rate_at
 from psnb._src.server.parameter_shard import build
 from psnb._src.server.reply import Answer, PendingReply
 from psnb._src.server.shard_copy import ITSELF, Connect
@@ -204,17 +206,15 @@ class _MessageQueue:
             return
         number, key, operations = message
         with contextlib.suppress(Exception):  # what cannot be unpickled raises when it is run
-            if wanted := [each for operation in operations for each in to_make(operation)]:
-                making = self._make(number, key, operations, wanted)
+            if any(isinstance(each[3], bytes) or to_make(each) for each in operations):
+                making = self._make(number, key, operations)
                 self._making = asyncio.create_task(making, name="psnb making tables")
                 return
         del message
         self._run(number, key, operations, {})
 
-    async def _make(
-        self, number: int, key: str, operations: Sequence[Operation], wanted: Sequence[Any]
-    ) -> None:
-        made = await asyncio.to_thread(_made, wanted)
+    async def _make(self, number: int, key: str, operations: Sequence[Operation]) -> None:
+        operations, made = await asyncio.to_thread(_made, operations)
         self._run(number, key, operations, made)
         del operations, made
         self._making = None
@@ -222,11 +222,21 @@ class _MessageQueue:
             self.take(self._waiting.popleft())
 
 
-def _made(wanted: Sequence[Any]) -> Made:
-    """Compile the kernels of tables, and make them; what fails raises when it is run."""
-    made = {}
-    for index, operation, arguments in wanted:
+def _made(operations: Sequence[Operation]) -> tuple[Sequence[Operation], Made]:
+    """Do what takes long: unpickle, which may import modules, compile kernels and make tables.
+
+    What fails raises when it is run.
+    """
+    found, made = list(operations), {}
+    for at, (index, table, name, packed) in enumerate(operations):
         with contextlib.suppress(Exception):
-            warm_up(TABLES[operation], arguments)
-            made[index, arguments["name"]] = build(operation, arguments)
-    return made
+            found[at] = index, table, name, plain(packed)
+            if name == "tune":
+                # Once here: JAX compiles what it calls first.
+                for value in found[at][3]["hyperparameters"].values():
+                    rate_at(value, 0)
+        with contextlib.suppress(Exception):
+            for number, operation, arguments in to_make(found[at]):
+                warm_up(TABLES[operation], arguments)
+                made[number, arguments["name"]] = build(operation, arguments)
+    return found, made

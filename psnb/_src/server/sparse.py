@@ -117,20 +117,23 @@ class SparseTable(Table):
         gradients: np.ndarray,
         norm: float | None = None,
         distinct: bool = False,
+        rate: float | None = None,
     ) -> None:
         """Sum the gradients (``(n, dim)``) of equal ids, then let the optimizer apply them.
 
         ``norm`` is the norm of the whole embedding's summed gradient; if it is left out, this
         shard's is the whole. ``distinct`` says that no id occurs twice, so there is nothing to sum.
+        ``rate`` is what `rate` said before; if it is left out, it is computed now.
         """
         self._updater.check()  # first: a push that is refused must not make rows
-        self._apply(ids, gradients, norm, distinct)
+        self._apply(ids, gradients, norm, distinct, rate)
 
     def _rehearse(self, operation: str, arguments: Mapping[str, Any]) -> None:
         # Until it is committed, it counts neither as a sighting of its ids nor as a use of its
         # rows. (`end_day` is never among the writes of a closure: it happens at once.)
         if operation == "push":
-            self._apply(**{"norm": None, "distinct": False, **arguments}, counting=False)
+            defaults = {"norm": None, "distinct": False, "rate": None}
+            self._apply(**{**defaults, **arguments}, counting=False)
 
     def _apply(
         self,
@@ -138,6 +141,7 @@ class SparseTable(Table):
         gradients: np.ndarray,
         norm: float | None,
         distinct: bool,
+        rate: float | None,
         counting: bool = True,
     ) -> None:
         check_ids(f"ids for {self._name!r}", ids)
@@ -152,7 +156,7 @@ class SparseTable(Table):
                 return  # a push without rows of this shard is no step
         self._changing(rows)
         slots = {name: slot.rows for name, slot in self._slots.items()}
-        self._updater.apply(self._values.rows, slots, rows, gradients, norm)
+        self._updater.apply(self._values.rows, slots, rows, gradients, norm, rate)
 
     def fetch(self, ids: np.ndarray) -> Piece:
         """Return the rows of those of the distinct ids that have one, and the step."""

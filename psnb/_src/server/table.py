@@ -11,7 +11,8 @@ does).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -185,6 +186,10 @@ class Table(ABC):
         """Return the optimizer as it is now."""
         return self._updater.optimizer
 
+    def rate(self, ahead: int) -> float:
+        """Return the learning rate of a coming push; see `Updater.rate`."""
+        return self._updater.rate(ahead)
+
     def tune(self, hyperparameters: Mapping[str, Any]) -> None:
         """Change hyperparameters of the optimizer, from the next update on."""
         self._updater.tune(hyperparameters)
@@ -203,3 +208,28 @@ class Table(ABC):
         if operation not in allowed:
             name = f"{type(self).__name__} {self._name!r}"
             raise InternalError(f"{name} has no operation {operation!r}")
+
+
+def with_rates(
+    pushes: Iterable[tuple[Table, Mapping[str, Any]]], *, as_one: bool = False
+) -> list[Mapping[str, Any]]:
+    """Return the arguments of pushes, each with the learning rate that its table has for it.
+
+    Parameters
+    ----------
+    pushes : iterable of tuple
+        Each with its table, in the order in which they will be applied.
+    as_one : bool
+        Whether a table's pushes will be one update.
+
+    Raises
+    ------
+    ConfigurationError
+        If a learning rate cannot be computed.
+    """
+    ahead: Counter[Table] = Counter()
+    found: list[Mapping[str, Any]] = []
+    for table, arguments in pushes:
+        found.append({**arguments, "rate": table.rate(ahead[table])})
+        ahead[table] += not as_one
+    return found

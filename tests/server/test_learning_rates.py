@@ -1,0 +1,182 @@
+"""Learning rates that a user's function gives: before a commit, once, and the same for copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from psnb._src.server.commit_log import Commit, Part
+from tests.server.test_host import ONES, Pair, push, push_rows, result, same
+
+asked: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_asked() -> None:
+    asked.clear()
+
+
+def counting(step: int) -> float:
+    """Return another rate each time."""
+    asked.append(step)
+    return float(len(asked))
+
+
+def failing_from_two(step: int) -> float:
+    return [1.0, 1.0][step]
+
+
+def tuned(pair: Pair, rate: Any, *tables: str) -> Pair:
+    for table in tables:
+        arguments = {"hyperparameters": {"learning_rate": rate}}
+        pair.send("a", (0, table, "tune", arguments))
+        pair.flow()
+    asked.clear()
+    return pair
+
+
+def step(pair: Pair, table: str) -> int:
+    return int(pair.shard("a").table(table).state()["step"][0])
+
+
+def test_a_rate_that_fails_refuses_the_whole_commit_and_names_table_and_step() -> None:
+    pair = tuned(Pair(), failing_from_two, "w")
+    for _ in range(2):
+        pair.commit(push("w"))
+    before = pair.read("a")
+    ((status, error),) = pair.commit(push("v"), push_rows(1, 2), push("w"))
+    assert status == "error"
+    assert type(error).__name__ == "ConfigurationError"
+    assert str(error).startswith(
+        "'w': the learning rate tests.server.test_learning_rates.failing_from_two fails for step "
+        "2: IndexError("
+    )
+    assert pair.read("a") == before
+    assert [step(pair, table) for table in ("v", "w", "e")] == [0, 2, 0]
+    assert pair.shard("a").table("e").extent == 0
+
+
+@pytest.mark.parametrize("told", [float("nan"), float("inf"), -1.0, "fast", None, ONES])
+def test_what_is_no_rate_refuses_the_commit(told: Any) -> None:
+    pair = Pair()
+    rate = iter([1.0, told])  # the first is for step 0, when it is set
+    tuned(pair, lambda step: next(rate), "v")
+    with pytest.raises(ValueError, match="finite and not below 0: for step 0 it is"):
+        result(pair.commit(push()))
+    assert pair.read("a") == [0, 0]
+
+
+def test_several_pushes_of_a_commit_are_several_steps_and_all_are_checked_first() -> None:
+    pair = tuned(Pair(), failing_from_two, "v")
+    with pytest.raises(ValueError, match="for step 2"):
+        result(pair.commit(push(), push(), push()))
+    assert pair.read("a") == [0, 0]
+    result(pair.commit(push(), push()))
+    assert pair.read("a") == [2, 2]
+
+
+def test_a_commit_that_comes_again_is_not_decided_again() -> None:
+    pair = tuned(Pair(), counting, "v")
+    for _ in range(2):
+        pair.commit(push(), number=7)
+    assert asked == [0]
+    assert pair.read("a") == [1, 1]
+
+
+def test_what_is_prepared_is_applied_even_if_the_rate_fails_now() -> None:
+    pair = tuned(Pair(), failing_from_two, "v")
+    commits = [Commit("w", number) for number in range(3)]
+    for commit in commits:
+        part = {"commit": commit, "part": Part([push()])}
+        result(pair.send("a", (0, "", "prepare", part)))
+    for commit in commits:
+        result(pair.send("a", (0, "", "apply", {"commit": commit})))
+    assert pair.read("a") == [3, 3]
+    with pytest.raises(ValueError, match="for step 3"):
+        result(pair.commit(push(), number=3))
+
+
+def test_a_function_set_between_the_steps_of_a_commit_cannot_make_it_fail() -> None:
+    pair = Pair()
+    commit = {"commit": Commit("w", 0)}
+    result(pair.send("a", (0, "", "prepare", {**commit, "part": Part([push()])})))
+    rate = iter([1.0])
+    tuned(pair, lambda step: next(rate), "v")
+    result(pair.send("a", (0, "", "apply", commit)))
+    assert pair.read("a") == [1, 1]
+
+
+def test_a_number_set_between_the_steps_of_a_commit_counts_at_once() -> None:
+    pair = tuned(Pair(), counting, "v")
+    commit = {"commit": Commit("w", 0)}
+    result(pair.send("a", (0, "", "prepare", {**commit, "part": Part([push()])})))
+    tuned(pair, 0.25, "v")
+    result(pair.send("a", (0, "", "apply", commit)))
+    assert pair.read("a") == [0.25, 0.25]
+
+
+def test_a_copy_takes_the_rate_of_the_primary_and_asks_for_none() -> None:
+    pair = Pair()
+    pair.fill()
+    tuned(pair, counting, "v", "e")
+    pair.commit(push(), push(), push_rows(1, 2))  # once, for its sightings
+    pair.commit(push_rows(1, 2))
+    commit = {"commit": Commit("w", 100)}
+    pair.send("a", (0, "", "prepare", {**commit, "part": Part([push()])}))
+    pair.send("a", (0, "", "apply", commit))
+    pair.flow()
+    assert len(asked) == 5
+    assert pair.read("b") == pair.read("a") == [8, 8]  # the 1st, the 2nd and the 5th
+    assert same(pair.shard("a"), pair.shard("b"))
+
+
+def test_a_copy_that_takes_over_goes_on_with_the_next_step() -> None:
+    pair = Pair()
+    pair.fill()
+    tuned(pair, failing_from_two, "v")
+    for _ in range(2):
+        pair.commit(push())
+    pair.flow()
+    pair.promote()
+    with pytest.raises(ValueError, match="for step 2"):
+        result(pair.commit(push(), host="b"))
+    assert pair.read("b") == [2, 2]
+
+
+def test_a_round_is_one_step_at_the_rate_of_its_pushes() -> None:
+    pair = tuned(Pair(), failing_from_two, "v")
+    for turn in range(2):
+        closures = [2 * turn, 2 * turn + 1]
+        for number in closures:
+            part = Part([push(), push()], round_number=turn)
+            result(
+                pair.send(
+                    "a", (0, "", "commit", {"commit": Commit("w", number), "parts": {0: part}})
+                )
+            )
+        ending = {"writer": "w", "number": turn, "closures": closures, "norms": {}}
+        result(pair.send("a", (0, "", "end_round", ending)))
+    assert step(pair, "v") == 2
+    late = {"commit": Commit("w", 4), "parts": {0: Part([push()], round_number=2)}}
+    with pytest.raises(ValueError, match="for step 2"):
+        result(pair.send("a", (0, "", "commit", late)))
+
+
+def test_a_preview_that_fails_leaves_the_table_as_it_was() -> None:
+    pair = tuned(Pair(), failing_from_two, "v")
+    writes = [("push", {"gradient": -ONES})] * 3
+    preview = {"writes": writes, "read": "read", "arguments": {}}
+    with pytest.raises(ValueError, match="for step 2"):
+        result(pair.send("a", (0, "v", "preview", preview)))
+    assert pair.read("a") == [0, 0]
+    assert step(pair, "v") == 0
+
+
+def test_a_table_without_optimizer_refuses_a_push_before_anything_is_written() -> None:
+    pair = Pair()
+    pair.do("create_dense", name="x", values=np.zeros(2, np.float32), optimizer=None)
+    with pytest.raises(ValueError, match="'x' has no optimizer"):
+        result(pair.commit(push(), push("x")))
+    assert pair.read("a") == [0, 0]
