@@ -288,6 +288,20 @@ def test_manifest_names_the_optimizer_for_people_to_read(
     assert manifest["parameters"][0]["optimizer"] == psnb.SGD(0.25).describe()
 
 
+def test_a_rate_by_a_function_is_saved_by_name_and_stays_as_it_is_on_restore(
+    strategy: Strategy, manager: psnb.CheckpointManager
+) -> None:
+    v = strategy.variable(0.0, name="v", optimizer=psnb.SGD(lambda step: 1.0 + step))
+    v.push(1.0)
+    manifest = json.loads((manager.save() / "manifest.json").read_text())
+    rate = manifest["parameters"][0]["optimizer"]["learning_rate"]
+    assert rate["function"].endswith("<locals>.<lambda>")
+    v.push(1.0)
+    manager.restore()
+    v.push(1.0)
+    assert v.read() == -3  # 1 for the first step, 2 for the second again
+
+
 def test_save_while_another_thread_trains_has_no_update_by_half(
     strategy: Strategy, manager: psnb.CheckpointManager
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import optax
 import pytest
 
 import psnb
@@ -37,6 +38,33 @@ def test_every_optimizer_finds_a_minimum_from_closures(
     coordinator.join(DEADLINE)
     assert np.abs(v.read()).max() < 0.5
     assert np.abs(e.lookup([3, 2**60])).max() < 0.25
+
+
+def test_rate_by_a_function_of_the_notebook_fails_before_anything_is_written(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    strategy = coordinator.strategy
+    rates = [0.5, 0.25]
+    v = strategy.variable([0.0], name="v", optimizer=psnb.SGD(lambda step: rates[step]))
+    w = strategy.variable([0.0], name="w", optimizer=psnb.SGD(1.0))
+
+    def step() -> None:
+        w.push([1.0])
+        v.push([1.0])
+
+    for _ in range(2):
+        coordinator.schedule(step)
+    coordinator.join(DEADLINE)
+    coordinator.schedule(step)
+    with pytest.raises(
+        ConfigurationError, match=r"'v': the learning rate .*<lambda> fails for step 2"
+    ):
+        coordinator.join(DEADLINE)
+    assert (v.read().tolist(), w.read().tolist()) == ([-0.75], [-2])
+    coordinator.set_learning_rate("v", optax.linear_schedule(0.0, 2.0, 4))
+    coordinator.schedule(step)
+    coordinator.join(DEADLINE)
+    assert v.read().tolist() == [-1.75]
 
 
 def test_rate_set_in_the_notebook_counts_in_closures_and_back(

@@ -12,6 +12,7 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
+from psnb._src.parameters.handles import shards_of
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter, Lose, kill, terminate
 from tests.integration.helpers import frozen
@@ -53,6 +54,19 @@ def test_no_commit_is_lost_with_a_server_and_training_goes_on(pair: Client, lose
         counter.require_all()
         kinds = [event.kind for event in counter.coordinator.events()]
         assert kinds.index(EventKind.SERVER_LOST) < kinds.index(EventKind.SHARDS_TAKEN_OVER)
+
+
+def test_a_copy_has_learned_at_the_rates_of_the_server_that_died(pair: Client) -> None:
+    with psnb.ParameterServerStrategy(pair, replicas=1) as strategy:
+        # Another rate each time that it is called, wherever that is.
+        v = strategy.variable([0.0], optimizer=psnb.SGD(lambda step: os.urandom(1)[0] + 1))
+        wait_until_copied(strategy)
+        for _ in range(20):
+            v.push([-1.0])
+        before = v.read().tolist()
+        [(shard, _)] = shards_of(v)._tables
+        kill(pair, primary(strategy, shard.number))
+        assert v.read().tolist() == before
 
 
 def test_a_new_copy_is_filled_so_that_the_other_server_may_die_too(pair: Client) -> None:

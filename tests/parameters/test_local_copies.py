@@ -38,7 +38,7 @@ from psnb._src.server.table_operations import (
     Preview,
     ShardOperation,
 )
-from psnb.errors import ServerSilentError
+from psnb.errors import ConfigurationError, ServerSilentError
 from tests.parameters.test_handles import InProcess, asked_ids, embedding, variable
 
 OPTIMIZERS = [
@@ -86,6 +86,26 @@ def made(
 ) -> tuple[Variable, Embedding]:
     v = variable(np.arange(6.0), 3, optimizer, transport)
     return v, embedding(rows, 3, optimizer, transport, dtype="float64")
+
+
+def test_a_closure_whose_learning_rate_fails_has_learned_nothing() -> None:
+    transport = InProcess(3)
+    v, e = made(SGD(lambda step: [1.0, 1.0][step]), transport)
+    near_v, near_e = on_shards(v), on_shards(e)
+    before = v.read()
+    worker = Worker(transport, 100)
+
+    def step(times: int) -> None:
+        near_e.push([7], np.ones((1, 2)))
+        for _ in range(times):
+            near_v.push(np.ones(6))
+
+    with pytest.raises(ConfigurationError, match="for step 2"):
+        worker.run(lambda: step(3))
+    worker.run(lambda: step(1))
+    worker.copies.exchange()
+    np.testing.assert_array_equal(v.read(), before - 1)
+    assert {int(state["step"][0]) for state in shards_of(v).shard_states()} == {1}
 
 
 @pytest.mark.parametrize("rows", [None, 50], ids=["growing", "fixed"])

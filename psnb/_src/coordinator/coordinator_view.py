@@ -32,6 +32,7 @@ from psnb._src.monitor import (
     Statistics,
     WorkerStatistics,
 )
+from psnb._src.server import LearningRate
 from psnb._src.strategy import StrategyCore
 from psnb._src.threads import uninterrupted
 from psnb.errors import ConfigurationError
@@ -202,7 +203,7 @@ class CoordinatorView:
         """Save all parameters; return the path."""
         return self.saving.save()
 
-    def set_learning_rate(self, parameter: str, value: float) -> None:
+    def set_learning_rate(self, parameter: str, value: LearningRate) -> None:
         """Set an optimizer's learning rate."""
         found = self._strategy.registry.all().get(parameter)
         optimizer = None if found is None else found.optimizer

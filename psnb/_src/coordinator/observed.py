@@ -14,6 +14,7 @@ import numpy as np
 from psnb._src.coordinator.coordinator_view import CoordinatorView
 from psnb._src.jupyter_internals import in_notebook
 from psnb._src.monitor import Event, Failure, LiveView, Statistics, plot
+from psnb._src.server import LearningRate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -193,7 +194,7 @@ class Observed:
         """
         return self._view.checkpoint()
 
-    def set_learning_rate(self, parameter: str, value: float) -> None:
+    def set_learning_rate(self, parameter: str, value: LearningRate) -> None:
         """Set the learning rate of a parameter's optimizer, from the next update on.
 
         The same as ``strategy.parameters[parameter].optimizer.learning_rate = value``.

@@ -43,6 +43,7 @@ from psnb._src.server import (
     ReadState,
     ReadValues,
     TableOperation,
+    with_rates,
 )
 from psnb._src.watermark import Watermark
 from psnb.errors import ServerLostError
@@ -166,6 +167,8 @@ class LocalCopies:
         ------
         ServerLostError
             If a server that is asked is gone; nothing was written then.
+        ConfigurationError
+            If a learning rate cannot be computed; no push was made then.
         """
         pushes: list[tuple[_Key, Push]] = []
         others: list[ShardWrite] = []
@@ -180,7 +183,7 @@ class LocalCopies:
         if commit.closures:
             dense = [(shard, w.table) for shard, w in others if isinstance(w.operation, _DENSE)]
             needs += [(key, None) for key in dense]
-            self._fetch(cycle, needs)  # first: after it nothing can fail
+            self._fetch(cycle, needs)  # first: after it only a learning rate can fail
         else:
             self._fetch(cycle, needs)
             with cycle.lock:  # copies that are fetched later include the other writes
@@ -262,10 +265,12 @@ class LocalCopies:
         with cycle.lock:
             if cycle.over:
                 return False
+            # First: a user's function may fail.
+            rated = with_rates([(cycle.tables[key].table, push) for key, push in pushes])
             for shard, write in others:
                 if (shard, write.table) in cycle.tables:
                     cycle.tables[shard, write.table].write(write.operation)
-            for key, push in pushes:
+            for (key, _), push in zip(pushes, rated, strict=True):
                 cycle.tables[key].push(push)
             if commit.closures:
                 cycle.updates.add(others)

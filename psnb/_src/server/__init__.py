@@ -52,6 +52,7 @@ from psnb._src.server.optimizers import (
     Adam,
     CosineDecay,
     ExponentialDecay,
+    LearningRate,
     Momentum,
     Optimizer,
     PiecewiseConstant,
@@ -63,6 +64,7 @@ from psnb._src.server.optimizers import (
 from psnb._src.server.row_index import GrowingRowIndex
 from psnb._src.server.serving import HANDLER, ParameterServers
 from psnb._src.server.shard_copy import ForwardedRequest, Opening
+from psnb._src.server.table import with_rates
 from psnb._src.server.table_operations import (
     AddRows,
     AddValues,
@@ -156,6 +158,7 @@ __all__ = [
     "HostOperation",
     "HostShards",
     "Initializer",
+    "LearningRate",
     "LookUpRows",
     "MeasureShards",
     "MergeRows",
@@ -219,4 +222,5 @@ __all__ = [
     "read_only",
     "tuned",
     "unwired",
+    "with_rates",
 ]

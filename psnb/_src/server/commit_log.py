@@ -102,6 +102,15 @@ class CommitLog:
         """Return how many commits are kept."""
         return sum(len(each.entries) for each in self._writers.values())
 
+    def expects(self, commit: Commit) -> bool:
+        """Return whether `prepare` would add a commit; otherwise it is here, or is refused."""
+        writer, entry = self._look_up(commit)
+        if commit.number < writer.low or writer.closed:
+            return False
+        return entry is None or (
+            entry.state is not CommitState.APPLIED and entry.commit.attempt < commit.attempt
+        )
+
     def prepare(self, commit: Commit, part: Part) -> LogEntry:
         """Add a commit, and return its entry: prepared now, or applied before.
 

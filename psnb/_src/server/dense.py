@@ -71,8 +71,8 @@ class DenseTable(Table):
         match operation:
             case ReadValues():
                 return self.read()
-            case PushGradient(gradient, norm):
-                return self.push(gradient, norm)
+            case PushGradient(gradient, norm, rate):
+                return self.push(gradient, norm, rate)
             case GatherRows(rows):
                 return self.gather(rows)
             case AddRows(rows, values):
@@ -120,11 +120,13 @@ class DenseTable(Table):
         distinct, starts = np.unique(rows[order], return_index=True)
         self._values[distinct] += np.add.reduceat(values[order], starts, 0, values.dtype)
 
-    def push(self, gradient: np.ndarray, norm: float | None = None) -> None:
+    def push(
+        self, gradient: np.ndarray, norm: float | None = None, rate: float | None = None
+    ) -> None:
         """Let the optimizer apply a gradient of the shape of the values.
 
         ``norm`` is the norm of the whole variable's gradient; if it is left out, this slice is the
-        whole.
+        whole. ``rate`` is what `rate` said before; if it is left out, it is computed now.
         """
         self._check(gradient)
         self._updater.apply(
@@ -133,6 +135,7 @@ class DenseTable(Table):
             np.zeros(1, np.int64),
             gradient.reshape(1, -1),
             norm,
+            rate,
         )
 
     def merge(

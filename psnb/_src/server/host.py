@@ -185,6 +185,7 @@ class Host:
         return self._run(hosted, operation, reply)
 
     def _run(self, hosted: _HostedShard, operation: ShardOperation, reply: PendingReply) -> Any:
+        operation = hosted.shard.decided(operation)
         try:
             result = hosted.shard.run(operation)
         except PsnbError:
@@ -392,9 +393,17 @@ def unpacked(operation: Operation) -> Operation:
     return operation
 
 
-def to_make(packed: Operation) -> list[tuple[int, CreateTable]]:
-    """Return the tables that an operation will make, and on which shard; this may take long."""
-    match unpacked(packed):
+def takes_long(operation: Operation) -> bool:
+    """Return whether an operation makes tables, or has what must be unpickled apart."""
+    match operation:
+        case OnShard(operation=Packed()):
+            return True
+    return bool(to_make(operation))
+
+
+def to_make(operation: Operation) -> list[tuple[int, CreateTable]]:
+    """Return the tables that an operation will make, and on which shard."""
+    match operation:
         case OnShard(shard, CreateTable() as creation):
             return [(shard, creation)]
         case RepeatChange(shard=shard, change=CreateTable() as creation):

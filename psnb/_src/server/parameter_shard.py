@@ -33,9 +33,12 @@ from psnb._src.server.operations import (
     TableTail,
 )
 from psnb._src.server.rounds import square_norm
+from psnb._src.server.table import with_rates
 from psnb._src.server.table_operations import OnTable, Push, ShardOperation
 from psnb._src.server.tables import Table, build
 from psnb.errors import ConfigurationError, InternalError
+
+_COMMITS = (CommitPart, PreparePart)
 
 
 class ParameterShard:
@@ -95,6 +98,34 @@ class ParameterShard:
             case FinishCopy(tails, log):
                 return self._finish(tails, log)
         raise InternalError(f"{self.name} has no operation {operation}")
+
+    def decided(self, operation: ShardOperation) -> ShardOperation:
+        """Return an operation with all that a copy might decide in another way.
+
+        These are the learning rates of a commit: users' functions give them, which may fail, or
+        give two servers two numbers. Only the primary calls this, before each operation.
+
+        Raises
+        ------
+        ConfigurationError
+            If a learning rate cannot be computed.
+        """
+        if not isinstance(operation, _COMMITS):
+            return operation
+        part, pushes = operation.part, list[tuple[Table, Push]]()
+        for write in part.writes:
+            if isinstance(write.operation, Push):
+                pushes.append((self._table(write.table), write.operation))
+        if not any(table.scheduled() for table, _ in pushes):
+            return operation
+        if not self._log.expects(operation.commit):
+            return operation  # sent again: what was decided first counts
+        rated = iter(with_rates(pushes, as_one=part.round_number is not None))
+        writes = [
+            OnTable(write.table, next(rated)) if isinstance(write.operation, Push) else write
+            for write in part.writes
+        ]
+        return msgspec.structs.replace(operation, part=part._replace(writes=writes))
 
     def changes(self, operation: ShardOperation) -> bool:
         """Return whether an operation may change the shard."""

@@ -95,10 +95,11 @@ def _average(pushes: Sequence[Push], closures: int) -> Push:
         gradients = np.concatenate([push.gradients for push in rows])
         distinct, sums = summed(ids, gradients)
         sums /= closures
-        return PushRows(distinct, sums)
-    first, *others = [push.gradient for push in pushes if isinstance(push, PushGradient)]
-    total = np.array(first)
-    for gradient in others:
-        total += gradient
+        return PushRows(distinct, sums, rate=rows[-1].rate)
+    first, *others = [push for push in pushes if isinstance(push, PushGradient)]
+    total, rate = np.array(first.gradient), first.rate
+    for push in others:
+        total += push.gradient
+        rate = push.rate
     total /= closures
-    return PushGradient(total)
+    return PushGradient(total, rate=rate)

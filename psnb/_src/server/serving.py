@@ -7,10 +7,11 @@ Dask server, ``psnb_server``, which finds a server by its key.
 
 Threads: operations run where they arrive, on the worker's event loop, one after the other, so no
 table needs a lock and every operation is atomic. (A thread of its own for them would cost 0.3 ms a
-call, as much as the round trip.) But a new table is compiled and made in another thread; messages
-on the same connection wait for it meanwhile. While the process has servers, a thread ``psnb-life``
-checks whether the loop makes progress. If not, it sends *busy* to all clients that have asked for a
-sign of life. Only a frozen process sends nothing.
+call, as much as the round trip.) But a new table is compiled and made in another thread, where
+users' classes and functions are unpickled too; messages on the same connection wait meanwhile.
+While the process has servers, a thread ``psnb-life`` checks whether the loop makes progress. If
+not, it sends *busy* to all clients that have asked for a sign of life. Only a frozen process sends
+nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from distributed import Worker
@@ -33,20 +34,22 @@ from psnb._src.dask_internals import (
     remove_handler,
 )
 from psnb._src.server import answers
-from psnb._src.server.host import Host, Made, to_make
+from psnb._src.server.host import Host, Made, takes_long, to_make, unpacked
 from psnb._src.server.message import unwired
 from psnb._src.server.operations import (
     BUSY,
-    CreateTable,
     Done,
+    OnShard,
     ServerAnswer,
     ServerReply,
     ServerRequest,
     StartServer,
     StopServer,
 )
+from psnb._src.server.optimizers import rate_at
 from psnb._src.server.reply import PendingReply
 from psnb._src.server.shard_copy import Connect
+from psnb._src.server.table_operations import OnTable, TuneOptimizer
 from psnb._src.server.tables import build, warm_up
 from psnb._src.transport import MessageStream, Probe, can_see, message_stream
 from psnb._src.transport import probe as own_probe
@@ -206,17 +209,14 @@ class _MessageQueue:
         if self._making is not None:
             self._waiting.append(request)
             return
-        with contextlib.suppress(Exception):  # what cannot be unpickled raises when it is run
-            if wanted := [each for operation in request.operations for each in to_make(operation)]:
-                making = self._make(request, wanted)
-                self._making = asyncio.create_task(making, name="psnb making tables")
-                return
+        if any(map(takes_long, request.operations)):
+            making = self._make(request)
+            self._making = asyncio.create_task(making, name="psnb making tables")
+            return
         self._run(request, {})
 
-    async def _make(
-        self, request: ServerRequest, wanted: Sequence[tuple[int, CreateTable]]
-    ) -> None:
-        made = await asyncio.to_thread(_made, wanted)
+    async def _make(self, request: ServerRequest) -> None:
+        request, made = await asyncio.to_thread(_made, request)
         self._run(request, made)
         del request, made
         self._making = None
@@ -224,11 +224,22 @@ class _MessageQueue:
             self.take(self._waiting.popleft())
 
 
-def _made(wanted: Sequence[tuple[int, CreateTable]]) -> Made:
-    """Compile the kernels of tables, and make them; what fails raises when it is run."""
-    made = {}
-    for index, creation in wanted:
+def _made(request: ServerRequest) -> tuple[ServerRequest, Made]:
+    """Do what takes long: unpickle, which may import modules, compile kernels and make tables.
+
+    What fails raises when it is run.
+    """
+    operations, made = list(request.operations), {}
+    for at, packed in enumerate(operations):
         with contextlib.suppress(Exception):
-            warm_up(creation)
-            made[index, creation.name] = build(creation)
-    return made
+            operations[at] = unpacked(packed)
+            match operations[at]:
+                case OnShard(_, OnTable(_, TuneOptimizer(hyperparameters))):
+                    # Once here: JAX compiles what it calls first.
+                    for value in hyperparameters.values():
+                        rate_at(value, 0)
+        with contextlib.suppress(Exception):
+            for shard, creation in to_make(operations[at]):
+                warm_up(creation)
+                made[shard, creation.name] = build(creation)
+    return ServerRequest(request.number, request.key, operations), made

@@ -112,8 +112,8 @@ class SparseTable(Table):
         match operation:
             case LookUpRows(ids, training):
                 return self.lookup(ids, training)
-            case PushRows(ids, gradients, norm, distinct):
-                return self.push(ids, gradients, norm, distinct)
+            case PushRows(ids, gradients, norm, distinct, rate):
+                return self.push(ids, gradients, norm, distinct, rate)
             case FetchRows(ids):
                 return self.fetch(ids)
             case RecordUse(ids, shows, clicks):
@@ -153,20 +153,25 @@ class SparseTable(Table):
         gradients: np.ndarray,
         norm: float | None = None,
         distinct: bool = False,
+        rate: float | None = None,
     ) -> None:
         """Sum the gradients (``(n, dim)``) of equal ids, then let the optimizer apply them.
 
         ``norm`` is the norm of the whole embedding's summed gradient; if it is left out, this
         shard's is the whole. ``distinct`` says that no id occurs twice, so there is nothing to sum.
+        ``rate`` is what `rate` said before; if it is left out, it is computed now.
         """
         self._updater.check()  # first: a push that is refused must not make rows
-        self._apply(ids, gradients, norm, distinct)
+        self._apply(ids, gradients, norm, distinct, rate)
 
     def _rehearse(self, write: TableOperation) -> None:
         # Until it is committed, it counts neither as a sighting of its ids nor as a use of its
         # rows. (`end_day` is never among the writes of a closure: it happens at once.)
         if isinstance(write, PushRows):
-            self._apply(write.ids, write.gradients, write.norm, write.distinct, counting=False)
+            self._apply(
+                *(write.ids, write.gradients, write.norm, write.distinct, write.rate),
+                counting=False,
+            )
 
     def _apply(
         self,
@@ -174,6 +179,7 @@ class SparseTable(Table):
         gradients: np.ndarray,
         norm: float | None,
         distinct: bool,
+        rate: float | None,
         counting: bool = True,
     ) -> None:
         check_ids(f"ids for {self._name!r}", ids)
@@ -188,7 +194,7 @@ class SparseTable(Table):
                 return  # a push without rows of this shard is no step
         self._changing(rows)
         slots = {name: slot.rows for name, slot in self._slots.items()}
-        self._updater.apply(self._values.rows, slots, rows, gradients, norm)
+        self._updater.apply(self._values.rows, slots, rows, gradients, norm, rate)
 
     def fetch(self, ids: np.ndarray) -> Piece:
         """Return the rows of those of the distinct ids that have one, and the step."""

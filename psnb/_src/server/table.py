@@ -11,9 +11,11 @@ does).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
+import msgspec
 import numpy as np
 
 from psnb._src.server.optimizers import Optimizer
@@ -23,6 +25,7 @@ from psnb._src.server.table_operations import (
     FinishTable,
     Piece,
     Preview,
+    Push,
     PutPiece,
     ReadOptimizer,
     ReadState,
@@ -181,6 +184,14 @@ class Table(ABC):
         """Return the optimizer as it is now."""
         return self._updater.optimizer
 
+    def scheduled(self) -> bool:
+        """Return whether the learning rate is a function of the step."""
+        return self._updater.scheduled()
+
+    def rate(self, ahead: int) -> float:
+        """Return the learning rate of a coming push; see `Updater.rate`."""
+        return self._updater.rate(ahead)
+
     def tune(self, hyperparameters: Mapping[str, Any]) -> None:
         """Change hyperparameters of the optimizer, from the next update on."""
         self._updater.tune(hyperparameters)
@@ -210,3 +221,28 @@ class Table(ABC):
 
     def _unknown(self, operation: TableOperation) -> InternalError:
         return InternalError(f"{type(self).__name__} {self._name!r} has no operation {operation}")
+
+
+def with_rates(pushes: Sequence[tuple[Table, Push]], *, as_one: bool = False) -> list[Push]:
+    """Return pushes, each with the learning rate that its table's schedule has for it.
+
+    Parameters
+    ----------
+    pushes : sequence of tuple
+        Each with its table, in the order in which they will be applied.
+    as_one : bool
+        Whether a table's pushes will be one update.
+
+    Raises
+    ------
+    ConfigurationError
+        If a learning rate cannot be computed.
+    """
+    ahead: Counter[Table] = Counter()
+    found: list[Push] = []
+    for table, push in pushes:
+        if table.scheduled():
+            push = msgspec.structs.replace(push, rate=table.rate(ahead[table]))
+        found.append(push)
+        ahead[table] += not as_one
+    return found

@@ -99,6 +99,7 @@ class PushGradient(Push, frozen=True):
 
     gradient: np.ndarray
     norm: float | None = None
+    rate: float | None = None
 
 
 class MergeValues(TableWrite, frozen=True):
@@ -133,6 +134,7 @@ class PushRows(Push, frozen=True):
     gradients: np.ndarray
     norm: float | None = None
     distinct: bool = False
+    rate: float | None = None
 
 
 class MergeRows(TableWrite, frozen=True):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.server.optimizers import Optimizer
+from psnb._src.server.optimizers import Optimizer, Schedule, rate_at
 from psnb.errors import ConfigurationError
 
 
@@ -61,10 +61,41 @@ class Updater:
         rows: np.ndarray,
         gradients: np.ndarray,
         norm: float | None,
+        rate: float | None,
     ) -> None:
-        """Take one step; see `Optimizer.apply`."""
-        self._required().apply(values, slots, rows, gradients, self.step, norm)
+        """Take one step; see `Optimizer.apply`. A rate that was set as a number counts at once."""
+        optimizer = self._required()
+        if not self.scheduled():
+            rate = None
+        optimizer.apply(values, slots, rows, gradients, self.step, norm, rate)
         self.step += 1
+
+    def scheduled(self) -> bool:
+        """Return whether the learning rate is a function of the step.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no optimizer.
+        """
+        return isinstance(self._required().learning_rate, Schedule)
+
+    def rate(self, ahead: int) -> float:
+        """Return the learning rate of the next update, or of one ``ahead`` updates after it.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no optimizer, or its schedule fails.
+        """
+        rate = self._required().learning_rate
+        try:
+            return rate_at(rate, self.step + ahead)
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"{self._name!r}: {error}. Nothing was changed; set another: "
+                "parameter.optimizer.learning_rate = ..."
+            ) from error
 
     def tune(self, hyperparameters: Mapping[str, Any]) -> None:
         """Change hyperparameters, from the next update on.

@@ -199,6 +199,13 @@ def test_optimizer_follows_optax_on_a_schedule(name: str, schedule: str) -> None
     assert_same(replace(optimizer, learning_rate=ours), rule(in_double), "float64", 1e-12)
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_schedule_of_optax_can_be_used_as_it_is(schedule: str) -> None:
+    ours, theirs = SCHEDULES[schedule]
+    found, expected = (by_psnb(Adam(rate), True, "float64") for rate in (theirs, ours))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_rows_without_gradient_stay_as_they_are(name: str) -> None:
     table = SparseTable("e", DIM, ROWS, 0, 1, "float32", Constant(1.0), 0, RULES[name][0])

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
 
+import jax
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from psnb._src.server.optimizers.ftrl import FTRL
 from psnb._src.server.optimizers.schedules import (
     CosineDecay,
     ExponentialDecay,
@@ -17,7 +23,9 @@ from psnb._src.server.optimizers.schedules import (
     PolynomialDecay,
     Schedule,
     Warmup,
+    rate_at,
 )
+from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import ConfigurationError
 
 ALL: list[Schedule] = [
@@ -60,6 +68,66 @@ def test_schedules_pickle_and_describe_themselves_as_json(schedule: Schedule) ->
 def test_description_of_a_warmup_has_the_schedule_in_it() -> None:
     described = Warmup(CosineDecay(0.5, 10), 4).describe()
     assert described["learning_rate"]["name"] == "CosineDecay"
+
+
+def halving(step: int) -> float:
+    return 0.5**step
+
+
+class Rates:
+    """A function with a name of its class only, and a repr with an address."""
+
+    def __call__(self, step: int) -> float:
+        return 0.1
+
+
+def test_a_function_is_described_by_its_name_without_an_address() -> None:
+    assert repr(SGD(halving)) == (
+        f"SGD(learning_rate={__name__}.halving, weight_decay=0.0, clipnorm=None, clipvalue=None)"
+    )
+    described = json.loads(json.dumps(SGD(Warmup(Rates(), 4)).describe()))
+    assert described["learning_rate"]["learning_rate"] == {
+        "name": "RateFunction",
+        "function": f"{__name__}.Rates",
+    }
+
+
+def test_warmup_leads_to_a_function_which_begins_with_its_own_first_step() -> None:
+    assert [Warmup(halving, 2)(step) for step in range(5)] == [0, 0.5, 1, 0.5, 0.25]
+
+
+def test_optimizers_of_one_function_are_equal_after_a_pickle() -> None:
+    assert pickle.loads(pickle.dumps(SGD(halving))) == SGD(halving)
+
+
+def test_rate_of_a_function_becomes_a_float() -> None:
+    for number in (np.float32(0.5), np.array(0.5), jax.numpy.asarray(0.5), Fraction(1, 2)):
+        found = rate_at(SGD(lambda step, number=number: number).learning_rate, 3)
+        assert type(found) is float
+        assert found == 0.5
+
+
+@pytest.mark.parametrize("kind", [SGD, FTRL, lambda rate: Warmup(rate, 3)])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda step: 1 / step,
+        lambda step: -0.1,
+        lambda step: math.nan,
+        lambda step: math.inf,
+        lambda step: "0.1",
+        lambda step: None,
+        lambda step: np.array([0.1]),
+        lambda step: True,
+        lambda: 0.1,
+        CosineDecay,
+    ],
+)
+def test_function_without_a_rate_for_step_0_is_refused(
+    kind: Callable[[Any], object], bad: Callable[[int], object]
+) -> None:
+    with pytest.raises(ConfigurationError, match="step 0"):
+        kind(bad)
 
 
 BAD: dict[str, Callable[[], Schedule]] = {

@@ -9,10 +9,12 @@ from psnb._src.server.optimizers.rmsprop import RMSProp
 from psnb._src.server.optimizers.schedules import (
     CosineDecay,
     ExponentialDecay,
+    LearningRate,
     PiecewiseConstant,
     PolynomialDecay,
     Schedule,
     Warmup,
+    rate_at,
 )
 from psnb._src.server.optimizers.sgd import SGD
 
@@ -23,6 +25,7 @@ __all__ = [
     "Adam",
     "CosineDecay",
     "ExponentialDecay",
+    "LearningRate",
     "Momentum",
     "Optimizer",
     "PiecewiseConstant",
@@ -30,4 +33,5 @@ __all__ = [
     "RMSProp",
     "Schedule",
     "Warmup",
+    "rate_at",
 ]

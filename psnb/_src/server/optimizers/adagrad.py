@@ -37,7 +37,7 @@ class Adagrad(Optimizer):
 
     Parameters
     ----------
-    learning_rate : float or Schedule
+    learning_rate : float or callable
         Step size.
     initial_accumulator_value : float
         Where every accumulator starts; above 0 damps the first steps.

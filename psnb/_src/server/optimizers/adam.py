@@ -11,7 +11,7 @@ from numba import njit
 from psnb._src.server import prefetching
 from psnb._src.server.optimizers.hyperparameters import require_number
 from psnb._src.server.optimizers.optimizer import Optimizer, above_zero
-from psnb._src.server.optimizers.schedules import Schedule
+from psnb._src.server.optimizers.schedules import LearningRate
 
 
 # numpy's error model: see Adagrad.
@@ -59,7 +59,7 @@ class Adam(Optimizer):
 
     Parameters
     ----------
-    learning_rate : float or Schedule
+    learning_rate : float or callable
         Step size.
     beta_1, beta_2 : float
         How much of the means of gradients and of their squares stays; below 1.
@@ -67,7 +67,7 @@ class Adam(Optimizer):
         Keeps the division defined; above 0.
     """
 
-    learning_rate: float | Schedule = 0.001
+    learning_rate: LearningRate = 0.001
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-8

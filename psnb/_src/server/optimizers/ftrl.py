@@ -12,7 +12,7 @@ from numba import njit
 from psnb._src.server import prefetching
 from psnb._src.server.optimizers.hyperparameters import refusal, require_number
 from psnb._src.server.optimizers.optimizer import Optimizer
-from psnb._src.server.optimizers.schedules import Schedule
+from psnb._src.server.optimizers.schedules import LearningRate, Schedule
 
 
 # numpy's error model: see Adagrad.
@@ -60,7 +60,7 @@ class FTRL(Optimizer):
 
     Parameters
     ----------
-    learning_rate : float or Schedule
+    learning_rate : float or callable
         Step size (the paper's alpha); above 0. A step whose schedule says 0 changes nothing.
     learning_rate_power : float
         -0.5 makes steps smaller as Adagrad does, 0 leaves them; 0 or below.
@@ -72,7 +72,7 @@ class FTRL(Optimizer):
         Damps the first steps; the paper has 1.
     """
 
-    learning_rate: float | Schedule = 0.001
+    learning_rate: LearningRate = 0.001
     learning_rate_power: float = -0.5
     initial_accumulator_value: float = 0.1
     l1: float = 0.0

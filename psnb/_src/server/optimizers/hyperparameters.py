@@ -21,17 +21,21 @@ def require_number(
     """
     value = getattr(owner, name)
     what = "finite and above 0" if positive else "finite and not below 0"
-    try:
-        good = not isinstance(value, bool) and math.isfinite(value)
-        good = good and (value > 0 if positive else value >= 0)
-    except (TypeError, OverflowError):
-        good = False
+    good = is_finite(value) and (value > 0 if positive else value >= 0)
     if below is not None:
         what += f", below {below:g}"
         good = good and value < below
     if not good:
         raise refusal(owner, name, f"a number, {what}")
     object.__setattr__(owner, name, float(value))  # not a numpy or JAX number: for JSON and pickles
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether something is a finite real number, of NumPy or JAX too; a bool is not."""
+    try:
+        return not isinstance(value, bool) and np.ndim(value) == 0 and math.isfinite(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def require_steps(owner: Any, name: str) -> None:

@@ -38,7 +38,7 @@ class Momentum(Optimizer):
 
     Parameters
     ----------
-    learning_rate : float or Schedule
+    learning_rate : float or callable
         Step size.
     momentum : float
         How much of the velocity stays; below 1.

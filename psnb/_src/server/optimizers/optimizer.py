@@ -17,7 +17,7 @@ import numpy as np
 
 from psnb._src.server import kernels
 from psnb._src.server.optimizers.hyperparameters import described, require_number
-from psnb._src.server.optimizers.schedules import Schedule, rate_at, require_rate
+from psnb._src.server.optimizers.schedules import LearningRate, rate_at, require_rate
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,9 @@ class Optimizer(ABC):
 
     Parameters
     ----------
-    learning_rate : float or Schedule
-        Step size, finite and not below 0; or a function of the step.
+    learning_rate : float or callable
+        Step size, finite and not below 0; or a function of the step, 0 for the first update: a
+        `Schedule`, one of optax's, or any other that can be pickled. See below.
     weight_decay : float
         Pulls parameters towards zero: ``weight_decay * w`` is added to the gradient (L2, as in
         PyTorch), after clipping. `Adam` applies it separately from the gradient (decoupled, AdamW).
@@ -46,10 +47,19 @@ class Optimizer(ABC):
     Raises
     ------
     ConfigurationError
-        If a hyperparameter is out of its range.
+        If a hyperparameter is out of its range, or a function has no rate for step 0.
+
+    Notes
+    -----
+    Servers call the function of a learning rate (in mode `Geo`, workers do), so the modules that it
+    needs must be there: jax, for those of optax. It must be fast, because a server does nothing
+    else meanwhile. It is called once for an update, when that reaches the server, before anything
+    of it is applied; a copy on another server takes the same rate. If it raises, or returns no
+    number that is finite and not below 0, the whole commit is refused with ConfigurationError. A
+    checkpoint has the function's name only.
     """
 
-    learning_rate: float | Schedule = 0.01
+    learning_rate: LearningRate = 0.01
     _: KW_ONLY
     weight_decay: float = 0.0
     clipnorm: float | None = None
@@ -79,6 +89,7 @@ class Optimizer(ABC):
         gradients: np.ndarray,
         step: int,
         norm: float | None = None,
+        rate: float | None = None,
     ) -> None:
         """Update rows in place.
 
@@ -97,7 +108,16 @@ class Optimizer(ABC):
         norm : float, optional
             For ``clipnorm``: the Euclidean norm of the whole gradient that these rows are a part
             of; if it is left out, these rows are the whole gradient.
+        rate : float, optional
+            The learning rate of this update, if it was computed before.
+
+        Raises
+        ------
+        ConfigurationError
+            If the learning rate cannot be computed; nothing was changed.
         """
+        if rate is None:
+            rate = rate_at(self.learning_rate, step)
         if self.clipnorm is not None:
             whole = kernels.norm(gradients) if norm is None else norm
             if whole > self.clipnorm:
@@ -105,7 +125,6 @@ class Optimizer(ABC):
         if self.clipvalue is not None:
             bound = values.dtype.type(self.clipvalue)
             gradients = np.clip(gradients, -bound, bound)
-        rate = rate_at(self.learning_rate, step)
         self._update(values, slots, rows, kernels.read_only(gradients), rate, step)
 
     @abstractmethod

@@ -11,7 +11,7 @@ from numba import njit
 from psnb._src.server import prefetching
 from psnb._src.server.optimizers.hyperparameters import require_flag, require_number
 from psnb._src.server.optimizers.optimizer import Optimizer, above_zero
-from psnb._src.server.optimizers.schedules import Schedule
+from psnb._src.server.optimizers.schedules import LearningRate
 
 
 # numpy's error model: see Adagrad.
@@ -66,7 +66,7 @@ class RMSProp(Optimizer):
 
     Parameters
     ----------
-    learning_rate : float or Schedule
+    learning_rate : float or callable
         Step size.
     rho : float
         How much of the mean of squares stays; below 1.
@@ -78,7 +78,7 @@ class RMSProp(Optimizer):
         Divide by the deviation of the gradients instead of their root mean square.
     """
 
-    learning_rate: float | Schedule = 0.001
+    learning_rate: LearningRate = 0.001
     rho: float = 0.9
     momentum: float = 0.0
     epsilon: float = 1e-7

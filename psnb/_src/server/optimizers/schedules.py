@@ -1,24 +1,31 @@
 """Learning-rate schedules, by the table's count of updates. Pure.
 
 A schedule is a frozen description and a function of the step: 0 for the first update of a table,
-one more for each that it has applied. Names and formulas are those of Keras and optax.
+one more for each that it has applied. Names and formulas are those of Keras and optax. Any other
+function of the step becomes a `RateFunction`.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from psnb._src.excerpt import excerpt
 from psnb._src.server.optimizers.hyperparameters import (
     described,
+    is_finite,
     refusal,
     require_flag,
     require_number,
     require_steps,
 )
+from psnb.errors import ConfigurationError
+
+LearningRate = float | Callable[[int], Any]
+"""A number, a `Schedule`, or another function that returns a number for a step."""
 
 
 @dataclass(frozen=True)
@@ -193,8 +200,8 @@ class Warmup(Schedule):
 
     Parameters
     ----------
-    learning_rate : float or Schedule
-        The rate after the warm-up; the line ends at its first value.
+    learning_rate : float or callable
+        The rate, schedule or function after the warm-up; the line ends at its first value.
     warmup_steps : int
         Length of the line.
     initial_learning_rate : float
@@ -206,7 +213,7 @@ class Warmup(Schedule):
         If a parameter is out of its range.
     """
 
-    learning_rate: float | Schedule
+    learning_rate: LearningRate
     warmup_steps: int
     initial_learning_rate: float = 0.0
 
@@ -222,12 +229,63 @@ class Warmup(Schedule):
         return self.initial_learning_rate + rise * step / self.warmup_steps
 
 
-def rate_at(learning_rate: float | Schedule, step: int) -> float:
-    """Return the learning rate of a step, counted from 0."""
-    return learning_rate(step) if isinstance(learning_rate, Schedule) else learning_rate
+@dataclass(frozen=True, repr=False)
+class RateFunction(Schedule):
+    """A function of the step that is not a `Schedule`: the user's, or one of optax's.
+
+    Parameters
+    ----------
+    function : callable
+        Takes the step, returns the rate.
+    """
+
+    function: Callable[[int], Any]
+
+    def __call__(self, step: int) -> Any:
+        return self.function(step)
+
+    def __repr__(self) -> str:
+        # Without the address, which is another one in each process.
+        named = self.function if hasattr(self.function, "__qualname__") else type(self.function)
+        return f"{named.__module__}.{named.__qualname__}"
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": type(self).__name__, "function": repr(self)}
+
+
+def rate_at(learning_rate: LearningRate, step: int) -> float:
+    """Return the learning rate of a step, counted from 0.
+
+    Raises
+    ------
+    ConfigurationError
+        If a function raises, or returns no number that is finite and not below 0.
+    """
+    if not callable(learning_rate):
+        return learning_rate
+    try:
+        rate = learning_rate(step)
+    except Exception as error:  # whatever a user's function may raise
+        raise ConfigurationError(
+            f"the learning rate {learning_rate!r} fails for step {step}: {excerpt(repr(error))}"
+        ) from error
+    if not is_finite(rate) or rate < 0:
+        raise ConfigurationError(
+            f"the learning rate {learning_rate!r} must be a number, finite and not below 0: for "
+            f"step {step} it is {excerpt(repr(rate))}"
+        )
+    return float(rate)
 
 
 def require_rate(owner: Any) -> None:
-    """Raise ConfigurationError unless the field ``learning_rate`` is a number or a schedule."""
-    if not isinstance(owner.learning_rate, Schedule):
+    """Make the field ``learning_rate`` a float or a `Schedule`, or raise ConfigurationError.
+
+    A function must have a rate for step 0. For which others it has one, it alone knows.
+    """
+    rate = owner.learning_rate
+    if not callable(rate):
         require_number(owner, "learning_rate")
+        return
+    if not isinstance(rate, Schedule):
+        object.__setattr__(owner, "learning_rate", RateFunction(rate))
+    rate_at(owner.learning_rate, 0)
