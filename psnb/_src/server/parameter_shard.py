@@ -116,7 +116,9 @@ class ParameterShard:
         for write in part.writes:
             if isinstance(write.operation, Push):
                 pushes.append((self._table(write.table), write.operation))
-        if not any(table.scheduled() for table, _ in pushes):
+        scheduled = [table.scheduled() for table, _ in pushes]
+        # What is prepared only might find a function there when it is applied, which fails.
+        if isinstance(operation, CommitPart) and not any(scheduled):
             return operation
         if not self._log.expects(operation.commit):
             return operation  # sent again: what was decided first counts

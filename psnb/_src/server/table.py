@@ -224,7 +224,7 @@ class Table(ABC):
 
 
 def with_rates(pushes: Sequence[tuple[Table, Push]], *, as_one: bool = False) -> list[Push]:
-    """Return pushes, each with the learning rate that its table's schedule has for it.
+    """Return pushes, each with the learning rate that its table has for it.
 
     Parameters
     ----------
@@ -241,8 +241,6 @@ def with_rates(pushes: Sequence[tuple[Table, Push]], *, as_one: bool = False) ->
     ahead: Counter[Table] = Counter()
     found: list[Push] = []
     for table, push in pushes:
-        if table.scheduled():
-            push = msgspec.structs.replace(push, rate=table.rate(ahead[table]))
-        found.append(push)
+        found.append(msgspec.structs.replace(push, rate=table.rate(ahead[table])))
         ahead[table] += not as_one
     return found
