@@ -22,11 +22,16 @@ import psutil
 import pytest
 from distributed import Client
 from distributed.utils import get_mp_context
+from hypothesis import settings
 
 import psnb
 
 OTHER_CLUSTER = "PSNB_TEST_CLUSTER"
 """Set by `tests.integration.two_hosts`, to run tests on a cluster of its making."""
+
+# A busy machine makes no example wrong.
+settings.register_profile("psnb", deadline=None)
+settings.load_profile("psnb")
 
 DEADLINE = 30.0
 """Seconds after which a test that waits for something gives up."""

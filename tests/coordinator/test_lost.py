@@ -7,7 +7,7 @@ import contextlib
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb import errors
@@ -543,7 +543,6 @@ class _Worker:
             self.live()
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 12), min_size=1, max_size=5))
 def test_leased_examples_are_used_once_whatever_fails_and_whoever_dies(
     seed: int, sizes: list[int]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb.data import Dataset
@@ -88,7 +88,6 @@ STEPS = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(st.integers(0, 12), st.lists(STEPS, max_size=4), st.data())
 def test_chains_are_what_lists_would_be_and_resume_anywhere(
     count: int, steps: list[Step], data: st.DataObject
@@ -112,7 +111,6 @@ def test_chains_are_what_lists_would_be_and_resume_anywhere(
         assert values(iterator) == expected[taken:]
 
 
-@settings(deadline=None)
 @given(st.integers(0, 40), st.integers(1, 50), st.integers(0, 2**64), st.integers(0, 40))
 def test_shuffles_lose_nothing_and_resume_anywhere(
     count: int, buffer_size: int, seed: int, taken: int
@@ -150,7 +148,6 @@ PASSING: dict[str, Callable[[Dataset], Dataset]] = {
 }
 
 
-@settings(deadline=None)
 @given(
     st.integers(0, 14),
     st.sets(st.integers(0, 14)),

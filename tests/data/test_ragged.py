@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb.data import Ragged
@@ -17,7 +17,6 @@ def ragged(rows: list[list[int]]) -> Ragged:
     return Ragged.from_rows(rows, np.int64)
 
 
-@settings(deadline=None)
 @given(ROWS)
 def test_rows_come_back_as_they_went_in(rows: list[list[int]]) -> None:
     made = ragged(rows)
@@ -25,7 +24,6 @@ def test_rows_come_back_as_they_went_in(rows: list[list[int]]) -> None:
     assert [made[i].tolist() for i in range(len(made))] == rows
 
 
-@settings(deadline=None)
 @given(ROWS, st.integers(-9, 9), st.integers(-9, 9), st.sampled_from([None, 1, 2, -1, -3]))
 def test_slices_are_those_of_a_list(
     rows: list[list[int]], start: int, stop: int, step: int | None
@@ -34,14 +32,12 @@ def test_slices_are_those_of_a_list(
     assert ragged(rows)[cut].to_list() == rows[cut]
 
 
-@settings(deadline=None)
 @given(ROWS, st.data())
 def test_take_gathers_rows(rows: list[list[int]], data: st.DataObject) -> None:
     indices = data.draw(st.lists(st.integers(0, len(rows) - 1)))
     assert ragged(rows).take(np.array(indices, int)).to_list() == [rows[i] for i in indices]
 
 
-@settings(deadline=None)
 @given(ROWS, ROWS)
 def test_concatenation_is_that_of_lists(left: list[list[int]], right: list[list[int]]) -> None:
     assert Ragged.concatenate([ragged(left), ragged(right)]).to_list() == left + right

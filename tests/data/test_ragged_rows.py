@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb._src.data.nodes.ragged_rows import RaggedRows
@@ -17,7 +17,6 @@ def ragged(lists: list[Any], dtype: Any = np.int64) -> Ragged:
     return Ragged.from_rows([np.array(each, dtype) for each in lists])
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.lists(st.tuples(st.permutations(range(8)), st.integers(1, 8), rows), max_size=8))
 def test_rows_are_what_was_put_there_last(puts: list[Any]) -> None:
     store = RaggedRows(ragged([[0]]))

@@ -87,7 +87,7 @@ def drawn_bags(draw: st.DrawFn) -> tuple[list[int], list[int], list[float]]:
     return values, offsets, draw(st.lists(weight, min_size=n, max_size=n))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     drawn=drawn_bags(),
     combiner=st.sampled_from(COMBINERS),

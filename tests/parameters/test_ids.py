@@ -17,7 +17,7 @@ def table(rows: int) -> np.ndarray:
     return np.arange(rows * DIM, dtype="f4").reshape(rows, DIM) + 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     ids=st.lists(st.integers(0, 5), max_size=8) | st.lists(st.integers(0, 5), min_size=64),
     padding=st.sampled_from([None, 0, 3]),

@@ -12,7 +12,7 @@ from psnb._src.server.duplicates import distinct, summed
 IDS = st.integers(0, 9) | st.integers(0, 2**64 - 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ids=hnp.arrays(np.uint64, st.integers(0, 40), elements=IDS))
 def test_each_id_is_there_once_in_the_order_of_first_appearance(ids: np.ndarray) -> None:
     found, position = distinct(ids)
@@ -30,7 +30,7 @@ def test_any_number_of_distinct_ids_is_found(count: int, shift: int) -> None:
     np.testing.assert_array_equal(found[position], twice)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     ids=hnp.arrays(np.uint64, st.integers(0, 40), elements=IDS),
     dim=st.integers(1, 3),

@@ -611,7 +611,7 @@ STEP = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.lists(STEP, max_size=12), st.lists(STEP, max_size=25))
 def test_whatever_happens_while_a_copy_is_filled_it_ends_the_same(
     before: list[tuple[str, Any]], meanwhile: list[tuple[str, Any]]

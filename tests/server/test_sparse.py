@@ -167,7 +167,7 @@ OPERATIONS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     operations=st.lists(OPERATIONS, max_size=12),
     admission=st.sampled_from(ADMISSIONS),

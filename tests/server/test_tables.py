@@ -107,7 +107,7 @@ def histories(draw: st.DrawFn) -> tuple[int | None, list[tuple[str, list[int]]]]
     return rows, draw(st.lists(operation, max_size=8))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(history=histories(), shards=st.integers(1, 4))
 def test_table_is_a_dict_of_rows(
     history: tuple[int | None, list[tuple[str, list[int]]]], shards: int

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb._src.data.formats.criteo import MISSING_CATEGORY, Criteo
@@ -60,7 +60,6 @@ def test_what_is_wrong_with_a_line_is_said_after_those_before_it(
         next(reader)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 330), st.binary(max_size=3)), max_size=3))
 def test_mutated_lines_are_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[int, bytes]]

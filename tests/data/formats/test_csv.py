@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb._src.data.formats.csv import Csv
@@ -104,7 +104,6 @@ def test_what_cannot_be_is_refused(make: Any) -> None:
 fields = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5))
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(fields, fields).map(lambda pair: ["".join(f) for f in pair])))
 def test_what_python_writes_is_read(
     tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]]
@@ -116,7 +115,6 @@ def test_what_python_writes_is_read(
     assert [list(row.values()) for row in found] == rows
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(list(b'1x,"\n\r \xff')), max_size=60).map(bytes))
 def test_any_bytes_are_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, content: bytes

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb._src.data.formats.example import encode_example, parse_examples
@@ -46,7 +46,6 @@ reals = st.lists(st.floats(width=32, allow_nan=False), max_size=5)
 strings = st.lists(st.binary(max_size=200), max_size=3)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(numbers, reals, strings), min_size=1, max_size=5), st.booleans())
 def test_what_another_encoder_writes_is_read(rows: list[Any], packed: bool) -> None:
     contents = [
@@ -65,7 +64,6 @@ def test_what_another_encoder_writes_is_read(rows: list[Any], packed: bool) -> N
     assert parse(features, *contents) == expected
 
 
-@settings(deadline=None)
 @given(numbers, reals, strings)
 def test_what_is_encoded_is_read(i: list[int], f: list[float], b: list[bytes]) -> None:
     content = encode_example({"i": np.array(i, np.int64), "f": np.array(f, np.float32), "b": b})
@@ -217,7 +215,6 @@ VALID = example(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(VALID)), st.binary(max_size=3)), max_size=4))
 def test_mutated_messages_are_read_or_refused(edits: list[tuple[int, bytes]]) -> None:
     content = VALID
@@ -227,7 +224,6 @@ def test_mutated_messages_are_read_or_refused(edits: list[tuple[int, bytes]]) ->
         parse(FEATURES, content)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(content: bytes) -> None:
     with suppress(DatasetError):

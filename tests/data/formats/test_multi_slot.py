@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
@@ -124,14 +124,12 @@ def written(rows: list[Any]) -> str:
     )
 
 
-@settings(deadline=None)
 @given(rows)
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows: Any) -> None:
     found = read(tmp_path_factory.getbasetemp(), written(rows))
     assert [tuple(row.values()) for row in found] == rows
 
 
-@settings(deadline=None)
 @given(rows, st.lists(st.tuples(st.integers(0, 99), st.binary(max_size=3)), max_size=4))
 def test_mutated_files_are_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, rows: Any, edits: list[tuple[int, bytes]]
@@ -147,7 +145,6 @@ def test_mutated_files_are_read_or_refused(
         assert content.strip(b" \t\r")
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(list(b"0123456789 -.e\n\r\tx")), max_size=80).map(bytes))
 def test_any_text_is_read_as_a_plain_parser_does(
     tmp_path_factory: pytest.TempPathFactory, content: bytes

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from psnb._src.data.formats.parse_numbers import (
@@ -46,7 +46,6 @@ def correctly_rounded(text: str) -> float:
     return float(low if below < above else high)
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.integers(0, 2**64 - 1))
 @example(2**64 - 1)
 @example(2**53 + 1)
@@ -56,7 +55,6 @@ def test_integers_are_exact(number: int) -> None:
     assert unsigned(b"000" + text + b" 5") == (number, len(text) + 3, OK)
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.integers(2**64, 2**90))
 @example(2**64)
 def test_integers_of_more_than_64_bits_are_refused(number: int) -> None:
@@ -71,7 +69,6 @@ def test_what_is_no_unsigned_integer_is_refused(text: bytes, wrong: int) -> None
     assert unsigned(text)[2] == wrong
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.integers(-(10**25), 10**25), st.integers(-60, 45), st.booleans())
 @example(16777217, 0, False)
 @example(167772170, -1, True)
@@ -96,7 +93,6 @@ def test_floats_are_rounded_correctly(digits: int, exponent: int, point: bool) -
     assert value is None or float(value) == float(slow)
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.integers(0x00800000, 0x7F7FFFFE), st.integers(-3, 3))
 def test_floats_near_the_middle_of_two_are_rounded_correctly(bits: int, away: int) -> None:
     low, high = np.array([bits, bits + 1], np.uint32).view(np.float32)
@@ -111,7 +107,6 @@ def test_floats_near_the_middle_of_two_are_rounded_correctly(bits: int, away: in
     assert value is None or value == slow
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_the_shortest_text_of_a_float32_is_that_float32_again(number: float) -> None:
     for text in (repr(number), str(np.float32(number))):
@@ -151,7 +146,6 @@ def test_absurd_exponents_take_no_time() -> None:
     assert fast(b"1e-999999999999") == (None, 15)
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.binary(max_size=30))
 def test_any_bytes_are_read_within_their_bounds(content: bytes) -> None:
     for read in (unsigned, fast):

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb._src.data.formats.csv import Csv
@@ -111,7 +111,6 @@ def test_without_pyarrow_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPa
 VALID = content({"a": [1, 2, 3], "b": ["x", "y", "z"], "c": [[1], [], [2, 3]]})
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(VALID)), st.binary(max_size=3)), min_size=1))
 def test_mutated_files_are_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[int, bytes]]

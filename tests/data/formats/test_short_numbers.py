@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from psnb._src.data.formats.parse_numbers import OK, nearest_float32, read_unsigned
@@ -57,7 +57,6 @@ def test_what_is_no_usual_float_is_left(text: bytes) -> None:
     assert read(short_float, text)[1] == 0
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.lists(st.sampled_from(list(b"0123456789 -+.e\t\nx\xff")), max_size=16).map(bytes))
 def test_what_is_read_of_any_text_is_what_is_there(text: bytes) -> None:
     token = text.replace(b"\t", b" ").split(b" ")[0]
@@ -72,7 +71,6 @@ def test_what_is_read_of_any_text_is_what_is_there(text: bytes) -> None:
         assert value == nearest_float32(token)
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.integers(-(10**5) + 1, 10**5 - 1), st.integers(0, 10**8 - 1), st.integers(1, 8))
 @example(65536, 390625, 8)
 def test_floats_are_rounded_correctly_or_left(whole: int, part: int, digits: int) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb._src.data.formats.text_lines import TextLines
@@ -71,7 +71,6 @@ def test_encodings_whose_newlines_are_no_bytes_are_refused(encoding: str) -> Non
         TextLines(encoding)
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.binary(max_size=200), st.integers(1, 50))
 def test_any_bytes_are_split_as_python_does(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, size: int

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb._src.data.formats.crc import masked_crc
@@ -43,7 +43,6 @@ def test_the_check_value_of_crc_32c_is_right() -> None:
     assert crc32c(b"123456789") == 0xE3069283
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=100))
 def test_the_crc_is_that_of_the_definition(data: bytes) -> None:
     padded = np.frombuffer(b"-" + data + b"-", np.uint8)
@@ -127,7 +126,6 @@ def test_a_gzip_file_that_is_not_named_so_is_recognised(tmp_path: Path) -> None:
         next(TFRecords().read(path))
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 60), st.binary(max_size=3)), max_size=3))
 def test_mutated_files_are_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[int, bytes]]

@@ -133,7 +133,7 @@ def pushes(draw: st.DrawFn) -> list[tuple[np.ndarray, np.ndarray]]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     history=pushes(),
     optimizer=st.sampled_from(ALL),
