@@ -51,7 +51,7 @@ def rates(
             commit = Commit(f"process {uuid.uuid4().hex}", 0, shards=(to.shard,))
             parts = {to.shard.number: Part([OnTable(to.table, AddValues(one.copy()))])}
             requests.append(Request(to.shard, CommitParts(commit, parts)))
-        first._shards.transport.call(requests)
+        first._shards.server_client.call(requests)
 
     ways: dict[str, Callable[[], None]] = {"one": to_one, "apart": apart, "both": to_both}
     found: dict[str, list[float]] = {name: [] for name in ways}

@@ -280,7 +280,7 @@ def test_unfit_ones_are_found_before_any_is_loaded(model: Model, saved: Path) ->
 
 
 def transport(model: Model) -> InProcess:
-    found = model.variable._shards.transport
+    found = model.variable._shards.server_client
     assert isinstance(found, InProcess)
     return found
 

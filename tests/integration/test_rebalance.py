@@ -12,7 +12,7 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
-from psnb._src.parameters.server_client import process_transport
+from psnb._src.parameters.server_client import process_client
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter
 from tests.integration.helpers import CommandLine, address_of
@@ -94,7 +94,7 @@ def test_a_server_is_not_retired_while_it_holds_parameters(growing: Growing) -> 
 
 def known_version(strategy: str) -> int:
     """Return the version of the layout that a worker knows, without asking for it."""
-    layout = process_transport()._directory.known(strategy)  # type: ignore[attr-defined]
+    layout = process_client()._layouts.known(strategy)  # type: ignore[attr-defined]
     return -1 if layout is None else layout.version
 
 

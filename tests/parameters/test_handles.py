@@ -15,7 +15,7 @@ from psnb._src.parameters.embedding import Embedding
 from psnb._src.parameters.gradients import NonFinite
 from psnb._src.parameters.partition import FixedShards, row_ranges
 from psnb._src.parameters.request_batch import Request
-from psnb._src.parameters.server_client import set_process_transport
+from psnb._src.parameters.server_client import set_process_client
 from psnb._src.parameters.sparse_shards import SparseShards
 from psnb._src.parameters.variable import Variable
 from psnb._src.placement.layout import ShardId, ShardPlace
@@ -172,13 +172,13 @@ def embedding(
 
 
 @pytest.fixture
-def process_transport() -> Iterator[InProcess]:
+def process_client() -> Iterator[InProcess]:
     """Make a transport that of this process, and put back the one before."""
-    before = server_client._process_transport
+    before = server_client._process_client
     made = InProcess(3)
-    set_process_transport(made)
+    set_process_client(made)
     yield made
-    set_process_transport(before)
+    set_process_client(before)
 
 
 VALUES = [
@@ -449,9 +449,9 @@ def test_embedding_states_load_onto_any_number_of_shards(
     np.testing.assert_array_equal(restored.lookup(range(ROWS)), saved.lookup(range(ROWS)))
 
 
-def test_unpickled_handles_use_the_transport_of_their_process(process_transport: InProcess) -> None:
-    v = variable(np.zeros(4, np.float32), transport=process_transport)
-    e = embedding(optimizer=SGD(1.0), transport=process_transport)
+def test_unpickled_handles_use_the_transport_of_their_process(process_client: InProcess) -> None:
+    v = variable(np.zeros(4, np.float32), transport=process_client)
+    e = embedding(optimizer=SGD(1.0), transport=process_client)
     v2, e2 = cloudpickle.loads(cloudpickle.dumps((v, e)))
     v2.assign([1, 2, 3, 4])
     e2.push([3], np.full((1, DIM), 5, np.float32))
@@ -463,8 +463,8 @@ def test_unpickled_handles_use_the_transport_of_their_process(process_transport:
     assert e2.optimizer.current() == SGD(1.0)
 
 
-def test_unpickled_handle_where_no_transport_is_says_so(process_transport: InProcess) -> None:
+def test_unpickled_handle_where_no_transport_is_says_so(process_client: InProcess) -> None:
     v = cloudpickle.loads(cloudpickle.dumps(variable([1.0])))
-    set_process_transport(None)
+    set_process_client(None)
     with pytest.raises(ConfigurationError, match="workers of its cluster"):
         v.read()

@@ -18,9 +18,9 @@ from psnb._src.server.optimizers.rmsprop import RMSProp
 from psnb._src.server.optimizers.schedules import CosineDecay
 from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import ConfigurationError, ServerLostError
-from tests.parameters.test_handles import DIM, InProcess, embedding, process_transport, variable
+from tests.parameters.test_handles import DIM, InProcess, embedding, process_client, variable
 
-__all__ = ["process_transport"]
+__all__ = ["process_client"]
 
 Handle = Variable | Embedding
 
@@ -66,8 +66,8 @@ def test_new_rate_counts_from_the_next_update_on_every_shard(make: Make) -> None
 
 
 @KINDS
-def test_every_handle_tells_what_another_has_set(make: Make, process_transport: InProcess) -> None:
-    first = make(Adam(0.1), process_transport)
+def test_every_handle_tells_what_another_has_set(make: Make, process_client: InProcess) -> None:
+    first = make(Adam(0.1), process_client)
     second = cloudpickle.loads(cloudpickle.dumps(first))
     kept = second.optimizer
     live(first).beta_1 = 0.5
@@ -76,8 +76,8 @@ def test_every_handle_tells_what_another_has_set(make: Make, process_transport: 
         assert live(handle).current() == Adam(0.1, beta_1=0.5, clipvalue=3.0)
 
 
-def test_live_optimizer_pickles_by_itself(process_transport: InProcess) -> None:
-    handle = _variable(SGD(1.0), process_transport)
+def test_live_optimizer_pickles_by_itself(process_client: InProcess) -> None:
+    handle = _variable(SGD(1.0), process_client)
     cloudpickle.loads(cloudpickle.dumps(live(handle))).learning_rate = 0.5
     assert live(handle).learning_rate == 0.5
 

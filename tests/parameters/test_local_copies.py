@@ -64,7 +64,7 @@ class Worker:
 
     def run(self, closure: Callable[[], Any]) -> Any:
         """Run a closure."""
-        updates = Updates(way=self.copies)
+        updates = Updates(server_client=self.copies)
         with buffered(updates):
             value = closure()
         if updates:

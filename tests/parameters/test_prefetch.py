@@ -72,7 +72,7 @@ def test_writes_are_seen_that_were_made_before_a_batch_was_asked_for(
         assert moved == [max(0, step - depth) for step in range(6)]
     else:
         assert all(max(0, step - depth) <= each <= step for step, each in enumerate(moved))
-    updates.commit(e._shards.transport, Commit("a", 0))
+    updates.commit(e._shards.server_client, Commit("a", 0))
     np.testing.assert_allclose(e.lookup([4]) - before, 6, rtol=1e-6)
 
 

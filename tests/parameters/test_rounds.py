@@ -38,7 +38,7 @@ def test_a_round_is_clipped_by_the_norm_of_all_shards() -> None:
     free = variable(np.zeros(3), 3, SGD(1.0), transport, name="free")
     before = e.lookup([1, 2])
     for number, factor in enumerate((0.5, 1.5)):
-        updates = Updates(counted=True, turn=Round("s", 0))
+        updates = Updates(counted=True, sync_round=Round("s", 0))
         with buffered(updates):
             v.push(factor * np.array([3.0, 6.0, 2.0]))  # norm 7 on average
             free.push(np.full(3, factor))
@@ -96,7 +96,7 @@ def in_a_round(
 ) -> tuple[Failing, Variable]:
     transport = Failing(2)
     v = variable(np.zeros(2), 2, SGD(1.0), transport)
-    updates = Updates(counted=True, turn=Round("s", 0))
+    updates = Updates(counted=True, sync_round=Round("s", 0))
     with buffered(updates):
         v.push([-1.0, -1.0])
     updates.commit(transport, Commit("a", 0))
@@ -135,7 +135,7 @@ def test_clipnorm_of_a_divided_variable_that_was_switched_on_live_is_of_the_whol
     assert v.optimizer is not None
     v.optimizer.clipnorm = 1.0
     for closure, gradient in enumerate(([6.0, 0.0], [0.0, 8.0])):
-        updates = Updates(counted=True, turn=Round("s", 0))
+        updates = Updates(counted=True, sync_round=Round("s", 0))
         with buffered(updates):
             v.push(gradient)
         updates.commit(transport, Commit("a", closure))

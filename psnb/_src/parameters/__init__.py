@@ -20,7 +20,7 @@ from psnb._src.parameters.parameter_arguments import (
 from psnb._src.parameters.partition import FixedShards, MaxSize, MinSize, Partitioner, row_ranges
 from psnb._src.parameters.prefetch_parameters import prefetch
 from psnb._src.parameters.request_batch import Request
-from psnb._src.parameters.server_client import PATIENCE, CommServerClient, set_process_transport
+from psnb._src.parameters.server_client import PATIENCE, CommServerClient, set_process_client
 from psnb._src.parameters.server_connection import open_connection
 from psnb._src.parameters.sparse_shards import SparseShards
 from psnb._src.parameters.table_statistics import EmbeddingStatistics, RowStatistics
@@ -64,6 +64,6 @@ __all__ = [
     "pull",
     "push",
     "row_ranges",
-    "set_process_transport",
+    "set_process_client",
     "shards_of",
 ]

@@ -102,7 +102,7 @@ class ControlConnection:
     async def _send(self, operations: Sequence[HostOperation]) -> Any:
         while self._connection is None:
             if self._opening is None:
-                self._opening = asyncio.create_task(self._open(), name="psnb line")
+                self._opening = asyncio.create_task(self._open(), name="psnb control connection")
             await asyncio.shield(self._opening)
         question = _Question(self._server.key, operations)
         self._connection.send(question)

@@ -63,11 +63,11 @@ class DenseShards(ParameterShards):
         dtype: np.dtype,
         optimizer: Optimizer | None,
         shards: Sequence[DenseShard],
-        transport: ServerClient | None,
+        server_client: ServerClient | None,
         nonfinite: NonFinite = NonFinite.REFUSE,
     ) -> None:
         tables = [(each.shard, each.table) for each in shards]
-        super().__init__(name, optimizer, tables, transport, nonfinite)
+        super().__init__(name, optimizer, tables, server_client, nonfinite)
         self.shape, self.dtype = shape, dtype
         self._shards = tuple(shards)
 
@@ -107,7 +107,7 @@ class DenseShards(ParameterShards):
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         """Return values and optimizer state of every shard, for checkpoints."""
-        states = read_states(self.transport, self._tables)
+        states = read_states(self.server_client, self._tables)
         for shard, state in zip(self._shards, states, strict=True):
             rows = (
                 self.shape
@@ -130,7 +130,7 @@ class DenseShards(ParameterShards):
         whole = {key: self._joined([state[key] for state in states]) for key in keys}
         parts = {key: self._parts(array) for key, array in whole.items()}
         write_states(
-            self.transport,
+            self.server_client,
             [
                 (
                     (shard.shard, shard.table),
@@ -146,7 +146,7 @@ class DenseShards(ParameterShards):
     def skipped(self) -> int:
         """Return how many updates were left out because they were not finite."""
         requests = [on_table(s.shard, s.table, CountSkipped()) for s in self._shards]
-        return sum(self.transport.call(requests))
+        return sum(self.server_client.call(requests))
 
     def _parts(self, array: np.ndarray) -> list[np.ndarray]:
         if len(self._shards) == 1:
@@ -171,7 +171,7 @@ class DenseShards(ParameterShards):
         """Return the requests that read the value, or some rows of it."""
         if rows is None:
             requests = [read_request(s.shard, s.table, ReadValues()) for s in self._shards]
-            return PendingRead(self.transport, requests, self._joined)
+            return PendingRead(self.server_client, requests, self._joined)
         checked = checked_rows(rows, self.name, self.shape)
         flat = checked.reshape(-1)
         parts = self._split_rows(flat)
@@ -185,7 +185,7 @@ class DenseShards(ParameterShards):
                 out[at] = values
             return out.reshape((*checked.shape, *self.shape[1:]))
 
-        return PendingRead(self.transport, requests, value)
+        return PendingRead(self.server_client, requests, value)
 
     def pushing(self, gradient: ArrayLike) -> list[ShardWrite]:
         """Return the writes of a push, by shard."""
@@ -212,7 +212,7 @@ class DenseShards(ParameterShards):
         """
         parts, norms = [], []
         for shard, part in zip(self._shards, self._parts(array), strict=True):
-            lent = self.transport.lend(shard.shard, part.shape, part.dtype)
+            lent = self.server_client.lend(shard.shard, part.shape, part.dtype)
             norms.append(norm(part) if lent is None else copy_with_norm(part, lent))
             if lent is not None:
                 lent.flags.writeable = False

@@ -60,7 +60,7 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 def commit_now(
-    transport: ServerClient, shards: tuple[ShardId, ...], parts: Mapping[ShardId, Part]
+    server_client: ServerClient, shards: tuple[ShardId, ...], parts: Mapping[ShardId, Part]
 ) -> None:
     """Have shards make writes, all of them or none, under a number of this process.
 
@@ -72,20 +72,20 @@ def commit_now(
     ServerLostError, ServerSilentError, CoordinatorClosedError
         Also if it is unknown whether the writes were made, on all servers or on some.
     """
-    aside(_commit, transport, shards, parts)
+    aside(_commit, server_client, shards, parts)
 
 
 def _commit(
-    transport: ServerClient, shards: tuple[ShardId, ...], parts: Mapping[ShardId, Part]
+    server_client: ServerClient, shards: tuple[ShardId, ...], parts: Mapping[ShardId, Part]
 ) -> None:
     writer = _writer
     commit = writer.begin()._replace(shards=shards)
     try:
-        transport.commit(commit, parts)
+        server_client.commit(commit, parts)
     except UndecidedError as error:
         end = partial(writer.end, commit)
         if isinstance(error.reason, ServerSilentError) and len(shards) > 1:
-            finish = partial(_finish, transport, commit, end)
+            finish = partial(_finish, server_client, commit, end)
             threading.Thread(target=finish, name="psnb-finish", daemon=True).start()
         else:
             end()
@@ -100,12 +100,12 @@ def _commit(
     writer.end(commit)
 
 
-def _finish(transport: ServerClient, commit: Commit, end: Callable[[], None]) -> None:
+def _finish(server_client: ServerClient, commit: Commit, end: Callable[[], None]) -> None:
     """Have each shard apply its part, if all have prepared theirs, once its server answers."""
     left = [Request(shard, ApplyCommit(commit)) for shard in commit.shards]
     try:
         while left:
-            outcomes = transport.attempt(left)  # waits for a while
+            outcomes = server_client.attempt(left)  # waits for a while
             found = zip(left, outcomes, strict=True)
             left = [request for request, each in found if isinstance(each, ServerSilentError)]
     except PsnbError:

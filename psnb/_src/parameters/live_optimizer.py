@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 from psnb._src.parameters.request_batch import Request, on_table
-from psnb._src.parameters.server_client import ServerClient, process_transport
+from psnb._src.parameters.server_client import ServerClient, process_client
 from psnb._src.placement import ShardId
 from psnb._src.server import Optimizer, ReadOptimizer, TuneOptimizer, tuned
 from psnb.errors import ConfigurationError, PsnbError
@@ -42,27 +42,27 @@ class LiveOptimizer:
         The parameter's name, for messages.
     tables : sequence of tuple
         Each shard, and the table there.
-    transport : ServerClient or None
+    server_client : ServerClient or None
         The client of their servers; None for the process's own.
     clips : bool
         Whether servers know the norm of a push, for ``clipnorm``.
     """
 
-    __slots__ = ("_clips", "_made", "_name", "_tables", "_transport")
+    __slots__ = ("_clips", "_made", "_name", "_server_client", "_tables")
 
     def __init__(
         self,
         made: Optimizer,
         name: str,
         tables: Sequence[tuple[ShardId, str]],
-        transport: ServerClient | None,
+        server_client: ServerClient | None,
         clips: bool,
     ) -> None:
         # Not by this class's __setattr__, which sets hyperparameters.
         object.__setattr__(self, "_made", made)
         object.__setattr__(self, "_name", name)
         object.__setattr__(self, "_tables", tuple(tables))
-        object.__setattr__(self, "_transport", transport)
+        object.__setattr__(self, "_server_client", server_client)
         object.__setattr__(self, "_clips", clips)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -116,4 +116,4 @@ class LiveOptimizer:
         return [field.name for field in fields(self._made)]
 
     def _reach(self) -> ServerClient:
-        return self._transport or process_transport()
+        return self._server_client or process_client()

@@ -86,7 +86,7 @@ class LocalCopies:
 
     Parameters
     ----------
-    transport : ServerClient
+    server_client : ServerClient
         The client of the servers.
     closures : int
         After how many closures an exchange is due.
@@ -105,10 +105,10 @@ class LocalCopies:
     """
 
     def __init__(
-        self, transport: ServerClient, closures: int, coordinator: str, writer: str
+        self, server_client: ServerClient, closures: int, coordinator: str, writer: str
     ) -> None:
         self.workers, self.ended_below = 1, 0
-        self._transport, self._closures = transport, closures
+        self._server_client, self._closures = server_client, closures
         self._coordinator, self._writer = coordinator, writer
         self._lock = threading.Lock()  # guards the current cycle, its count, and the next two
         self._numbers = itertools.count()
@@ -142,7 +142,7 @@ class LocalCopies:
         others = [position for position in range(len(requests)) if position not in reads]
         answers: dict[int, Any] = {}
         if others:
-            found = self._transport.call([requests[position] for position in others])
+            found = self._server_client.call([requests[position] for position in others])
             answers |= zip(others, found, strict=True)
         if reads:
             self._fetch(cycle, [_needs(*read) for read in reads.values()])
@@ -155,7 +155,7 @@ class LocalCopies:
 
     def attempt(self, requests: Sequence[Request]) -> list[Any]:
         """Ask the servers."""
-        return self._transport.attempt(requests)
+        return self._server_client.attempt(requests)
 
     def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> None:
         """Take the writes of a closure; they go to the servers with the next exchange.
@@ -191,7 +191,7 @@ class LocalCopies:
             if others:
                 now = Updates()
                 now.add(others)
-                now.commit(self._transport, commit)
+                now.commit(self._server_client, commit)
             others = here
         while not self._apply(cycle, commit, pushes, others):
             cycle = self._cycle
@@ -243,7 +243,7 @@ class LocalCopies:
             ended_below=self.ended_below,
         )
         try:
-            return cycle.updates.commit(self._transport, commit)
+            return cycle.updates.commit(self._server_client, commit)
         except UndecidedError:
             number = -1  # so that servers remember it
             raise
@@ -300,7 +300,7 @@ class LocalCopies:
         for (shard, name), rest in missing:
             fetch = ReadState() if rest is None else FetchRows(rest)
             requests += [Request(shard, OnTable(name, each)) for each in (fetch, ReadOptimizer())]
-        answers = cycle.updates.read(self._transport, requests)
+        answers = cycle.updates.read(self._server_client, requests)
         with cycle.lock:
             for (key, rest), state, optimizer in zip(
                 missing, answers[::2], answers[1::2], strict=True

@@ -16,7 +16,7 @@ from psnb._src.parameters.gradients import NonFinite, must_skip
 from psnb._src.parameters.live_optimizer import LiveOptimizer
 from psnb._src.parameters.parameter_arguments import require_optimizer
 from psnb._src.parameters.request_batch import on_table
-from psnb._src.parameters.server_client import ServerClient, process_transport
+from psnb._src.parameters.server_client import ServerClient, process_client
 from psnb._src.parameters.updates import ShardWrite, current_updates, write
 from psnb._src.placement import ShardId
 from psnb._src.server import Optimizer, ReadOptimizer, TuneOptimizer
@@ -33,7 +33,7 @@ class ParameterShards:
         The optimizer that it was made with.
     tables : sequence of tuple
         The shards that hold it, and the name of its table on each.
-    transport : ServerClient or None
+    server_client : ServerClient or None
         The client of their servers; None for the process's own.
     nonfinite : NonFinite
         What happens to gradients that are not finite.
@@ -44,13 +44,13 @@ class ParameterShards:
         name: str,
         optimizer: Optimizer | None,
         tables: Sequence[tuple[ShardId, str]],
-        transport: ServerClient | None,
+        server_client: ServerClient | None,
         nonfinite: NonFinite,
     ) -> None:
         self.name = name
         self._made, self._nonfinite = optimizer, nonfinite
         self._tables = tuple(tables)
-        self._transport = transport
+        self._server_client = server_client
 
     @property
     def optimizer(self) -> LiveOptimizer | None:
@@ -58,18 +58,18 @@ class ParameterShards:
         if self._made is None:
             return None
         return LiveOptimizer(
-            self._made, self.name, self._tables, self._transport, self._knows_norm()
+            self._made, self.name, self._tables, self._server_client, self._knows_norm()
         )
 
     @property
-    def transport(self) -> ServerClient:
+    def server_client(self) -> ServerClient:
         """The client of the servers; in a closure, the closure's own."""
-        if self._transport is not None:
-            return self._transport
+        if self._server_client is not None:
+            return self._server_client
         updates = current_updates()
-        if updates is not None and updates.way is not None:
-            return updates.way
-        return process_transport()
+        if updates is not None and updates.server_client is not None:
+            return updates.server_client
+        return process_client()
 
     @property
     def clips_by_norm(self) -> bool:
@@ -99,10 +99,10 @@ class ParameterShards:
         anew = [table for table in self._tables if table[0].number in lost]
         if self._made is None or not kept or not anew:
             return
-        current = self.transport.call([on_table(*kept[0], ReadOptimizer())])[0]
+        current = self.server_client.call([on_table(*kept[0], ReadOptimizer())])[0]
         tune = TuneOptimizer({each.name: getattr(current, each.name) for each in fields(current)})
-        self.transport.call([on_table(shard, table, tune) for shard, table in anew])
+        self.server_client.call([on_table(shard, table, tune) for shard, table in anew])
 
     def send(self, writes: Sequence[ShardWrite], immediate: bool) -> None:
         """Make writes of this parameter, and of others with the same `ServerClient`."""
-        write(self.transport, writes, immediate=immediate)
+        write(self.server_client, writes, immediate=immediate)

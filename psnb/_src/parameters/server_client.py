@@ -1,7 +1,7 @@
 """ServerClient: how parameters reach the servers. Requests are sent together.
 
 `ServerClient` is the interface; `CommServerClient` implements it over Dask's own connections. A
-process that runs Dask workers has one client for all of them (`set_process_transport`); parameters
+process that runs Dask workers has one client for all of them (`set_process_client`); parameters
 that are unpickled there use it. The parameters in the notebook use the strategy's client.
 
 A request names a shard; the `LayoutCache` knows its server. All requests of a call to one server go
@@ -141,14 +141,14 @@ class CommServerClient(ServerClient):
         The event loop of the client or worker.
     pool : distributed.core.ConnectionPool
         Its connections; when it closes, this client's connections close too.
-    directory : LayoutCache
+    layouts : LayoutCache
         Knows where shards are; uses the same event loop.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, pool: ConnectionPool, directory: LayoutCache
+        self, loop: asyncio.AbstractEventLoop, pool: ConnectionPool, layouts: LayoutCache
     ) -> None:
-        self._loop, self._pool, self._directory = loop, pool, directory
+        self._loop, self._pool, self._layouts = loop, pool, layouts
         # Used by the event loop only. A task for each address: done when it is connected.
         self._connections: dict[str, asyncio.Task[ServerConnection]] = {}
         self._open: dict[str, ServerConnection] = {}  # the open ones, by which any thread may send
@@ -167,7 +167,7 @@ class CommServerClient(ServerClient):
 
     def learn(self, layout: Layout) -> None:
         """Take a new layout; on the event loop."""
-        self._directory.learn(layout)
+        self._layouts.learn(layout)
 
     def call(
         self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
@@ -188,7 +188,7 @@ class CommServerClient(ServerClient):
         """Return whether shards are likely to be on one server, as far as is known here."""
         if len(shards) == 1:
             return True
-        layouts = [self._directory.known(shard.strategy) for shard in shards]
+        layouts = [self._layouts.known(shard.strategy) for shard in shards]
         if layouts[0] is None or any(layout is not layouts[0] for layout in layouts):
             return False
         places = [layouts[0].places[shard.number] for shard in shards]
@@ -265,7 +265,7 @@ class CommServerClient(ServerClient):
     def _server(self, to: ShardId | ServerAddress) -> ServerAddress | None:
         if isinstance(to, ServerAddress):
             return to
-        layout = self._directory.known(to.strategy)
+        layout = self._layouts.known(to.strategy)
         return layout.places[to.number].primary if layout is not None else None
 
     @uninterrupted  # the event loop uses the memory as well
@@ -310,8 +310,10 @@ class CommServerClient(ServerClient):
         for position in self._send(batch, positions):
             groups.setdefault(self._server(batch.requests[position].to), []).append(position)
         for server, mine in groups.items():
-            way = self._find(batch, mine) if server is None else self._carry(batch, mine, server)
-            self._spawn(way)
+            if server is None:
+                self._spawn(self._find(batch, mine))
+            else:
+                self._spawn(self._carry(batch, mine, server))
 
     async def _find(self, batch: RequestBatch, positions: Sequence[int]) -> None:
         """Find out where shards are; requests for shards that do not exist fail."""
@@ -325,7 +327,7 @@ class CommServerClient(ServerClient):
     async def _refresh(self, batch: RequestBatch, positions: Sequence[int]) -> None:
         to = [batch.requests[position].to for position in positions]
         for strategy in {each.strategy for each in to if not isinstance(each, ServerAddress)}:
-            await self._directory.refresh(strategy)
+            await self._layouts.refresh(strategy)
 
     async def _carry(
         self, batch: RequestBatch, positions: Sequence[int], server: ServerAddress
@@ -431,13 +433,13 @@ class CommServerClient(ServerClient):
     def _copied(self, request: Request) -> bool:
         if isinstance(request.to, ServerAddress):
             return False
-        layout = self._directory.known(request.to.strategy)
+        layout = self._layouts.known(request.to.strategy)
         # A copy that is being filled may be complete already; only the notebook knows that so far.
         return layout is not None and len(layout.places[request.to.number].servers) > 1
 
     def _patience(self, server: ServerAddress) -> float:
         """Return the seconds for which a server may be silent."""
-        found = [layout.patience for layout in self._directory.all() if server in layout.servers]
+        found = [layout.patience for layout in self._layouts.all() if server in layout.servers]
         return min(found, default=PATIENCE)
 
     async def _look_again(self, batch: RequestBatch) -> None:
@@ -458,23 +460,23 @@ class CommServerClient(ServerClient):
 
     async def _follow_life(self, server: ServerAddress) -> None:
         """Fail the requests that wait for a server that is silent for too long."""
-        line, batches = ControlConnection(self._pool, server), self._followed[server]
+        control, batches = ControlConnection(self._pool, server), self._followed[server]
         silence, heard = _LOOK_AGAIN, 0
         asking: asyncio.Task[None] | None = None
         try:
             while batches := {each for each in batches if not each.done.done()}:
                 self._followed[server] = batches
                 if asking is None or asking.done():
-                    asking = asyncio.create_task(_sign(line), name="psnb sign of life")
+                    asking = asyncio.create_task(_sign(control), name="psnb sign of life")
                 tick = self._patience(server) / _TICKS
                 await asyncio.sleep(tick)
-                silence = 0.0 if line.heard > heard else silence + tick
-                heard, batches = line.heard, self._followed[server]
+                silence = 0.0 if control.heard > heard else silence + tick
+                heard, batches = control.heard, self._followed[server]
                 for batch in batches:
                     self._fail_silent(batch, server, silence)
         finally:
             del self._followed[server]
-            line.close()
+            control.close()
             if asking is not None:
                 asking.cancel()
 
@@ -487,22 +489,22 @@ class CommServerClient(ServerClient):
                 batch.failed([position], silent(request, f"it says nothing for {silence:.0f} s"))
 
 
-async def _sign(line: ControlConnection) -> None:
+async def _sign(control: ControlConnection) -> None:
     # `ControlConnection.heard` shows whether one came; the reason why not does not matter.
     with contextlib.suppress(OSError):
-        await line.sign()
+        await control.sign()
 
 
-_process_transport: ServerClient | None = None
+_process_client: ServerClient | None = None
 
 
-def set_process_transport(transport: ServerClient | None) -> None:
+def set_process_client(server_client: ServerClient | None) -> None:
     """Set the `ServerClient` for parameters that are unpickled in this process."""
-    global _process_transport
-    _process_transport = transport
+    global _process_client
+    _process_client = server_client
 
 
-def process_transport() -> ServerClient:
+def process_client() -> ServerClient:
     """Return the `ServerClient` of this process.
 
     Raises
@@ -510,9 +512,9 @@ def process_transport() -> ServerClient:
     ConfigurationError
         If this is not a process of a cluster that psnb prepared.
     """
-    if _process_transport is None:
+    if _process_client is None:
         raise ConfigurationError(
             "parameters can only be used in the notebook that made them and on the workers of its "
             "cluster; this process is neither"
         )
-    return _process_transport
+    return _process_client

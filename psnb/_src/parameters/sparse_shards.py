@@ -59,14 +59,14 @@ class SparseShards(ParameterShards):
         dtype: np.dtype,
         optimizer: Optimizer | None,
         shards: Sequence[ShardId],
-        transport: ServerClient | None,
+        server_client: ServerClient | None,
         nonfinite: NonFinite = NonFinite.REFUSE,
         padding_idx: int | None = None,
         admission: Admission = _ALWAYS,
         accessor: CtrAccessor | None = None,
     ) -> None:
         tables = [(shard, name) for shard in shards]
-        super().__init__(name, optimizer, tables, transport, nonfinite)
+        super().__init__(name, optimizer, tables, server_client, nonfinite)
         self.dim, self.rows, self.dtype = dim, rows, dtype
         self.padding_idx, self.admission, self.accessor = padding_idx, admission, accessor
         self._shards = tuple(shards)
@@ -135,7 +135,7 @@ class SparseShards(ParameterShards):
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         """Return ids, values and optimizer state of every shard, for checkpoints."""
-        return read_states(self.transport, self._tables)
+        return read_states(self.server_client, self._tables)
 
     def load_states(
         self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
@@ -159,7 +159,7 @@ class SparseShards(ParameterShards):
                 for owner, part in enumerate(parts):
                     part |= {key: array[owners == owner] for key, array in arrays.items()}
         write_states(
-            self.transport,
+            self.server_client,
             [
                 (table, rows[i], tails[i])
                 for i, table in enumerate(self._tables)
@@ -187,7 +187,7 @@ class SparseShards(ParameterShards):
             read_request(shard, self.name, LookUpRows(share(asked, at), training))
             for shard, at in parts
         ]
-        return PendingRead(self.transport, requests, value)
+        return PendingRead(self.server_client, requests, value)
 
     def pushing(
         self,
@@ -275,13 +275,13 @@ class SparseShards(ParameterShards):
         found = np.zeros((3, flat.size), np.float32)
         parts = self._split(flat)
         requests = [on_table(shard, self.name, ReadUse(flat[at])) for shard, at in parts]
-        for (_, at), part in zip(parts, self.transport.call(requests), strict=True):
+        for (_, at), part in zip(parts, self.server_client.call(requests), strict=True):
             found[:, at] = part.T
         return found.reshape(3, *checked.shape)
 
     def ask_all(self, operation: TableOperation) -> list[Any]:
         """Ask all shards."""
-        return self.transport.call(
+        return self.server_client.call(
             [on_table(shard, self.name, operation) for shard in self._shards]
         )
 
@@ -304,7 +304,7 @@ class SparseShards(ParameterShards):
         """Return the sum of each id's gradients, and whether all are finite."""
         shape, sums = (ids.size, self.dim), None
         if len(self._shards) == 1:
-            sums = self.transport.lend(self._shards[0], shape, self.dtype)
+            sums = self.server_client.lend(self._shards[0], shape, self.dtype)
         if sums is None:
             sums = np.empty(shape, self.dtype)
         return sums, add_up(gradients, position, sums)
@@ -317,7 +317,7 @@ class SparseShards(ParameterShards):
             if isinstance(at, slice):
                 part = gradients
             else:
-                own = self.transport.lend(shard, (at.size, self.dim), self.dtype)
+                own = self.server_client.lend(shard, (at.size, self.dim), self.dtype)
                 part = gradients.take(at, axis=0, out=own, mode="clip")
             part.flags.writeable = False
             yield shard, share(ids, at), part

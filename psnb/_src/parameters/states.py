@@ -65,7 +65,7 @@ class _TableReader:
         self.done += size
 
 
-def read_states(transport: ServerClient, tables: Sequence[TableName]) -> list[Piece]:
+def read_states(server_client: ServerClient, tables: Sequence[TableName]) -> list[Piece]:
     """Return the content of tables, each as it was at one moment.
 
     Raises
@@ -78,10 +78,10 @@ def read_states(transport: ServerClient, tables: Sequence[TableName]) -> list[Pi
         left = [table for table in tables if table not in found]
         if not left:
             return [found[table] for table in tables]
-        headers = transport.call([Request(shard, TakeSnapshot(table)) for shard, table in left])
+        headers = server_client.call([Request(shard, TakeSnapshot(table)) for shard, table in left])
         under_way = [_TableReader(*each) for each in zip(left, headers, strict=True)]
         while under_way:
-            answers = transport.call([each.request() for each in under_way])
+            answers = server_client.call([each.request() for each in under_way])
             again = []
             for reading, piece in zip(under_way, answers, strict=True):
                 if reading.done == reading.rows:
@@ -99,7 +99,7 @@ def read_states(transport: ServerClient, tables: Sequence[TableName]) -> list[Pi
 
 
 def write_states(
-    transport: ServerClient,
+    server_client: ServerClient,
     states: Sequence[tuple[TableName, Piece, Piece]],
     *,
     numbered: bool = False,
@@ -108,7 +108,7 @@ def write_states(
 
     Parameters
     ----------
-    transport : ServerClient
+    server_client : ServerClient
         The client of the servers.
     states : sequence of tuple
         Each table, its rows, and its tail (see `psnb._src.server.table`).
@@ -120,7 +120,7 @@ def write_states(
     ServerLostError
         If a server is gone; the others may have a part of the new content.
     """
-    transport.call([on_table(*table, ClearTable()) for table, _, _ in states])
+    server_client.call([on_table(*table, ClearTable()) for table, _, _ in states])
     start = [0] * len(states)
     while True:
         requests = []
@@ -134,8 +134,8 @@ def write_states(
                 start[i] += step
         if not requests:
             break
-        transport.call(requests)
-    transport.call([on_table(*table, FinishTable(tail)) for table, _, tail in states])
+        server_client.call(requests)
+    server_client.call([on_table(*table, FinishTable(tail)) for table, _, tail in states])
 
 
 def _size(rows: Piece) -> tuple[int, int]:

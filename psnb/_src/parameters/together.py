@@ -103,7 +103,7 @@ def push(gradients: Mapping[Handle, Any], *, immediate: bool = False) -> None:
                 f"{type(given).__name__}"
             )
         # One request to each server: writes with the same `ServerClient` go together.
-        writes.setdefault(id(shards.transport), (shards, []))[1].extend(parts)
+        writes.setdefault(id(shards.server_client), (shards, []))[1].extend(parts)
     for first, parts in writes.values():
         first.send(parts, immediate)
 

@@ -67,9 +67,9 @@ class Updates:
     ----------
     counted : bool
         Whether the staleness of this update counts, as it does for closures.
-    turn : Round, optional
+    sync_round : Round, optional
         The round in which the closure runs.
-    way : ServerClient, optional
+    server_client : ServerClient, optional
         The client that the closure reads and writes with; None for the process's own.
     """
 
@@ -77,10 +77,10 @@ class Updates:
         self,
         *,
         counted: bool = False,
-        turn: Round | None = None,
-        way: ServerClient | None = None,
+        sync_round: Round | None = None,
+        server_client: ServerClient | None = None,
     ) -> None:
-        self.counted, self.turn, self.way = counted, turn, way
+        self.counted, self.sync_round, self.server_client = counted, sync_round, server_client
         self._writes: dict[ShardId, list[OnTable]] = {}
         self._seen: dict[ShardId, int] = {}  # the version of each shard at its first read
 
@@ -88,7 +88,7 @@ class Updates:
     def pushed(self) -> bool:
         """Whether there are gradients among them."""
         return any(
-            isinstance(write.operation, Push) and (self.turn is None or self.in_round(shard))
+            isinstance(write.operation, Push) and (self.sync_round is None or self.in_round(shard))
             for shard, writes in self._writes.items()
             for write in writes
         )
@@ -125,11 +125,15 @@ class Updates:
 
     def in_round(self, shard: ShardId) -> bool:
         """Return whether pushes to a shard wait for the end of a round."""
-        return self.turn is not None and shard.strategy == self.turn.strategy
+        return self.sync_round is not None and shard.strategy == self.sync_round.strategy
 
-    def read(self, transport: ServerClient, requests: Sequence[Request]) -> list[Any]:
+    def read(self, server_client: ServerClient, requests: Sequence[Request]) -> list[Any]:
         """Run requests; note the version of shards that are read for the first time."""
-        return transport.call(requests, self._seen) if self.counted else transport.call(requests)
+        return (
+            server_client.call(requests, self._seen)
+            if self.counted
+            else server_client.call(requests)
+        )
 
     def parts(self) -> dict[ShardId, Part]:
         """Return the part of each shard."""
@@ -137,12 +141,14 @@ class Updates:
             shard: Part(
                 writes,
                 self._seen.get(shard, _NOTHING_READ) if self.counted else None,
-                self.turn.number if self.turn is not None and self.in_round(shard) else None,
+                self.sync_round.number
+                if self.sync_round is not None and self.in_round(shard)
+                else None,
             )
             for shard, writes in self._writes.items()
         }
 
-    def commit(self, transport: ServerClient, commit: Commit) -> int | None:
+    def commit(self, server_client: ServerClient, commit: Commit) -> int | None:
         """Make all writes, or none.
 
         Returns
@@ -158,7 +164,7 @@ class Updates:
         PsnbError
             If they are not made, and will not be.
         """
-        return transport.commit(commit._replace(shards=self.shards), self.parts())
+        return server_client.commit(commit._replace(shards=self.shards), self.parts())
 
 
 def _kept(operation: TableOperation) -> TableOperation:
@@ -187,7 +193,7 @@ def current_updates() -> Updates | None:
     return updates
 
 
-def write(transport: ServerClient, writes: Sequence[ShardWrite], *, immediate: bool) -> None:
+def write(server_client: ServerClient, writes: Sequence[ShardWrite], *, immediate: bool) -> None:
     """Hold writes back in the current buffer, or make them now.
 
     Raises
@@ -213,14 +219,14 @@ def write(transport: ServerClient, writes: Sequence[ShardWrite], *, immediate: b
     elif writes:
         updates = Updates()
         updates.add(writes)
-        commit_now(transport, updates.shards, updates.parts())
+        commit_now(server_client, updates.shards, updates.parts())
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRead:
     """The requests to shards, and the function that makes the value from their answers."""
 
-    transport: ServerClient
+    server_client: ServerClient
     requests: Sequence[Request]
     value: Callable[[list[Any]], np.ndarray]
     # The writes of the closure that reads; another thread may call `fetch`.
@@ -228,27 +234,29 @@ class PendingRead:
 
     def fetch(self) -> np.ndarray:
         """Send the requests, and return the value."""
-        return self.value(_read(self.transport, self.requests, self.updates))
+        return self.value(_read(self.server_client, self.requests, self.updates))
 
 
 def fetch_together(readings: Sequence[PendingRead]) -> list[np.ndarray]:
     """Fetch several values with one message to each server (of each strategy)."""
-    by_transport: dict[int, list[PendingRead]] = {}
+    by_client: dict[int, list[PendingRead]] = {}
     for reading in readings:
-        by_transport.setdefault(id(reading.transport), []).append(reading)
+        by_client.setdefault(id(reading.server_client), []).append(reading)
     values: dict[int, np.ndarray] = {}
-    for several in by_transport.values():
+    for several in by_client.values():
         requests = [request for reading in several for request in reading.requests]
-        answers = iter(_read(several[0].transport, requests, several[0].updates))
+        answers = iter(_read(several[0].server_client, requests, several[0].updates))
         for reading in several:
             values[id(reading)] = reading.value([next(answers) for _ in reading.requests])
     return [values[id(reading)] for reading in readings]
 
 
 def _read(
-    transport: ServerClient, requests: Sequence[Request], updates: Updates | None
+    server_client: ServerClient, requests: Sequence[Request], updates: Updates | None
 ) -> list[Any]:
-    return transport.call(requests) if updates is None else updates.read(transport, requests)
+    return (
+        server_client.call(requests) if updates is None else updates.read(server_client, requests)
+    )
 
 
 def read_request(shard: ShardId, table: str, read: TableRead) -> Request:

@@ -53,7 +53,7 @@ class ClosureRunner:
         What the coordinator said at first.
     worker : str
         The worker's name in the Dask cluster.
-    transport : CommServerClient
+    server_client : CommServerClient
         The worker's way to the servers. The same that handles use: arrays that they have written to
         its memory are sent from there.
     mail : Mail
@@ -70,21 +70,21 @@ class ClosureRunner:
         self,
         opening: SessionOpening,
         worker: str,
-        transport: CommServerClient,
+        server_client: CommServerClient,
         mail: Mail,
         link: NotebookLink,
         results: ResultSender,
         resources: Resources,
     ) -> None:
         self._opening, self._worker = opening, worker
-        self._transport, self._mail = transport, mail
+        self._server_client, self._mail = server_client, mail
         self._link, self._results, self._resources = link, results, resources
         name = opening.coordinator
         writer = exchange_writer(name, opening.session)
         self._copies = (
             None
             if opening.exchange is None
-            else LocalCopies(transport, opening.exchange, name, writer)
+            else LocalCopies(server_client, opening.exchange, name, writer)
         )
         self._settled_below = 0
         self._written_to = {opening.strategy}  # the strategies that the coordinator knows of
@@ -129,7 +129,9 @@ class ClosureRunner:
         undecided: tuple[str, int] | None = None
         number = assignment.round
         in_round = None if number is None else Round(self._opening.strategy, number)
-        updates = Updates(counted=self._copies is None, turn=in_round, way=self._copies)
+        updates = Updates(
+            counted=self._copies is None, sync_round=in_round, server_client=self._copies
+        )
         requests = LeaseRequests(closure, self._link.ask, assignment.portions)
         try:
             context = self._context(assignment.attempt, self._cancellations[closure], requests)
@@ -217,7 +219,7 @@ class ClosureRunner:
             ended_below=self._settled_below,
             pushed=updates.pushed,
         )
-        return updates.commit(self._copies or self._transport, commit)
+        return updates.commit(self._copies or self._server_client, commit)
 
     def _announce(self, assignment: Assignment, updates: Updates, packed: bytes) -> bytes | None:
         """Tell the coordinator what it must know before a commit; return the result for servers."""

@@ -22,7 +22,7 @@ from psnb._src.dask_internals import (
     pool_of,
     remove_handler,
 )
-from psnb._src.parameters import CommServerClient, open_connection, set_process_transport
+from psnb._src.parameters import CommServerClient, open_connection, set_process_client
 from psnb._src.placement import LAYOUT, LayoutCache
 from psnb._src.runtime.mail import HANDLER as MAIL_HANDLER
 from psnb._src.runtime.mail import Mail
@@ -42,7 +42,7 @@ class Runtime(WorkerPlugin):
         """Register the handlers; Dask calls this on every worker, before it gets any work."""
         sessions: set[Session] = set()
         directory = LayoutCache(lambda strategy: ask_scheduler(worker, LAYOUT, strategy=strategy))
-        transport = CommServerClient(event_loop(worker), pool_of(worker), directory)
+        server_client = CommServerClient(event_loop(worker), pool_of(worker), directory)
 
         mail = Mail(worker)
         connecting: set[asyncio.Task[None]] = set()
@@ -60,7 +60,7 @@ class Runtime(WorkerPlugin):
             task.add_done_callback(connecting.discard)
 
         async def psnb_session(comm: Comm, **opening: Any) -> object:
-            session = Session(worker, comm, transport, mail, SessionOpening(**opening))
+            session = Session(worker, comm, server_client, mail, SessionOpening(**opening))
             sessions.add(session)
             try:
                 await session.serve()
@@ -72,7 +72,7 @@ class Runtime(WorkerPlugin):
         add_handler(worker, HANDLER, psnb_session)
         add_handler(worker, MAIL_HANDLER, mail.handle)
         self._servers = ParameterServers(worker, connect)
-        set_process_transport(transport)
+        set_process_client(server_client)
 
     async def teardown(self, worker: Worker) -> None:
         """Let the closures that are here end, then end all sessions.

@@ -58,7 +58,7 @@ class Session:
         The Dask worker.
     comm : distributed.comm.Comm
         The coordinator's connection.
-    transport : CommServerClient
+    server_client : CommServerClient
         The worker's way to the servers.
     mail : Mail
         The worker's way to other workers.
@@ -70,11 +70,11 @@ class Session:
         self,
         worker: Worker,
         comm: Comm,
-        transport: CommServerClient,
+        server_client: CommServerClient,
         mail: Mail,
         opening: SessionOpening,
     ) -> None:
-        self._opening, self._transport = opening, transport
+        self._opening, self._server_client = opening, server_client
         self._link = NotebookLink(comm)
         self._resources = Resources()
         self._functions: dict[str, LoadedFunction] = {}
@@ -84,7 +84,13 @@ class Session:
         loop = asyncio.get_running_loop()
         self._results = ResultSender(loop, self._unstarted, self._link.send)
         self._runner = ClosureRunner(
-            opening, str(worker.name), transport, mail, self._link, self._results, self._resources
+            opening,
+            str(worker.name),
+            server_client,
+            mail,
+            self._link,
+            self._results,
+            self._resources,
         )
         self._leaving = False
         self._ended = asyncio.Event()
@@ -164,7 +170,7 @@ class Session:
 
     def _take(self, message: RunClosures) -> None:
         if message.layout is not None:
-            self._transport.learn(unpacked(message.layout))
+            self._server_client.learn(unpacked(message.layout))
         self._runner.learn(message.settled_below, message.workers)
         for function_id in message.forget:
             self._functions.pop(function_id, None)

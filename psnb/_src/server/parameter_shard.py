@@ -190,8 +190,8 @@ class ParameterShard:
             return entry.staleness
         # First: an exception below is a bug, and the writes must not be tried again.
         entry.state, entry.part = CommitState.APPLIED, None
-        commit, turn = entry.commit, part.round_number
-        waits = [turn is not None and write.operation.collected for write in part.writes]
+        commit, in_round = entry.commit, part.round_number is not None
+        waits = [in_round and write.operation.collected for write in part.writes]
         if collected := list(compress(part.writes, waits)):
             log.rounds.collect(commit.writer, commit.number, collected)
         for write, waiting in zip(part.writes, waits, strict=True):
@@ -201,7 +201,7 @@ class ParameterShard:
         log.note(commit)
         if part.seen is not None:
             entry.staleness = max(0, log.version - part.seen) if part.seen >= 0 else 0
-            log.version += turn is None
+            log.version += not in_round
         return entry.staleness
 
     def fence(
