@@ -119,9 +119,9 @@ def test_the_public_names_are_these() -> None:
         assert hasattr(psnb, name)
 
 
-def test_what_is_public_is_three_modules_and_all_else_is_private_by_its_path() -> None:
+def test_what_is_public_is_four_modules_and_all_else_is_private_by_its_path() -> None:
     found = {path.relative_to(PACKAGE).parts[0] for path in FILES}
-    assert found == {"__init__.py", "_src", "data.py", "errors.py"}
+    assert found == {"__init__.py", "_src", "data.py", "demo.py", "errors.py"}
 
 
 def _packages(name: str) -> list[str]:
