@@ -12,6 +12,7 @@ from psnb._src.parameters import server_client
 from psnb._src.parameters.commit import committing, drive
 from psnb._src.parameters.dense_shards import DenseShard, DenseShards
 from psnb._src.parameters.embedding import Embedding
+from psnb._src.parameters.embedding_spec import EmbeddingSpec
 from psnb._src.parameters.gradients import NonFinite
 from psnb._src.parameters.partition import FixedShards, row_ranges
 from psnb._src.parameters.request_batch import Request
@@ -155,20 +156,12 @@ def embedding(
             accessor=accessor,
         )
         transport.call([Request(shard, creation)])
-    return Embedding(
-        SparseShards(
-            "e",
-            DIM,
-            rows,
-            np.dtype(dtype),
-            optimizer,
-            transport.shards,
-            transport,
-            NonFinite(nonfinite),
-            admission=admission or Always(),
-            accessor=accessor,
-        )
+    spec = EmbeddingSpec(
+        *("e", DIM, rows, np.dtype(dtype), optimizer, NonFinite(nonfinite)),
+        admission=admission or Always(),
+        accessor=accessor,
     )
+    return Embedding(SparseShards(spec, transport.shards, transport))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from psnb._src.parameters.commit import UndecidedError
 from psnb._src.parameters.control_connection import ControlConnection
 from psnb._src.parameters.dense_shards import DenseShard, DenseShards
 from psnb._src.parameters.embedding import Embedding
+from psnb._src.parameters.embedding_spec import EmbeddingSpec
 from psnb._src.parameters.ending_rounds import apply_round
 from psnb._src.parameters.gradients import NonFinite, as_nonfinite
 from psnb._src.parameters.handles import shards_of
@@ -35,6 +36,7 @@ __all__ = [
     "DenseShard",
     "DenseShards",
     "Embedding",
+    "EmbeddingSpec",
     "EmbeddingStatistics",
     "FixedShards",
     "LocalCopies",

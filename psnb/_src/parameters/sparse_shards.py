@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from psnb._src.parameters.gradients import NonFinite, split_finite
+from psnb._src.parameters.embedding_spec import EmbeddingSpec
+from psnb._src.parameters.gradients import split_finite
 from psnb._src.parameters.ids import SeenIds
 from psnb._src.parameters.parameter_arguments import checked_array, checked_ids
 from psnb._src.parameters.parameter_shards import ParameterShards
@@ -23,14 +24,12 @@ from psnb._src.parameters.states import read_states, write_states
 from psnb._src.parameters.updates import PendingRead, ShardWrite, read_request
 from psnb._src.placement import ShardId
 from psnb._src.server import (
-    Admission,
     Always,
     CtrAccessor,
     EndDay,
     ExpectedRows,
     LookUpRows,
     OnTable,
-    Optimizer,
     PushRows,
     ReadUse,
     RecordUse,
@@ -44,7 +43,6 @@ from psnb._src.server import (
 )
 from psnb.errors import ConfigurationError, GradientError
 
-_ALWAYS = Always()
 _NO_IDS = np.empty(0, np.uint64)
 
 
@@ -52,30 +50,17 @@ class SparseShards(ParameterShards):
     """A description of an embedding, and the access to its shards."""
 
     def __init__(
-        self,
-        name: str,
-        dim: int,
-        rows: int | None,
-        dtype: np.dtype,
-        optimizer: Optimizer | None,
-        shards: Sequence[ShardId],
-        server_client: ServerClient | None,
-        nonfinite: NonFinite = NonFinite.REFUSE,
-        padding_idx: int | None = None,
-        admission: Admission = _ALWAYS,
-        accessor: CtrAccessor | None = None,
+        self, spec: EmbeddingSpec, shards: Sequence[ShardId], server_client: ServerClient | None
     ) -> None:
-        tables = [(shard, name) for shard in shards]
-        super().__init__(name, optimizer, tables, server_client, nonfinite)
-        self.dim, self.rows, self.dtype = dim, rows, dtype
-        self.padding_idx, self.admission, self.accessor = padding_idx, admission, accessor
-        self._shards = tuple(shards)
+        tables = [(shard, spec.name) for shard in shards]
+        super().__init__(spec.name, spec.optimizer, tables, server_client, spec.nonfinite)
+        self.dim, self.rows, self.dtype = spec.dim, spec.rows, spec.dtype
+        self.padding_idx, self.admission = spec.padding_idx, spec.admission
+        self.accessor = spec.accessor
+        self._spec, self._shards = spec, tuple(shards)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SparseShards, (
-            *(self.name, self.dim, self.rows, self.dtype, self._made, self._shards, None),
-            *(self._nonfinite, self.padding_idx, self.admission, self.accessor),
-        )
+        return SparseShards, (self._spec, self._shards, None)
 
     def _knows_norm(self) -> bool:
         return self._server_sees_all or self._sends_norm

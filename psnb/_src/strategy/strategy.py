@@ -27,6 +27,7 @@ from psnb._src.parameters import (
     PATIENCE,
     CommServerClient,
     Embedding,
+    EmbeddingSpec,
     Partitioner,
     Variable,
     as_admission,
@@ -327,18 +328,18 @@ class ParameterServerStrategy:
                 )
             check_optimizer(optimizer, kind, name)
             check_accessor(accessor, name, rows)
-            made = self._core.tables.embedding(
+            spec = EmbeddingSpec(
                 name,
                 int(dim),
                 None if rows is None else int(rows),
                 kind,
-                as_initializer(initializer, name),
                 optimizer,
                 as_nonfinite(nonfinite, name),
                 as_padding(padding_idx, name, rows),
                 as_admission(admission, name, rows),
                 accessor,
             )
+            made = self._core.tables.embedding(spec, as_initializer(initializer, name))
         self._core.registry.add(made)
         return made
 

@@ -18,6 +18,7 @@ from psnb._src.parameters import (
     DenseShard,
     DenseShards,
     Embedding,
+    EmbeddingSpec,
     NonFinite,
     Partitioner,
     Request,
@@ -26,10 +27,8 @@ from psnb._src.parameters import (
     row_ranges,
 )
 from psnb._src.server import (
-    Admission,
     CreateDense,
     CreateSparse,
-    CtrAccessor,
     DropTable,
     Initializer,
     Optimizer,
@@ -92,62 +91,36 @@ class TableFactory:
             )
         )
 
-    def embedding(
-        self,
-        name: str,
-        dim: int,
-        rows: int | None,
-        dtype: np.dtype,
-        initializer: Initializer,
-        optimizer: Optimizer | None,
-        nonfinite: NonFinite,
-        padding_idx: int | None,
-        admission: Admission,
-        accessor: CtrAccessor | None,
-    ) -> Embedding:
+    def embedding(self, spec: EmbeddingSpec, initializer: Initializer) -> Embedding:
         """Make an embedding, spread over all shards."""
-        shards = self._servers.shards
+        name, rows, shards = spec.name, spec.rows, self._servers.shards
         seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
         made = [
             (
                 shard.number,
                 CreateSparse(
                     name,
-                    dim,
+                    spec.dim,
                     rows,
                     index=shard.number,
                     shards=len(shards),
-                    dtype=dtype.str,
+                    dtype=spec.dtype.str,
                     initializer=initializer,
                     seed=seed,
-                    optimizer=optimizer,
-                    admission=admission,
-                    accessor=accessor,
+                    optimizer=spec.optimizer,
+                    admission=spec.admission,
+                    accessor=spec.accessor,
                 ),
             )
             for shard in shards
         ]
         self._make(name, made)
         if rows is not None:
-            row = dim * dtype.itemsize * copies(optimizer)
+            row = spec.dim * spec.dtype.itemsize * copies(spec.optimizer)
             with self._lock:
                 for index in range(len(shards)):
                     self._tables.count(index, len(range(index, rows, len(shards))) * row)
-        return Embedding(
-            SparseShards(
-                name,
-                dim,
-                rows,
-                dtype,
-                optimizer,
-                shards,
-                self._server_client,
-                nonfinite,
-                padding_idx,
-                admission,
-                accessor,
-            )
-        )
+        return Embedding(SparseShards(spec, shards, self._server_client))
 
     def make_again(self, lost: Sequence[int]) -> None:
         """Make all tables of some shards again, as they were made first; variables hold zeros."""
