@@ -20,7 +20,7 @@ from psnb._src.parameters.request_batch import Request, RequestBatch
 from psnb._src.parameters.server_client import CommServerClient
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.placement.layout_cache import LayoutCache
-from psnb._src.server.message import unwired
+from psnb._src.server.message import Message, unwired
 from psnb._src.server.operations import (
     CountTraffic,
     OnShard,
@@ -86,7 +86,11 @@ def test_all_requests_of_a_call_to_one_server_go_in_one_message(
 
     def noted(stream: MessageStream, message: Any) -> None:
         # Others are the reconciler's.
-        found = unwired(message) if type(message) is tuple else None
+        found = (
+            unwired(message, Message)
+            if type(message) is tuple and message[0] == "ServerRequest"
+            else None
+        )
         match found:
             case ServerRequest(operations=[OnShard(), *_] as operations):
                 sent.append(operations)

@@ -80,3 +80,9 @@ def test_an_opening_travels_in_a_dask_message() -> None:
     opening = SessionOpening("coordinator", 1, 4, 0.5, 30.0, "strategy", None, 2)
     arrived = msgspec.msgpack.decode(msgspec.msgpack.encode(asdict(opening)))
     assert SessionOpening(**arrived) == opening
+
+
+@pytest.mark.parametrize("packed", [(99,), (0, 1), (), 5, (7, [], [(1,)])])
+def test_what_is_no_message_of_this_version_breaks_the_connection(packed: Any) -> None:
+    with pytest.raises(ConnectionError, match="this version of psnb"):
+        unpack_message(packed)

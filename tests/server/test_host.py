@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -513,6 +515,15 @@ def test_a_change_that_is_refused_does_not() -> None:
     with pytest.raises(ConfigurationError):
         pair.do(push("gone"))
     assert pair.copied() is FILLED
+
+
+def test_what_was_refused_is_not_kept() -> None:
+    pair, gradient = Pair(), ONES.copy()
+    kept = weakref.ref(gradient)
+    pair.send("a", OnTable("gone", PushGradient(gradient)))
+    del gradient
+    gc.collect()
+    assert kept() is None
 
 
 def test_unknown_operations_are_refused() -> None:

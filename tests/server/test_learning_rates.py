@@ -168,6 +168,16 @@ def test_a_round_is_one_step_at_the_rate_of_its_pushes() -> None:
         pair.do(CommitParts(Commit("w", 4), {0: Part([push()], round_number=2)}))
 
 
+def test_a_function_set_before_the_end_of_a_round_cannot_make_it_fail() -> None:
+    pair = Pair()
+    pair.do(CommitParts(Commit("w", 0), {0: Part([push()], round_number=0)}))
+    rate = iter([1.0])
+    tuned(pair, lambda step: next(rate), "v")
+    for _ in range(2):
+        pair.do(EndRound("w", 0, [0], {}))
+    assert pair.read("a") == [1, 1]
+
+
 def test_a_preview_that_fails_leaves_the_table_as_it_was() -> None:
     pair = tuned(Pair(), failing_from_two, "v")
     preview = Preview([PushGradient(-ONES)] * 3, ReadValues())

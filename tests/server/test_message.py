@@ -65,7 +65,7 @@ def told(value: Any) -> Any:
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda each: type(each).__name__)
 def test_what_is_wired_arrives_as_it_was(message: Message) -> None:
-    assert told(unwired(pickle.loads(pickle.dumps(message.wire())))) == told(message)
+    assert told(unwired(pickle.loads(pickle.dumps(message.wire())), Message)) == told(message)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda each: type(each).__name__)
@@ -73,7 +73,14 @@ def test_what_is_pickled_within_other_objects_arrives_as_it_was(message: Message
     assert told(pickle.loads(pickle.dumps([message]))) == told([message])
 
 
-@pytest.mark.parametrize("wire", [("Explode",), ("OnTable",), ("ReadValues", 1), (), 5])
+@pytest.mark.parametrize(
+    "wire", [("Explode",), ("OnTable",), ("ReadValues", 1), ("CommitParts", (), []), (), 5]
+)
 def test_what_is_no_message_of_this_version_breaks_the_connection(wire: Any) -> None:
     with pytest.raises(ConnectionError, match="this version of psnb"):
-        unwired(wire)
+        unwired(wire, Message)
+
+
+def test_a_message_of_another_kind_breaks_the_connection() -> None:
+    with pytest.raises(ConnectionError, match="this version of psnb"):
+        unwired(ReadValues().wire(), ServerReply)

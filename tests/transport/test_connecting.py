@@ -28,6 +28,7 @@ from psnb._src.server.operations import (
     CountTraffic,
     Done,
     ServerReply,
+    ServerRequest,
 )
 from psnb._src.server.serving import HANDLER
 from psnb._src.transport import connecting
@@ -58,7 +59,7 @@ class Flaky:
             with contextlib.suppress(OSError):
                 await stream.receive()
                 while True:
-                    request = unwired(await stream.receive())
+                    request = unwired(await stream.receive(), ServerRequest)
                     self.calls += 1
                     if self.calls <= self.breaks:
                         stream.abort()

@@ -91,7 +91,7 @@ class ServerConnection:
     async def _read(self) -> None:
         try:
             while True:
-                self._deliver(unwired(await self._stream.receive()))
+                self._deliver(unwired(await self._stream.receive(), ServerReply))
         except OSError as error:
             self._error = error
             self._stream.abort()

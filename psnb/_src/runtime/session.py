@@ -187,8 +187,9 @@ class Session:
         returned = [each for each in closures if self._claim(each)]
         for closure in returned:
             self._runner.forget(closure)
-        self._results.forgo(len(returned))
-        self._link.send(ClosuresReturned(returned))
+        if returned:
+            self._results.forgo(len(returned))
+            self._link.send(ClosuresReturned(returned))
 
     def _claim(self, closure: int) -> bool:
         return self._unstarted.pop(closure, self) is None

@@ -261,15 +261,25 @@ def pack_message(message: ToWorker | ToNotebook | Inquiry) -> tuple[Any, ...]:
 
 
 def unpack_message(packed: Sequence[Any]) -> Any:
-    """Return the message for which something was sent."""
-    number, *fields = packed
-    kind = _TYPES[number]
-    if kind in _BATCHED:
-        item = _BATCHED[kind]
-        fields[-1] = [item(*each) for each in fields[-1]]
-    elif kind is QuestionAsked:
-        fields[-1] = unpack_message(fields[-1])
-    return kind(*fields)
+    """Return the message for which something was sent.
+
+    Raises
+    ------
+    ConnectionError
+        If there is no such message: the other end has another version of psnb.
+    """
+    try:
+        number, *fields = packed
+        kind = _TYPES[number]
+        if kind in _BATCHED:
+            item = _BATCHED[kind]
+            fields[-1] = [item(*each) for each in fields[-1]]
+        elif kind is QuestionAsked:
+            fields[-1] = unpack_message(fields[-1])
+        return kind(*fields)
+    except (IndexError, TypeError, ValueError) as error:
+        text = f"not a message of this version of psnb: {str(packed)[:80]}"
+        raise ConnectionError(text) from error
 
 
 def exchange_writer(coordinator: str, session: int) -> str:

@@ -85,7 +85,7 @@ class Part(NamedTuple):
     @classmethod
     def unwired(cls, wire: tuple[Any, ...]) -> Part:
         """Make one of what `wire` has returned."""
-        return cls([unwired(write) for write in wire[0]], *wire[1:])
+        return cls([unwired(write, OnTable) for write in wire[0]], *wire[1:])
 
 
 class Fact(NamedTuple):

@@ -49,7 +49,7 @@ from psnb._src.server.parameter_shard import ParameterShard
 from psnb._src.server.reply import PendingReply
 from psnb._src.server.shard_copy import DEPOSED, DONE, Connect, ShardCopy
 from psnb._src.server.snapshot import Snapshot, snapshot
-from psnb._src.server.table_operations import Operation, Piece, ShardOperation
+from psnb._src.server.table_operations import OnTable, Operation, Piece, ShardOperation
 from psnb._src.server.tables import Table, build
 from psnb._src.server.traffic import Traffic
 from psnb.errors import InternalError, PsnbError, SerializationError
@@ -174,6 +174,8 @@ class Host:
         self, hosted: _HostedShard, operation: ShardOperation, reply: PendingReply
     ) -> Any:
         match operation:
+            case OnTable():
+                return self._run(hosted, operation, reply)
             case CommitParts(commit, parts):
                 return self._commit(commit, parts, reply)
             case TakeSnapshot(table):

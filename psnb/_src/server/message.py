@@ -7,9 +7,11 @@ looks up each class where it is defined, in each message. Both ends have the sam
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+
+M = TypeVar("M", bound="Message")
 
 _MAKERS: dict[str, Callable[..., Any]] = {}
 """What makes a message of its fields, by the name of its class."""
@@ -39,8 +41,8 @@ def _made(name: str, *fields: Any) -> Any:
     return _MAKERS[name](*fields)
 
 
-def unwired(wire: tuple[Any, ...]) -> Any:
-    """Return the message of which `Message.wire` has made a tuple.
+def unwired(wire: tuple[Any, ...], kind: type[M]) -> M:
+    """Return the message of a kind of which `Message.wire` has made a tuple.
 
     Raises
     ------
@@ -48,7 +50,10 @@ def unwired(wire: tuple[Any, ...]) -> Any:
         If there is no such message: the other end has another version of psnb.
     """
     try:
-        return _MAKERS[wire[0]](*wire[1:])
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        found = _MAKERS[wire[0]](*wire[1:])
+        if isinstance(found, kind):
+            return found
+        raise TypeError(f"expected {kind.__name__}")
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         text = f"not a message of this version of psnb: {str(wire)[:80]}"
         raise ConnectionError(text) from error

@@ -254,7 +254,7 @@ class OnShard(HostOperation, frozen=True):
     @classmethod
     def unwired(cls, *fields: Any) -> OnShard:
         shard, operation = fields
-        return cls(shard, unwired(operation))
+        return cls(shard, unwired(operation, ShardOperation))
 
     def __str__(self) -> str:
         """Return the name of what is done, for messages."""
@@ -345,7 +345,9 @@ class Done(Message, frozen=True):
     version: int = 0
 
 
-class Failed(Message, frozen=True):
+# Known to the collector of cycles: an exception knows the frames that it went through, which know
+# the answers.
+class Failed(Message, frozen=True, gc=True):
     """The operation raised."""
 
     error: Exception
@@ -356,6 +358,12 @@ class Moved(Message, frozen=True):
 
 
 ServerAnswer = Done | Failed | Moved
+
+
+def _answer(wire: tuple[Any, ...]) -> ServerAnswer:
+    answer = unwired(wire, Message)
+    assert isinstance(answer, Done | Failed | Moved)
+    return answer
 
 
 # The messages.
@@ -381,7 +389,7 @@ class ServerRequest(Message, frozen=True):
     @classmethod
     def unwired(cls, *fields: Any) -> ServerRequest:
         number, key, operations = fields
-        return cls(number, key, [unwired(each) for each in operations])
+        return cls(number, key, [unwired(each, Operation) for each in operations])
 
 
 class ServerReply(Message, frozen=True):
@@ -397,4 +405,4 @@ class ServerReply(Message, frozen=True):
     @classmethod
     def unwired(cls, *fields: Any) -> ServerReply:
         number, answers = fields
-        return cls(number, None if answers is None else [unwired(each) for each in answers])
+        return cls(number, None if answers is None else [_answer(each) for each in answers])

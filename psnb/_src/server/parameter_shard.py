@@ -112,13 +112,17 @@ class ParameterShard:
         """
         if not isinstance(operation, _COMMITS):
             return operation
-        part, pushes = operation.part, list[tuple[Table, Push]]()
-        for write in part.writes:
-            if isinstance(write.operation, Push):
-                pushes.append((self._table(write.table), write.operation))
+        part = operation.part
+        pushes = [
+            (self._table(write.table), write.operation)
+            for write in part.writes
+            if isinstance(write.operation, Push)
+        ]
         scheduled = [table.scheduled() for table, _ in pushes]
-        # What is prepared only might find a function there when it is applied, which fails.
-        if isinstance(operation, CommitPart) and not any(scheduled):
+        # What is applied later, when all have prepared it or at the end of a round, might find a
+        # function there by then, which fails.
+        at_once = isinstance(operation, CommitPart) and part.round_number is None
+        if at_once and not any(scheduled):
             return operation
         if not self._log.expects(operation.commit):
             return operation  # sent again: what was decided first counts

@@ -7,11 +7,11 @@ Dask server, ``psnb_server``, which finds a server by its key.
 
 Threads: operations run where they arrive, on the worker's event loop, one after the other, so no
 table needs a lock and every operation is atomic. (A thread of its own for them would cost 0.3 ms a
-call, as much as the round trip.) But a new table is compiled and made in another thread, where
-users' classes and functions are unpickled too; messages on the same connection wait meanwhile.
-While the process has servers, a thread ``psnb-life`` checks whether the loop makes progress. If
-not, it sends *busy* to all clients that have asked for a sign of life. Only a frozen process sends
-nothing.
+call, as much as the round trip.) But a new table is compiled and made in another thread, where what
+strategies send of users' classes and functions is unpickled too; messages on the same connection
+wait meanwhile. (What servers send to copies is unpickled as it comes.) While the process has
+servers, a thread ``psnb-life`` checks whether the loop makes progress. If not, it sends *busy* to
+all clients that have asked for a sign of life. Only a frozen process sends nothing.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class ParameterServers:
             if probe is not None and sees:
                 stream.share(probe[0], seen=seen)
             while True:
-                messages.take(unwired(await stream.receive()))
+                messages.take(unwired(await stream.receive(), ServerRequest))
         except OSError:  # the client that asked is gone
             return CONNECTION_KEPT
         finally:
@@ -238,8 +238,8 @@ def _made(request: ServerRequest) -> tuple[ServerRequest, Made]:
                     # Once here: JAX compiles what it calls first.
                     for value in hyperparameters.values():
                         rate_at(value, 0)
-        with contextlib.suppress(Exception):
-            for shard, creation in to_make(operations[at]):
+        for shard, creation in to_make(operations[at]):
+            with contextlib.suppress(Exception):
                 warm_up(creation)
                 made[shard, creation.name] = build(creation)
     return ServerRequest(request.number, request.key, operations), made

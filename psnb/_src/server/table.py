@@ -226,6 +226,9 @@ class Table(ABC):
 def with_rates(pushes: Sequence[tuple[Table, Push]], *, as_one: bool = False) -> list[Push]:
     """Return pushes, each with the learning rate that its table has for it.
 
+    A push all of whose ids turn out to have no row is no step; those of the same commit behind it
+    have the rate of one step later.
+
     Parameters
     ----------
     pushes : sequence of tuple

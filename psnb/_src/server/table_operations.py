@@ -258,7 +258,7 @@ class OnTable(ShardOperation, frozen=True):
     @classmethod
     def unwired(cls, *fields: Any) -> OnTable:
         table, operation = fields
-        return cls(table, unwired(operation))
+        return cls(table, unwired(operation, TableOperation))
 
     def __str__(self) -> str:
         """Return both names, for messages."""

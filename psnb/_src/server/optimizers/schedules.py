@@ -247,7 +247,8 @@ class RateFunction(Schedule):
     def __repr__(self) -> str:
         # Without the address, which is another one in each process.
         named = self.function if hasattr(self.function, "__qualname__") else type(self.function)
-        return f"{named.__module__}.{named.__qualname__}"
+        module = getattr(named, "__module__", None) or "builtins"
+        return f"{module}.{named.__qualname__}"
 
     def describe(self) -> dict[str, Any]:
         return {"name": type(self).__name__, "function": repr(self)}
