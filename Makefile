@@ -16,7 +16,7 @@ INTEGRATION := adaptive cluster elasticity exactly_once in_memory plain_cluster 
 	scheduling security server_faults worker_faults
 CORE := tests/checkpoint/test_manager.py tests/cluster tests/dask_internals \
 	$(INTEGRATION:%=tests/integration/test_%.py) tests/monitor/test_scheduler_link.py \
-	tests/parameters/test_server_client.py tests/placement tests/strategy \
+	tests/parameters/test_comm_server_client.py tests/placement tests/strategy \
 	tests/transport/test_connecting.py tests/transport/test_stream.py
 
 # Node is needed by those who work on psnb, for the front end; not by those who install a wheel.

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from psnb._src.parameters.comm_server_client import CommServerClient
 from psnb._src.parameters.request_batch import Request
-from psnb._src.parameters.server_client import CommServerClient
 from psnb._src.server.table_operations import (
     Operation,
 )
@@ -43,7 +43,7 @@ def before_the_answer(
     real: Attempt, transport: CommServerClient, requests: Sequence[Request]
 ) -> list[Any]:
     """End when an answer comes, which nobody hears."""
-    from psnb._src.parameters.server_client import _RequestRound
+    from psnb._src.parameters.comm_server_client import _RequestRound
 
     _RequestRound.answered = lambda exchange, answer: kill_myself()  # type: ignore[method-assign]
     return real(transport, requests)

@@ -12,7 +12,7 @@ import pytest
 
 import psnb
 from psnb import data, errors
-from psnb._src.parameters.server_client import CommServerClient
+from psnb._src.parameters.comm_server_client import CommServerClient
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_messages import Commit, Part
 from tests.conftest import DEADLINE, wait_until

@@ -18,9 +18,9 @@ from distributed.core import ConnectionPool, Server, Status
 from distributed.utils import LoopRunner
 
 from psnb import errors
-from psnb._src.parameters import server_client
+from psnb._src.parameters import comm_server_client
+from psnb._src.parameters.comm_server_client import CommServerClient
 from psnb._src.parameters.request_batch import Request
-from psnb._src.parameters.server_client import CommServerClient
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.placement.layout_cache import LayoutCache
 from psnb._src.server.message import unwired
@@ -102,7 +102,7 @@ def test_a_request_without_an_answer_is_sent_again(flaky: Flaky) -> None:
 def test_a_connection_that_breaks_each_time_is_a_lost_server(
     flaky: Flaky, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_client, "PATIENCE", 0.5)
+    monkeypatch.setattr(comm_server_client, "PATIENCE", 0.5)
     flaky.breaks = 100
     with pytest.raises(errors.ServerSilentError, match="does not answer"):
         flaky.call()

@@ -1,5 +1,6 @@
 """Parameters as users see them (variables, embeddings), and the client side of the servers."""
 
+from psnb._src.parameters.comm_server_client import PATIENCE, CommServerClient
 from psnb._src.parameters.commit import UndecidedError
 from psnb._src.parameters.control_connection import ControlConnection
 from psnb._src.parameters.dense_shards import DenseShard, DenseShards
@@ -21,7 +22,7 @@ from psnb._src.parameters.parameter_arguments import (
 from psnb._src.parameters.partition import FixedShards, MaxSize, MinSize, Partitioner, row_ranges
 from psnb._src.parameters.prefetch_parameters import prefetch
 from psnb._src.parameters.request_batch import Request
-from psnb._src.parameters.server_client import PATIENCE, CommServerClient, set_process_client
+from psnb._src.parameters.server_client import set_process_client
 from psnb._src.parameters.server_connection import open_connection
 from psnb._src.parameters.sparse_shards import SparseShards
 from psnb._src.parameters.table_statistics import EmbeddingStatistics, RowStatistics

@@ -8,14 +8,15 @@ server's event loop, one operation after the other, so each is atomic.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from psnb._src.dask_internals import unpickled
-from psnb._src.placement import ROLES, CopyState, Role, ShardPlace, ShardStatus
+from psnb._src.placement import Role, ShardPlace, ShardStatus
 from psnb._src.server.commit_messages import Commit, Part
+from psnb._src.server.hosted_shard import HostedShard
+from psnb._src.server.open_snapshots import OpenSnapshots
 from psnb._src.server.operations import (
     APART,
     AdoptCopy,
@@ -42,63 +43,18 @@ from psnb._src.server.operations import (
     ReleaseSnapshot,
     RepeatChange,
     ServerAnswer,
-    SnapshotHeader,
     TakeSnapshot,
 )
 from psnb._src.server.parameter_shard import ParameterShard
 from psnb._src.server.reply import PendingReply
-from psnb._src.server.shard_copy import DEPOSED, DONE, Connect, ShardCopy
-from psnb._src.server.snapshot import Snapshot, snapshot
-from psnb._src.server.table_operations import OnTable, Operation, Piece, ShardOperation
+from psnb._src.server.shard_copy import DEPOSED, DONE, Connect
+from psnb._src.server.table_operations import OnTable, Operation, ShardOperation
 from psnb._src.server.tables import Table, build
 from psnb._src.server.traffic import Traffic
 from psnb.errors import InternalError, PsnbError, SerializationError
 
 Made = Mapping[tuple[int, str], Table]
 """Tables that were made ahead, by the number of the shard and their name."""
-
-_SNAPSHOT_TICKS = 2
-
-
-class _HostedShard:
-    """A shard, and this server's role for it."""
-
-    def __init__(
-        self, index: int, shard: ParameterShard, role: Role, term: int, version: int
-    ) -> None:
-        self.index, self.shard, self.role = index, shard, role
-        self.term, self.version = term, version
-        self.position = 0  # the number of changes so far
-        self.copies: dict[str, ShardCopy] = {}
-
-    def enter(self, role: Role) -> None:
-        if role is not self.role and (self.role, role) not in ROLES:
-            raise InternalError(f"shard {self.index} cannot become {role} when it is {self.role}")
-        self.role = role
-
-    def deposed(self) -> None:
-        """Stop being the primary: another server is now."""
-        if self.role is Role.PRIMARY:
-            self.enter(Role.RETIRED)
-        for copy in self.copies.values():
-            copy.move_on()
-        self.copies.clear()
-
-    def fail(self, error: Exception) -> None:
-        """Note that a change may have been made in part: the copies must be filled again."""
-        for copy in self.copies.values():
-            copy.broken(ConnectionError(f"a change failed: {error!r}"))
-
-    def changed(self, operation: ShardOperation, reply: PendingReply) -> None:
-        """Send a change on to the copies."""
-        self.position += 1
-        for copy in self.copies.values():
-            copy.forward(operation, reply, len(reply.answers))
-
-    def status(self) -> ShardStatus:
-        idle = self.role is Role.RETIRED and all(copy.idle for copy in self.copies.values())
-        copies = {key: copy.state for key, copy in self.copies.items()}
-        return ShardStatus(self.role, self.version, idle, copies)
 
 
 class Host:
@@ -114,12 +70,10 @@ class Host:
 
     def __init__(self, key: str, name: str) -> None:
         self._key, self._name = key, name
-        self._hosted: dict[int, _HostedShard] = {}
+        self._hosted: dict[int, HostedShard] = {}
         self._traffic = Traffic()
         self._made: Made = {}
-        # Each with the minutes since it was last used.
-        self._snapshots: dict[str, tuple[Snapshot, int]] = {}
-        self._numbers = itertools.count()
+        self._snapshots = OpenSnapshots(key)
 
     def run(
         self,
@@ -143,10 +97,7 @@ class Host:
         """Count a minute."""
         for hosted in self._hosted.values():
             hosted.shard.tick()
-        for number, (taken, ticks) in list(self._snapshots.items()):
-            self._snapshots[number] = taken, ticks + 1
-            if ticks + 1 >= _SNAPSHOT_TICKS:
-                self._release(number)
+        self._snapshots.tick()
 
     def _answer(self, packed: Operation, reply: PendingReply, connect: Connect) -> ServerAnswer:
         try:
@@ -170,23 +121,21 @@ class Host:
         except Exception as error:  # a bug of ours must reach its caller, not only the log
             return Failed(InternalError(f"{operation} on {self._name}: {error!r}"))
 
-    def _on_shard(
-        self, hosted: _HostedShard, operation: ShardOperation, reply: PendingReply
-    ) -> Any:
+    def _on_shard(self, hosted: HostedShard, operation: ShardOperation, reply: PendingReply) -> Any:
         match operation:
             case OnTable():
                 return self._run(hosted, operation, reply)
             case CommitParts(commit, parts):
                 return self._commit(commit, parts, reply)
             case TakeSnapshot(table):
-                return self._begin_snapshot(hosted.shard.table(table))
+                return self._snapshots.begin(hosted.shard.table(table))
             case ReadPiece(name, start, stop):
-                return self._piece(name, start, stop)
+                return self._snapshots.read(name, start, stop)
             case ReleaseSnapshot(name):
-                return self._release(name)
+                return self._snapshots.release(name)
         return self._run(hosted, operation, reply)
 
-    def _run(self, hosted: _HostedShard, operation: ShardOperation, reply: PendingReply) -> Any:
+    def _run(self, hosted: HostedShard, operation: ShardOperation, reply: PendingReply) -> Any:
         operation = hosted.shard.decided(operation)
         try:
             result = hosted.shard.run(operation)
@@ -247,9 +196,7 @@ class Host:
             shard = self._shard(index)
             for fence in fences:
                 shard.run(fence)
-            self._hosted[index] = _HostedShard(
-                index, shard, Role.PRIMARY, place.term, place.version
-            )
+            self._hosted[index] = HostedShard(index, shard, Role.PRIMARY, place.term, place.version)
 
     def _follow(
         self, places: Mapping[int, ShardPlace], versions: Sequence[int], connect: Connect
@@ -258,28 +205,10 @@ class Host:
         for index, place in places.items():
             hosted = self._hosted.get(index)
             if hosted is not None and place.version > hosted.version:
-                self._obey(hosted, place, connect)
+                hosted.obey(place, self._key, connect)
         rest = [(index, hosted) for index, hosted in self._hosted.items() if index not in places]
         self._drop([index for index, hosted in rest if hosted.version <= versions[index]])
         return {index: hosted.status() for index, hosted in self._hosted.items()}
-
-    def _obey(self, hosted: _HostedShard, place: ShardPlace, connect: Connect) -> None:
-        hosted.version = place.version
-        if place.primary is None or place.primary.key != self._key:
-            hosted.deposed()
-            return
-        hosted.term = place.term
-        hosted.enter(Role.RETIRED if place.heir is not None else Role.PRIMARY)
-        wanted = {server.key: server for server in place.followers}
-        for key, copy in list(hosted.copies.items()):
-            again = key == (place.filling and place.filling.key) and copy.state is CopyState.BROKEN
-            if again or key not in wanted:
-                del hosted.copies[key]
-                copy.let_go()
-        for key in wanted.keys() - hosted.copies.keys():
-            copy = hosted.copies[key] = ShardCopy(hosted, wanted[key])
-            begin = copy.fill if wanted[key] == place.filling else copy.attach
-            begin(connect)
 
     def _measure(self) -> dict[int, dict[str, int]]:
         """Return the bytes of all tables of each shard, including copies."""
@@ -307,7 +236,7 @@ class Host:
                 return DEPOSED
             hosted.deposed()
             version = max(version, hosted.version)
-        self._hosted[index] = _HostedShard(index, self._shard(index), Role.COPY, term, version)
+        self._hosted[index] = HostedShard(index, self._shard(index), Role.COPY, term, version)
         return DONE
 
     def _fill(self, fill: FillCopy) -> str:
@@ -339,34 +268,14 @@ class Host:
         hosted.position = repeat.position
         return DONE
 
-    def _copy(self, index: int, term: int) -> _HostedShard | str:
+    def _copy(self, index: int, term: int) -> HostedShard | str:
         """Return the copy that the primary of this term may change, or the answer why not."""
         hosted = self._hosted.get(index)
         if hosted is None or hosted.role is not Role.COPY or hosted.term != term:
             return _refusal(hosted, term)
         return hosted
 
-    # Operations that readers of whole tables call.
-
-    def _begin_snapshot(self, table: Table) -> SnapshotHeader:
-        name, taken = f"{self._key}/{next(self._numbers)}", snapshot(table)
-        self._snapshots[name] = taken, 0
-        return taken.header(name)
-
-    def _piece(self, snapshot: str, start: int, stop: int) -> Piece | None:
-        """Return some rows; None if the snapshot does not exist any more."""
-        if snapshot not in self._snapshots:
-            return None
-        taken, _ = self._snapshots[snapshot]
-        self._snapshots[snapshot] = taken, 0
-        return taken.read(start, stop)
-
-    def _release(self, snapshot: str) -> None:
-        taken, _ = self._snapshots.pop(snapshot, (None, 0))
-        if taken is not None:
-            taken.close()
-
-    def _primary(self, index: int) -> _HostedShard | None:
+    def _primary(self, index: int) -> HostedShard | None:
         hosted = self._hosted.get(index)
         return hosted if hosted is not None and hosted.role is Role.PRIMARY else None
 
@@ -382,7 +291,7 @@ class Host:
         return build(creation) if made is None else made
 
 
-def _refusal(hosted: _HostedShard | None, term: int) -> str:
+def _refusal(hosted: HostedShard | None, term: int) -> str:
     if hosted is not None and (hosted.term, hosted.role is Role.PRIMARY) > (term, False):
         return DEPOSED
     return "not a copy"

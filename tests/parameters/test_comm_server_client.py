@@ -15,9 +15,9 @@ from distributed import Client
 from distributed.core import ConnectionPool
 
 import psnb
-from psnb._src.parameters import server_client, server_connection
+from psnb._src.parameters import comm_server_client, server_connection
+from psnb._src.parameters.comm_server_client import CommServerClient
 from psnb._src.parameters.request_batch import Request, RequestBatch
-from psnb._src.parameters.server_client import CommServerClient
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.placement.layout_cache import LayoutCache
 from psnb._src.server.message import Message, unwired
@@ -308,7 +308,7 @@ def test_a_request_that_was_not_even_begun_ends_when_its_transport_is_closed(
 def test_a_request_ends_when_its_event_loop_has(
     running: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_client, "_LOOK_AGAIN", 0.1)
+    monkeypatch.setattr(comm_server_client, "_LOOK_AGAIN", 0.1)
     with asked_in_vain(running):
         running.stop()
 
@@ -317,7 +317,7 @@ def test_a_server_that_cannot_be_reached_is_lost_when_patience_is_over(
     strategy: psnb.ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_connection, "CONNECT_TIMEOUT", 0.2)
-    monkeypatch.setattr(server_client, "PATIENCE", 1.0)
+    monkeypatch.setattr(comm_server_client, "PATIENCE", 1.0)
     server = ServerAddress("tcp://127.0.0.1:1", "psnb-server-x")
     before = time.monotonic()
     with pytest.raises(

@@ -1,0 +1,59 @@
+"""OpenSnapshots: the snapshots of a server's tables that are being read, by name. Pure.
+
+A reader that died never ends its snapshot: one that was not read for `TICKS` minutes ends. The
+server's one thread is the only user.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from psnb._src.server.operations import SnapshotHeader
+from psnb._src.server.snapshot import Snapshot, snapshot
+from psnb._src.server.table import Table
+from psnb._src.server.table_operations import Piece
+
+TICKS = 2
+"""Minutes after which a snapshot that nobody reads ends."""
+
+
+class OpenSnapshots:
+    """The snapshots of a server.
+
+    Parameters
+    ----------
+    key : str
+        The server's, so that no two have snapshots of the same name.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._key, self._numbers = key, itertools.count()
+        # Each with the minutes since it was last used.
+        self._open: dict[str, tuple[Snapshot, int]] = {}
+
+    def begin(self, table: Table) -> SnapshotHeader:
+        """Take a snapshot of a table as it is now."""
+        name, taken = f"{self._key}/{next(self._numbers)}", snapshot(table)
+        self._open[name] = taken, 0
+        return taken.header(name)
+
+    def read(self, name: str, start: int, stop: int) -> Piece | None:
+        """Return some rows; None if the snapshot does not exist any more."""
+        if name not in self._open:
+            return None
+        taken, _ = self._open[name]
+        self._open[name] = taken, 0
+        return taken.read(start, stop)
+
+    def release(self, name: str) -> None:
+        """End a snapshot, if it is there."""
+        taken, _ = self._open.pop(name, (None, 0))
+        if taken is not None:
+            taken.close()
+
+    def tick(self) -> None:
+        """Count a minute."""
+        for name, (taken, ticks) in list(self._open.items()):
+            self._open[name] = taken, ticks + 1
+            if ticks + 1 >= TICKS:
+                self.release(name)
