@@ -54,7 +54,7 @@ def test_rate_by_a_function_of_the_notebook_fails_before_anything_is_written(
 
     for _ in range(2):
         coordinator.schedule(step)
-    coordinator.join(DEADLINE)
+        coordinator.join(DEADLINE)  # both at once might be prepared at the same step
     coordinator.schedule(step)
     with pytest.raises(
         ConfigurationError, match=r"'v': the learning rate .*<lambda> fails for step 2"

@@ -23,7 +23,7 @@ from tests.integration.helpers import CommandLine
 from tests.integration.namespaces import HERE, OWN_PROCESSES, THERE, held, linked
 
 SUITE = (
-    "tests/parameters/test_server_client.py",
+    "tests/parameters/test_comm_server_client.py",
     "tests/parameters/test_unreadable.py",
     "tests/integration/test_ctr.py",
 )
@@ -104,6 +104,8 @@ def main(folder: Path, kind: str) -> None:
                 "no:cacheprovider",
                 "-k",
                 SELECTED,
+                # Not where other runs clean up, which it may not.
+                f"--basetemp={folder / 'pytest'}",
                 *SUITE,
             ],
             env={**os.environ, OTHER_CLUSTER: cluster.file},

@@ -16,6 +16,7 @@ from psnb._src.server.operations import (
     Failed,
     PreparePart,
 )
+from psnb._src.server.optimizers.schedules import PiecewiseConstant, Warmup
 from psnb._src.server.table_operations import (
     OnTable,
     Preview,
@@ -166,6 +167,16 @@ def test_a_round_is_one_step_at_the_rate_of_its_pushes() -> None:
     assert step(pair, "v") == 2
     with pytest.raises(ValueError, match="for step 2"):
         pair.do(CommitParts(Commit("w", 4), {0: Part([push()], round_number=2)}))
+
+
+def test_a_schedule_of_psnbs_own_goes_by_the_step_at_which_an_update_is_applied() -> None:
+    pair = tuned(Pair(), Warmup(PiecewiseConstant([1], [1.0, 0.5]), 1, 0.25), "v")
+    commits = [Commit("w", number) for number in range(3)]
+    for commit in commits:
+        pair.do(PreparePart(commit, Part([push()])))
+    for commit in commits:
+        pair.do(ApplyCommit(commit))
+    assert pair.read("a") == [1.75, 1.75]
 
 
 def test_a_function_set_before_the_end_of_a_round_cannot_make_it_fail() -> None:

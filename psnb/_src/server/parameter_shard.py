@@ -118,11 +118,11 @@ class ParameterShard:
             for write in part.writes
             if isinstance(write.operation, Push)
         ]
-        scheduled = [table.scheduled() for table, _ in pushes]
+        by_users = [table.rate_is_users() for table, _ in pushes]
         # What is applied later, when all have prepared it or at the end of a round, might find a
         # function there by then, which fails.
         at_once = isinstance(operation, CommitPart) and part.round_number is None
-        if at_once and not any(scheduled):
+        if at_once and not any(by_users):
             return operation
         if not self._log.expects(operation.commit):
             return operation  # sent again: what was decided first counts

@@ -184,9 +184,9 @@ class Table(ABC):
         """Return the optimizer as it is now."""
         return self._updater.optimizer
 
-    def scheduled(self) -> bool:
-        """Return whether the learning rate is a function of the step."""
-        return self._updater.scheduled()
+    def rate_is_users(self) -> bool:
+        """Return whether a user's function gives the learning rate."""
+        return self._updater.rate_is_users()
 
     def rate(self, ahead: int) -> float:
         """Return the learning rate of a coming push; see `Updater.rate`."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.server.optimizers import Optimizer, Schedule, rate_at
+from psnb._src.server.optimizers import Optimizer, is_users, rate_at
 from psnb.errors import ConfigurationError
 
 
@@ -63,22 +63,22 @@ class Updater:
         norm: float | None,
         rate: float | None,
     ) -> None:
-        """Take one step; see `Optimizer.apply`. A rate that was set as a number counts at once."""
+        """Take one step; see `Optimizer.apply`. The given rate is for functions of users only."""
         optimizer = self._required()
-        if not self.scheduled():
+        if not self.rate_is_users():
             rate = None
         optimizer.apply(values, slots, rows, gradients, self.step, norm, rate)
         self.step += 1
 
-    def scheduled(self) -> bool:
-        """Return whether the learning rate is a function of the step.
+    def rate_is_users(self) -> bool:
+        """Return whether a user's function gives the learning rate.
 
         Raises
         ------
         ConfigurationError
             If there is no optimizer.
         """
-        return isinstance(self._required().learning_rate, Schedule)
+        return is_users(self._required().learning_rate)
 
     def rate(self, ahead: int) -> float:
         """Return the learning rate of the next update, or of one ``ahead`` updates after it.

@@ -14,6 +14,7 @@ from psnb._src.server.optimizers.schedules import (
     PolynomialDecay,
     Schedule,
     Warmup,
+    is_users,
     rate_at,
 )
 from psnb._src.server.optimizers.sgd import SGD
@@ -33,5 +34,6 @@ __all__ = [
     "RMSProp",
     "Schedule",
     "Warmup",
+    "is_users",
     "rate_at",
 ]

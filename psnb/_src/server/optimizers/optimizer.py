@@ -54,7 +54,8 @@ class Optimizer(ABC):
     Servers call the function of a learning rate (in mode `Geo`, workers do), so the modules that it
     needs must be there: jax, for those of optax. It must be fast, because a server does nothing
     else meanwhile. It is called once for an update, when that reaches the server, before anything
-    of it is applied; a copy on another server takes the same rate. (And for step 0 whenever
+    of it is applied; a copy on another server takes the same rate. (So while closures commit to
+    several servers, it may be asked for one step more than once. And for step 0 whenever
     hyperparameters are set, and for reads that show a closure its own pushes.) If it raises, or
     returns no number that is finite and not below 0, the whole commit is refused with
     ConfigurationError. A checkpoint has the function's name only.

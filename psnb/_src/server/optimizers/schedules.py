@@ -254,6 +254,16 @@ class RateFunction(Schedule):
         return {"name": type(self).__name__, "function": repr(self)}
 
 
+_EXACT = (ExponentialDecay, CosineDecay, PolynomialDecay, PiecewiseConstant)
+
+
+def is_users(learning_rate: LearningRate) -> bool:
+    """Return whether a user's function has a part in it, which may fail or differ by process."""
+    if type(learning_rate) is Warmup:
+        return is_users(learning_rate.learning_rate)
+    return callable(learning_rate) and type(learning_rate) not in _EXACT
+
+
 def rate_at(learning_rate: LearningRate, step: int) -> float:
     """Return the learning rate of a step, counted from 0.
 
