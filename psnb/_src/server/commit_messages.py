@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from psnb._src.placement import ShardId
-from psnb._src.server.message import unwired
+from psnb._src.server.message import part_unwired
 from psnb._src.server.table_operations import OnTable
 
 
@@ -85,7 +85,7 @@ class Part(NamedTuple):
     @classmethod
     def unwired(cls, wire: tuple[Any, ...]) -> Part:
         """Make one of what `wire` has returned."""
-        return cls([unwired(write, OnTable) for write in wire[0]], *wire[1:])
+        return cls([part_unwired(write) for write in wire[0]], *wire[1:])
 
 
 class Fact(NamedTuple):

@@ -304,11 +304,13 @@ def unpacked(operation: Operation) -> Operation:
     return operation
 
 
+_LONG = (Packed, CreateTable)
+
+
 def takes_long(operation: Operation) -> bool:
     """Return whether an operation makes tables, or has what must be unpickled apart."""
-    match operation:
-        case OnShard(operation=Packed()):
-            return True
+    if isinstance(operation, OnShard):
+        return isinstance(operation.operation, _LONG)
     return bool(to_make(operation))
 
 

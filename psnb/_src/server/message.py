@@ -22,7 +22,8 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     def __init_subclass__(cls) -> None:
         """Note the name, by which it travels."""
-        _MAKERS[cls.__name__] = cls.unwired
+        plain = cls.unwired.__func__ is Message.unwired.__func__  # type: ignore[attr-defined]
+        _MAKERS[cls.__name__] = cls if plain else cls.unwired
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made, self.wire()
@@ -39,6 +40,11 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 def _made(name: str, *fields: Any) -> Any:
     return _MAKERS[name](*fields)
+
+
+def part_unwired(wire: tuple[Any, ...]) -> Any:
+    """Return a message within another one that is being `unwired`."""
+    return _MAKERS[wire[0]](*wire[1:])
 
 
 def unwired(wire: tuple[Any, ...], kind: type[M]) -> M:

@@ -18,7 +18,7 @@ from psnb._src.server.commit_log import CommitLog
 from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.initializers import Initializer
-from psnb._src.server.message import Message, unwired
+from psnb._src.server.message import Message, part_unwired
 from psnb._src.server.optimizers import Optimizer
 from psnb._src.server.table_operations import Operation, Piece, ShardOperation
 
@@ -254,7 +254,7 @@ class OnShard(HostOperation, frozen=True):
     @classmethod
     def unwired(cls, *fields: Any) -> OnShard:
         shard, operation = fields
-        return cls(shard, unwired(operation, ShardOperation))
+        return cls(shard, part_unwired(operation))
 
     def __str__(self) -> str:
         """Return the name of what is done, for messages."""
@@ -360,12 +360,6 @@ class Moved(Message, frozen=True):
 ServerAnswer = Done | Failed | Moved
 
 
-def _answer(wire: tuple[Any, ...]) -> ServerAnswer:
-    answer = unwired(wire, Message)
-    assert isinstance(answer, Done | Failed | Moved)
-    return answer
-
-
 # The messages.
 
 BUSY = -1
@@ -389,7 +383,7 @@ class ServerRequest(Message, frozen=True):
     @classmethod
     def unwired(cls, *fields: Any) -> ServerRequest:
         number, key, operations = fields
-        return cls(number, key, [unwired(each, Operation) for each in operations])
+        return cls(number, key, [part_unwired(each) for each in operations])
 
 
 class ServerReply(Message, frozen=True):
@@ -405,4 +399,4 @@ class ServerReply(Message, frozen=True):
     @classmethod
     def unwired(cls, *fields: Any) -> ServerReply:
         number, answers = fields
-        return cls(number, None if answers is None else [_answer(each) for each in answers])
+        return cls(number, None if answers is None else [part_unwired(each) for each in answers])

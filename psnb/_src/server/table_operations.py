@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from psnb._src.server.message import Message, unwired
+from psnb._src.server.message import Message, part_unwired
 
 Piece = dict[str, np.ndarray]
 """Some rows of a table: the part of each of its arrays for these rows."""
@@ -258,7 +258,7 @@ class OnTable(ShardOperation, frozen=True):
     @classmethod
     def unwired(cls, *fields: Any) -> OnTable:
         table, operation = fields
-        return cls(table, unwired(operation, TableOperation))
+        return cls(table, part_unwired(operation))
 
     def __str__(self) -> str:
         """Return both names, for messages."""
