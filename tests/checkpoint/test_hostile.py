@@ -20,7 +20,7 @@ from psnb._src.server.kernels import hash_ids
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb.errors import CheckpointError
 from tests.checkpoint.saved import forge
-from tests.parameters.test_handles import DIM, InProcess, embedding, variable
+from tests.parameters.in_process import DIM, InProcess, embedding, variable
 
 State = dict[str, np.ndarray]
 

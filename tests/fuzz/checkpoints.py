@@ -29,7 +29,7 @@ from psnb._src.server.table import Piece
 from psnb._src.server.tables import SparseTable
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.saved import forge
-from tests.parameters.test_handles import DIM, embedding, variable
+from tests.parameters.in_process import DIM, embedding, variable
 
 BETWEEN = b"\n\0=====\0\n"
 """What stands between the files of a checkpoint, where they are one."""

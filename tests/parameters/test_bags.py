@@ -17,7 +17,7 @@ from psnb._src.parameters.updates import Updates, buffered
 from psnb._src.server.optimizers.optimizer import Optimizer
 from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
-from tests.parameters.test_handles import DIM, KINDS, ROWS, InProcess, asked_ids, embedding
+from tests.parameters.in_process import DIM, KINDS, ROWS, InProcess, asked_ids, embedding
 
 COMBINERS = ["sum", "mean", "sqrtn", "max"]
 

@@ -20,7 +20,6 @@ from psnb._src.parameters.comm_server_client import CommServerClient
 from psnb._src.parameters.request_batch import Request, RequestBatch
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.placement.layout_cache import LayoutCache
-from psnb._src.server.message import Message, unwired
 from psnb._src.server.operations import (
     CountTraffic,
     OnShard,
@@ -32,6 +31,7 @@ from psnb._src.server.table_operations import (
     ShardOperation,
     SkipUpdates,
 )
+from psnb._src.transport.message import Message, unwired
 from psnb._src.transport.stream import MessageStream
 from psnb.errors import ConfigurationError, CoordinatorClosedError, InternalError, ServerSilentError
 

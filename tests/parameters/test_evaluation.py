@@ -13,7 +13,7 @@ from psnb._src.parameters.embedding import Embedding
 from psnb._src.parameters.updates import Updates, buffered
 from psnb._src.server.admission import Admission, Always, CountFilter, Probability
 from psnb._src.server.optimizers.sgd import SGD
-from tests.parameters.test_handles import DIM, KINDS, SHARDS, embedding
+from tests.parameters.in_process import DIM, KINDS, SHARDS, embedding
 
 IDS = np.array([[0, 5], [2**63, 5]], np.uint64)
 

@@ -14,7 +14,7 @@ from psnb._src.server.admission import CountFilter
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import ConfigurationError, GradientError
-from tests.parameters.test_handles import DIM, ROWS, InProcess, embedding, variable
+from tests.parameters.in_process import DIM, ROWS, InProcess, embedding, variable
 
 NAN, INF = np.nan, np.inf
 KINDS = pytest.mark.parametrize("rows", [ROWS, None], ids=["fixed", "growing"])

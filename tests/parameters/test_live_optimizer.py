@@ -18,7 +18,7 @@ from psnb._src.server.optimizers.rmsprop import RMSProp
 from psnb._src.server.optimizers.schedules import CosineDecay
 from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import ConfigurationError, ServerLostError
-from tests.parameters.test_handles import DIM, InProcess, embedding, process_client, variable
+from tests.parameters.in_process import DIM, InProcess, embedding, process_client, variable
 
 __all__ = ["process_client"]
 

@@ -39,7 +39,7 @@ from psnb._src.server.table_operations import (
     ShardOperation,
 )
 from psnb.errors import ConfigurationError, ServerSilentError
-from tests.parameters.test_handles import InProcess, asked_ids, embedding, variable
+from tests.parameters.in_process import InProcess, asked_ids, embedding, variable
 
 OPTIMIZERS = [
     SGD(0.1),

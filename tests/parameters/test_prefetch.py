@@ -17,7 +17,7 @@ from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_messages import Commit
 from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import ConfigurationError, GradientError, ServerLostError
-from tests.parameters.test_handles import DIM, KINDS, InProcess, embedding, variable
+from tests.parameters.in_process import DIM, KINDS, InProcess, embedding, variable
 
 DEPTHS = pytest.mark.parametrize("depth", [0, 1, 3])
 

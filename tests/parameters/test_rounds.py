@@ -24,7 +24,7 @@ from psnb._src.server.table_operations import (
     ShardOperation,
 )
 from psnb.errors import ServerLostError, ServerSilentError
-from tests.parameters.test_handles import InProcess, embedding, variable
+from tests.parameters.in_process import InProcess, embedding, variable
 
 
 def never(error: Exception) -> None:

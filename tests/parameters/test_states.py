@@ -23,7 +23,7 @@ from psnb._src.server.table_operations import (
     PutPiece,
 )
 from psnb.errors import ServerLostError
-from tests.parameters.test_handles import InProcess, embedding, variable
+from tests.parameters.in_process import InProcess, embedding, variable
 
 SHARDS = pytest.mark.parametrize("shards", [1, 3])
 

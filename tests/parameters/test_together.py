@@ -13,7 +13,7 @@ from psnb._src.parameters.updates import Updates, buffered
 from psnb._src.parameters.variable import Variable
 from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
-from tests.parameters.test_handles import DIM, InProcess, embedding, variable
+from tests.parameters.in_process import DIM, InProcess, embedding, variable
 from tests.parameters.test_updates import commit
 
 IDS = [[1, 2, 9], [4, 2, 7]]

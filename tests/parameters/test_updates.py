@@ -26,7 +26,7 @@ from psnb._src.server.table_operations import (
 )
 from psnb.errors import GradientError, ServerSilentError
 from tests.conftest import wait_until
-from tests.parameters.test_handles import InProcess, embedding, variable
+from tests.parameters.in_process import InProcess, embedding, variable
 
 SHARDS = pytest.mark.parametrize("shards", [1, 3])
 

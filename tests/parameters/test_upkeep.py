@@ -18,7 +18,7 @@ from psnb._src.server.expecting import SavedShard
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import ConfigurationError, GradientError
-from tests.parameters.test_handles import DIM, SHARDS, InProcess, embedding
+from tests.parameters.in_process import DIM, SHARDS, InProcess, embedding
 from tests.parameters.test_updates import commit
 
 IDS = [0, 5, 2**63, 2**64 - 1]

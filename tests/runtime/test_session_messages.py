@@ -33,10 +33,10 @@ from psnb._src.runtime.session_messages import (
     SignOfLife,
     TakeAnswer,
     TakeElements,
+    ToWorker,
     WorkerLeaves,
-    pack_message,
-    unpack_message,
 )
+from psnb._src.transport.message import Message, unwired
 
 ASSIGNMENT = Assignment(7, "f", 2, 5, None, b"args", [b"input"], [Portion(1, 3, {"at": 4}, 2)])
 
@@ -66,14 +66,14 @@ MESSAGES = [
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_a_message_arrives_as_it_was_sent(message: Any) -> None:
-    arrived = unpack_message(pickle.loads(pickle.dumps(pack_message(message))))
+    arrived = unwired(pickle.loads(pickle.dumps(message.wire())), Message)
     assert type(arrived) is type(message)
     assert arrived == message
 
 
 @pytest.mark.parametrize("message", [MESSAGES[0], MESSAGES[8]], ids=["closures", "results"])
 def test_a_batch_travels_as_tuples_which_pickle_faster_than_objects(message: Any) -> None:
-    assert all(type(each) is tuple for each in pack_message(message)[-1])
+    assert all(type(each) is tuple for each in message.wire()[-1])
 
 
 def test_an_opening_travels_in_a_dask_message() -> None:
@@ -82,7 +82,7 @@ def test_an_opening_travels_in_a_dask_message() -> None:
     assert SessionOpening(**arrived) == opening
 
 
-@pytest.mark.parametrize("packed", [(99,), (0, 1), (), 5, (7, [], [(1,)])])
-def test_what_is_no_message_of_this_version_breaks_the_connection(packed: Any) -> None:
+@pytest.mark.parametrize("wire", [("Explode",), ("RunClosures", 1), ("SignOfLife", 1)])
+def test_what_is_no_message_to_a_worker_breaks_its_connection(wire: Any) -> None:
     with pytest.raises(ConnectionError, match="this version of psnb"):
-        unpack_message(packed)
+        unwired(wire, ToWorker)

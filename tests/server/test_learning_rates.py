@@ -24,7 +24,7 @@ from psnb._src.server.table_operations import (
     ReadValues,
     TuneOptimizer,
 )
-from tests.server.test_host import ONES, Pair, push, push_rows, result, same
+from tests.server.pair import ONES, Pair, push, push_rows, result, same
 
 asked: list[int] = []
 

@@ -23,7 +23,6 @@ from psnb._src.parameters.comm_server_client import CommServerClient
 from psnb._src.parameters.request_batch import Request
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.placement.layout_cache import LayoutCache
-from psnb._src.server.message import unwired
 from psnb._src.server.operations import (
     CountTraffic,
     Done,
@@ -32,6 +31,7 @@ from psnb._src.server.operations import (
 )
 from psnb._src.server.serving import HANDLER
 from psnb._src.transport import connecting
+from psnb._src.transport.message import unwired
 from psnb._src.transport.stream import message_stream
 from tests.conftest import DEADLINE
 

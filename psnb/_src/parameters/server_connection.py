@@ -16,8 +16,8 @@ from functools import partial
 import numpy as np
 
 from psnb._src.dask_internals import ConnectionPool, give_back_connection
-from psnb._src.server import BUSY, HANDLER, ForwardedRequest, ServerReply, ServerRequest, unwired
-from psnb._src.transport import MessageStream, can_see, connect, message_stream, probe
+from psnb._src.server import BUSY, HANDLER, ForwardedRequest, ServerReply, ServerRequest
+from psnb._src.transport import MessageStream, can_see, connect, message_stream, probe, unwired
 
 CONNECT_TIMEOUT = 5.0
 """Seconds to reach a server that is not connected yet."""

@@ -17,10 +17,8 @@ from psnb._src.runtime.session_messages import (
     TakeAnswer,
     ToNotebook,
     ToWorker,
-    pack_message,
-    unpack_message,
 )
-from psnb._src.transport import MessageStream, message_stream
+from psnb._src.transport import MessageStream, message_stream, unwired
 from psnb.errors import CancelledError
 
 
@@ -53,13 +51,12 @@ class NotebookLink:
     async def receive(self) -> ToWorker:
         """Return the next message of an open link; raises OSError when the connection ends."""
         assert self._stream is not None
-        message: ToWorker = unpack_message(await self._stream.receive())
-        return message
+        return unwired(await self._stream.receive(), ToWorker)
 
     def send(self, message: ToNotebook) -> None:
         """Send a message, if the link is open; returns at once."""
         if self._stream is not None:
-            self._stream.send(pack_message(message))
+            self._stream.send(message.wire())
 
     def ask(self, inquiry: Inquiry) -> Future[Any]:
         """Ask the coordinator; the answer is a `CancelledError` if it is out of reach."""

@@ -4,18 +4,19 @@ The connection opens the session with a `SessionOpening`. From then on either si
 at any time, and waits for nothing but answers to questions. Closures and their results travel in
 batches of whatever is there.
 
-On the wire (`pack_message`, `unpack_message`) a message is a tuple: the number of its type, and its
-fields. So are the closures and the results in a batch. There may be 25,000 of them a second, and
-pickle takes three times as long for objects of a class.
+Closures and results travel within a batch as plain tuples: there may be 25,000 of them a second,
+and pickle takes three times as long for objects of a class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import astuple
+
+from psnb._src.transport import Message, part_unwired
 
 HANDLER = "psnb_session"
 """The name of the handler on each Dask worker that a `SessionOpening` is sent to."""
@@ -56,7 +57,11 @@ class Assignment(Struct, frozen=True, gc=False):
     portions: Sequence[Portion]  # what earlier attempts have taken: this one takes the same
 
 
-class RunClosures(Struct, frozen=True, gc=False):
+class ToWorker(Message, frozen=True):
+    """What the connection says."""
+
+
+class RunClosures(ToWorker, frozen=True):
     """Run closures."""
 
     settled_below: int  # all closures with a smaller number of commit have ended
@@ -66,41 +71,55 @@ class RunClosures(Struct, frozen=True, gc=False):
     forget: Sequence[str]  # functions that the worker need not know any more
     closures: list[Assignment]  # in the order in which they are to be run
 
+    def wire(self) -> tuple[Any, ...]:
+        name, *fields, closures = super().wire()
+        return name, *fields, [astuple(each) for each in closures]
 
-class RecallClosures(Struct, frozen=True, gc=False):
+    @classmethod
+    def unwired(cls, *fields: Any) -> RunClosures:
+        below, layout, workers, functions, forget, closures = fields
+        made = [Assignment(*each) for each in closures]
+        return cls(below, layout, workers, functions, forget, made)
+
+
+class RecallClosures(ToWorker, frozen=True):
     """Return those of these closures that are not begun."""
 
     closures: Sequence[int]
 
 
-class CancelClosures(Struct, frozen=True, gc=False):
+class CancelClosures(ToWorker, frozen=True):
     """Likewise, and tell the others that nobody wants their results any more."""
 
     closures: Sequence[int]
 
 
-class FlushCopies(Struct, frozen=True, gc=False):
+class FlushCopies(ToWorker, frozen=True):
     """Send the servers the updates that the worker has kept."""
 
 
-class DefineResource(Struct, frozen=True, gc=False):
+class DefineResource(ToWorker, frozen=True):
     """Make a per-worker value."""
 
     number: int
     payload: bytes  # the pickled call that makes it
 
 
-class ReleaseResources(Struct, frozen=True, gc=False):
+class ReleaseResources(ToWorker, frozen=True):
     """Forget per-worker values."""
 
     numbers: Sequence[int]
 
 
-class TakeAnswer(Struct, frozen=True, gc=False):
+class TakeAnswer(ToWorker, frozen=True):
     """The answer to the question with that number."""
 
     number: int
     answer: Any
+
+
+class ToNotebook(Message, frozen=True):
+    """What the session says."""
 
 
 class ClosureResult(Struct, frozen=True, gc=False):
@@ -114,14 +133,22 @@ class ClosureResult(Struct, frozen=True, gc=False):
     staleness: int | None  # of its update, if there is one
 
 
-class ClosureResults(Struct, frozen=True, gc=False):
+class ClosureResults(ToNotebook, frozen=True):
     """Closures have ended, or have reported."""
 
     reports: list[tuple[float, dict[str, float]]]  # when, and values by name
     results: list[ClosureResult]
 
+    def wire(self) -> tuple[Any, ...]:
+        return "ClosureResults", self.reports, [astuple(each) for each in self.results]
 
-class ClosureUndecided(Struct, frozen=True, gc=False):
+    @classmethod
+    def unwired(cls, *fields: Any) -> ClosureResults:
+        reports, results = fields
+        return cls(reports, [ClosureResult(*each) for each in results])
+
+
+class ClosureUndecided(ToNotebook, frozen=True):
     """A closure has returned, and the worker cannot tell whether its commit is applied.
 
     The notebook asks the servers. The other fields are those of a `ClosureResult`.
@@ -134,36 +161,40 @@ class ClosureUndecided(Struct, frozen=True, gc=False):
     commit: tuple[str, int]  # writer and number
 
 
-class ClosuresReturned(Struct, frozen=True, gc=False):
+class ClosuresReturned(ToNotebook, frozen=True):
     """These closures are not begun, and not going to be."""
 
     closures: Sequence[int]
 
 
-class CopiesFlushed(Struct, frozen=True, gc=False):
+class CopiesFlushed(ToNotebook, frozen=True):
     """The servers have the updates that the worker has kept, or will not get them."""
 
     error: bytes  # the pickled exception that says why not; empty if they have them
     staleness: int | None  # of this update, if there is one
 
 
-class FlushUndecided(Struct, frozen=True, gc=False):
+class FlushUndecided(ToNotebook, frozen=True):
     """The worker cannot tell whether its commit of the kept updates is applied."""
 
     commit: tuple[str, int]  # writer and number
 
 
-class SignOfLife(Struct, frozen=True, gc=False):
+class SignOfLife(ToNotebook, frozen=True):
     """The worker lives."""
 
     memory: int  # bytes that its process takes
 
 
-class WorkerLeaves(Struct, frozen=True, gc=False):
+class WorkerLeaves(ToNotebook, frozen=True):
     """Dask closes the worker: send no more closures."""
 
 
-class AskLease(Struct, frozen=True, gc=False):
+class Inquiry(Message, frozen=True):
+    """What a closure asks the coordinator."""
+
+
+class AskLease(Inquiry, frozen=True):
     """What may this worker read now? Answered with a `Lease`, or None for nothing."""
 
     epoch: int
@@ -179,7 +210,7 @@ class Lease(Struct, frozen=True, gc=False):
     owned: Sequence[int]  # the splits that this worker must have, if they are in workers' memory
 
 
-class TakeElements(Struct, frozen=True, gc=False):
+class TakeElements(Inquiry, frozen=True):
     """May a closure take the next elements of a lease? False if the worker was given up."""
 
     epoch: int
@@ -191,7 +222,7 @@ class TakeElements(Struct, frozen=True, gc=False):
     ended: bool  # the lease has no elements after them
 
 
-class KeepResult(Struct, frozen=True, gc=False):
+class KeepResult(Inquiry, frozen=True):
     """Keep a value that is too large for servers to remember. False if that attempt is not here.
 
     It comes before the commit of the closure.
@@ -202,84 +233,25 @@ class KeepResult(Struct, frozen=True, gc=False):
     result: bytes
 
 
-class AnnounceStrategies(Struct, frozen=True, gc=False):
+class AnnounceStrategies(Inquiry, frozen=True):
     """Note that parameters of other strategies are going to be written. Always true."""
 
     strategies: Sequence[str]
 
 
-Inquiry = AskLease | TakeElements | KeepResult | AnnounceStrategies
-"""What a closure asks the coordinator."""
-
-
-class QuestionAsked(Struct, frozen=True, gc=False):
+class QuestionAsked(ToNotebook, frozen=True):
     """A closure asks; the answer is to have the same number."""
 
     number: int
     inquiry: Inquiry
 
+    def wire(self) -> tuple[Any, ...]:
+        return "QuestionAsked", self.number, self.inquiry.wire()
 
-ToWorker = (
-    RunClosures
-    | RecallClosures
-    | CancelClosures
-    | FlushCopies
-    | DefineResource
-    | ReleaseResources
-    | TakeAnswer
-)
-"""What the connection says."""
-
-ToNotebook = (
-    ClosureResults
-    | ClosureUndecided
-    | ClosuresReturned
-    | CopiesFlushed
-    | FlushUndecided
-    | SignOfLife
-    | WorkerLeaves
-    | QuestionAsked
-)
-"""What the session says."""
-
-_TYPES = (*get_args(ToWorker), *get_args(ToNotebook), *get_args(Inquiry))
-_NUMBERS = {each: number for number, each in enumerate(_TYPES)}
-
-_BATCHED = {RunClosures: Assignment, ClosureResults: ClosureResult}
-"""Of what the last field of a message is a list."""
-
-
-def pack_message(message: ToWorker | ToNotebook | Inquiry) -> tuple[Any, ...]:
-    """Return what is sent for a message."""
-    kind = type(message)
-    fields = astuple(message)
-    if kind in _BATCHED:
-        fields = (*fields[:-1], [astuple(each) for each in fields[-1]])
-    elif isinstance(message, QuestionAsked):
-        fields = message.number, pack_message(message.inquiry)
-    return (_NUMBERS[kind], *fields)
-
-
-def unpack_message(packed: Sequence[Any]) -> Any:
-    """Return the message for which something was sent.
-
-    Raises
-    ------
-    ConnectionError
-        If there is no such message: the other end has another version of psnb.
-    """
-    try:
-        number, *fields = packed
-        kind = _TYPES[number]
-        if kind in _BATCHED:
-            item = _BATCHED[kind]
-            fields[-1] = [item(*each) for each in fields[-1]]
-        elif kind is QuestionAsked:
-            fields[-1] = unpack_message(fields[-1])
-        return kind(*fields)
-    except (IndexError, TypeError, ValueError) as error:
-        text = f"not a message of this version of psnb: {str(packed)[:80]}"
-        raise ConnectionError(text) from error
+    @classmethod
+    def unwired(cls, *fields: Any) -> QuestionAsked:
+        number, inquiry = fields
+        return cls(number, part_unwired(inquiry))
 
 
 def exchange_writer(coordinator: str, session: int) -> str:

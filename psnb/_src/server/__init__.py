@@ -9,7 +9,6 @@ from psnb._src.server.duplicates import add_up, distinct, often_repeated
 from psnb._src.server.expecting import Expected, ExpectedRows, SavedShard
 from psnb._src.server.initializers import Constant, Initializer, Normal, Uniform
 from psnb._src.server.kernels import all_finite, copy_with_norm, hash_ids, norm, read_only
-from psnb._src.server.message import unwired
 from psnb._src.server.operations import (
     APART,
     BUSY,
@@ -221,6 +220,5 @@ __all__ = [
     "often_repeated",
     "read_only",
     "tuned",
-    "unwired",
     "with_rates",
 ]

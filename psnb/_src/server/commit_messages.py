@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from psnb._src.placement import ShardId
-from psnb._src.server.message import part_unwired
 from psnb._src.server.table_operations import OnTable
+from psnb._src.transport import part_unwired
 
 
 class Commit(NamedTuple):

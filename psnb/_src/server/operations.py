@@ -18,9 +18,9 @@ from psnb._src.server.commit_log import CommitLog
 from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.initializers import Initializer
-from psnb._src.server.message import Message, part_unwired
 from psnb._src.server.optimizers import Optimizer
 from psnb._src.server.table_operations import Operation, Piece, ShardOperation
+from psnb._src.transport import Message, part_unwired
 
 _ALWAYS = Always()
 

@@ -68,7 +68,7 @@ class ParameterShard:
         """Run one operation."""
         match operation:
             case OnTable(table, inner):
-                return self._table(table).run(inner)
+                return self.table(table).run(inner)
             case CommitPart(commit, part):
                 return self._apply(self._prepare(commit, part))
             case PreparePart(commit, part):
@@ -114,7 +114,7 @@ class ParameterShard:
             return operation
         part = operation.part
         pushes = [
-            (self._table(write.table), write.operation)
+            (self.table(write.table), write.operation)
             for write in part.writes
             if isinstance(write.operation, Push)
         ]
@@ -136,7 +136,7 @@ class ParameterShard:
     def changes(self, operation: ShardOperation) -> bool:
         """Return whether an operation may change the shard."""
         if isinstance(operation, OnTable):
-            return self._table(operation.table).changes(operation.operation)
+            return self.table(operation.table).changes(operation.operation)
         return operation.changes
 
     def tick(self) -> None:
@@ -148,8 +148,11 @@ class ParameterShard:
         return tuple(self._tables)
 
     def table(self, name: str) -> Table:
-        """Return a table that is there."""
-        return self._tables[name]
+        """Return a table, or raise ConfigurationError if it is not here."""
+        found = self._tables.get(name)
+        if found is None:
+            raise ConfigurationError(f"{self.name} holds no {name!r}: it was dropped")
+        return found
 
     def creation(self, name: str) -> CreateDense | CreateSparse:
         """Return the operation that makes an empty table like this one."""
@@ -184,7 +187,7 @@ class ParameterShard:
     def _prepare(self, commit: Commit, part: Part) -> LogEntry:
         """Prepare a part of a commit, after all checks, so that applying it cannot fail."""
         for write in part.writes:
-            self._table(write.table).check_write(write.operation)
+            self.table(write.table).check_write(write.operation)
         return self._log.prepare(commit, part)
 
     def _apply(self, entry: LogEntry) -> int | None:
@@ -264,9 +267,3 @@ class ParameterShard:
             for write in rounds.averages(writer, closures)
             if isinstance(write.operation, Push) and write.table in tables
         }
-
-    def _table(self, name: str) -> Table:
-        found = self._tables.get(name)
-        if found is None:
-            raise ConfigurationError(f"{self.name} holds no {name!r}: it was dropped")
-        return found

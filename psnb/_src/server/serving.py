@@ -35,7 +35,6 @@ from psnb._src.dask_internals import (
 )
 from psnb._src.server import answers
 from psnb._src.server.host import Host, Made, takes_long, to_make, unpacked
-from psnb._src.server.message import unwired
 from psnb._src.server.operations import (
     BUSY,
     Done,
@@ -51,7 +50,7 @@ from psnb._src.server.reply import PendingReply
 from psnb._src.server.shard_copy import Connect
 from psnb._src.server.table_operations import OnTable, TuneOptimizer
 from psnb._src.server.tables import build, warm_up
-from psnb._src.transport import MessageStream, Probe, can_see, message_stream
+from psnb._src.transport import MessageStream, Probe, can_see, message_stream, unwired
 from psnb._src.transport import probe as own_probe
 
 HANDLER = "psnb_server"

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from psnb._src.server.message import Message, part_unwired
+from psnb._src.transport import Message, part_unwired
 
 Piece = dict[str, np.ndarray]
 """Some rows of a table: the part of each of its arrays for these rows."""

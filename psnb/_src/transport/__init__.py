@@ -2,14 +2,18 @@
 
 from psnb._src.transport.arena import Probe, can_see, probe
 from psnb._src.transport.connecting import connect
+from psnb._src.transport.message import Message, part_unwired, unwired
 from psnb._src.transport.stream import MessageStream, UnreadableError, message_stream
 
 __all__ = [
+    "Message",
     "MessageStream",
     "Probe",
     "UnreadableError",
     "can_see",
     "connect",
     "message_stream",
+    "part_unwired",
     "probe",
+    "unwired",
 ]

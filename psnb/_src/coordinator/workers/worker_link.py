@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from psnb._src.dask_internals import Comm
 from psnb._src.runtime import session_messages
-from psnb._src.transport import MessageStream, message_stream
+from psnb._src.transport import MessageStream, message_stream, unwired
 
 OPEN_TIMEOUT = 10.0
 """Seconds in which a worker must be connected, and answer the opening of a session."""
@@ -32,13 +32,11 @@ class WorkerLink:
 
     def send(self, message: session_messages.ToWorker) -> None:
         """Send a message; returns at once and never raises for a broken connection."""
-        self._stream.send(session_messages.pack_message(message))
+        self._stream.send(message.wire())
 
     async def receive(self) -> session_messages.ToNotebook:
         """Return the next message; raises OSError when the connection breaks."""
-        message: session_messages.ToNotebook
-        message = session_messages.unpack_message(await self._stream.receive())
-        return message
+        return unwired(await self._stream.receive(), session_messages.ToNotebook)
 
     def abort(self) -> None:
         """Close the connection at once; idempotent."""

@@ -1,4 +1,4 @@
-"""Message: what travels between handles and servers, whole or as a part. Pure.
+"""Message: what psnb's processes say to each other, whole or as a part. Pure.
 
 Messages travel as plain tuples of a name and fields, which pickle in a tenth of the time: pickle
 looks up each class where it is defined, in each message. Both ends have the same classes.
@@ -17,7 +17,7 @@ _MAKERS: dict[str, Callable[..., Any]] = {}
 """What makes a message of its fields, by the name of its class."""
 
 
-class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """The base of all messages. Within other objects it pickles by its name, too."""
 
     def __init_subclass__(cls) -> None:

@@ -1,0 +1,166 @@
+"""Parameters on servers in this process, and a client that counts what it carries."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from psnb._src.parameters import server_client
+from psnb._src.parameters.commit import committing, drive
+from psnb._src.parameters.dense_shards import DenseShard, DenseShards
+from psnb._src.parameters.embedding import Embedding
+from psnb._src.parameters.embedding_spec import EmbeddingSpec
+from psnb._src.parameters.gradients import NonFinite
+from psnb._src.parameters.partition import FixedShards, row_ranges
+from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.server_client import set_process_client
+from psnb._src.parameters.sparse_shards import SparseShards
+from psnb._src.parameters.variable import Variable
+from psnb._src.placement.layout import ShardId, ShardPlace
+from psnb._src.server.admission import Admission, Always
+from psnb._src.server.commit_messages import Commit, Part
+from psnb._src.server.ctr import CtrAccessor
+from psnb._src.server.host import Host
+from psnb._src.server.initializers import Uniform
+from psnb._src.server.operations import (
+    CreateDense,
+    CreateSparse,
+    Done,
+    Failed,
+    HostShards,
+    OnShard,
+    ServerAnswer,
+)
+from psnb._src.server.optimizers.optimizer import Optimizer
+from psnb._src.server.reply import PendingReply
+from psnb._src.server.table_operations import (
+    FetchRows,
+    LookUpRows,
+    OnTable,
+    ShardOperation,
+)
+
+ROWS, DIM = 10, 2
+SHARDS = pytest.mark.parametrize("shards", [1, 3])
+KINDS = pytest.mark.parametrize("rows", [ROWS, None], ids=["fixed", "growing"])
+
+
+def nowhere(address: str, opening: Any) -> None:
+    raise AssertionError("there are no copies")
+
+
+class InProcess:
+    """A transport to servers in this process, one a shard; counts the requests that it carries."""
+
+    def __init__(self, shards: int) -> None:
+        self.shards = [ShardId("s", number) for number in range(shards)]
+        self._hosts = [Host(f"server-{number}", f"server {number}") for number in range(shards)]
+        for number, host in enumerate(self._hosts):
+            hosting = HostShards({number: ShardPlace(None)}, [])
+            host.run([hosting], PendingReply(lambda answers: None), nowhere)
+        self.carried: list[Request] = []
+        self.calls = 0
+
+    def lend(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        """There is no memory between processes."""
+
+    def call(
+        self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
+    ) -> list[Any]:
+        results = self.attempt(requests, seen)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return results
+
+    def attempt(
+        self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
+    ) -> list[Any]:
+        self.carried.extend(requests)
+        self.calls += 1
+        results = []
+        for request in requests:
+            assert isinstance(request.to, ShardId)
+            assert isinstance(request.operation, ShardOperation)
+            number = request.to.number
+            operation = OnShard(number, request.operation)
+            answers: list[ServerAnswer] = []
+            self._hosts[number].run([operation], PendingReply(answers.extend), nowhere)
+            (answer,) = answers
+            if isinstance(answer, Failed):
+                results.append(answer.error)
+                continue
+            assert isinstance(answer, Done)
+            results.append(answer.result)
+            if seen is not None:
+                seen.setdefault(request.to, answer.version)
+        return results
+
+    def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> int | None:
+        return drive(committing(commit, parts, lambda shards: len(shards) == 1), self.attempt)
+
+
+def asked_ids(transport: InProcess) -> list[np.ndarray]:
+    """Return the ids of each request for rows."""
+    operations = [request.operation for request in transport.carried]
+    of_tables = [each.operation for each in operations if isinstance(each, OnTable)]
+    return [each.ids for each in of_tables if isinstance(each, LookUpRows | FetchRows)]
+
+
+def variable(
+    value: Any,
+    shards: int = 3,
+    optimizer: Optimizer | None = None,
+    transport: InProcess | None = None,
+    name: str = "v",
+    nonfinite: str = "refuse",
+) -> Variable:
+    value = np.asarray(value)
+    transport = transport or InProcess(3)
+    count = FixedShards(shards)(value.shape, value.dtype)
+    placed = []
+    for i, (start, stop) in enumerate(row_ranges(value.shape[0], count) if count > 1 else [(0, 0)]):
+        part = value[start:stop] if count > 1 else value
+        creation = CreateDense(f"{name}/{start}", part, optimizer)
+        transport.call([Request(transport.shards[i], creation)])
+        placed.append(DenseShard(transport.shards[i], f"{name}/{start}", start, stop))
+    choice = NonFinite(nonfinite)
+    spread = DenseShards(name, value.shape, value.dtype, optimizer, placed, transport, choice)
+    return Variable(spread)
+
+
+def embedding(
+    rows: int | None = ROWS,
+    shards: int = 3,
+    optimizer: Optimizer | None = None,
+    transport: InProcess | None = None,
+    dtype: str = "float32",
+    nonfinite: str = "refuse",
+    admission: Admission | None = None,
+    accessor: CtrAccessor | None = None,
+) -> Embedding:
+    transport = transport or InProcess(shards)
+    for index, shard in enumerate(transport.shards):
+        creation = CreateSparse(
+            *("e", DIM, rows, index, shards, dtype, Uniform(), 3, optimizer),
+            admission=admission or Always(),
+            accessor=accessor,
+        )
+        transport.call([Request(shard, creation)])
+    spec = EmbeddingSpec(
+        *("e", DIM, rows, np.dtype(dtype), optimizer, NonFinite(nonfinite)),
+        admission=admission or Always(),
+        accessor=accessor,
+    )
+    return Embedding(SparseShards(spec, transport.shards, transport))
+
+
+@pytest.fixture
+def process_client() -> Iterator[InProcess]:
+    """Make a transport that of this process, and put back the one before."""
+    before = server_client._process_client
+    made = InProcess(3)
+    set_process_client(made)
+    yield made
+    set_process_client(before)
