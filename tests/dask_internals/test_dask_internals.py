@@ -146,6 +146,23 @@ def test_a_connection_that_is_given_back_is_there_for_the_next(cluster: Client) 
     assert on_loop(event_loop(cluster), talk) == (True, True)
 
 
+def test_a_connection_that_has_broken_is_not_there(cluster: Client) -> None:
+    async def talk() -> bool:
+        pool, address = pool_of(cluster), scheduler_address(cluster)
+        taken = [await pool.connect(address)]
+        while has_open_connection(pool, address):
+            taken.append(await pool.connect(address))
+        broken = taken.pop()
+        give_back_connection(pool, address, broken)
+        broken.abort()
+        there = has_open_connection(pool, address)
+        for comm in taken:
+            give_back_connection(pool, address, comm)
+        return there
+
+    assert not on_loop(event_loop(cluster), talk)
+
+
 def test_a_client_is_connected_until_it_is_closed(cluster: Client) -> None:
     with Client(scheduler_address(cluster), loop=cluster.loop) as client:
         pool = pool_of(client)

@@ -12,6 +12,7 @@ from distributed import Adaptive, Client, LocalCluster
 import psnb
 from psnb import EventKind
 from psnb._src.cluster.cluster import identity
+from psnb._src.cluster.resizing import cannot_add
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.test_elasticity import Steps
 
@@ -53,6 +54,13 @@ def make_steps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[]
 def steps(make_steps: Callable[[], Steps]) -> Steps:
     """A closure that runs until it is told to end, at the latest with the test."""
     return make_steps()
+
+
+def test_a_cluster_that_scales_itself_is_not_asked_for_workers(plain: Client) -> None:
+    assert cannot_add(plain) == ""
+    adaptive = plain.cluster.adapt(minimum=2, maximum=2)
+    assert "scales itself" in cannot_add(plain)
+    adaptive.stop()
 
 
 class Counting(Adaptive):
