@@ -168,3 +168,13 @@ def test_looking_whether_a_process_is_there_fails_no_handshake(
         logger.removeHandler(handler)
     assert not refused
     assert "closed before handshake completed" in message  # Dask's own, which follows that of TLS
+
+
+def test_a_pool_that_was_closed_is_a_connection_that_ended() -> None:
+    async def connect() -> None:
+        pool = ConnectionPool()
+        await pool.close()
+        with pytest.raises(ConnectionAbortedError, match="closed"):
+            await connecting.connect(pool, "tcp://127.0.0.1:1", 1)
+
+    asyncio.run(connect())

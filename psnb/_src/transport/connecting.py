@@ -34,8 +34,16 @@ async def connect(pool: ConnectionPool, address: str, timeout: float) -> Comm:
     Raises
     ------
     OSError
-        If there is no connection within ``timeout`` seconds or, sooner, if nothing listens there.
+        If there is no connection within ``timeout`` seconds or, sooner, if nothing listens there,
+        or if the pool is closed.
     """
+    try:
+        return await _connected(pool, address, timeout)
+    except RuntimeError as error:  # what Dask raises if the pool is closed
+        raise ConnectionAbortedError(str(error)) from error
+
+
+async def _connected(pool: ConnectionPool, address: str, timeout: float) -> Comm:
     if has_open_connection(pool, address):
         return await pool.connect(address, timeout=timeout)
     connecting = asyncio.ensure_future(pool.connect(address, timeout=timeout))
