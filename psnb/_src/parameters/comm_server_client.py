@@ -189,8 +189,11 @@ class CommServerClient(ServerClient):
     def _wait(self, batch: RequestBatch) -> None:
         end = time.monotonic() + CALL_TIMEOUT
         while time.monotonic() < end:
-            with contextlib.suppress(TimeoutError):
+            try:
                 batch.done.result(_LOOK_AGAIN)
+            except TimeoutError:
+                pass  # look whether the servers live, and wait on
+            else:
                 return
             try:
                 self._loop.call_soon_threadsafe(lambda: self._spawn(self._look_again(batch)))
@@ -293,6 +296,8 @@ class CommServerClient(ServerClient):
             address = server.address
             connecting = self._connections.get(address)
             if connecting is None:
+                if not is_open(self._pool):
+                    raise CoordinatorClosedError(_CLOSED)
                 connecting = asyncio.create_task(self._connect(address), name="psnb connecting")
                 self._connections[address] = connecting
             try:
@@ -306,8 +311,6 @@ class CommServerClient(ServerClient):
                     connection.send(_RequestRound(self, batch, server, positions))
 
     async def _connect(self, address: str) -> ServerConnection:
-        if not is_open(self._pool):  # it would raise RuntimeError
-            raise CoordinatorClosedError(_CLOSED)
         broken = partial(self._broken, address)
         connection = await open_connection(self._pool, address, broken)
         if not connection.shared:

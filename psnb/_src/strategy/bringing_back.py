@@ -15,30 +15,9 @@ from psnb.errors import CheckpointError, ServerSilentError
 def bring_back(
     core: StrategyCore, checkpoint: Path | None, *, consistent: bool
 ) -> Mapping[str, Any]:
-    """Load what was lost; see `ParameterServerStrategy.recover`.
+    """Load what was lost, and return the checkpoint's metadata.
 
-    Parameters
-    ----------
-    core : StrategyCore
-        The strategy, which is open.
-    checkpoint : pathlib.Path or None
-        Where from; None for the last one.
-    consistent : bool
-        Whether all parameters are loaded, or the lost shards only.
-
-    Returns
-    -------
-    mapping
-        The checkpoint's metadata.
-
-    Raises
-    ------
-    CheckpointError
-        If there is no checkpoint, or if it is damaged or does not fit; nothing was changed.
-    ClusterError
-        If there is no worker that can be a server.
-    ServerLostError
-        If another server dies meanwhile.
+    The arguments and what it raises are those of `ParameterServerStrategy.recover`.
     """
     path = core.last_checkpoint if checkpoint is None else checkpoint
     if path is None:
