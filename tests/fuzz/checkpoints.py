@@ -25,7 +25,7 @@ from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.initializers import Uniform
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.adam import Adam
-from psnb._src.server.table import Piece
+from psnb._src.server.table import Segment
 from psnb._src.server.tables import SparseTable
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.saved import forge
@@ -77,7 +77,7 @@ class Model:
         growing.shrink(1.0)
 
 
-def growing_ids(state: Piece) -> np.ndarray:
+def growing_ids(state: Segment) -> np.ndarray:
     return np.concatenate([state["ids"], state["waiting.ids"]])
 
 
@@ -129,7 +129,7 @@ def check(content: bytes) -> None:
         (folder / name).write_bytes(part)
 
 
-def _bend(state: Piece, random: np.random.Generator) -> None:
+def _bend(state: Segment, random: np.random.Generator) -> None:
     """Make one of the arrays longer, shorter, of another dtype, or some of its bytes extreme."""
     name = random.choice(sorted(state))
     array = np.atleast_1d(state[name])
@@ -162,7 +162,7 @@ def _load(model: Model, folder: Path) -> None:
     model.use()
 
 
-def _load_alone(state: Piece) -> None:
+def _load_alone(state: Segment) -> None:
     table = SparseTable(
         *("e", DIM, None, 0, 1, "float32", Uniform(), 3, Adagrad(0.1)),
         admission=CountFilter(3),

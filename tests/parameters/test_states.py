@@ -1,4 +1,4 @@
-"""What tables hold, read and written in pieces: on servers in this process."""
+"""What tables hold, read and written in segments: on servers in this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psnb._src.parameters import states
 from psnb._src.parameters.request_batch import Request
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.operations import (
-    ReadPiece,
+    ReadSegment,
 )
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.adam import Adam
@@ -20,7 +20,7 @@ from psnb._src.server.table_operations import (
     ClearTable,
     OnTable,
     Operation,
-    PutPiece,
+    PutSegment,
 )
 from psnb.errors import ServerLostError
 from tests.parameters.in_process import InProcess, embedding, variable
@@ -29,8 +29,8 @@ SHARDS = pytest.mark.parametrize("shards", [1, 3])
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(states, "PIECE", 100)
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "SEGMENT", 100)
 
 
 def operations(transport: InProcess, kind: type[Operation]) -> int:
@@ -41,14 +41,14 @@ def operations(transport: InProcess, kind: type[Operation]) -> int:
 
 @SHARDS
 @pytest.mark.parametrize("shape", [(), (7,), (40, 3)])
-def test_a_variable_goes_and_comes_in_pieces(shape: tuple[int, ...], shards: int) -> None:
+def test_a_variable_goes_and_comes_in_segments(shape: tuple[int, ...], shards: int) -> None:
     shards = min(shards, shape[0] if shape else 1)
     transport = InProcess(3)
     value = np.random.default_rng(0).normal(size=shape)
     v = variable(value, shards, Adam(0.1), transport)
     v.push(np.ones(shape))
     saved, before = v._shards.shard_states(), v.read()
-    assert operations(transport, ReadPiece) >= value.nbytes * 3 / 100
+    assert operations(transport, ReadSegment) >= value.nbytes * 3 / 100
     v.push(np.ones(shape))
     after = v.read()
     v._shards.load_states(saved)
@@ -60,17 +60,17 @@ def test_a_variable_goes_and_comes_in_pieces(shape: tuple[int, ...], shards: int
 
 @SHARDS
 @pytest.mark.parametrize("rows", [None, 50])
-def test_an_embedding_goes_and_comes_in_pieces(rows: int | None, shards: int) -> None:
+def test_an_embedding_goes_and_comes_in_segments(rows: int | None, shards: int) -> None:
     transport = InProcess(shards)
     e = embedding(rows, shards, Adagrad(0.1), transport)
     ids = np.arange(50)
     e.push(ids, np.ones((50, 2), np.float32))
     saved, before = e._shards.shard_states(), e.lookup(ids)
-    assert operations(transport, ReadPiece) >= 10
+    assert operations(transport, ReadSegment) >= 10
     e.push(ids, np.ones((50, 2), np.float32))
     e._shards.load_states(saved)
     np.testing.assert_array_equal(e.lookup(ids), before)
-    assert operations(transport, PutPiece) >= 10
+    assert operations(transport, PutSegment) >= 10
 
 
 def test_an_embedding_without_rows_goes_and_comes() -> None:
@@ -90,7 +90,7 @@ class Cleared(InProcess):
         self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
     ) -> list[Any]:
         first = requests[0]
-        if isinstance(first.operation, ReadPiece) and first.operation.start and self.times:
+        if isinstance(first.operation, ReadSegment) and first.operation.start and self.times:
             self.times -= 1
             super().attempt([Request(first.to, OnTable("e", ClearTable()))], seen)
         return super().attempt(requests, seen)

@@ -21,7 +21,7 @@ from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.parameter_shard import ParameterShard
 from psnb._src.server.row_index import FixedRowIndex, GrowingRowIndex
 from psnb._src.server.sparse import SparseTable
-from psnb._src.server.table import Piece, Table
+from psnb._src.server.table import Segment, Table
 from psnb.errors import ConfigurationError
 
 IDS = np.arange(4, dtype=np.uint64)
@@ -51,7 +51,7 @@ def dense() -> DenseTable:
     return DenseTable("v", np.ones((3, 2), np.float32), Adagrad(0.1))
 
 
-def state(**changes: Any) -> Piece:
+def state(**changes: Any) -> Segment:
     """Return what the growing table holds, but for some arrays; None leaves one out."""
     found = {**growing().state(), **changes}
     return {name: array for name, array in found.items() if array is not None}
@@ -66,7 +66,7 @@ NINES = np.full(3, 9, np.uint64)
 SIGHTED = np.ones(3, np.uint32)
 WAITING = "waiting.ids", "waiting.sightings"
 
-STATES: dict[str, Callable[[], Piece]] = {
+STATES: dict[str, Callable[[], Segment]] = {
     "one id over and over": lambda: state(**REPEATED),
     "one that waits over and over": lambda: state(
         **dict(zip(WAITING, (NINES, SIGHTED), strict=False))
@@ -93,7 +93,7 @@ STATES: dict[str, Callable[[], Piece]] = {
 }
 
 
-def assert_unchanged(table: Table, before: Piece) -> None:
+def assert_unchanged(table: Table, before: Segment) -> None:
     after = table.state()
     assert after.keys() == before.keys()
     for name, array in before.items():
@@ -110,7 +110,7 @@ def test_state_that_is_none_is_refused_and_nothing_changed(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", STATES)
-def test_pieces_and_tails_are_refused_likewise(case: str) -> None:
+def test_segments_and_tails_are_refused_likewise(case: str) -> None:
     table, hostile = growing(), STATES[case]()
     before = table.state()
     table.watchers.append(Nobody())
@@ -119,7 +119,7 @@ def test_pieces_and_tails_are_refused_likewise(case: str) -> None:
     assert_unchanged(table, before)
 
 
-def finish_and_put(table: SparseTable, hostile: Piece) -> None:
+def finish_and_put(table: SparseTable, hostile: Segment) -> None:
     table.finish(hostile)  # if it is the tail that is hostile
     table.put(hostile)
 
@@ -136,10 +136,10 @@ class Nobody:
 
 @pytest.mark.parametrize("ids", [[0, 3, 6], [2, 5, 11], [2, 5, 5], [2, 5, 2**64 - 1]])
 def test_fixed_rows_take_their_own_ids_alone(ids: list[int]) -> None:
-    table, piece = fixed(), fixed().state()
-    piece["ids"], before = np.array(ids, np.uint64), table.state()
+    table, segment = fixed(), fixed().state()
+    segment["ids"], before = np.array(ids, np.uint64), table.state()
     with pytest.raises(ConfigurationError):
-        table.load(piece)
+        table.load(segment)
     assert_unchanged(table, before)
 
 
@@ -232,10 +232,10 @@ DENSE: dict[str, Callable[[DenseTable], object]] = {
     "a read beyond": lambda v: v.gather(np.array([3])),
     "rows of floats": lambda v: v.gather(np.array([1.0])),
     "one row for two": lambda v: v.scatter_assign(np.array([0, 1]), THREE[:1]),
-    "a piece that starts below 0": lambda v: v.put({**FLAT, "start": np.array([-1])}),
-    "a piece that ends beyond": lambda v: v.put({**FLAT, "start": np.array([3])}),
+    "a segment that starts below 0": lambda v: v.put({**FLAT, "start": np.array([-1])}),
+    "a segment that ends beyond": lambda v: v.put({**FLAT, "start": np.array([3])}),
     "a start of floats": lambda v: v.put({**FLAT, "start": np.array([1.0])}),
-    "a piece without slots": lambda v: v.put({"values": FLAT["values"]}),
+    "a segment without slots": lambda v: v.put({"values": FLAT["values"]}),
     "slots of another length": lambda v: v.put(
         {**FLAT, "slot.accumulator": np.ones(1, np.float32)}
     ),

@@ -25,7 +25,7 @@ from psnb._src.server.table_operations import (
     FinishTable,
     LookUpRows,
     OnTable,
-    PutPiece,
+    PutSegment,
     RecordUse,
     ShrinkTable,
     TuneOptimizer,
@@ -82,7 +82,7 @@ def test_whatever_happens_while_a_copy_is_filled_it_ends_the_same(
     pair = Pair()
     for step in before:
         take(pair, *step)
-    with small_pieces():
+    with small_segments():
         pair.tell("a", filling=B)
         for step in meanwhile:
             take(pair, *step)
@@ -96,10 +96,10 @@ def test_whatever_happens_while_a_copy_is_filled_it_ends_the_same(
 
 
 @contextmanager
-def small_pieces() -> Iterator[None]:
+def small_segments() -> Iterator[None]:
     """Send a row or two at a time, and nothing at last that was not sent before."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transfer, "PIECE", 80)
+        patch.setattr(transfer, "SEGMENT", 80)
         patch.setattr(transfer, "LAST", 40)
         patch.setattr(transfer, "_WINDOW", 3)
         yield
@@ -132,9 +132,9 @@ def take(pair: Pair, what: str, value: Any) -> None:
         case "load":
             pair.send("a", OnTable("e", ClearTable()))
             rows = {"ids": np.array(value, np.uint64), **EMPTY_ROW}
-            piece = {key: np.repeat(a, len(value) if a.size else 1, 0) for key, a in rows.items()}
-            piece["ids"] = rows["ids"]
-            pair.send("a", OnTable("e", PutPiece(piece)))
+            segment = {key: np.repeat(a, len(value) if a.size else 1, 0) for key, a in rows.items()}
+            segment["ids"] = rows["ids"]
+            pair.send("a", OnTable("e", PutSegment(segment)))
             pair.send("a", OnTable("e", FinishTable(TAIL)))
         case "tune":
             pair.send("a", OnTable("v", TuneOptimizer({"learning_rate": value})))

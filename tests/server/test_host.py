@@ -23,7 +23,7 @@ from psnb._src.server.operations import (
     HostShards,
     OnShard,
     PreparePart,
-    ReadPiece,
+    ReadSegment,
     ReleaseSnapshot,
     StopServer,
     TakeSnapshot,
@@ -32,7 +32,7 @@ from psnb._src.server.optimizers.sgd import SGD
 from psnb._src.server.table_operations import (
     OnTable,
     PushGradient,
-    PutPiece,
+    PutSegment,
 )
 from psnb.errors import ConfigurationError, InternalError
 from tests.server.pair import (
@@ -298,7 +298,7 @@ def test_a_change_that_failed_half_way_through_a_bug_breaks_the_copies() -> None
     pair = Pair()
     pair.fill()
     with pytest.raises(InternalError):
-        pair.do(OnTable("e", PutPiece(None)))  # type: ignore[arg-type]
+        pair.do(OnTable("e", PutSegment(None)))  # type: ignore[arg-type]
     assert pair.copied() is CopyState.BROKEN
 
 
@@ -368,15 +368,15 @@ def test_it_must_be_made_in_two_steps_if_a_shard_is_elsewhere_or_has_copies() ->
     assert results(answers) == [APART]
 
 
-def test_a_snapshot_is_read_in_pieces_and_ends_when_it_is_forgotten() -> None:
+def test_a_snapshot_is_read_in_segments_and_ends_when_it_is_forgotten() -> None:
     pair = Pair()
     pair.commit(push_rows(1, 2, 3))
     pair.commit(push_rows(1, 2, 3))
     header = pair.do(TakeSnapshot("e"))
     assert header.rows == 3
-    assert pair.do(ReadPiece(header.snapshot, 0, 2))["ids"].tolist() == [1, 2]
+    assert pair.do(ReadSegment(header.snapshot, 0, 2))["ids"].tolist() == [1, 2]
     for _ in range(2):
         pair.hosts["a"].tick()
-    assert pair.do(ReadPiece(header.snapshot, 2, 3)) is None
+    assert pair.do(ReadSegment(header.snapshot, 2, 3)) is None
     assert not pair.shard("a").table("e").watchers
     pair.do(ReleaseSnapshot(header.snapshot))

@@ -19,7 +19,7 @@ from psnb._src.server.operations import (
     EndRound,
     MeasureTables,
     PreparePart,
-    ReadPiece,
+    ReadSegment,
     SquareNorms,
 )
 from psnb._src.server.optimizers.adagrad import Adagrad
@@ -86,8 +86,8 @@ def test_what_is_no_operation_of_a_table_is_refused(
 
 
 def test_unknown_operation_of_the_shard_is_refused(shard: ParameterShard) -> None:
-    with pytest.raises(InternalError, match="shard 0 at home has no operation ReadPiece"):
-        shard.run(ReadPiece("of a server", 0, 1))
+    with pytest.raises(InternalError, match="shard 0 at home has no operation ReadSegment"):
+        shard.run(ReadSegment("of a server", 0, 1))
 
 
 def test_creating_a_table_again_as_if_it_had_not_been_done_is_no_error(

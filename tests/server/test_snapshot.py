@@ -1,4 +1,4 @@
-"""A table as it was at one moment, read in pieces while it goes on changing."""
+"""A table as it was at one moment, read in segments while it goes on changing."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def push(table: SparseTable, *ids: int) -> None:
 
 def rest(taken: Snapshot, start: int = 0, step: int = 2) -> dict[str, np.ndarray]:
     """Return what is left of a snapshot, put together."""
-    pieces = []
+    segments = []
     for at in range(start, taken.rows, step):
-        piece = taken.read(at, min(at + step, taken.rows))
-        assert piece is not None
-        pieces.append(piece)
+        segment = taken.read(at, min(at + step, taken.rows))
+        assert segment is not None
+        segments.append(segment)
     form = taken.header("x").form
-    return {name: np.concatenate([form[name], *(p[name] for p in pieces)]) for name in form}
+    return {name: np.concatenate([form[name], *(p[name] for p in segments)]) for name in form}
 
 
 def same(found: dict[str, np.ndarray], state: dict[str, np.ndarray]) -> bool:
@@ -54,7 +54,7 @@ def same(found: dict[str, np.ndarray], state: dict[str, np.ndarray]) -> bool:
 
 
 @pytest.mark.parametrize("make", [sparse, lambda: sparse(9), dense])
-def test_all_pieces_are_the_table(make: Any) -> None:
+def test_all_segments_are_the_table(make: Any) -> None:
     table: Table = make()
     if isinstance(table, SparseTable):
         push(table, 1, 2, 3)
@@ -64,13 +64,13 @@ def test_all_pieces_are_the_table(make: Any) -> None:
     assert same({**rest(taken), **header.tail}, table.state())
 
 
-def test_a_row_bytes_are_those_of_its_piece() -> None:
+def test_a_row_bytes_are_those_of_its_segment() -> None:
     table = sparse(accessor=CtrAccessor())
     push(table, 1, 2)
     taken = snapshot(table)
-    piece = taken.read(0, 2)
-    assert piece is not None
-    assert taken.header("x").row_nbytes * 2 == sum(array.nbytes for array in piece.values())
+    segment = taken.read(0, 2)
+    assert segment is not None
+    assert taken.header("x").row_nbytes * 2 == sum(array.nbytes for array in segment.values())
 
 
 IDS = st.lists(st.integers(0, 8), min_size=1, max_size=5)
@@ -95,17 +95,17 @@ def test_it_stays_as_it_was_whatever_is_done(
     push(table, *first)
     before = table.state()
     taken = snapshot(table)
-    at, pieces = 0, []
+    at, segments = 0, []
     for what, value in steps:
         if what == "read" and at < taken.rows:
             stop = min(at + value, taken.rows)
-            pieces.append(taken.read(at, stop))
+            segments.append(taken.read(at, stop))
             at = stop
         else:
             take(table, what, value, bool(more))
     found = rest(taken, at)
     for name, array in found.items():
-        whole = np.concatenate([*(piece[name] for piece in pieces if piece), array])
+        whole = np.concatenate([*(segment[name] for segment in segments if segment), array])
         np.testing.assert_array_equal(whole, before[name])
 
 
@@ -127,7 +127,7 @@ def take(table: SparseTable, what: str, value: Any, has_use: bool) -> None:
         case "put":
             other = sparse(accessor=CtrAccessor()) if has_use else sparse(9)
             push(other, *value)
-            table.put(other.piece(0, other.extent))
+            table.put(other.segment(0, other.extent))
         case "preview":
             gradients = np.ones((len(value), 2), np.float32)
             table.preview([PushRows(ids, gradients)], LookUpRows(ids))
@@ -142,7 +142,7 @@ def test_a_dense_table_stays_as_it_was() -> None:
     assert same(rest(taken), before)
 
 
-def test_the_last_piece_may_be_asked_for_once_more() -> None:
+def test_the_last_segment_may_be_asked_for_once_more() -> None:
     table = sparse()
     push(table, 1, 2, 3)
     taken = snapshot(table)

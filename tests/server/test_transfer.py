@@ -18,7 +18,7 @@ from psnb._src.server.table_operations import (
     LookUpRows,
     OnTable,
     PushRows,
-    PutPiece,
+    PutSegment,
     ShardOperation,
 )
 from psnb._src.server.transfer import Transfer
@@ -28,11 +28,11 @@ ROWS = 1000
 
 @pytest.fixture
 def shard(monkeypatch: pytest.MonkeyPatch) -> ParameterShard:
-    """A shard with an embedding of a thousand rows, of which a hundred fit into a piece."""
+    """A shard with an embedding of a thousand rows, of which a hundred fit into a segment."""
     made = ParameterShard("test")
     made.run(CreateSparse("e", 2, None, 0, 1, "float32", Constant(1.0), 0, SGD(1.0)))
     push(made, np.arange(ROWS))
-    monkeypatch.setattr(transfer, "PIECE", 1600)
+    monkeypatch.setattr(transfer, "SEGMENT", 1600)
     monkeypatch.setattr(transfer, "LAST", 160)
     return made
 
@@ -45,7 +45,7 @@ def push(shard: ParameterShard, ids: np.ndarray) -> None:
 def rows(steps: list[ShardOperation]) -> np.ndarray:
     """Return the ids of the rows that steps bring."""
     puts = [step.operation for step in steps if isinstance(step, OnTable)]
-    return np.concatenate([put.piece["ids"] for put in puts if isinstance(put, PutPiece)])
+    return np.concatenate([put.segment["ids"] for put in puts if isinstance(put, PutSegment)])
 
 
 def take(copy: ParameterShard, steps: list[ShardOperation]) -> None:
@@ -69,13 +69,13 @@ def same(one: ParameterShard, other: ParameterShard) -> bool:
     return np.array_equal(one.run(rows), other.run(rows))
 
 
-def test_rows_go_a_piece_at_a_time_and_few_at_last(shard: ParameterShard) -> None:
+def test_rows_go_a_segment_at_a_time_and_few_at_last(shard: ParameterShard) -> None:
     under_way, copy = Transfer(shard), ParameterShard("copy")
     kinds = []
     while steps := under_way.next():
         kinds += [str(step) for step in steps]
         take(copy, steps)
-    assert kinds == ["CreateSparse 'e'", *["PutPiece of 'e'"] * 10]
+    assert kinds == ["CreateSparse 'e'", *["PutSegment of 'e'"] * 10]
     assert [str(step) for steps in under_way.last() for step in steps] == ["FinishCopy"]
 
 

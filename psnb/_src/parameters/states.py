@@ -1,4 +1,4 @@
-"""Reading and writing whole tables, in pieces, so that no server is blocked for long.
+"""Reading and writing whole tables, in segments, so that no server is blocked for long.
 
 A table is read as it was at one moment (`psnb._src.server.snapshot`); the moments of several tables
 differ slightly.
@@ -17,16 +17,16 @@ from psnb._src.placement import ShardId
 from psnb._src.server import (
     ClearTable,
     FinishTable,
-    Piece,
-    PutPiece,
-    ReadPiece,
+    PutSegment,
+    ReadSegment,
     ReleaseSnapshot,
+    Segment,
     SnapshotHeader,
     TakeSnapshot,
 )
 from psnb.errors import ServerLostError
 
-PIECE = 4 << 20
+SEGMENT = 4 << 20
 """Bytes of a table that are read or written at a time."""
 
 _ATTEMPTS = 5
@@ -41,31 +41,31 @@ class _TableReader:
     def __init__(self, table: TableName, header: SnapshotHeader) -> None:
         self.table = table
         self._name, self.rows = header.snapshot, header.rows
-        self.state: Piece = {
+        self.state: Segment = {
             name: np.empty((self.rows, *array.shape[1:]), array.dtype)
             for name, array in header.form.items()
         } | header.tail
         self._names = tuple(header.form)
-        self._step = _rows_of_a_piece(header.row_nbytes)
+        self._step = _rows_of_a_segment(header.row_nbytes)
         self.done = 0
 
     def request(self) -> Request:
-        """Return the request for the next piece, or the one that ends the reading."""
+        """Return the request for the next segment, or the one that ends the reading."""
         shard, _ = self.table
         if self.done == self.rows:
             return Request(shard, ReleaseSnapshot(self._name))
         stop = min(self.done + self._step, self.rows)
-        return Request(shard, ReadPiece(self._name, self.done, stop))
+        return Request(shard, ReadSegment(self._name, self.done, stop))
 
-    def take(self, piece: Piece) -> None:
-        """Take the piece that was asked for."""
-        size = len(piece[self._names[0]])
+    def take(self, segment: Segment) -> None:
+        """Take the segment that was asked for."""
+        size = len(segment[self._names[0]])
         for name in self._names:
-            self.state[name][self.done : self.done + size] = piece[name]
+            self.state[name][self.done : self.done + size] = segment[name]
         self.done += size
 
 
-def read_states(server_client: ServerClient, tables: Sequence[TableName]) -> list[Piece]:
+def read_states(server_client: ServerClient, tables: Sequence[TableName]) -> list[Segment]:
     """Return the content of tables, each as it was at one moment.
 
     Raises
@@ -73,7 +73,7 @@ def read_states(server_client: ServerClient, tables: Sequence[TableName]) -> lis
     ServerLostError
         If a server is gone, or if tables change in a way that they cannot be read.
     """
-    found: dict[TableName, Piece] = {}
+    found: dict[TableName, Segment] = {}
     for _ in range(_ATTEMPTS):
         left = [table for table in tables if table not in found]
         if not left:
@@ -83,11 +83,11 @@ def read_states(server_client: ServerClient, tables: Sequence[TableName]) -> lis
         while under_way:
             answers = server_client.call([each.request() for each in under_way])
             again = []
-            for reading, piece in zip(under_way, answers, strict=True):
+            for reading, segment in zip(under_way, answers, strict=True):
                 if reading.done == reading.rows:
                     found[reading.table] = reading.state
-                elif piece is not None:
-                    reading.take(piece)
+                elif segment is not None:
+                    reading.take(segment)
                     again.append(reading)
                 # Otherwise its server was lost meanwhile, or the table was cleared: start again.
             under_way = again
@@ -100,7 +100,7 @@ def read_states(server_client: ServerClient, tables: Sequence[TableName]) -> lis
 
 def write_states(
     server_client: ServerClient,
-    states: Sequence[tuple[TableName, Piece, Piece]],
+    states: Sequence[tuple[TableName, Segment, Segment]],
     *,
     numbered: bool = False,
 ) -> None:
@@ -113,7 +113,7 @@ def write_states(
     states : sequence of tuple
         Each table, its rows, and its tail (see `psnb._src.server.table`).
     numbered : bool
-        Whether each piece carries the number of its first row.
+        Whether each segment carries the number of its first row.
 
     Raises
     ------
@@ -127,10 +127,10 @@ def write_states(
         for i, (table, rows, _) in enumerate(states):
             size, step = _size(rows)
             if start[i] < size:
-                piece = {name: array[start[i] : start[i] + step] for name, array in rows.items()}
+                segment = {name: array[start[i] : start[i] + step] for name, array in rows.items()}
                 if numbered:
-                    piece["start"] = np.array([start[i]])
-                requests.append(on_table(*table, PutPiece(piece)))
+                    segment["start"] = np.array([start[i]])
+                requests.append(on_table(*table, PutSegment(segment)))
                 start[i] += step
         if not requests:
             break
@@ -138,11 +138,11 @@ def write_states(
     server_client.call([on_table(*table, FinishTable(tail)) for table, _, tail in states])
 
 
-def _size(rows: Piece) -> tuple[int, int]:
-    """Return the number of rows, and the number of rows in a piece."""
+def _size(rows: Segment) -> tuple[int, int]:
+    """Return the number of rows, and the number of rows in a segment."""
     row = sum(array.itemsize * math.prod(array.shape[1:]) for array in rows.values())
-    return len(next(iter(rows.values()))), _rows_of_a_piece(row)
+    return len(next(iter(rows.values()))), _rows_of_a_segment(row)
 
 
-def _rows_of_a_piece(row_nbytes: int) -> int:
-    return max(1, PIECE // max(1, row_nbytes))
+def _rows_of_a_segment(row_nbytes: int) -> int:
+    return max(1, SEGMENT // max(1, row_nbytes))

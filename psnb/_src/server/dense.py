@@ -27,9 +27,9 @@ from psnb._src.server.table_operations import (
     AssignValues,
     GatherRows,
     MergeValues,
-    Piece,
     PushGradient,
     ReadValues,
+    Segment,
     SkipUpdates,
     TableOperation,
 )
@@ -156,34 +156,34 @@ class DenseTable(Table):
     def extent(self) -> int:
         return self._values.size
 
-    def piece(self, start: int, stop: int) -> Piece:
+    def segment(self, start: int, stop: int) -> Segment:
         arrays = {name: array.reshape(-1)[start:stop] for name, array in self._arrays().items()}
-        # In the variable's shape, if the piece is the whole slice.
+        # In the variable's shape, if the segment is the whole slice.
         shape = self._values.shape if (start, stop) == (0, self.extent) else (-1,)
         return {name: array.copy().reshape(shape) for name, array in arrays.items()}
 
     def clear(self) -> None:
-        pass  # pieces replace everything
+        pass  # segments replace everything
 
-    def put(self, piece: Piece) -> None:
+    def put(self, segment: Segment) -> None:
         """Load numbers from position ``start`` on; 0 if it is left out."""
-        found = forms(self._name, piece)
+        found = forms(self._name, segment)
         shape = found.get("values", (None, ()))[1]
         self._expected.check_numbers(found, shape)
         start = 0
-        if "start" in piece:
+        if "start" in segment:
             check_form(f"start of {self._name!r}", found["start"], _START, (1,))
-            start = int(piece["start"][0])
+            start = int(segment["start"][0])
         what = f"numbers of {self._name!r}"
         check_within(what, np.array([start, start + math.prod(shape)]), 0, self.extent)
         for name, array in self._arrays().items():
-            part = piece[name].reshape(-1)
+            part = segment[name].reshape(-1)
             array.reshape(-1)[start : start + part.size] = part
 
-    def check_tail(self, tail: Piece) -> None:
+    def check_tail(self, tail: Segment) -> None:
         self._expected.check_tail(forms(self._name, tail), tail)
 
-    def check_state(self, state: Piece) -> None:
+    def check_state(self, state: Segment) -> None:
         self._expected.check_numbers(forms(self._name, state), self._values.shape)
         self.check_tail(state)
 

@@ -20,7 +20,7 @@ from psnb._src.server.array_checks import (
     forms,
 )
 from psnb._src.server.ctr import RowUse
-from psnb._src.server.table_operations import Piece
+from psnb._src.server.table_operations import Segment
 from psnb.errors import GradientError
 
 _MOST_STEPS = 2**62
@@ -75,7 +75,7 @@ class Expected:
 
     @property
     def arrays(self) -> frozenset[str]:
-        """The names of the arrays that travel in pieces."""
+        """The names of the arrays that travel in segments."""
         return frozenset(self.numbers)
 
     @property
@@ -110,7 +110,7 @@ class Expected:
         named = {f"slot.{name}": slot for name, slot in slots.items()}
         self.check_numbers(forms(self.name, {"values": values, **named}), shape)
 
-    def check_tail(self, found: Mapping[str, Form], tail: Piece) -> None:
+    def check_tail(self, found: Mapping[str, Form], tail: Segment) -> None:
         """Raise ConfigurationError unless this tail can be loaded."""
         self._require(found, self.tail)
         check_form(self._what("step"), found["step"], _STEP, (1,))
@@ -156,7 +156,7 @@ class ExpectedRows(Expected):
     def read(self) -> frozenset[str]:
         return self.tail | {"ids"}
 
-    def check_rows(self, found: Mapping[str, Form], arrays: Piece) -> None:
+    def check_rows(self, found: Mapping[str, Form], arrays: Segment) -> None:
         """Raise ConfigurationError unless these are rows of this shard, each once.
 
         Parameters
@@ -176,7 +176,7 @@ class ExpectedRows(Expected):
             self._check_own(ids, *self.fixed)
         check_distinct(what, ids)
 
-    def check_state(self, found: Mapping[str, Form], arrays: Piece) -> None:
+    def check_state(self, found: Mapping[str, Form], arrays: Segment) -> None:
         """Raise ConfigurationError unless this whole state can be loaded."""
         self.check_rows(found, arrays)
         self.check_tail(found, arrays)
@@ -184,7 +184,7 @@ class ExpectedRows(Expected):
             both = np.concatenate([arrays["ids"], arrays["waiting.ids"]])
             check_distinct(f"ids and waiting.ids of {self.name!r}", both)
 
-    def check_tail(self, found: Mapping[str, Form], tail: Piece) -> None:
+    def check_tail(self, found: Mapping[str, Form], tail: Segment) -> None:
         super().check_tail(found, tail)
         if self.waits:
             ids, sightings = tail["waiting.ids"], tail["waiting.sightings"]

@@ -39,7 +39,7 @@ from psnb._src.server.operations import (
     OnShard,
     Packed,
     PreparePart,
-    ReadPiece,
+    ReadSegment,
     ReleaseSnapshot,
     RepeatChange,
     ServerAnswer,
@@ -129,7 +129,7 @@ class Host:
                 return self._commit(commit, parts, reply)
             case TakeSnapshot(table):
                 return self._snapshots.begin(hosted.shard.table(table))
-            case ReadPiece(name, start, stop):
+            case ReadSegment(name, start, stop):
                 return self._snapshots.read(name, start, stop)
             case ReleaseSnapshot(name):
                 return self._snapshots.release(name)

@@ -11,7 +11,7 @@ import itertools
 from psnb._src.server.operations import SnapshotHeader
 from psnb._src.server.snapshot import Snapshot, snapshot
 from psnb._src.server.table import Table
-from psnb._src.server.table_operations import Piece
+from psnb._src.server.table_operations import Segment
 
 TICKS = 2
 """Minutes after which a snapshot that nobody reads ends."""
@@ -37,7 +37,7 @@ class OpenSnapshots:
         self._open[name] = taken, 0
         return taken.header(name)
 
-    def read(self, name: str, start: int, stop: int) -> Piece | None:
+    def read(self, name: str, start: int, stop: int) -> Segment | None:
         """Return some rows; None if the snapshot does not exist any more."""
         if name not in self._open:
             return None

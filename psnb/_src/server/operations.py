@@ -19,7 +19,7 @@ from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.initializers import Initializer
 from psnb._src.server.optimizers import Optimizer
-from psnb._src.server.table_operations import Operation, Piece, ShardOperation
+from psnb._src.server.table_operations import Operation, Segment, ShardOperation
 from psnb._src.transport import Message, part_unwired
 
 _ALWAYS = Always()
@@ -158,7 +158,7 @@ class MeasureTables(ShardOperation, frozen=True):
 class TableTail(Message, frozen=True):
     """The part of a table that is not by row, and its optimizer."""
 
-    tail: Piece
+    tail: Segment
     skipped: int
     optimizer: Optimizer | None
 
@@ -205,12 +205,12 @@ class SnapshotHeader(Message, frozen=True):
     snapshot: str
     rows: int
     row_nbytes: int
-    form: Piece
-    """A piece without rows."""
-    tail: Piece
+    form: Segment
+    """A segment without rows."""
+    tail: Segment
 
 
-class ReadPiece(ShardOperation, frozen=True):
+class ReadSegment(ShardOperation, frozen=True):
     """Reads rows of a snapshot; the answer is None if it does not exist any more."""
 
     snapshot: str

@@ -5,7 +5,7 @@ chain replication (van Renesse and Schneider, *Chain Replication for Supporting 
 Availability*, OSDI 2004) with a chain of two, except that the head answers reads. A change is
 acknowledged to its sender when the copy has it.
 
-A new copy is filled while the shard is in use (`psnb._src.server.transfer`), with one piece under
+A new copy is filled while the shard is in use (`psnb._src.server.transfer`), with one segment under
 way at a time. A copy that is equal already, because the shard was handed over, is just *attached*.
 Both sides count changes, so a copy that has missed one is noticed.
 

@@ -1,8 +1,8 @@
-"""Snapshot: a table as it was at one moment, read in pieces while the table changes. Pure.
+"""Snapshot: a table as it was at one moment, read in segments while the table changes. Pure.
 
 Copy on write: a row that changes before it was read is copied first. So a snapshot takes the memory
-of those rows, at most that of the table, and no operation waits for more than a piece. (A dense
-table is copied at once.) A reader may ask for the last piece once more.
+of those rows, at most that of the table, and no operation waits for more than a segment. (A dense
+table is copied at once.) A reader may ask for the last segment once more.
 
 Not thread-safe; the server's one thread is its only user.
 """
@@ -19,7 +19,7 @@ from psnb._src.server.growing import GrowingArray
 from psnb._src.server.operations import SnapshotHeader
 from psnb._src.server.sparse import SparseTable
 from psnb._src.server.table import Table
-from psnb._src.server.table_operations import Piece
+from psnb._src.server.table_operations import Segment
 from psnb.errors import InternalError
 
 
@@ -33,9 +33,9 @@ class Snapshot(ABC):
     """
 
     rows: int
-    _tail: Piece
-    _form: Piece
-    """A piece without rows."""
+    _tail: Segment
+    _form: Segment
+    """A segment without rows."""
 
     def header(self, name: str) -> SnapshotHeader:
         """Return what a reader must know, who knows the snapshot by this name."""
@@ -43,7 +43,7 @@ class Snapshot(ABC):
         return SnapshotHeader(name, self.rows, row, self._form, self._tail)
 
     @abstractmethod
-    def read(self, start: int, stop: int) -> Piece | None:
+    def read(self, start: int, stop: int) -> Segment | None:
         """Return the rows from ``start`` to ``stop``; ranges come in order, each twice at most.
 
         None if the table was cleared or shrunk meanwhile.
@@ -64,12 +64,12 @@ class _WholeSnapshot(Snapshot):
 
     def __init__(self, table: Table) -> None:
         assert isinstance(table, DenseTable)
-        whole = table.piece(0, table.extent)
+        whole = table.segment(0, table.extent)
         self._copy = {name: array.reshape(-1) for name, array in whole.items()}
         self.rows, self._tail = table.extent, table.tail()
         self._form = {name: array[:0] for name, array in self._copy.items()}
 
-    def read(self, start: int, stop: int) -> Piece:
+    def read(self, start: int, stop: int) -> Segment:
         return {name: array[start:stop] for name, array in self._copy.items()}
 
     def close(self) -> None:
@@ -82,9 +82,9 @@ class _RowSnapshot(Snapshot):
     def __init__(self, table: SparseTable) -> None:
         self._table: SparseTable | None = table
         self.rows, self._tail = table.extent, table.tail()
-        self._form = table.piece(0, 0)
+        self._form = table.segment(0, 0)
         self._read_to = 0
-        self._last: tuple[int, Piece] = (-1, {})
+        self._last: tuple[int, Segment] = (-1, {})
         # For each row, where its copy is, from 1 on; 0 if there is none. (The system provides
         # memory for zeros only when they are written.)
         self._place = np.zeros(self.rows, np.int32)
@@ -110,22 +110,22 @@ class _RowSnapshot(Snapshot):
         """Close: the rest cannot be read any more."""
         self.close()
 
-    def read(self, start: int, stop: int) -> Piece | None:
+    def read(self, start: int, stop: int) -> Segment | None:
         if start == self._last[0]:
             return self._last[1]
         if self._table is None:
             return None
         if start != self._read_to:
             raise InternalError(f"rows {start} to {stop} of a snapshot read to {self._read_to}")
-        piece = self._table.piece(start, stop)
+        segment = self._table.segment(start, stop)
         place = self._place[start:stop]
         kept = np.flatnonzero(place)
         if kept.size:
-            for name, array in piece.items():
+            for name, array in segment.items():
                 found = self._kept[name].rows[place[kept] - 1]
                 array[kept] = found.reshape(kept.size, *array.shape[1:])
-        self._read_to, self._last = stop, (start, piece)
-        return piece
+        self._read_to, self._last = stop, (start, segment)
+        return segment
 
     def close(self) -> None:
         if self._table is not None:

@@ -25,11 +25,11 @@ from psnb._src.server.table_operations import (
     FetchRows,
     LookUpRows,
     MergeRows,
-    Piece,
     Preview,
     PushRows,
     ReadUse,
     RecordUse,
+    Segment,
     ShrinkTable,
     SkipUpdates,
     TableOperation,
@@ -196,11 +196,11 @@ class SparseTable(Table):
         slots = {name: slot.rows for name, slot in self._slots.items()}
         self._updater.apply(self._values.rows, slots, rows, gradients, norm, rate)
 
-    def fetch(self, ids: np.ndarray) -> Piece:
+    def fetch(self, ids: np.ndarray) -> Segment:
         """Return the rows of those of the distinct ids that have one, and the step."""
         rows = self._locate(ids)
-        piece = self.pick(rows[rows >= 0])
-        return {**piece, "step": np.array([self._updater.step])}
+        segment = self.pick(rows[rows >= 0])
+        return {**segment, "step": np.array([self._updater.step])}
 
     def merge(
         self,
@@ -277,14 +277,14 @@ class SparseTable(Table):
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes that a row takes in a `piece`."""
-        return sum(a.itemsize * math.prod(a.shape[1:]) for a in self.piece(0, 0).values())
+        """Bytes that a row takes in a `segment`."""
+        return sum(a.itemsize * math.prod(a.shape[1:]) for a in self.segment(0, 0).values())
 
-    def piece(self, start: int, stop: int) -> Piece:
+    def segment(self, start: int, stop: int) -> Segment:
         """Return copies of rows: ``ids``, ``values``, ``slot.*``, ``show``, ``click``, ...."""
         return self.pick(slice(start, stop))
 
-    def pick(self, rows: slice | np.ndarray) -> Piece:
+    def pick(self, rows: slice | np.ndarray) -> Segment:
         """Return copies of some rows, by their numbers, in the same form."""
         found = {"ids": self._rows.ids(rows), "values": self._values.rows[rows].copy()}
         found |= {f"slot.{name}": slot.rows[rows].copy() for name, slot in self._slots.items()}
@@ -294,33 +294,33 @@ class SparseTable(Table):
         self._renumbering()
         self._clear()
 
-    def put(self, piece: Piece) -> None:
+    def put(self, segment: Segment) -> None:
         """Load rows; that admits their ids."""
-        self._expected.check_rows(forms(self._name, piece), piece)
-        ids, before = piece["ids"], self._rows.count
+        self._expected.check_rows(forms(self._name, segment), segment)
+        ids, before = segment["ids"], self._rows.count
         if isinstance(self._rows, GrowingRowIndex):
             rows = self._rows.insert(ids)
             self._extend(before)
         else:
             rows = self._rows.find(ids)
         self._changing(rows)
-        self._values.rows[rows] = piece["values"]
+        self._values.rows[rows] = segment["values"]
         for name, slot in self._slots.items():
-            slot.rows[rows] = piece[f"slot.{name}"]
+            slot.rows[rows] = segment[f"slot.{name}"]
         if self._use is not None:
-            self._use.load(rows, piece)
+            self._use.load(rows, segment)
 
-    def tail(self) -> Piece:
+    def tail(self) -> Segment:
         """Return ``step``, and ``waiting.ids``, ``waiting.sightings`` of ids without a row."""
         waiting = {}
         if self._admission.sightings > 1:
             waiting["waiting.ids"], waiting["waiting.sightings"] = self._growing().waiting_ids()
         return {**super().tail(), **waiting}
 
-    def check_tail(self, tail: Piece) -> None:
+    def check_tail(self, tail: Segment) -> None:
         self._expected.check_tail(forms(self._name, tail), tail)
 
-    def finish(self, tail: Piece) -> None:
+    def finish(self, tail: Segment) -> None:
         self.check_tail(tail)
         if self._admission.sightings > 1:  # first: it may be refused
             rows, ids = self._growing(), tail["waiting.ids"]
@@ -331,7 +331,7 @@ class SparseTable(Table):
             rows.wait(ids, tail["waiting.sightings"])
         super().finish(tail)
 
-    def check_state(self, state: Piece) -> None:
+    def check_state(self, state: Segment) -> None:
         self._expected.check_state(forms(self._name, state), state)
 
     def _saved(self, writes: Sequence[TableOperation]) -> Callable[[], None]:

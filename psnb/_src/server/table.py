@@ -23,12 +23,12 @@ from psnb._src.server.table_operations import (
     ClearTable,
     CountSkipped,
     FinishTable,
-    Piece,
     Preview,
     Push,
-    PutPiece,
+    PutSegment,
     ReadOptimizer,
     ReadState,
+    Segment,
     SkipUpdates,
     TableOperation,
     TableRead,
@@ -53,8 +53,8 @@ class Table(ABC):
     """Base of the tables of a server.
 
     Because it may be large, checkpoints (`psnb._src.server.snapshot`) and transfers to a copy
-    (`psnb._src.server.transfer`) read and write it in *pieces*: ranges of its rows. Everything that
-    is not by row is its *tail*. The rows of a dense table are its numbers.
+    (`psnb._src.server.transfer`) read and write it in *segments*: ranges of its rows. Everything
+    that is not by row is its *tail*. The rows of a dense table are its numbers.
 
     Attributes
     ----------
@@ -81,52 +81,52 @@ class Table(ABC):
         """Return the bytes of parameters, optimizer state and index."""
 
     @abstractmethod
-    def piece(self, start: int, stop: int) -> Piece:
+    def segment(self, start: int, stop: int) -> Segment:
         """Return copies of the rows from ``start`` to ``stop``."""
 
     @abstractmethod
     def clear(self) -> None:
-        """Remove all content, before new pieces are loaded."""
+        """Remove all content, before new segments are loaded."""
 
     @abstractmethod
-    def put(self, piece: Piece) -> None:
+    def put(self, segment: Segment) -> None:
         """Load rows, which may come from other shards; existing rows are replaced.
 
-        An invalid piece raises ConfigurationError, and nothing is changed.
+        An invalid segment raises ConfigurationError, and nothing is changed.
         """
 
-    def tail(self) -> Piece:
+    def tail(self) -> Segment:
         """Return everything that is not by row, for `finish`."""
         return {"step": np.array([self._updater.step])}
 
     @abstractmethod
-    def check_tail(self, tail: Piece) -> None:
+    def check_tail(self, tail: Segment) -> None:
         """Raise ConfigurationError unless this has the form that `tail` returns."""
 
-    def finish(self, tail: Piece) -> None:
-        """Load what `tail` returned, after all pieces.
+    def finish(self, tail: Segment) -> None:
+        """Load what `tail` returned, after all segments.
 
         An invalid tail raises ConfigurationError, and nothing is changed.
         """
         self.check_tail(tail)
         self._updater.step = int(tail["step"][0])
 
-    def state(self) -> Piece:
+    def state(self) -> Segment:
         """Return copies of all that a checkpoint needs."""
-        return {**self.piece(0, self.extent), **self.tail()}
+        return {**self.segment(0, self.extent), **self.tail()}
 
     @abstractmethod
-    def check_state(self, state: Piece) -> None:
+    def check_state(self, state: Segment) -> None:
         """Raise ConfigurationError unless this has the form that `state` returns."""
 
-    def load(self, state: Piece) -> None:
+    def load(self, state: Segment) -> None:
         """Load what `state` returned; raises as `put` does."""
         self.check_state(state)
         self.clear()
         self.put(state)
         self.finish(state)
 
-    def take_over(self, tail: Piece, skipped: int, optimizer: Optimizer | None) -> None:
+    def take_over(self, tail: Segment, skipped: int, optimizer: Optimizer | None) -> None:
         """Take the counts and the optimizer of a table like this one."""
         self.finish(tail)
         self._updater.skipped, self._updater.optimizer = skipped, optimizer
@@ -203,8 +203,8 @@ class Table(ABC):
                 return self.preview(writes, read)
             case SkipUpdates(count):
                 return self.skip(count)
-            case PutPiece(piece):
-                return self.put(piece)
+            case PutSegment(segment):
+                return self.put(segment)
             case ReadState():
                 return self.state()
             case ReadOptimizer():

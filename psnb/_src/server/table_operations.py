@@ -14,7 +14,7 @@ import numpy as np
 
 from psnb._src.transport import Message, part_unwired
 
-Piece = dict[str, np.ndarray]
+Segment = dict[str, np.ndarray]
 """Some rows of a table: the part of each of its arrays for these rows."""
 
 
@@ -224,12 +224,12 @@ class ClearTable(TableOperation, frozen=True):
     changes: ClassVar[bool] = True
 
 
-class PutPiece(TableOperation, frozen=True):
+class PutSegment(TableOperation, frozen=True):
     """`Table.put`."""
 
     changes: ClassVar[bool] = True
 
-    piece: Piece
+    segment: Segment
 
 
 class FinishTable(TableOperation, frozen=True):
@@ -237,7 +237,7 @@ class FinishTable(TableOperation, frozen=True):
 
     changes: ClassVar[bool] = True
 
-    tail: Piece
+    tail: Segment
 
 
 class ShardOperation(Operation, frozen=True):

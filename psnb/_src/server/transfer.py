@@ -1,6 +1,6 @@
 """Transfer: sends a shard to a copy while the shard is in use. Pure.
 
-Rows are sent in pieces. Rows that have changed since are sent again, until so little is left that
+Rows are sent in segments. Rows that have changed since are sent again, until so little is left that
 all of it goes at once, with everything that is not by row (`Transfer.last`). From that moment on
 the copy can follow the shard. So no backlog of changes builds up, and the shard stops for no longer
 than the last step takes. (Dense tables, which mostly change as a whole, go with the last step.)
@@ -22,16 +22,16 @@ from psnb._src.server.sparse import SparseTable
 from psnb._src.server.table_operations import (
     ClearTable,
     OnTable,
-    Piece,
-    PutPiece,
+    PutSegment,
+    Segment,
     ShardOperation,
 )
 
-PIECE = 4 << 20
-"""Bytes of a piece."""
+SEGMENT = 4 << 20
+"""Bytes of a segment."""
 
 LAST = 1 << 20
-"""Bytes of rows that may be left for the last pieces."""
+"""Bytes of rows that may be left for the last segments."""
 
 _MOST = 3
 """How often all rows may be sent. After that the rest goes at once, however much it is: rows change
@@ -72,9 +72,9 @@ class _Moving:
         """Return how many rows are still to be sent, as of now."""
         return self.table.extent - self._sent + self._dirty_count
 
-    def next(self) -> Piece:
+    def next(self) -> Segment:
         """Return the next rows; there are some."""
-        most = max(1, PIECE // self.row_nbytes)
+        most = max(1, SEGMENT // self.row_nbytes)
         start, extent = self._sent, self.table.extent
         if start < extent:
             stop = min(start + most, extent)
@@ -98,7 +98,7 @@ class _Moving:
                 window[found] = False
                 self._dirty_count -= found.size
                 rows = found + self._at
-                # The next piece continues behind it, so that rows that change all the time must
+                # The next segment continues behind it, so that rows that change all the time must
                 # wait.
                 self._at = int(rows[-1]) + 1
                 return rows
@@ -134,7 +134,7 @@ class Transfer:
                 moving.cleared = False
                 return [OnTable(name, ClearTable())]
             if not self._suffices(moving):
-                return [OnTable(name, PutPiece(moving.next()))]
+                return [OnTable(name, PutSegment(moving.next()))]
         return []
 
     def last(self) -> list[list[ShardOperation]]:
@@ -143,13 +143,13 @@ class Transfer:
         for name in self._shard.tables():
             table, moving = self._shard.table(name), self._moving.get(name)
             if moving is None:
-                whole = table.piece(0, table.extent)
+                whole = table.segment(0, table.extent)
                 creation = self._shard.creation(name)
                 creation = msgspec.structs.replace(creation, values=whole["values"])
-                steps.append([creation, OnTable(name, PutPiece(whole))])
+                steps.append([creation, OnTable(name, PutSegment(whole))])
             else:
                 while moving.left():
-                    steps.append([OnTable(name, PutPiece(moving.next()))])
+                    steps.append([OnTable(name, PutSegment(moving.next()))])
         tails = {name: self._shard.tail(name) for name in self._shard.tables()}
         return [*steps, [FinishCopy(tails, self._shard.log())]]
 
