@@ -240,7 +240,7 @@ class Membership:
                 (
                     connection.index
                     for connection in self._connections
-                    if connection.state is ConnectionState.LOST
+                    if connection.state.ended
                 ),
                 len(self._connections),
             )

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from html import escape
 
+from psnb._src.monitor.recorded import Tone
 from psnb._src.monitor.shown.sparkline import sparkline
 from psnb._src.monitor.told import (
     CheckpointRow,
@@ -31,7 +32,13 @@ MOST_FAILURES = 10
 
 _LINE = "1px solid rgba(128,128,128,0.4)"
 _CELL = f'style="padding:2px 8px;text-align:left;border-bottom:{_LINE}"'
-_COLOURS = {"running": "#2e9d4e", "failing": "#d03a3a", "paused": "#c98a00", "draining": "#c98a00"}
+_COLOURS: dict[Tone, str] = {
+    "good": "#2e9d4e",
+    "busy": "#2f81d0",
+    "waiting": "#c98a00",
+    "bad": "#d03a3a",
+    "quiet": "#808080",
+}
 
 
 def render(update: Update, note: str = "") -> str:
@@ -70,11 +77,12 @@ def render(update: Update, note: str = "") -> str:
 def _header(update: Update) -> str:
     summary = update["summary"]
     name = update["identity"]["name"] if "identity" in update else ""
-    state = summary["state"]
+    state, colour = summary["state"], _COLOURS[summary["tone"]]
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(summary["time"]))
     return (
         f"<div><strong>psnb {escape(name)}</strong> "
-        f'<strong style="color:{_COLOURS.get(state, "#808080")}">{escape(state)}</strong> '
+        f'<strong style="color:{colour}" title="{escape(summary["meaning"])}">{escape(state)}'
+        "</strong> "
         f"after {_seconds(summary['elapsed'])}, as of {moment}</div>"
     )
 
