@@ -30,8 +30,8 @@ _WIDGET = "application/vnd.jupyter.widget-view+json"
 _SCRIPT = Path(__file__).parent / "static" / "widget.js"
 
 NOT_BUILT = (
-    "This is how it was when the cell ran. For a live view, build what pages need with `make frontend` (it takes Node), and "
-    "restart the kernel."
+    "This is how it was when the cell ran. For a live view, build what pages need with "
+    "`make frontend` (it takes Node), and restart the kernel."
 )
 
 

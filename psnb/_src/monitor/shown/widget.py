@@ -66,7 +66,7 @@ class CoordinatorWidget(anywidget.AnyWidget):
     def __init__(
         self,
         viewed: Viewed,
-        follow: Callable[[Update], object] = bool,
+        follow: Callable[[Update], object],
         interval: float = INTERVAL,
     ) -> None:
         self._viewed, self._follow = weakref.ref(viewed), follow
