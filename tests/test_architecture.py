@@ -55,7 +55,8 @@ FOREIGN = {
 """What pure modules do not import: clusters, event loops and notebooks."""
 
 NOT_PURE = [
-    *("cluster/cluster", "cluster/local", "cluster/protection", "cluster/resizing"),
+    *("cluster/cluster", "cluster/local", "cluster/local_client", "cluster/protection"),
+    "cluster/resizing",
     *("cluster/scaling", "coordinator/closures/awaiting", "coordinator/steps"),
     *("coordinator/coordinator_view", "coordinator/workers/membership"),
     *("coordinator/workers/worker_connection", "coordinator/workers/worker_link", "demo/run"),

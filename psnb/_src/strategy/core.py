@@ -71,6 +71,8 @@ class StrategyCore:
         Its servers, which have started.
     partitioner : callable or None
         How variables are split.
+    dashboard : str
+        The address of Dask's own dashboard; empty if there is none.
 
     Attributes
     ----------
@@ -90,8 +92,10 @@ class StrategyCore:
         The servers' figures.
     """
 
-    def __init__(self, client: Client, servers: Servers, partitioner: Partitioner | None) -> None:
-        self.client, self.servers = client, servers
+    def __init__(
+        self, client: Client, servers: Servers, partitioner: Partitioner | None, dashboard: str
+    ) -> None:
+        self.client, self.servers, self.dashboard = client, servers, dashboard
         self.server_client = CommServerClient(
             event_loop(client), pool_of(client), servers.layout_cache
         )
