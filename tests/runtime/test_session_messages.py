@@ -77,7 +77,7 @@ def test_a_batch_travels_as_tuples_which_pickle_faster_than_objects(message: Any
 
 
 def test_an_opening_travels_in_a_dask_message() -> None:
-    opening = SessionOpening("coordinator", 1, 4, 0.5, 30.0, "strategy", None, 2)
+    opening = SessionOpening("coordinator", "worker-1", 1, 4, 0.5, 30.0, "strategy", None, 2)
     arrived = msgspec.msgpack.decode(msgspec.msgpack.encode(asdict(opening)))
     assert SessionOpening(**arrived) == opening
 

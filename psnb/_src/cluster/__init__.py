@@ -13,12 +13,14 @@ from psnb._src.cluster.demand import Demand
 from psnb._src.cluster.protection import ServerProtection
 from psnb._src.cluster.resizing import add_worker, cannot_add, retire_worker
 from psnb._src.cluster.scaling import DEMAND, ClosureScaling
+from psnb._src.cluster.worker_names import WorkerNames
 
 __all__ = [
     "DEMAND",
     "ClosureScaling",
     "Demand",
     "ServerProtection",
+    "WorkerNames",
     "add_worker",
     "cannot_add",
     "choose_servers",

@@ -82,13 +82,19 @@ class PatientNanny(Nanny):
 class SteadyCluster(SpecCluster):
     """A cluster that leaves it to nannies to start lost workers again.
 
-    Relies on ``_update_worker_status``, called for each worker that comes or goes, and ``status``.
+    Those that are added get the names ``worker-0`` and so on.
+
+    Relies on ``_update_worker_status``, called for each worker that comes or goes,
+    ``_new_worker_name``, which is meant to be changed, and ``status``.
     """
 
     @property
     def runs(self) -> bool:
         """Whether it is neither starting nor closing."""
         return self.status is Status.running
+
+    def _new_worker_name(self, worker_number: int) -> str:
+        return f"worker-{worker_number}"
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
         # SpecCluster closes the nanny of a worker that is not there some seconds after it was lost.

@@ -51,8 +51,6 @@ class ClosureRunner:
     ----------
     opening : SessionOpening
         What the coordinator said at first.
-    worker : str
-        The worker's name in the Dask cluster.
     server_client : CommServerClient
         The worker's way to the servers. The same that handles use: arrays that they have written to
         its memory are sent from there.
@@ -69,14 +67,13 @@ class ClosureRunner:
     def __init__(
         self,
         opening: SessionOpening,
-        worker: str,
         server_client: CommServerClient,
         mail: Mail,
         link: NotebookLink,
         results: ResultSender,
         resources: Resources,
     ) -> None:
-        self._opening, self._worker = opening, worker
+        self._opening, self._worker = opening, opening.worker_name
         self._server_client, self._mail = server_client, mail
         self._link, self._results, self._resources = link, results, resources
         name = opening.coordinator

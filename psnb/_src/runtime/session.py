@@ -85,7 +85,6 @@ class Session:
         self._results = ResultSender(loop, self._unstarted, self._link.send)
         self._runner = ClosureRunner(
             opening,
-            str(worker.name),
             server_client,
             mail,
             self._link,

@@ -26,6 +26,7 @@ class SessionOpening(Struct, frozen=True):
     """What a session must know from the beginning; it travels as a Dask message."""
 
     coordinator: str  # unique in the cluster; closures commit under this name
+    worker_name: str  # what people call the worker, if Dask has no name for it
     worker_index: int
     num_workers: int  # what closures see in their context
     beat: float  # seconds between the worker's signs of life

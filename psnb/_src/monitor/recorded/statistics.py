@@ -27,7 +27,7 @@ class WorkerStatistics:
     Attributes
     ----------
     name : str
-        Its name in the Dask cluster.
+        Its name in the Dask cluster; ``worker-0`` or the like if it has none there but its address.
     address : str
         Its Dask address.
     index : int
