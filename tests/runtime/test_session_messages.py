@@ -55,7 +55,7 @@ MESSAGES = [
     ClosuresReturned([7]),
     CopiesFlushed(b"", 2),
     FlushUndecided(("writer", 5)),
-    SignOfLife(1 << 30),
+    SignOfLife(1 << 30, "running step", 2.5),
     WorkerLeaves(),
     QuestionAsked(1, AskLease(2)),
     QuestionAsked(1, TakeElements(2, 0, 7, 1, None, {"at": 1}, False)),

@@ -18,6 +18,7 @@ from psnb._src.parameters import (
     Updates,
     buffered,
 )
+from psnb._src.runtime.activity import Doing
 from psnb._src.runtime.leasing import ASK_TIMEOUT, LeaseRequests
 from psnb._src.runtime.loaded_function import LoadedFunction
 from psnb._src.runtime.mail import Mail
@@ -132,7 +133,7 @@ class ClosureRunner:
         requests = LeaseRequests(closure, self._link.ask, assignment.portions)
         try:
             context = self._context(assignment.attempt, self._cancellations[closure], requests)
-            with entered(context), buffered(updates):
+            with Doing(function.activity), entered(context), buffered(updates):
                 if assignment.payload:
                     args, kwargs = loads(assignment.payload, self._resources.get, assignment.inputs)
                 value = _call(function, args, kwargs, updates, requests)
@@ -169,7 +170,8 @@ class ClosureRunner:
             with entered(self._context(1, self._making)):
                 return function(*args, **kwargs)
 
-        self._resources.make(definition.number, call)
+        with Doing("loading per-worker data"):
+            self._resources.make(definition.number, call)
 
     def flush(self) -> None:
         """Send the servers the updates that are kept here, and tell the coordinator."""

@@ -185,6 +185,8 @@ class SignOfLife(ToNotebook, frozen=True):
     """The worker lives."""
 
     memory: int  # bytes that its process takes
+    activity: str  # what it does; empty if nothing, or nothing that takes long
+    seconds: float  # for how long already
 
 
 class WorkerLeaves(ToNotebook, frozen=True):
