@@ -12,6 +12,7 @@ from typing import Any
 from distributed import Client
 
 from psnb._src.cluster.local import LocalCluster
+from psnb._src.dask_internals import is_connected
 from psnb.errors import ClusterError
 
 logger = logging.getLogger("psnb")
@@ -74,7 +75,7 @@ _all: weakref.WeakSet[LocalClient] = weakref.WeakSet()
 
 def running() -> list[LocalClient]:
     """Return the clients of the local clusters of this process that are not closed."""
-    return [client for client in list(_all) if client.status == "running"]
+    return [client for client in list(_all) if is_connected(client)]
 
 
 def running_with(shape: Shape) -> LocalClient | None:
