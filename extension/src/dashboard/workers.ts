@@ -93,7 +93,8 @@ class Row implements Item<WorkerRow> {
     setText(this.host, worker.host);
     this.root.title = `${worker.name}  ${worker.address}  (worker_index ${worker.index})`;
     const since = worker.running_since;
-    setText(this.activity, since === null ? '' : `${worker.activity} since ${formatClock(since)}`);
+    setText(this.activity, worker.activity);
+    this.activity.title = since === null ? '' : `${worker.activity} since ${formatClock(since)}`;
     setText(this.error, worker.last_error);
     this.error.title = worker.last_error;
     setText(this.state, worker.state);
