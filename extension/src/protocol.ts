@@ -46,6 +46,8 @@ export interface WorkerRow {
   busy: Num;
   memory: number | null;
   last_error: string;
+  activity: string;
+  running_since: number | null;
 }
 
 export interface ServerRow {

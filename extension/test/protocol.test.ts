@@ -98,6 +98,8 @@ const worker = members<WorkerRow>({
   busy: num,
   memory: maybe,
   last_error: text,
+  activity: text,
+  running_since: maybe,
 });
 
 const server = members<ServerRow>({

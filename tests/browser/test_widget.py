@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -117,6 +118,32 @@ coordinator
         expect(opened.output(1)).to_contain_text(f"ValueError: {HOSTILE}")
         assert opened.page.locator("img[src='x']").count() == 0
     assert asked == []
+
+
+def test_a_worker_that_takes_long_says_at_what(notebook: OpenNotebook, set_up: str) -> None:
+    opened = notebook(
+        set_up,
+        "coordinator",
+        """
+def load():
+    time.sleep(3)
+data = coordinator.create_per_worker_resource(load)
+def wait(data):
+    time.sleep(3)
+coordinator.schedule(wait, (data,))
+""",
+        "strategy.close()",
+    )
+    opened.run(0, 1, 2)
+    widget = Dashboard(opened.output(1))
+    widget.open_sections()
+    widget.wait_for_text("loading per-worker data")
+    since = widget.wait_for_text("running wait").get_attribute("title") or ""
+    assert re.fullmatch(r"running wait since \d\d:\d\d:\d\d", since)
+    widget.wait_for_more("completed", 0)
+    expect(widget.root.get_by_text("running wait")).to_have_count(0, timeout=PATIENCE)
+    expect(widget.root.get_by_text("Dask dashboard")).to_be_hidden()  # there is none
+    opened.run(3)
 
 
 def test_a_killed_worker_is_shown_within_two_seconds(notebook: OpenNotebook) -> None:

@@ -148,6 +148,19 @@ def test_a_cluster_from_the_command_line_trains(command_line_cluster: str) -> No
 
 
 @pytest.mark.slow
+def test_workers_from_the_command_line_have_names(command_line_cluster: str) -> None:
+    with (
+        psnb.connect(command_line_cluster) as client,
+        psnb.ParameterServerStrategy(client) as strategy,
+    ):
+        assert strategy.worker_names() == {"worker-0", "worker-1"}
+        coordinator = psnb.ClusterCoordinator(strategy)
+        for name in strategy.worker_names():
+            remote = coordinator.schedule(lambda: psnb.worker_context().worker_name, worker=name)
+            assert remote.fetch(DEADLINE) == name
+
+
+@pytest.mark.slow
 def test_the_demo_runs_on_a_cluster_from_the_command_line(
     command_line_cluster: str, tmp_path: Path
 ) -> None:

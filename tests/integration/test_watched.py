@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -202,3 +203,32 @@ def test_workers_are_added_and_retired() -> None:
         assert coordinator.schedule(lambda: 5).fetch(DEADLINE) == 5
         with pytest.raises(errors.ConfigurationError, match="nobody"):
             coordinator.retire_worker("nobody")
+
+
+@pytest.mark.slow
+def test_a_worker_tells_what_takes_it_long(
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    def load() -> str:
+        wait_for_file(tmp_path / "loaded")
+        return "data"
+
+    def step(data: str) -> str:
+        wait_for_file(tmp_path / "stepped")
+        return data
+
+    def told(what: str) -> bool:
+        return any(
+            each.activity == what and (each.running_since or 0) > began
+            for each in coordinator.statistics().workers
+        )
+
+    began = time.time()
+    data = coordinator.create_per_worker_resource(load)
+    wait_until(lambda: told("loading per-worker data"), "it tells that it loads")
+    (tmp_path / "loaded").touch()
+    remote = coordinator.schedule(step, (data,))
+    wait_until(lambda: told("running step"), "it tells that the closure runs")
+    (tmp_path / "stepped").touch()
+    assert remote.fetch(DEADLINE) == "data"
+    assert not told("running step")

@@ -73,6 +73,8 @@ def full_update(**parts: Any) -> Update:
         "busy": 0.5,
         "memory": 123_000_000,
         "last_error": "",
+        "activity": "",
+        "running_since": None,
     }
     server = {
         "name": "keeper",

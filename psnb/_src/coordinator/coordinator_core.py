@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from psnb._src.coordinator.closures import (
@@ -87,10 +87,10 @@ class CoordinatorCore:
         self.resolver = Resolver(self.queue, core, isinstance(strategy.mode, Geo))
         weak = weakref.ref(core)
 
-        def workers(cluster: dict[str, Any]) -> dict[str, str]:
+        def workers(cluster: dict[str, Any], connected: Collection[str]) -> dict[str, str]:
             # Servers come and go; and nothing here must keep the strategy alive.
             known = weak()
-            return known.closure_workers(cluster) if known is not None else {}
+            return known.closure_workers(cluster, connected) if known is not None else {}
 
         services = Services(
             self.queue,

@@ -157,7 +157,7 @@ class CoordinatorView:
             process=os.getpid(),
             host=socket.gethostname(),
             cluster=scheduler_address(client),
-            dashboard=client.dashboard_link or "",
+            dashboard=self._strategy.dashboard,
             started=self._began,
         )
 

@@ -18,6 +18,7 @@ from psnb._src.parameters import (
     Updates,
     buffered,
 )
+from psnb._src.runtime.activity import Doing
 from psnb._src.runtime.leasing import ASK_TIMEOUT, LeaseRequests
 from psnb._src.runtime.loaded_function import LoadedFunction
 from psnb._src.runtime.mail import Mail
@@ -51,8 +52,6 @@ class ClosureRunner:
     ----------
     opening : SessionOpening
         What the coordinator said at first.
-    worker : str
-        The worker's name in the Dask cluster.
     server_client : CommServerClient
         The worker's way to the servers. The same that handles use: arrays that they have written to
         its memory are sent from there.
@@ -69,14 +68,13 @@ class ClosureRunner:
     def __init__(
         self,
         opening: SessionOpening,
-        worker: str,
         server_client: CommServerClient,
         mail: Mail,
         link: NotebookLink,
         results: ResultSender,
         resources: Resources,
     ) -> None:
-        self._opening, self._worker = opening, worker
+        self._opening, self._worker = opening, opening.worker_name
         self._server_client, self._mail = server_client, mail
         self._link, self._results, self._resources = link, results, resources
         name = opening.coordinator
@@ -135,7 +133,7 @@ class ClosureRunner:
         requests = LeaseRequests(closure, self._link.ask, assignment.portions)
         try:
             context = self._context(assignment.attempt, self._cancellations[closure], requests)
-            with entered(context), buffered(updates):
+            with Doing(function.activity), entered(context), buffered(updates):
                 if assignment.payload:
                     args, kwargs = loads(assignment.payload, self._resources.get, assignment.inputs)
                 value = _call(function, args, kwargs, updates, requests)
@@ -172,7 +170,8 @@ class ClosureRunner:
             with entered(self._context(1, self._making)):
                 return function(*args, **kwargs)
 
-        self._resources.make(definition.number, call)
+        with Doing("loading per-worker data"):
+            self._resources.make(definition.number, call)
 
     def flush(self) -> None:
         """Send the servers the updates that are kept here, and tell the coordinator."""

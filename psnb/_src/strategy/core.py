@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from distributed import Client
 
-from psnb._src.cluster import closure_workers
+from psnb._src.cluster import WorkerNames, closure_workers
 from psnb._src.dask_internals import event_loop, pool_of
 from psnb._src.parameters import (
     CommServerClient,
@@ -71,6 +71,8 @@ class StrategyCore:
         Its servers, which have started.
     partitioner : callable or None
         How variables are split.
+    dashboard : str
+        The address of Dask's own dashboard; empty if there is none.
 
     Attributes
     ----------
@@ -90,8 +92,10 @@ class StrategyCore:
         The servers' figures.
     """
 
-    def __init__(self, client: Client, servers: Servers, partitioner: Partitioner | None) -> None:
-        self.client, self.servers = client, servers
+    def __init__(
+        self, client: Client, servers: Servers, partitioner: Partitioner | None, dashboard: str
+    ) -> None:
+        self.client, self.servers, self.dashboard = client, servers, dashboard
         self.server_client = CommServerClient(
             event_loop(client), pool_of(client), servers.layout_cache
         )
@@ -99,6 +103,7 @@ class StrategyCore:
         self.tables = TableFactory(servers, self.server_client, partitioner)
         self.watch = ServerWatch(servers, self.server_client, self.registry.all)
         self.reconciler = Reconciler(client, servers)
+        self._names = WorkerNames()
         self._loop = event_loop(client)
         self._lock = threading.Lock()  # guards all fields below; not held during requests
         self._closed = False
@@ -151,16 +156,20 @@ class StrategyCore:
         parameters = self.parameters().values()
         apply_round(self.attempt, self.shards, parameters, coordinator, number, closures, held_up)
 
-    def closure_workers(self, cluster: dict[str, Any]) -> dict[str, str]:
+    def closure_workers(
+        self, cluster: dict[str, Any], connected: Collection[str] | None = None
+    ) -> dict[str, str]:
         """Return name by address of the workers that may run closures.
 
         Parameters
         ----------
         cluster : dict
             The Dask scheduler's description of it.
+        connected : collection of str, optional
+            See `WorkerNames.of`.
         """
         addresses = frozenset(server.address for server in self.servers.running)
-        return closure_workers(addresses, cluster)
+        return self._names.of(closure_workers(addresses, cluster), connected)
 
     @uninterrupted  # except while it waits; what was made is closed then
     def one_coordinator(self, make: Callable[[], tuple[C, Callable[[], Fences]]]) -> C:

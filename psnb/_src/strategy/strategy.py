@@ -19,7 +19,7 @@ from distributed import Client
 from numpy.typing import ArrayLike, DTypeLike
 
 from psnb._src.checks import integer, is_integer, seconds
-from psnb._src.cluster import choose_servers, identity
+from psnb._src.cluster import choose_servers, dashboard_link, identity
 from psnb._src.dask_internals import event_loop
 from psnb._src.modes import Async, Mode, Sync, check_mode
 from psnb._src.monitor import Event
@@ -51,7 +51,7 @@ from psnb._src.strategy.core import StrategyCore
 from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.servers import Servers, begin
 from psnb._src.strategy.watch import ServerWatch
-from psnb._src.threads import on_loop, uninterrupted
+from psnb._src.threads import aside, on_loop, uninterrupted
 from psnb.errors import ClusterError, ConfigurationError
 
 _ASYNC = Async()
@@ -147,10 +147,11 @@ class ParameterServerStrategy:
         count = len(addresses) if shards is None else shards
         count = integer("shards", count, len(addresses))  # one for each server
         servers = Servers(client, patience, dedicated)
+        dashboard = aside(dashboard_link, client)
         self._loop = event_loop(client)
         on_loop(self._loop, lambda: begin(servers, addresses, count, replicas))
         with uninterrupted:  # a reconciler that nobody closes would keep the servers
-            self._core = StrategyCore(client, servers, partitioner)
+            self._core = StrategyCore(client, servers, partitioner, dashboard)
             # If the strategy is collected without being closed, this ends its servers and
             # connections; handles keep the connections only. Not of the core, which knows the
             # coordinator and so the strategy.

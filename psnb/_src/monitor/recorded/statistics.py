@@ -27,7 +27,7 @@ class WorkerStatistics:
     Attributes
     ----------
     name : str
-        Its name in the Dask cluster.
+        Its name in the Dask cluster; ``worker-0`` or the like if it has none there but its address.
     address : str
         Its Dask address.
     index : int
@@ -49,6 +49,11 @@ class WorkerStatistics:
         Memory of its process in bytes; None until it is known.
     last_error : str
         The error of the last closure that failed there, in one line; empty if none failed.
+    activity : str
+        What it does since half a second or longer: ``"loading per-worker data"``, ``"compiling f"``
+        or ``"running f"``, for example; empty if nothing takes that long.
+    running_since : float or None
+        Since when, in seconds since the epoch.
     """
 
     name: str
@@ -63,6 +68,8 @@ class WorkerStatistics:
     busy: float = 0.0
     memory: int | None = None
     last_error: str = ""
+    activity: str = ""
+    running_since: float | None = None
 
     @property
     def host(self) -> str:

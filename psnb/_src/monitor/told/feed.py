@@ -197,11 +197,12 @@ class Feed:
 
 def _crept(before: WorkerStatistics, now: WorkerStatistics) -> bool:
     """Return whether only the running figures of a worker have changed."""
-    return (before.name, before.address, before.state, before.failed) == (
+    return (before.name, before.address, before.state, before.failed, before.activity) == (
         now.name,
         now.address,
         now.state,
         now.failed,
+        now.activity,
     )
 
 
@@ -261,6 +262,8 @@ def _worker(worker: WorkerStatistics) -> WorkerRow:
         busy=round(worker.busy, 3),
         memory=worker.memory,
         last_error=worker.last_error,
+        activity=excerpt(worker.activity, NAME),
+        running_since=worker.running_since,
     )
 
 

@@ -74,6 +74,8 @@ class WorkerRow(TypedDict):
     busy: Number  # share of its threads' time spent inside closures lately, 0 to 1
     memory: int | None  # bytes of the process; None until it is known
     last_error: str  # one line; empty if there was none
+    activity: str  # what takes it long at the moment; empty if nothing does
+    running_since: float | None  # since when, in seconds since the epoch
 
 
 class ServerRow(TypedDict):
