@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import type { Num } from '../src/protocol';
 import {
   formatBytes,
   formatDuration,
@@ -57,7 +58,9 @@ test('a learning rate is a number of at least zero', () => {
   }
 });
 
-test('a schedule is told by its text', () => {
-  const texts = [0.05, 'nan' as const, 'Warmup(0.1)'].map(formatLearningRate);
-  assert.deepEqual(texts, ['0.05', 'NaN', 'Warmup(0.1)']);
+test('a learning rate has the digits that were set, and few of a schedule', () => {
+  const told = (learning_rate: Num, schedule: string): string =>
+    formatLearningRate({ parameter: 'w', optimizer: 'SGD', learning_rate, schedule });
+  const texts = [told(0.0123456, ''), told(1 / 30, 'Warmup'), told('nan', 'fails')];
+  assert.deepEqual(texts, ['0.0123456', '0.03333', 'NaN']);
 });
