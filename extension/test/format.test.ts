@@ -17,6 +17,10 @@ test('values show about four digits', () => {
   assert.deepEqual(texts, ['0', '0.5000', '12,346', '1.00e-5', '-2.00e+9', 'NaN', '−∞']);
 });
 
+test('values that are whole show all their digits and no others', () => {
+  assert.deepEqual([5, 1_234_567, -3].map(formatNumber), ['5', '1,234,567', '-3']);
+});
+
 test('rates show the digits that matter', () => {
   const texts = [0, 0.25, 12.34, 123.4, 12_345, 4_560_000].map(formatRate);
   assert.deepEqual(texts, ['0', '0.25', '12.3', '123', '12.3k', '4.56M']);
