@@ -11,8 +11,9 @@ import {
   WHOLE_STEPS,
 } from './axes';
 import { decimate } from './decimate';
-import { Keyed, make, setAttribute, setData, setHidden, setText, type Item } from './dom';
-import { formatCount, formatDuration, formatNumber, plural } from './format';
+import { make, setHidden, setText } from './dom';
+import { formatCount, formatDuration, plural } from './format';
+import { Legend } from './legend';
 import type { MetricState } from './store';
 import type { Theme } from './theme';
 
@@ -32,20 +33,13 @@ const RAW_ALPHA = 0.35; // behind its smoothed curve
 const ROUNDING = 1e-6; // seconds: more than what a time loses as a difference of two
 const PAD = 0.1; // above and below the values, of their range
 
-interface Legend extends Item<MetricState> {
-  show(value: number | null, average: number | null): void;
-}
-
 export class Chart {
   readonly root: HTMLElement;
   private readonly plot: HTMLElement;
   private readonly where: HTMLElement;
   private readonly logButton: HTMLButtonElement;
-  private readonly legend: Keyed<string, MetricState>;
-  private readonly legends = new Map<string, Legend>();
+  private readonly legend: Legend;
   private readonly sizes: ResizeObserver;
-  private readonly hiddenNames = new Set<string>();
-  private readonly colors = new Map<string, number>(); // A metric keeps the one that it had first.
   private chart: uPlot | null = null;
   private shape = ''; // of the chart that is there; another one needs a new chart
   private width = 0;
@@ -57,7 +51,7 @@ export class Chart {
   constructor(
     parent: Element | null,
     title: string,
-    private readonly several: boolean,
+    several: boolean,
     private readonly modes: Modes,
     private readonly theme: Theme,
     private readonly redraw: () => void,
@@ -66,7 +60,8 @@ export class Chart {
     this.root.setAttribute('role', 'group');
     this.root.setAttribute('aria-label', `Chart of ${title}`);
     const head = make('div', 'psnb-chart-head', this.root);
-    const legend = make('div', 'psnb-legend', head);
+    const followed = (): boolean => this.chart?.cursor.idx != null;
+    this.legend = new Legend(head, several, theme, followed, redraw);
     this.logButton = make('button', 'psnb-button psnb-toggle', head, 'log');
     this.logButton.type = 'button';
     this.logButton.title = 'Logarithmic scale; values of zero and below are left out';
@@ -79,7 +74,6 @@ export class Chart {
     });
     this.plot = make('div', 'psnb-plot', this.root);
     this.where = make('div', 'psnb-where', this.root);
-    this.legend = new Keyed(legend, (metric) => this.makeLegend(metric));
     this.sizes = new ResizeObserver((entries) => {
       const width = Math.floor(entries[0]?.contentRect.width ?? 0);
       if (width === this.width) return;
@@ -91,11 +85,8 @@ export class Chart {
 
   update(metrics: MetricState[]): void {
     this.metrics = metrics;
-    for (const { name } of metrics) {
-      if (!this.colors.has(name)) this.colors.set(name, this.colors.size);
-    }
-    this.legend.update(metrics.map((metric) => [metric.name, metric]));
-    this.lines = metrics.filter((metric) => !this.hiddenNames.has(metric.name));
+    this.legend.update(metrics);
+    this.lines = metrics.filter((metric) => !this.legend.hides(metric.name));
     setHidden(this.plot, !this.lines.length);
     const { raw, smoothed, byTime } = this.modes;
     const names = this.lines.map((metric) => metric.name);
@@ -120,7 +111,7 @@ export class Chart {
   recolor(): void {
     this.drawn = this.shape = '';
     this.update(this.metrics);
-    for (const name of this.legends.keys()) this.colorLegend(name);
+    this.legend.recolor();
   }
 
   dispose(): void {
@@ -163,7 +154,7 @@ export class Chart {
     const { raw, smoothed, byTime } = this.modes;
     const series: uPlot.Series[] = [{}];
     for (const metric of this.lines) {
-      const stroke = this.color(metric.name);
+      const stroke = this.legend.color(metric.name);
       const points: uPlot.Series.Points = { show: isPoint, size: 6, fill: stroke };
       if (raw) series.push({ stroke, width: 1, alpha: smoothed ? RAW_ALPHA : 1, points });
       if (smoothed) series.push({ stroke, width: 2, points });
@@ -222,13 +213,12 @@ export class Chart {
     const { byTime } = this.modes;
     const x = index === null || index === undefined ? undefined : chart.data[0][index];
     for (const { name, last, smoothed, series } of this.lines) {
-      const legend = this.legends.get(name);
       if (x === undefined) {
-        legend?.show(last, smoothed);
+        this.legend.show(name, last, smoothed);
         continue;
       }
       const i = series.at(byTime ? x + this.first + ROUNDING : x, byTime);
-      legend?.show(series.values[i] ?? null, series.averages[i] ?? null);
+      this.legend.show(name, series.values[i] ?? null, series.averages[i] ?? null);
     }
     const count = Math.max(...this.lines.map((metric) => metric.count));
     const place = (value: number): string =>
@@ -243,54 +233,6 @@ export class Chart {
     const width = axisWidth(labels ?? [], (text) => ctx.measureText(text).width);
     ctx.restore();
     return width;
-  }
-
-  private makeLegend(metric: MetricState): Legend {
-    const { name } = metric;
-    const root = make(this.several ? 'button' : 'span', 'psnb-series', null);
-    make('span', 'psnb-swatch', root).setAttribute('aria-hidden', 'true');
-    make('span', 'psnb-metric-name', root, name).title = name;
-    const latest = make('span', 'psnb-metric-latest', root);
-    latest.title = 'The latest value, or that at the pointer';
-    const mean = make('span', 'psnb-metric-average', root);
-    mean.title = 'Average of about the last hundred values';
-    if (root instanceof HTMLButtonElement) {
-      root.type = 'button';
-      root.setAttribute('aria-pressed', 'true');
-      root.addEventListener('click', () => {
-        const hide = !this.hiddenNames.delete(name);
-        if (hide) this.hiddenNames.add(name);
-        root.setAttribute('aria-pressed', String(!hide));
-        this.redraw();
-      });
-    }
-    const legend: Legend = {
-      root,
-      update: ({ last, smoothed: average }) => {
-        // The values under the crosshair stay as long as it is there.
-        if (this.chart?.cursor.idx == null || this.hiddenNames.has(name)) legend.show(last, average);
-      },
-      show: (value, average) => {
-        setText(latest, value === null ? '–' : formatNumber(value));
-        setText(mean, `avg ${average === null ? '–' : formatNumber(average)}`);
-        setData(latest, 'bad', String(value !== null && !Number.isFinite(value)));
-      },
-      dispose: () => {
-        this.legends.delete(name);
-      },
-    };
-    this.legends.set(name, legend);
-    this.colorLegend(name);
-    return legend;
-  }
-
-  private color(name: string): string {
-    return this.theme.series(this.colors.get(name) ?? 0);
-  }
-
-  private colorLegend(name: string): void {
-    const swatch = this.legends.get(name)?.root.firstElementChild;
-    if (swatch) setAttribute(swatch, 'style', `background: ${this.color(name)}`);
   }
 }
 
