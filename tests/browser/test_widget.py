@@ -106,6 +106,7 @@ coordinator.schedule(report).fetch()
     train, val = (
         widget.root.get_by_role("group", name=f"Chart of {kind}/a") for kind in ("train", "val")
     )
+    train.scroll_into_view_if_needed()  # Charts out of sight are not drawn.
     expect(train.locator(".psnb-metric-latest")).to_have_text("1", timeout=PATIENCE)
     expect(train.locator(".psnb-metric-average")).to_contain_text("avg 2")
     widget.root.locator(".psnb-group > summary", has_text="train/").click()
