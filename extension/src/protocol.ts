@@ -101,7 +101,8 @@ export interface EventRow {
 export interface OptimizerRow {
   parameter: string;
   optimizer: string;
-  learning_rate: number | string;
+  learning_rate: Num;
+  schedule: string;
 }
 
 export interface Checkpoint {

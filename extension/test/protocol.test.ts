@@ -148,7 +148,8 @@ const event = members<EventRow>({ time: number, kind: text, worker: text, messag
 const optimizer = members<OptimizerRow>({
   parameter: text,
   optimizer: text,
-  learning_rate: either(number, text),
+  learning_rate: num,
+  schedule: text,
 });
 
 const checkpoint = members<Checkpoint>({

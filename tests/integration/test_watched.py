@@ -11,6 +11,7 @@ import pytest
 
 import psnb
 from psnb import errors
+from psnb._src.monitor import OptimizerState
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import wait_for_file
 
@@ -100,11 +101,28 @@ def test_servers_are_asked_while_somebody_watches(
 
     def told(rate: float) -> bool:
         coordinator._view.watch()
-        return coordinator._view.optimizers() == {"rows": ("Adagrad", rate)}
+        return coordinator._view.optimizers() == {"rows": OptimizerState("Adagrad", rate)}
 
     wait_until(lambda: told(0.5), "the rate is told")
     coordinator.set_learning_rate("rows", 0.25)
     wait_until(lambda: told(0.25), "the new rate is told")
+
+
+def test_a_schedule_is_told_with_the_rate_of_the_next_update(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    schedule = psnb.PiecewiseConstant((3,), (0.5, 0.25))
+    weights = strategy.variable(np.zeros(2), name="weights", optimizer=psnb.SGD(schedule))
+
+    def told(rate: float) -> bool:
+        coordinator._view.watch()
+        found = coordinator._view.optimizers().get("weights")
+        return found == OptimizerState("SGD", rate, repr(schedule))
+
+    wait_until(lambda: told(0.5), "the first rate is told")
+    for _ in range(3):
+        weights.push(np.ones(2))
+    wait_until(lambda: told(0.25), "the rate of the fourth update is told")
 
 
 def test_a_learning_rate_needs_an_optimizer(

@@ -32,7 +32,8 @@ def test_it_tells_state_work_and_metrics() -> None:
     viewed = reporting(0.25)
     viewed.set(state="running", eta=75.2, closures_per_second=1234.0)
     text = describe(viewed.statistics())
-    for part in ("running", "10 done", "7 to do", "1,234/s", "1:15 left", "1 failed", "loss 0.25"):
+    figures = ("10 completed", "7 to do", "1,234/s", "1:15 left", "1 failed", "loss 0.25")
+    for part in ("running", *figures):
         assert part in text
 
 

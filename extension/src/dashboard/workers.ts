@@ -14,7 +14,7 @@ const COLUMNS: readonly ColumnTitle[] = [
   ['worker', 'Name in the cluster, host, what takes it long at the moment, and last error'],
   ['state', 'connecting, ready, draining (it leaves), retired (it has left) or lost'],
   ['in flight', 'Closures it holds'],
-  ['done', 'Closures completed there, and those that raised'],
+  ['completed', 'Closures that ended well there, and those that raised'],
   ['per s', 'Closures that ended there, per second'],
   ['busy', "Share of its threads' time spent inside closures lately"],
   ['memory', 'Memory of its process'],
@@ -51,9 +51,9 @@ class Row implements Item<WorkerRow> {
     this.error = make('span', 'psnb-row-error', head);
     this.state = make('span', 'psnb-state', makeCell(root));
     const flying = makeCell(root);
-    const done = makeCell(root);
-    const completed = make('span', '', done);
-    this.failed = make('span', 'psnb-row-failed', done);
+    const ended = makeCell(root);
+    const completed = make('span', '', ended);
+    this.failed = make('span', 'psnb-row-failed', ended);
     this.failed.dataset['bad'] = 'true';
     this.cells = [flying, completed, makeCell(root)];
     const busy = makeCell(root);

@@ -29,6 +29,7 @@ from psnb._src.monitor import (
     Event,
     EventKind,
     Identity,
+    OptimizerState,
     Records,
     Situation,
     Statistics,
@@ -161,14 +162,9 @@ class CoordinatorView:
             started=self._began,
         )
 
-    def optimizers(self) -> Mapping[str, tuple[str, float | str]]:
-        """Return class and learning rate of each optimizer, as of the last request."""
-        found = {}
-        for name, optimizer in self._strategy.watch.optimizers().items():
-            rate = optimizer.learning_rate
-            told = float(rate) if isinstance(rate, int | float) else repr(rate)
-            found[name] = type(optimizer).__name__, told
-        return found
+    def optimizers(self) -> Mapping[str, OptimizerState]:
+        """Return the state of each parameter's optimizer, as of the last request."""
+        return self._strategy.watch.optimizers()
 
     def controls(self) -> dict[CommandName, str]:
         """Return for each control of a view why it cannot be used now; an empty text if it can."""

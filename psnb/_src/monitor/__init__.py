@@ -19,7 +19,7 @@ from psnb._src.monitor.recorded import (
 )
 from psnb._src.monitor.served import tell_panels
 from psnb._src.monitor.shown import LiveView, ProgressLine, plot, wanted
-from psnb._src.monitor.told import CommandName, Identity
+from psnb._src.monitor.told import CommandName, Identity, OptimizerState
 
 __all__ = [
     "RUNNING",
@@ -32,6 +32,7 @@ __all__ = [
     "Identity",
     "LiveView",
     "MetricStatistics",
+    "OptimizerState",
     "ProgressLine",
     "Rate",
     "Records",

@@ -115,7 +115,7 @@ def _extracts(*coordinators: dict[str, Any]) -> dict[str, Any]:
         (lambda handler: handler.write("[]"), "not psnb's route"),
         (lambda handler: handler.write({"version": "Stranger"}), "another version"),
         (lambda handler: handler.write(_extracts({"Stranger": 1})), "not psnb's route"),
-        (lambda handler: handler.write(b" " * (9 << 20)), "over 8 MB"),
+        (lambda handler: handler.write(b" " * (9 << 20)), "over 8 MiB"),
     ],
     ids=["redirect", "broken", "html", "list", "version", "shape", "huge"],
 )

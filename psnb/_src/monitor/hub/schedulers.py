@@ -265,7 +265,7 @@ async def _fetch(url: str) -> bytes:
     except HTTPStreamClosedError:
         raise _AnswerError(
             f"it hung up in the middle of its answer, or that is no HTTP, or over "
-            f"{MOST_BYTES >> 20} MB"
+            f"{MOST_BYTES >> 20} MiB"
         ) from None
     except HTTPClientError as error:
         raise _told(error) from None

@@ -89,7 +89,7 @@ def describe(now: Statistics) -> str:
     ready = sum(worker.state == "ready" for worker in now.workers)
     parts = [
         now.state,
-        f"{now.completed:,} done",
+        f"{now.completed:,} completed",
         f"{now.queued + now.in_flight:,} to do",
         f"{now.closures_per_second:,.0f}/s",
     ]

@@ -120,8 +120,8 @@ def _checkpoint(checkpoint: CheckpointRow) -> str:
 def _metrics(metrics: list[Metric]) -> str:
     charts = [
         '<div style="display:inline-block;margin:6px 12px 0 0">'
-        f"<div>{escape(metric['name'])} <strong>{_number(metric['smoothed'])}</strong>"
-        f" (last {_number(metric['last'])} of {metric['count']:,})</div>"
+        f"<div>{escape(metric['name'])} <strong>{_number(metric['last'])}</strong>"
+        f" (avg {_number(metric['smoothed'])}, {metric['count']:,} values)</div>"
         f"{sparkline(metric)}</div>"
         for metric in metrics[:MOST_ROWS]
     ]
@@ -206,11 +206,11 @@ def _bytes(count: int | None) -> str:
     if count is None:
         return ""
     size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
+    for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1000:
             return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:,.3g} TB"
+        size /= 1024
+    return f"{size:,.3g} TiB"
 
 
 def _seconds(seconds: float) -> str:

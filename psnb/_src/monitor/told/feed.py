@@ -152,10 +152,11 @@ class Feed:
             "optimizers": [
                 OptimizerRow(
                     parameter=excerpt(name, NAME),
-                    optimizer=excerpt(kind, NAME),
-                    learning_rate=excerpt(rate) if isinstance(rate, str) else rate,
+                    optimizer=excerpt(each.optimizer, NAME),
+                    learning_rate=each.learning_rate,
+                    schedule=excerpt(each.schedule),
                 )
-                for name, (kind, rate) in viewed.optimizers().items()
+                for name, each in viewed.optimizers().items()
             ],
             "checkpoint": cast(CheckpointRow, asdict(statistics.checkpoint)),
             "controls": viewed.controls(),

@@ -131,7 +131,8 @@ class OptimizerRow(TypedDict):
 
     parameter: str
     optimizer: str  # its class
-    learning_rate: Number | str  # a schedule as its text
+    learning_rate: Number  # of the next update
+    schedule: str  # what gives the rate by the step; empty if it is a number
 
 
 class CheckpointRow(TypedDict):
