@@ -28,6 +28,12 @@ message says what happened, where, and what to do.
 class PsnbError(Exception):
     """Base of everything that psnb raises on its own account."""
 
+    def _render_traceback_(self) -> list[str]:
+        # IPython asks for this; psnb's own frames are left out.
+        from psnb._src.shown_error import render
+
+        return render(self)
+
 
 class ClosureError(PsnbError):
     """A closure raised an exception that could not be sent to the notebook unchanged."""

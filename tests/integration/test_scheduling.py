@@ -130,7 +130,7 @@ def test_an_error_is_raised_with_its_own_type_traceback_worker_and_arguments(
     text = "\n".join(raised.value.__notes__)
     assert "raise KeyError(name)" in text
     assert "on worker 'worker-" in text
-    assert "fails(array([   0,    1" in text
+    assert "fails(array([ 0, 1, 2, " in text
     assert len(raised.value.__notes__[0]) < 1000
     with pytest.raises(KeyError, match="boo"):
         bad.fetch()

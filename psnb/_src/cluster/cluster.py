@@ -252,7 +252,7 @@ def connect(address: str) -> Client:
         raise ClusterError(
             f"no Dask scheduler answers at {address!r}: {error}. Start one with `dask scheduler`, "
             "or check the address it printed, which is tls://... where it wants certificates"
-        ) from error
+        ) from None  # Dask's own errors say no more, in a hundred lines
 
 
 def choose_servers(client: Client, num_servers: int | None) -> tuple[list[str], bool]:

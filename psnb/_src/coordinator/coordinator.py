@@ -242,9 +242,9 @@ class ClusterCoordinator(Observed):
         Raises
         ------
         Exception
-            What the first failed closure raised: its own type, with the remote traceback, the
-            worker and the arguments as notes, and the other failures in the attribute
-            ``other_errors``. It is raised once, by whichever of `schedule`, `join` and `done` comes
+            What the first failed closure raised: its own type, with the worker, the arguments and
+            the user's lines as notes, the whole remote traceback in the attribute
+            ``full_traceback`` and the other failures in ``other_errors``. It is raised once, by whichever of `schedule`, `join` and `done` comes
             first. Before that, all queued closures are cancelled and the running ones end.
             Afterwards the coordinator works as before. If an interrupt comes at that moment,
             KeyboardInterrupt is raised with the error as its context.

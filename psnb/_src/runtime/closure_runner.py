@@ -150,9 +150,10 @@ class ClosureRunner:
             undecided = error.commit[:2]
         except BaseException as error:  # a boundary: every exception goes to the notebook
             succeeded = False
-            call = f"{function.name}({shorten_call(args, kwargs)})"
+            unread = assignment.payload and not (args or kwargs)
+            call = f"{function.name}({'...' if unread else shorten_call(args, kwargs)})"
             where = f"in closure {call} on worker {self._worker!r}, attempt {assignment.attempt}"
-            packed = pack_error(error, [where])
+            packed = pack_error(error, where)
         seconds = time.perf_counter() - start
         del self._cancellations[closure]
         pushed = succeeded and updates.pushed
@@ -185,7 +186,7 @@ class ClosureRunner:
             return
         except BaseException as raised:  # a boundary, too
             where = f"while worker {self._worker!r} sent what it had learned"
-            error = pack_error(raised, [where])
+            error = pack_error(raised, where)
         self._link.send(CopiesFlushed(error, staleness))
 
     def _context(

@@ -13,6 +13,7 @@ from psnb._src.coordinator.closures.awaiting import until_ended
 from psnb._src.coordinator.closures.status import ClosureStatus, check_transition
 from psnb._src.excerpt import excerpt
 from psnb._src.runtime import InputReference, dumps, loads, unpack_error
+from psnb._src.shown_error import timed_out
 from psnb._src.threads import Condition
 from psnb.errors import CancelledError, ClosureInputError, ServerSilentError
 
@@ -87,8 +88,8 @@ class RemoteValue(InputReference):
         Raises
         ------
         Exception
-            What the closure raised: its own exception type, with the remote traceback, the worker
-            and the arguments as notes.
+            What the closure raised: its own exception type, with the worker, the arguments and the
+            user's lines as notes, and the whole remote traceback as ``full_traceback``.
         CancelledError
             If the closure was cancelled: schedule it again.
         ClosureInputError
@@ -104,7 +105,7 @@ class RemoteValue(InputReference):
         """
         with self._condition:
             if not self._condition.wait_for(self.ended_or_held_up, timeout):
-                raise TimeoutError(
+                raise timed_out(
                     f"the closure has not ended within {timeout} s; it is {self._status.value}"
                 )
             if not self.done():

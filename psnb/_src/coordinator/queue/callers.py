@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from psnb._src.coordinator.queue.scheduled_closures import ScheduledClosures
+from psnb._src.shown_error import timed_out
 from psnb._src.threads import Condition
 from psnb.errors import CoordinatorClosedError, ServerSilentError
 
@@ -80,7 +81,7 @@ class Callers:
             return closures.closed or closures.at_rest() or self._stuck()
 
         if not self._settled.wait_for(ended, timeout):
-            raise TimeoutError(
+            raise timed_out(
                 f"after {timeout} s {len(closures.in_flight)} closures are in flight; they go on"
             )
         if not closures.closed and not closures.at_rest():
@@ -93,7 +94,7 @@ class Callers:
             left = f"{queued} closures are queued and {in_flight} in flight"
             if not queued and not in_flight:
                 left = "what closures pushed is not applied yet"
-            raise TimeoutError(f"after {timeout} s {left}; they go on")
+            raise timed_out(f"after {timeout} s {left}; they go on")
         self.require_open()
         self._raise_what_there_is()
 

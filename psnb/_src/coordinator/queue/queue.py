@@ -208,7 +208,7 @@ class ClosureQueue:
         failed = None
         if error is not None:
             failed = RemoteValue(self.settled)
-            failed.set_status(ClosureStatus.FAILED, pack_error(error, []))
+            failed.set_status(ClosureStatus.FAILED, pack_error(error))
         with self.settled:
             self._closures.stepped(failed)
             self._callers.announce()
@@ -377,7 +377,7 @@ class ClosureQueue:
                 if chooser(worker):
                     chosen.append(chooser)
             except Exception as error:  # the users' functions may raise anything
-                packed = pack_error(error, [f"raised by worker={chooser!r}, asked for {worker}"])
+                packed = pack_error(error, f"raised by worker={chooser!r}, asked for {worker}")
                 with self.settled:
                     self._closures.fail_pinned(chooser, packed)
                     self._room.notify_all()

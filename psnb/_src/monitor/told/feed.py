@@ -18,6 +18,7 @@ import numpy as np
 from psnb._src.excerpt import NAME, excerpt
 from psnb._src.monitor.recorded import (
     EXAMPLES,
+    Failure,
     MetricStatistics,
     Points,
     ServerStatistics,
@@ -132,7 +133,7 @@ class Feed:
             "workers": workers,
             "metrics": metrics,
             "timeline": timeline,
-            "failures": [cast(FailureRow, asdict(each)) for each in failures],
+            "failures": [_failure_row(each) for each in failures],
             "events": [
                 EventRow(
                     time=each.time, kind=each.kind.value, worker=each.worker, message=each.message
@@ -267,3 +268,9 @@ def _server(server: ServerStatistics) -> ServerRow:
         pushes_per_second=round(server.pushes_per_second, 1),
         staleness=round(server.staleness, 2),
     )
+
+
+def _failure_row(failure: Failure) -> FailureRow:
+    row = asdict(failure)
+    del row["full"]  # for the notebook
+    return cast(FailureRow, row)
