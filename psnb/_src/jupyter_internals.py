@@ -64,13 +64,14 @@ def cell_of(file: str) -> str:
     return " ".join(told) if told else ""
 
 
-def current_cell() -> int | None:
-    """Return the number of the cell that runs; None outside of IPython.
-
-    Relies on the ``execution_count`` of IPython's shell, which grows when a cell has ended.
-    """
-    count: int | None = getattr(_shell(), "execution_count", None)
-    return count
+def current_cell() -> str:
+    """Return the cell whose code has called this; empty if none has."""
+    frame = sys._getframe()
+    while frame is not None:
+        if cell := cell_of(frame.f_code.co_filename):
+            return cell
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
 
 
 def format_error(error: BaseException) -> list[str]:

@@ -45,8 +45,10 @@ CELLS = {
         """,
     "clear caused": "coordinator.join()",
     "dependent": """
+        coordinator.pause()
         first = coordinator.schedule(outer, (0,))
         second = coordinator.schedule(outer, (first,))
+        coordinator.resume()
         second.fetch()
         """,
     "clear dependent": "coordinator.join()",
@@ -108,6 +110,17 @@ def test_the_error_of_a_closure_shows_the_users_lines_and_where_it_ran(
     )
 
 
+def test_the_same_error_says_that_it_was_seen_when_join_raises_it(shown: dict[str, str]) -> None:
+    head, note, where, *_ = shown["join"].partition("\n\n")[2].splitlines()
+    assert head == "ZeroDivisionError: integer division or modulo by zero"
+    assert re.fullmatch(
+        r"this is the error that fetch\(\) raised at \d\d:\d\d:\d\d in Cell In\[3\]; "
+        "nothing new has failed, and it is cleared now",
+        note,
+    )
+    assert where == "in closure outer(0) on worker 'worker-0', attempt 1"
+
+
 def test_all_frames_are_in_the_failure(shown: dict[str, str]) -> None:
     full = shown["full"]
     assert full.startswith("Traceback (most recent call last):\n")
@@ -163,10 +176,10 @@ def test_an_input_that_failed_is_shown_where_it_failed(shown: dict[str, str]) ->
         The above exception was the direct cause of the following exception:
 
         ClosureInputError                         Traceback (most recent call last)
-        Cell In[9], line 3
-              1 first = coordinator.schedule(outer, (0,))
-              2 second = coordinator.schedule(outer, (first,))
-        ----> 3 second.fetch()
+        Cell In[9], line 5
+              3 second = coordinator.schedule(outer, (first,))
+              4 coordinator.resume()
+        ----> 5 second.fetch()
 
         ClosureInputError: a remote value among the closure's arguments has no value: """
         """ZeroDivisionError: integer division or modulo by zero"""

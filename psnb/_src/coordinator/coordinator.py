@@ -244,9 +244,10 @@ class ClusterCoordinator(Observed):
         Exception
             What the first failed closure raised: its own type, with the worker, the arguments and
             the user's lines as notes, the whole remote traceback in the attribute
-            ``full_traceback`` and the other failures in ``other_errors``. It is raised once, by whichever of `schedule`, `join` and `done` comes
-            first. Before that, all queued closures are cancelled and the running ones end.
-            Afterwards the coordinator works as before. If an interrupt comes at that moment,
+            ``full_traceback`` and the other failures in ``other_errors``. It is raised once, by
+            whichever of `schedule`, `join` and `done` comes first; if `fetch` raised it before, the
+            first note says so. Before that, all queued closures are cancelled and the running ones
+            end. Afterwards the coordinator works as before. If an interrupt comes at that moment,
             KeyboardInterrupt is raised with the error as its context.
         ServerSilentError
             If all that is left waits for a server that does not respond: it must say whether
