@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -16,6 +17,14 @@ _TYPED = ("<ipython-input", "<stdin>", "<string>")
 def is_psnbs(file: str) -> bool:
     """Return whether code with this file's name is psnb's own."""
     return file.startswith(_PSNB)
+
+
+def users_level() -> int:
+    """Return the ``stacklevel`` of a warning by which the caller names the user's line."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and is_psnbs(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def is_users(file: str) -> bool:

@@ -256,6 +256,17 @@ def test_a_closed_coordinator_refuses_work(coordinator: psnb.ClusterCoordinator,
     assert coordinator.statistics().state == "closed"
 
 
+def test_work_for_a_closed_strategy_is_refused_with_what_helps(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    strategy.close()
+    said = r"the strategy is closed: make a new one with psnb\.ParameterServerStrategy\(client\)"
+    with pytest.raises(errors.CoordinatorClosedError, match=f"^{said}, and a coordinator of it$"):
+        coordinator.schedule(print)
+    with pytest.raises(errors.CoordinatorClosedError, match=f"^{said}$"):
+        strategy.variable([1.0])
+
+
 def test_a_closed_coordinator_is_followed_by_a_new_one(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
 ) -> None:

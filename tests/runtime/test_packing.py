@@ -10,6 +10,7 @@ import pytest
 
 from psnb import errors
 from psnb._src.runtime.packing import (
+    Nothing,
     PerWorkerReference,
     dumps,
     loads,
@@ -112,6 +113,12 @@ def test_an_exception_that_cannot_travel_becomes_a_closure_error(error: Exceptio
 
 def test_bytes_that_are_no_exception_become_a_closure_error() -> None:
     assert isinstance(unpack_error(b"broken"), errors.ClosureError)
+
+
+def test_the_result_of_a_closure_whose_data_had_ended_is_none_and_says_so() -> None:
+    with pytest.warns(errors.EndOfDataWarning, match="closure step found its iterator") as told:
+        assert loads(dumps(Nothing("step"), "the result")) is None
+    assert told[0].filename == __file__  # the user's line, not psnb's
 
 
 def test_the_arguments_of_a_call_are_shortened() -> None:

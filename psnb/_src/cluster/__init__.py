@@ -1,6 +1,7 @@
 """Clusters: a local one with roles, a running one, the roles of workers, and scaling."""
 
 from psnb._src.cluster.cluster import (
+    CLIENT_ENDED,
     choose_servers,
     closure_workers,
     connect,
@@ -14,6 +15,7 @@ from psnb._src.cluster.resizing import add_worker, cannot_add, retire_worker
 from psnb._src.cluster.scaling import DEMAND, ClosureScaling
 
 __all__ = [
+    "CLIENT_ENDED",
     "DEMAND",
     "ClosureScaling",
     "Demand",

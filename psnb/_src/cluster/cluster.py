@@ -25,6 +25,7 @@ from psnb._src.dask_internals import (
     PrivateWorker,
     configured_tls_context,
     event_loop,
+    has_ended,
     scheduler_identity,
 )
 from psnb._src.threads import on_loop
@@ -37,6 +38,12 @@ CONNECT_TIMEOUT = 8.0
 
 IDENTITY_TIMEOUT = 60.0
 """Seconds in which a connected one must: it may be busy with somebody else's tasks."""
+
+
+CLIENT_ENDED = (
+    "the Dask client is closed: make a new one with psnb.local_cluster() or psnb.connect(address), "
+    "then a new strategy"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +63,10 @@ def identity(client: Client) -> dict[str, Any]:
     Raises
     ------
     ClusterError
-        If the scheduler does not answer.
+        If the scheduler does not answer, or the client is closed.
     """
+    if has_ended(client):
+        raise ClusterError(CLIENT_ENDED)
     try:
         return on_loop(event_loop(client), partial(scheduler_identity, client), IDENTITY_TIMEOUT)
     except TimeoutError as error:

@@ -10,7 +10,15 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from psnb._src.coordinator.closures import DEFAULT_RETRIES, Pin, RemoteValue, join, options
+from psnb._src.coordinator.closures import (
+    DEFAULT_RETRIES,
+    Pin,
+    RemoteValue,
+    join,
+    keyword,
+    options,
+    positional,
+)
 from psnb._src.coordinator.coordinator_core import CoordinatorCore
 from psnb._src.coordinator.coordinator_view import CoordinatorView
 from psnb._src.coordinator.datasets import (
@@ -186,7 +194,7 @@ class ClusterCoordinator(Observed):
         if not callable(fn):
             raise ConfigurationError(f"fn must be callable, found {fn!r}")
         how = options(retries, priority, worker)
-        return self._core.schedule(fn, tuple(args), kwargs or {}, how)
+        return self._core.schedule(fn, positional(args), keyword(kwargs), how)
 
     def map(
         self,
@@ -397,7 +405,7 @@ class ClusterCoordinator(Observed):
         if not callable(fn):
             raise ConfigurationError(f"fn must be callable, found {fn!r}")
         self._core.check_open()
-        return PerWorkerValues(self._core.resources, fn, tuple(args), kwargs)
+        return PerWorkerValues(self._core.resources, fn, positional(args), keyword(kwargs))
 
     def run_epoch(
         self,
@@ -439,7 +447,7 @@ class ClusterCoordinator(Observed):
                 "run_epoch takes iter(coordinator.create_per_worker_dataset(..., "
                 f"sharding='dynamic')), or of one in memory, found {iterator!r}"
             )
-        every = (iterator, *args)
+        every = (iterator, *positional(args))
         self._core.run_epoch(
             iterator, lambda chooser: self.schedule(fn, every, kwargs, worker=chooser)
         )

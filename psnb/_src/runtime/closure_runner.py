@@ -22,7 +22,7 @@ from psnb._src.runtime.leasing import ASK_TIMEOUT, LeaseRequests
 from psnb._src.runtime.loaded_function import LoadedFunction
 from psnb._src.runtime.mail import Mail
 from psnb._src.runtime.notebook_link import NotebookLink, out_of_reach
-from psnb._src.runtime.packing import dumps, loads, pack_error, shorten_call
+from psnb._src.runtime.packing import Nothing, dumps, loads, pack_error, shorten_call
 from psnb._src.runtime.resources import Resources
 from psnb._src.runtime.result_sender import ResultSender
 from psnb._src.runtime.session_messages import (
@@ -251,4 +251,4 @@ def _call(
         # From a dataset that has nothing left: the closure has nothing to do.
         if not requests.ended or updates:
             raise
-        return None
+        return Nothing(function.name)

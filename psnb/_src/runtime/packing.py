@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import pickle
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +20,8 @@ import cloudpickle
 from psnb._src.excerpt import excerpt
 from psnb._src.runtime.remote_traceback import NOWHERE, RemoteTraceback
 from psnb._src.shown_error import briefly
-from psnb.errors import ClosureError, InternalError, SerializationError
+from psnb._src.users_code import users_level
+from psnb.errors import ClosureError, EndOfDataWarning, InternalError, SerializationError
 
 PROTOCOL = 5
 
@@ -40,6 +42,31 @@ class InputReference:
     """Base of what stands for the result of another closure."""
 
     __slots__ = ()
+
+
+class Nothing:
+    """The result of a closure that found its data at their end: None, with a warning when read.
+
+    Parameters
+    ----------
+    name : str
+        The closure's function.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _nothing, (self._name,)
+
+
+def _nothing(name: str) -> None:
+    warnings.warn(
+        f"closure {name} found its iterator at the end of the data, and did nothing: its result is "
+        "None",
+        EndOfDataWarning,
+        stacklevel=users_level(),
+    )
 
 
 class _Pickler(cloudpickle.Pickler):

@@ -171,7 +171,8 @@ class PerWorkerIterator(PerWorkerValues):
     """An iterator on each worker; closures take from it with ``next``.
 
     If a closure finds it at its end, and raises the StopIteration before it has written anything,
-    the closure ends without an error and returns None. (In TensorFlow it fails: OutOfRangeError.)
+    the closure ends without an error and returns None; `fetch` warns of it (`EndOfDataWarning`). In
+    TensorFlow it fails with an OutOfRangeError.
     """
 
     def fetch(self, timeout: float | None = None) -> NoReturn:

@@ -30,10 +30,19 @@ class Callers:
         For those who wait to put a closure.
     settled : Condition
         For those who wait for outcomes.
+    ended : callable
+        Returns why no new coordinator can be made, and what to do; empty if one can.
     """
 
-    def __init__(self, closures: ScheduledClosures, room: Condition, settled: Condition) -> None:
+    def __init__(
+        self,
+        closures: ScheduledClosures,
+        room: Condition,
+        settled: Condition,
+        ended: Callable[[], str],
+    ) -> None:
         self._closures, self._room, self._settled = closures, room, settled
+        self._ended = ended
         self._idle_callbacks: list[Callable[[], None]] = []
 
     def add_idle_callback(self, callback: Callable[[], None]) -> None:
@@ -59,8 +68,12 @@ class Callers:
     def require_open(self) -> None:
         """Raise CoordinatorClosedError if the queue is closed."""
         if self._closures.closed:
+            ended = self._ended()
             raise CoordinatorClosedError(
-                "the coordinator is closed: make a new one with psnb.ClusterCoordinator(strategy)"
+                f"{ended}, and a coordinator of it"
+                if ended
+                else "the coordinator is closed: make a new one with "
+                "psnb.ClusterCoordinator(strategy)"
             )
 
     def wait_for_room(self, max_size: int) -> None:
