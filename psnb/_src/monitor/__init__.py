@@ -15,7 +15,15 @@ from psnb._src.monitor.recorded import (
     WorkerStatistics,
 )
 from psnb._src.monitor.served import tell_panels
-from psnb._src.monitor.shown import LiveView, ProgressLine, plot, wanted
+from psnb._src.monitor.shown import (
+    Events,
+    Failures,
+    LiveView,
+    ProgressLine,
+    html_table,
+    plot,
+    wanted,
+)
 from psnb._src.monitor.told import CommandName, Identity
 
 __all__ = [
@@ -24,7 +32,9 @@ __all__ = [
     "Event",
     "EventKind",
     "EventLog",
+    "Events",
     "Failure",
+    "Failures",
     "Identity",
     "LiveView",
     "MetricStatistics",
@@ -35,6 +45,7 @@ __all__ = [
     "StalenessStatistics",
     "Statistics",
     "WorkerStatistics",
+    "html_table",
     "plot",
     "tell_panels",
     "wanted",

@@ -56,6 +56,9 @@ class Failure:
     traceback: str
     full: str
 
+    def __repr__(self) -> str:
+        return f"<psnb.Failure {self.number}: {self.closure} on {self.worker}: {self.error}>"
+
 
 @dataclass
 class _Noted:
