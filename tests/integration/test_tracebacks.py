@@ -74,6 +74,12 @@ CELLS = {
         coordinator.schedule(print)
         coordinator.join(timeout=0)
         """,
+    "interrupt": """
+        import _thread
+        import threading
+        threading.Timer(0.5, _thread.interrupt_main).start()
+        coordinator.join()
+        """,
     "end": "strategy.close(); client.close()",
 }
 
@@ -218,6 +224,19 @@ def test_a_wrong_address_takes_a_few_lines(shown: dict[str, str]) -> None:
     ]
     assert message.startswith("ClusterError: no Dask scheduler answers at 'tcp://127.0.0.1:9': ")
     assert len(message.splitlines()) == 1
+
+
+def test_an_interrupt_shows_the_line_that_it_ended(shown: dict[str, str]) -> None:
+    assert shown["interrupt"] == textwrap.dedent(
+        f"""\
+        KeyboardInterrupt                         Traceback (most recent call last)
+        Cell In[{number("interrupt")}], line 4
+              2 import threading
+              3 threading.Timer(0.5, _thread.interrupt_main).start()
+        ----> 4 coordinator.join()
+
+        KeyboardInterrupt:"""
+    )
 
 
 @pytest.mark.parametrize(
