@@ -122,6 +122,14 @@ def test_the_public_names_are_these() -> None:
         assert hasattr(psnb, name)
 
 
+@pytest.mark.parametrize("name", ["psnb", "psnb.data", "psnb.demo", "psnb.errors"])
+def test_completion_offers_public_names_only(name: str) -> None:
+    module = importlib.import_module(name)
+    offered = {each for each in dir(module) if not each.startswith("__")}
+    assert offered == set(getattr(module, "__all__", offered))
+    assert not any(each.startswith("_") for each in offered)
+
+
 def test_what_is_public_is_four_modules_and_all_else_is_private_by_its_path() -> None:
     found = {path.relative_to(PACKAGE).parts[0] for path in FILES}
     assert found == {"__init__.py", "_src", "data.py", "demo.py", "errors.py"}

@@ -1,6 +1,7 @@
 """Clusters: a local one with roles, a running one, the roles of workers, and scaling."""
 
 from psnb._src.cluster.cluster import (
+    CLIENT_ENDED,
     choose_servers,
     closure_workers,
     connect,
@@ -16,6 +17,7 @@ from psnb._src.cluster.scaling import DEMAND, ClosureScaling
 from psnb._src.cluster.worker_names import WorkerNames
 
 __all__ = [
+    "CLIENT_ENDED",
     "DEMAND",
     "ClosureScaling",
     "Demand",

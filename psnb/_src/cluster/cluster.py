@@ -27,6 +27,7 @@ from psnb._src.dask_internals import (
     PrivateWorker,
     configured_tls_context,
     event_loop,
+    has_ended,
     scheduler_identity,
     serves_dashboard,
 )
@@ -40,6 +41,12 @@ CONNECT_TIMEOUT = 8.0
 
 IDENTITY_TIMEOUT = 60.0
 """Seconds in which a connected one must: it may be busy with somebody else's tasks."""
+
+
+CLIENT_ENDED = (
+    "the Dask client is closed: make a new one with psnb.local_cluster() or psnb.connect(address), "
+    "then a new strategy"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +66,10 @@ def identity(client: Client) -> dict[str, Any]:
     Raises
     ------
     ClusterError
-        If the scheduler does not answer.
+        If the scheduler does not answer, or the client is closed.
     """
+    if has_ended(client):
+        raise ClusterError(CLIENT_ENDED)
     try:
         return on_loop(event_loop(client), partial(scheduler_identity, client), IDENTITY_TIMEOUT)
     except TimeoutError as error:
@@ -272,7 +281,7 @@ def connect(address: str) -> Client:
         raise ClusterError(
             f"no Dask scheduler answers at {address!r}: {error}. Start one with `dask scheduler`, "
             "or check the address it printed, which is tls://... where it wants certificates"
-        ) from error
+        ) from None  # Dask's own errors say no more, in a hundred lines
 
 
 def dashboard_link(client: Client) -> str:

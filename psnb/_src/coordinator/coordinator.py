@@ -10,7 +10,15 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from psnb._src.coordinator.closures import DEFAULT_RETRIES, Pin, RemoteValue, join, options
+from psnb._src.coordinator.closures import (
+    DEFAULT_RETRIES,
+    Pin,
+    RemoteValue,
+    join,
+    keyword,
+    options,
+    positional,
+)
 from psnb._src.coordinator.coordinator_core import CoordinatorCore
 from psnb._src.coordinator.coordinator_view import CoordinatorView
 from psnb._src.coordinator.datasets import (
@@ -186,7 +194,7 @@ class ClusterCoordinator(Observed):
         if not callable(fn):
             raise ConfigurationError(f"fn must be callable, found {fn!r}")
         how = options(retries, priority, worker)
-        return self._core.schedule(fn, tuple(args), kwargs or {}, how)
+        return self._core.schedule(fn, positional(args), keyword(kwargs), how)
 
     def map(
         self,
@@ -242,11 +250,12 @@ class ClusterCoordinator(Observed):
         Raises
         ------
         Exception
-            What the first failed closure raised: its own type, with the remote traceback, the
-            worker and the arguments as notes, and the other failures in the attribute
-            ``other_errors``. It is raised once, by whichever of `schedule`, `join` and `done` comes
-            first. Before that, all queued closures are cancelled and the running ones end.
-            Afterwards the coordinator works as before. If an interrupt comes at that moment,
+            What the first failed closure raised: its own type, with the worker, the arguments and
+            the user's lines as notes, the whole remote traceback in the attribute
+            ``full_traceback`` and the other failures in ``other_errors``. It is raised once, by
+            whichever of `schedule`, `join` and `done` comes first; if `fetch` raised it before, the
+            first note says so. Before that, all queued closures are cancelled and the running ones
+            end. Afterwards the coordinator works as before. If an interrupt comes at that moment,
             KeyboardInterrupt is raised with the error as its context.
         ServerSilentError
             If all that is left waits for a server that does not respond: it must say whether
@@ -396,7 +405,7 @@ class ClusterCoordinator(Observed):
         if not callable(fn):
             raise ConfigurationError(f"fn must be callable, found {fn!r}")
         self._core.check_open()
-        return PerWorkerValues(self._core.resources, fn, tuple(args), kwargs)
+        return PerWorkerValues(self._core.resources, fn, positional(args), keyword(kwargs))
 
     def run_epoch(
         self,
@@ -438,7 +447,7 @@ class ClusterCoordinator(Observed):
                 "run_epoch takes iter(coordinator.create_per_worker_dataset(..., "
                 f"sharding='dynamic')), or of one in memory, found {iterator!r}"
             )
-        every = (iterator, *args)
+        every = (iterator, *positional(args))
         self._core.run_epoch(
             iterator, lambda chooser: self.schedule(fn, every, kwargs, worker=chooser)
         )

@@ -45,7 +45,6 @@ from psnb._src.monitor import Records, tell_panels
 from psnb._src.runtime import unpack_error
 from psnb._src.strategy import ParameterServerStrategy, core_of
 from psnb._src.threads import uninterrupted
-from psnb.errors import CoordinatorClosedError
 
 
 class CoordinatorCore:
@@ -77,19 +76,24 @@ class CoordinatorCore:
         core, records = core_of(strategy), Records.empty(unpack_error)
         self._functions, self._leases = FunctionRegistry(), LeaseRegistry()
         self.resources = ResourceRegistry(self._fetch_per_worker)
+        weak = weakref.ref(core)  # nothing here must keep the strategy alive
+
+        def ended() -> str:
+            known = weak()
+            return "" if known is None else known.ended()
+
         self.queue = ClosureQueue(
             settings.max_queue_size,
             records.events,
             gate_for(strategy.mode),
             on_failure=records.failures.add,
             on_end=self._leases.end,
+            ended=ended,
         )
         self.resolver = Resolver(self.queue, core, isinstance(strategy.mode, Geo))
-        weak = weakref.ref(core)
 
         def workers(cluster: dict[str, Any], connected: Collection[str]) -> dict[str, str]:
-            # Servers come and go; and nothing here must keep the strategy alive.
-            known = weak()
+            known = weak()  # servers come and go
             return known.closure_workers(cluster, connected) if known is not None else {}
 
         services = Services(
@@ -158,8 +162,7 @@ class CoordinatorCore:
 
     def check_open(self) -> None:
         """Raise CoordinatorClosedError if it is closed."""
-        if self.closed:
-            raise CoordinatorClosedError("the coordinator is closed: make a new one")
+        self.queue.check_open()
 
     def close(self) -> None:
         """Cancel what is queued or in flight, and end all connections."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from psnb._src.coordinator.coordinator_view import CoordinatorView
 from psnb._src.jupyter_internals import in_notebook
-from psnb._src.monitor import Event, Failure, LiveView, Statistics, plot
+from psnb._src.monitor import Event, Events, Failure, Failures, LiveView, Statistics, plot
 from psnb._src.server import LearningRate
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Observed:
         since : float
             Only later events are returned; seconds since the epoch.
         """
-        return self._view.events(since)
+        return Events(self._view.events(since))
 
     def failures(self) -> tuple[Failure, ...]:
         """Return the closures that raised, and what they raised, the oldest first; any thread.
@@ -67,7 +67,7 @@ class Observed:
         The last two hundred are kept, whether `join` has raised them or not. Closures that failed
         only because one of their inputs failed are left out.
         """
-        return self._view.records.failures.since(0)
+        return Failures(self._view.records.failures.since(0))
 
     def history(self) -> dict[str, dict[str, np.ndarray]]:
         """Return everything that closures reported with `psnb.report`, by metric.

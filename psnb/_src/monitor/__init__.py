@@ -18,7 +18,15 @@ from psnb._src.monitor.recorded import (
     coordinator_state,
 )
 from psnb._src.monitor.served import tell_panels
-from psnb._src.monitor.shown import LiveView, ProgressLine, plot, wanted
+from psnb._src.monitor.shown import (
+    Events,
+    Failures,
+    LiveView,
+    ProgressLine,
+    html_table,
+    plot,
+    wanted,
+)
 from psnb._src.monitor.told import CommandName, Identity, OptimizerState
 
 __all__ = [
@@ -28,7 +36,9 @@ __all__ = [
     "Event",
     "EventKind",
     "EventLog",
+    "Events",
     "Failure",
+    "Failures",
     "Identity",
     "LiveView",
     "MetricStatistics",
@@ -42,6 +52,7 @@ __all__ = [
     "Statistics",
     "WorkerStatistics",
     "coordinator_state",
+    "html_table",
     "plot",
     "tell_panels",
     "wanted",

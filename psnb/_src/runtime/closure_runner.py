@@ -23,7 +23,7 @@ from psnb._src.runtime.leasing import ASK_TIMEOUT, LeaseRequests
 from psnb._src.runtime.loaded_function import LoadedFunction
 from psnb._src.runtime.mail import Mail
 from psnb._src.runtime.notebook_link import NotebookLink, out_of_reach
-from psnb._src.runtime.packing import dumps, loads, pack_error, shorten_call
+from psnb._src.runtime.packing import Nothing, dumps, loads, pack_error, shorten_call
 from psnb._src.runtime.resources import Resources
 from psnb._src.runtime.result_sender import ResultSender
 from psnb._src.runtime.session_messages import (
@@ -148,9 +148,10 @@ class ClosureRunner:
             undecided = error.commit[:2]
         except BaseException as error:  # a boundary: every exception goes to the notebook
             succeeded = False
-            call = f"{function.name}({shorten_call(args, kwargs)})"
+            unread = assignment.payload and not (args or kwargs)
+            call = f"{function.name}({'...' if unread else shorten_call(args, kwargs)})"
             where = f"in closure {call} on worker {self._worker!r}, attempt {assignment.attempt}"
-            packed = pack_error(error, [where])
+            packed = pack_error(error, where)
         seconds = time.perf_counter() - start
         del self._cancellations[closure]
         pushed = succeeded and updates.pushed
@@ -184,7 +185,7 @@ class ClosureRunner:
             return
         except BaseException as raised:  # a boundary, too
             where = f"while worker {self._worker!r} sent what it had learned"
-            error = pack_error(raised, [where])
+            error = pack_error(raised, where)
         self._link.send(CopiesFlushed(error, staleness))
 
     def _context(
@@ -249,4 +250,4 @@ def _call(
         # From a dataset that has nothing left: the closure has nothing to do.
         if not requests.ended or updates:
             raise
-        return None
+        return Nothing(function.name)

@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar, cast
 
 from distributed import Client
 
-from psnb._src.cluster import WorkerNames, closure_workers
-from psnb._src.dask_internals import event_loop, pool_of
+from psnb._src.cluster import CLIENT_ENDED, WorkerNames, closure_workers
+from psnb._src.dask_internals import event_loop, has_ended, pool_of
 from psnb._src.parameters import (
     CommServerClient,
     DenseShards,
@@ -237,6 +237,16 @@ class StrategyCore:
         """Whether it is closed."""
         return self._closed
 
+    def ended(self) -> str:
+        """Return why it cannot be used any more and what to do; empty if it can."""
+        if has_ended(self.client):
+            return CLIENT_ENDED
+        if self._closed:
+            return (
+                "the strategy is closed: make a new one with psnb.ParameterServerStrategy(client)"
+            )
+        return ""
+
     def check_open(self) -> None:
         """Raise CoordinatorClosedError if it is closed."""
         with self._lock:
@@ -249,5 +259,5 @@ class StrategyCore:
             return was_open
 
     def _require_open(self) -> None:
-        if self._closed:
-            raise CoordinatorClosedError("the strategy is closed: make a new one")
+        if ended := self.ended():
+            raise CoordinatorClosedError(ended)

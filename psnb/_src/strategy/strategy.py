@@ -22,7 +22,7 @@ from psnb._src.checks import integer, is_integer, seconds
 from psnb._src.cluster import choose_servers, dashboard_link, identity
 from psnb._src.dask_internals import event_loop
 from psnb._src.modes import Async, Mode, Sync, check_mode
-from psnb._src.monitor import Event
+from psnb._src.monitor import Event, Events
 from psnb._src.parameters import (
     PATIENCE,
     CommServerClient,
@@ -48,6 +48,7 @@ from psnb._src.server import (
 )
 from psnb._src.strategy.bringing_back import bring_back
 from psnb._src.strategy.core import StrategyCore
+from psnb._src.strategy.described import describe
 from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.servers import Servers, begin
 from psnb._src.strategy.watch import ServerWatch
@@ -165,6 +166,9 @@ class ParameterServerStrategy:
     def __repr__(self) -> str:
         state = "closed" if self._core.closed else f"{self.num_servers} servers"
         return f"<psnb.ParameterServerStrategy {state}, {len(self._core.registry)} parameters>"
+
+    def _repr_html_(self) -> str:
+        return describe(repr(self), self._core.watch.statistics(), self.parameters)
 
     def __enter__(self) -> ParameterServerStrategy:
         return self
@@ -418,7 +422,7 @@ class ParameterServerStrategy:
 
     def server_events(self, since: float = 0.0) -> tuple[Event, ...]:
         """Return the events of servers and shards after ``since``, the oldest first; any thread."""
-        return self._core.servers.events.since(since)
+        return Events(self._core.servers.events.since(since))
 
     @uninterrupted  # except while it waits; it is closed then, too
     def close(self) -> None:

@@ -7,10 +7,10 @@ script and no style sheet, and inherits its colours, so it is readable on light 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from html import escape
 
 from psnb._src.monitor.recorded import Tone
+from psnb._src.monitor.shown.html_table import MOST_ROWS, html_table, left_out
 from psnb._src.monitor.shown.sparkline import sparkline
 from psnb._src.monitor.told import (
     CheckpointRow,
@@ -23,15 +23,9 @@ from psnb._src.monitor.told import (
     WorkerRow,
 )
 
-MOST_ROWS = 50
-"""Further workers, servers and metrics are only counted, because the page is saved in the
-notebook."""
-
 MOST_FAILURES = 10
 """The number of failures shown; the latest ones."""
 
-_LINE = "1px solid rgba(128,128,128,0.4)"
-_CELL = f'style="padding:2px 8px;text-align:left;border-bottom:{_LINE}"'
 _COLOURS: dict[Tone, str] = {
     "good": "#2e9d4e",
     "busy": "#2f81d0",
@@ -125,11 +119,13 @@ def _metrics(metrics: list[Metric]) -> str:
         f"{sparkline(metric)}</div>"
         for metric in metrics[:MOST_ROWS]
     ]
-    return "<div>" + "".join(charts) + "</div>" + _left_out(metrics, "metrics") if charts else ""
+    return (
+        "<div>" + "".join(charts) + "</div>" + left_out(len(metrics), "metrics") if charts else ""
+    )
 
 
 def _workers(workers: list[WorkerRow]) -> str:
-    return _table(
+    return html_table(
         "workers",
         (
             *("worker", "host", "state", "in flight", "completed", "failed"),
@@ -148,7 +144,7 @@ def _workers(workers: list[WorkerRow]) -> str:
 
 
 def _servers(servers: list[ServerRow]) -> str:
-    return _table(
+    return html_table(
         "servers",
         ("server", "state", "shards", "parameters", "pulls/s", "pushes/s", "staleness"),
         [
@@ -161,26 +157,6 @@ def _servers(servers: list[ServerRow]) -> str:
             for row in servers
         ],
     )
-
-
-def _table(what: str, head: Iterable[str], rows: list[tuple[str, ...]]) -> str:
-    if not rows:
-        return ""
-    cells = [f"<th {_CELL}>{escape(cell)}</th>" for cell in head]
-    body = [
-        "<tr>" + "".join(f"<td {_CELL}>{escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in rows[:MOST_ROWS]
-    ]
-    return (
-        '<table style="border-collapse:collapse;margin-top:8px">'
-        f"<thead><tr>{''.join(cells)}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-        + _left_out(rows, what)
-    )
-
-
-def _left_out(rows: list[Metric] | list[tuple[str, ...]], what: str) -> str:
-    more = len(rows) - MOST_ROWS
-    return f"<div>and {more:,} {what} more</div>" if more > 0 else ""
 
 
 def _failures(failures: list[FailureRow]) -> str:

@@ -21,6 +21,7 @@ from psnb._src.monitor.recorded import (
     RUNNING,
     SERVER_TONES,
     WORKER_TONES,
+    Failure,
     MetricStatistics,
     Points,
     ServerStatistics,
@@ -137,7 +138,7 @@ class Feed:
             "workers": workers,
             "metrics": metrics,
             "timeline": timeline,
-            "failures": [cast(FailureRow, asdict(each)) for each in failures],
+            "failures": [_failure_row(each) for each in failures],
             "events": [
                 EventRow(
                     time=each.time, kind=each.kind.value, worker=each.worker, message=each.message
@@ -280,3 +281,9 @@ def _server(server: ServerStatistics) -> ServerRow:
         pushes_per_second=round(server.pushes_per_second, 1),
         staleness=round(server.staleness, 2),
     )
+
+
+def _failure_row(failure: Failure) -> FailureRow:
+    row = asdict(failure)
+    del row["full"]  # for the notebook
+    return cast(FailureRow, row)
