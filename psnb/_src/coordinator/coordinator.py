@@ -140,9 +140,11 @@ class ClusterCoordinator(Observed):
         It blocks only while ``max_queue_size`` closures are queued already. An interrupt may come
         after the closure was queued; then nobody has its remote value.
 
-        The arguments are captured now: later changes do not reach the closure. The function, with
-        everything that it refers to, is captured when it is *first* scheduled: define it anew (run
-        its cell again) to change it.
+        The function, with everything that it refers to, and the arguments are captured now: later
+        changes do not reach this closure, but the next one that is scheduled. (Of large arrays and
+        collections that the function refers to, changes in place are not noticed: pass them as
+        arguments.) Functions of your own modules are imported on the workers: see
+        `ParameterServerStrategy.upload`.
 
         Parameters
         ----------

@@ -75,7 +75,7 @@ class CoordinatorCore:
     def __init__(self, strategy: ParameterServerStrategy, settings: Settings) -> None:
         self._strategy = strategy
         core, records = core_of(strategy), Records.empty(unpack_error)
-        self._functions, self._leases = FunctionRegistry(), LeaseRegistry()
+        self._functions, self._leases = FunctionRegistry(core.uploads), LeaseRegistry()
         self.resources = ResourceRegistry(self._fetch_per_worker)
         self.queue = ClosureQueue(
             settings.max_queue_size,

@@ -12,6 +12,7 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -210,6 +211,37 @@ class ParameterServerStrategy:
             If a server is gone.
         """
         return self._core.memory()
+
+    def upload(self, module: ModuleType) -> None:
+        """Send a module of yours to all workers and servers, also to those that join later.
+
+        Functions that the notebook defines travel with their closures; those of a module are
+        imported on the workers, as they were when first used. After an edit, upload the module
+        again: closures that are scheduled from then on use the new code, and one that runs goes on
+        with the old. The notebook's own copy stays as it is: ``%autoreload`` or
+        ``importlib.reload`` renew it. Per-worker values and datasets that were made stay as they
+        are, too.
+
+        Parameters
+        ----------
+        module : module
+            Imported from a file of yours. Of a package, all files are sent.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is no such module, or its files are larger than 16 MiB together.
+        SyntaxError
+            If a file is no Python; nothing was sent.
+        CoordinatorClosedError
+            If the strategy is closed.
+
+        Examples
+        --------
+        >>> import features
+        >>> strategy.upload(features)
+        """
+        self._core.upload(module)
 
     @property
     def parameters(self) -> Mapping[str, Variable | Embedding]:
