@@ -25,6 +25,7 @@ from psnb._src.coordinator.observed import Observed
 from psnb._src.coordinator.settings import DEFAULT_QUEUE_SIZE, Settings
 from psnb._src.coordinator.structure import map_structure
 from psnb._src.coordinator.workers import DRAIN, HEARTBEAT, StartDelay, Timeouts
+from psnb._src.labels import check_label
 from psnb._src.monitor import LiveView, ProgressLine, wanted
 from psnb._src.strategy import Fences, ParameterServerStrategy, core_of
 from psnb._src.threads import uninterrupted
@@ -57,6 +58,9 @@ class ClusterCoordinator(Observed):
         Workers begin one after the other, as TensorFlow's do with the environment variables
         ``TF_COORDINATOR_SCHEDULE_START_DELAY`` and ``..._MAX``: worker ``i`` takes its first
         closure ``min(i * start_delay, start_delay_max)`` seconds after it is ready.
+    name : str, optional
+        What views call it; by default the strategy's name. A number is added if a coordinator of
+        this process has that name.
 
     Attributes
     ----------
@@ -69,7 +73,7 @@ class ClusterCoordinator(Observed):
     ------
     ConfigurationError
         If an argument is of the wrong kind, or the strategy's coordinator has another queue
-        size, other timeouts or another start delay.
+        size, other timeouts, another start delay or another name.
     CoordinatorClosedError
         If the strategy is closed.
 
@@ -97,6 +101,7 @@ class ClusterCoordinator(Observed):
         drain_timeout: float = DRAIN,
         start_delay: float = 0.0,
         start_delay_max: float = math.inf,
+        name: str | None = None,
     ) -> ClusterCoordinator:
         if not isinstance(strategy, ParameterServerStrategy):
             raise ConfigurationError(
@@ -106,6 +111,7 @@ class ClusterCoordinator(Observed):
             max_queue_size,
             Timeouts(worker_timeout, heartbeat_timeout, drain_timeout),
             StartDelay(start_delay, start_delay_max),
+            check_label(name),
         )
 
         def make() -> tuple[ClusterCoordinator, Callable[[], Fences]]:

@@ -40,12 +40,15 @@ from psnb._src.coordinator.saving import Saving
 from psnb._src.coordinator.settings import Settings
 from psnb._src.coordinator.steps import Steps, gate_for
 from psnb._src.coordinator.workers import Membership, Services
+from psnb._src.labels import Labels
 from psnb._src.modes import Geo
 from psnb._src.monitor import Records, tell_panels
 from psnb._src.runtime import unpack_error
 from psnb._src.strategy import ParameterServerStrategy, core_of
 from psnb._src.threads import uninterrupted
 from psnb.errors import CoordinatorClosedError
+
+_labels = Labels()
 
 
 class CoordinatorCore:
@@ -101,13 +104,14 @@ class CoordinatorCore:
             settings.timeouts,
             settings.start_delay,
             strategy.mode,
-            strategy.name,
+            core.name,
         )
         self.membership = Membership(strategy.client, workers, services)
         self.queue.attach(self.membership.wake, Steps(self.queue, self.membership, core).begin)
         self.resources.attach(self.membership.wake_all)
         self._ids = itertools.count()
-        self.view = CoordinatorView(core, self.queue, self.membership, records, Saving())
+        label = _labels.take(settings.name or strategy.name, self)
+        self.view = CoordinatorView(label, core, self.queue, self.membership, records, Saving())
         # Queue and connections know neither coordinator nor strategy, so the coordinator can be
         # collected while they live.
         self._finalizer = weakref.finalize(self, _end, self.queue, self.membership)
@@ -165,6 +169,7 @@ class CoordinatorCore:
         """Cancel what is queued or in flight, and end all connections."""
         try:
             self.view.note_end()
+            _labels.give_back(self.view.name)
             self._finalizer()
             self.resolver.end()
         finally:

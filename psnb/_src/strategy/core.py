@@ -116,7 +116,7 @@ class StrategyCore:
 
     @property
     def name(self) -> str:
-        """The strategy's name, which is part of its shards' ids; unique in the cluster."""
+        """Part of its shards' ids; unique in the cluster. Not the name that views show."""
         return self.servers.name
 
     @property

@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from psnb._src.checks import integer, is_integer, seconds
 from psnb._src.cluster import choose_servers, identity
 from psnb._src.dask_internals import event_loop
+from psnb._src.labels import check_label, made_up_label
 from psnb._src.modes import Async, Mode, Sync, check_mode
 from psnb._src.monitor import Event
 from psnb._src.parameters import (
@@ -96,9 +97,13 @@ class ParameterServerStrategy:
         take over then. A shard without one stays where it is, and requests to it raise
         `ServerSilentError` (twenty seconds later if a copy is being filled or has failed). A busy
         server gives signs of life; the end of a server's process is noticed at once.
+    name : str, optional
+        What views call it, and its coordinator; by default the name of the notebook, or two words.
 
     Attributes
     ----------
+    name : str
+        As given, or made up.
     client : distributed.Client
         As given.
     mode : Async, Sync, BoundedStaleness or Geo
@@ -123,6 +128,7 @@ class ParameterServerStrategy:
         mode: Mode = _ASYNC,
         *,
         heartbeat_timeout: float = PATIENCE,
+        name: str | None = None,
     ) -> None:
         if not isinstance(client, Client) or client.asynchronous:
             raise ConfigurationError(
@@ -137,6 +143,7 @@ class ParameterServerStrategy:
             raise ConfigurationError(f"replicas must be 0 or 1, found {replicas!r}")
         patience = seconds("heartbeat_timeout", heartbeat_timeout)
         check_mode(mode)
+        label = check_label(name)
         self.client = client
         addresses, dedicated = choose_servers(client, num_servers)
         if len(addresses) <= replicas:
@@ -161,21 +168,18 @@ class ParameterServerStrategy:
         if mode == Sync():
             mode = Sync(max(1, self.num_workers))
         self.mode = mode
+        self.name = label or made_up_label()
 
     def __repr__(self) -> str:
         state = "closed" if self._core.closed else f"{self.num_servers} servers"
-        return f"<psnb.ParameterServerStrategy {state}, {len(self._core.registry)} parameters>"
+        count = len(self._core.registry)
+        return f"<psnb.ParameterServerStrategy {self.name!r}: {state}, {count} parameters>"
 
     def __enter__(self) -> ParameterServerStrategy:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-    @property
-    def name(self) -> str:
-        """The strategy's name, which is part of its shards' ids; unique in the cluster."""
-        return self._core.name
 
     @property
     def num_servers(self) -> int:
