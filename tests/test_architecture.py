@@ -64,7 +64,7 @@ NOT_PURE = [
     *("monitor/hub/__init__", "monitor/hub/handlers", "monitor/hub/hub"),
     *("monitor/hub/panel", "monitor/hub/schedulers"),
     *("monitor/served/links", "monitor/served/scheduler_link"),
-    *("monitor/shown/display", "monitor/shown/widget"),
+    *("monitor/shown/display", "monitor/shown/notebook_line", "monitor/shown/widget"),
     *("parameters/comm_server_client", "parameters/control_connection"),
     "parameters/request_batch",
     *("parameters/server_connection", "placement/layout_cache", "placement/layout_registry"),

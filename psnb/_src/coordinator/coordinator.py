@@ -26,7 +26,6 @@ from psnb._src.coordinator.settings import DEFAULT_QUEUE_SIZE, Settings
 from psnb._src.coordinator.structure import map_structure
 from psnb._src.coordinator.workers import DRAIN, HEARTBEAT, StartDelay, Timeouts
 from psnb._src.labels import check_label
-from psnb._src.monitor import LiveView, ProgressLine, wanted
 from psnb._src.strategy import Fences, ParameterServerStrategy, core_of
 from psnb._src.threads import uninterrupted
 from psnb.errors import ConfigurationError
@@ -118,7 +117,7 @@ class ClusterCoordinator(Observed):
             made = object.__new__(cls)
             made.strategy, made.settings = strategy, settings
             made._core = CoordinatorCore(strategy, settings)
-            made._view, made._live = made._core.view, LiveView()
+            made._view, made._live = made._core.view, made._core.live
             return made, made._core.resolver.fences
 
         one = core_of(strategy).one_coordinator(make)
@@ -244,8 +243,9 @@ class ClusterCoordinator(Observed):
         timeout : float, optional
             Seconds to wait at most; None waits for as long as it takes.
         progress : bool, optional
-            Whether to show the progress in a line on stderr, if it takes more than a second; by
-            default only if stderr is a terminal. (In a notebook, show the coordinator.)
+            Whether to show the progress, in a line below the cell or on stderr, if it takes more
+            than a second; by default in a notebook that has no live dashboard of this coordinator,
+            and if stderr is a terminal.
 
         Raises
         ------
@@ -265,10 +265,7 @@ class ClusterCoordinator(Observed):
         CoordinatorClosedError
             If the coordinator is closed, before or meanwhile.
         """
-        if not wanted(progress):
-            self._core.queue.join(timeout)
-            return
-        with ProgressLine(self._view):
+        with self._core.progress(progress):
             self._core.queue.join(timeout)
 
     async def join_async(self, timeout: float | None = None) -> None:
@@ -412,6 +409,8 @@ class ClusterCoordinator(Observed):
         iterator: LeasedIterator,
         args: Iterable[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
+        *,
+        progress: bool | None = None,
     ) -> Progress:
         """Call a function on the workers until every example of an epoch was used exactly once.
 
@@ -429,6 +428,8 @@ class ClusterCoordinator(Observed):
             From ``iter`` of a dataset with ``sharding="dynamic"``.
         args, kwargs
             As for `schedule`.
+        progress : bool, optional
+            As for `join`.
 
         Returns
         -------
@@ -447,10 +448,11 @@ class ClusterCoordinator(Observed):
                 f"sharding='dynamic')), or of one in memory, found {iterator!r}"
             )
         every = (iterator, *args)
-        self._core.run_epoch(
-            iterator, lambda chooser: self.schedule(fn, every, kwargs, worker=chooser)
-        )
-        self.join()
+        with self._core.progress(progress):
+            self._core.run_epoch(
+                iterator, lambda chooser: self.schedule(fn, every, kwargs, worker=chooser)
+            )
+            self._core.queue.join()
         return iterator.progress()
 
     @uninterrupted  # except while it waits; it is closed then, too

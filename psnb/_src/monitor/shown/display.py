@@ -59,6 +59,12 @@ class LiveView:
             self._shown.append(output)
         display(self._bundle(viewed), raw=True, display_id=output)
 
+    @property
+    def watched(self) -> bool:
+        """Whether the notebook has a live dashboard."""
+        with self._lock:
+            return self._widget is not None and self._widget.live and bool(self._shown)
+
     def stop(self) -> None:
         """Stop the updates, and replace the outputs by the final state; idempotent, any thread."""
         with self._lock:
