@@ -320,3 +320,13 @@ def test_two_that_live_have_two_names_for_as_long_as_they_are_known(bench: Bench
     bench.hub.post("three", batch(update(0, True, "three", identity=identity())))
     names = {known.coordinator: known.name for known in bench.hub.sources}
     assert names == {"one": "a strategy", "two": "a strategy 2", "three": "a strategy"}
+
+
+def test_one_that_is_gone_can_be_dismissed_and_comes_back_when_it_posts(bench: Bench) -> None:
+    bench.hub.post("abc", batch(update(0, True)))
+    bench.hub.close("abc")
+    assert [each["gone"] for each in bench.hub.listing()["sources"]] == ["it was closed"]
+    bench.hub.close("abc")
+    assert bench.hub.listing()["sources"] == []
+    bench.hub.post("abc", batch(update(1, True)))
+    assert [each["gone"] for each in bench.hub.listing()["sources"]] == [""]

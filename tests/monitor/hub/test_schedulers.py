@@ -294,6 +294,22 @@ def test_it_is_asked_for_what_is_new_only_and_those_it_forgot_are_gone(bench: Be
     assert known.gone == "its scheduler does not know it any more"
 
 
+def test_what_was_dismissed_does_not_come_back_though_its_scheduler_goes_on_telling(
+    bench: Bench,
+) -> None:
+    told = _extracts({"coordinator": "abc", "gone": "x", "updates": [update(0, True)]})
+
+    async def test() -> None:
+        with serving(lambda handler: handler.write(told)) as address:
+            await bench.schedulers.attach(address)
+            assert bench.gone("abc") == "x"
+            bench.sources.dismiss("abc")
+            await bench.poll()
+
+    asyncio.run(test())
+    assert bench.gone("abc") is None
+
+
 def test_a_scheduler_cannot_speak_for_a_coordinator_of_a_kernel(bench: Bench) -> None:
     kernel = bench.sources.add("abc", "kernel", "")
     told = _extracts({"coordinator": "abc", "gone": "x", "updates": [update(0, True)]})

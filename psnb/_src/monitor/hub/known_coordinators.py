@@ -76,6 +76,7 @@ class CoordinatorRegistry:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._known: dict[str, Known] = {}
+        self._dismissed: dict[str, None] = {}  # the last of them
 
     def __iter__(self) -> Iterator[Known]:
         return iter(list(self._known.values()))
@@ -119,6 +120,17 @@ class CoordinatorRegistry:
     def forget(self, coordinator: str) -> None:
         """Remove one with its history; harmless if it is not known."""
         self._known.pop(coordinator, None)
+
+    def dismiss(self, coordinator: str) -> None:
+        """Remove one that is gone for good: its scheduler may go on telling of it."""
+        self.forget(coordinator)
+        self._dismissed[coordinator] = None
+        if len(self._dismissed) > MOST_SOURCES:
+            del self._dismissed[next(iter(self._dismissed))]
+
+    def was_dismissed(self, coordinator: str) -> bool:
+        """Return whether somebody has dismissed it."""
+        return coordinator in self._dismissed
 
     def _forget_first_gone(self) -> bool:
         first = next((each for each in self if each.gone), None)

@@ -193,7 +193,10 @@ class Schedulers:
     def _take_one(self, watched: _AttachedScheduler, extract: Extract) -> None:
         known = self._sources.get(extract["coordinator"])
         if known is None:
-            if not extract["updates"] or (extract["gone"] and self._sources.full_of_gone()):
+            unwanted = self._sources.full_of_gone() or self._sources.was_dismissed(
+                extract["coordinator"]
+            )
+            if not extract["updates"] or (extract["gone"] and unwanted):
                 return
             known = self._sources.add(extract["coordinator"], "scheduler", watched.address)
         if known.address != watched.address:
