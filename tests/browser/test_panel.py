@@ -259,10 +259,9 @@ def test_what_was_typed_stays_when_it_cannot_be_attached(notebook: OpenNotebook)
 def test_names_are_read_everywhere_and_what_is_gone_is_folded_away_and_dismissed(
     notebook: OpenNotebook, set_up: str
 ) -> None:
-    named = set_up.replace(
-        "ClusterCoordinator(strategy)", "ClusterCoordinator(strategy, name='a job')"
-    )
-    opened = notebook(set_up, named + "coordinator", "coordinator.close()")
+    other = "other = psnb.ParameterServerStrategy(client)\n"
+    other += "job = psnb.ClusterCoordinator(other, name='a job')\njob"
+    opened = notebook(set_up, other, "job.close()")
     opened.run(0, 1)
     panel = Panel(opened.page)
     titles = panel.root.locator("ul[aria-label=Coordinators] .psnb-Entry-title")
@@ -271,9 +270,6 @@ def test_names_are_read_everywhere_and_what_is_gone_is_folded_away_and_dismissed
     expect(titles.filter(has_text=opened.path.stem)).to_have_count(1, timeout=PATIENCE)
     expect(titles.first).to_have_text("a job")
     expect(opened.page.locator(".psnb-name").first).to_have_text("a job", timeout=PATIENCE)
-    titles.first.click()
-    tab = opened.page.locator(".lm-TabBar-tabLabel", has_text="a job - dashboard")
-    expect(tab).to_be_visible(timeout=PATIENCE)
 
     opened.run(2)
     earlier = panel.root.locator(".psnb-Earlier")
@@ -282,5 +278,8 @@ def test_names_are_read_everywhere_and_what_is_gone_is_folded_away_and_dismissed
     expect(gone).not_to_be_visible()
     earlier.locator("summary").click(position={"x": 20, "y": 10})
     expect(gone).to_be_visible()
+    gone.locator(".psnb-Entry-title").click()
+    tab = opened.page.locator(".lm-TabBar-tabLabel", has_text="a job - dashboard")
+    expect(tab).to_be_visible(timeout=PATIENCE)
     gone.get_by_role("button", name="Dismiss a job", exact=True).click()
     expect(gone).to_have_count(0, timeout=PATIENCE)
