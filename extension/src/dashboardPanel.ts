@@ -59,7 +59,7 @@ export class DashboardPanel extends Widget {
     this.reason.textContent = reason;
     this.reason.hidden = reason === '';
     this.title.label = this.name();
-    this.title.caption = `Dashboard of ${this.title.label}`;
+    this.title.caption = this.hub.source(this.coordinator)?.notebook ?? '';
   };
 
   private build(store: Store): void {
@@ -87,9 +87,10 @@ export class DashboardPanel extends Widget {
     return source.gone || 'This coordinator has not told anything yet.';
   }
 
+  /** Not the notebook's own title, whose tab may be beside it. */
   private name(): string {
     const file = this.hub.source(this.coordinator)?.notebook.split('/').pop();
-    return file || this.store?.state?.identity.name || 'psnb';
+    return `${this.store?.state?.identity.name || file || 'psnb'} - dashboard`;
   }
 
   private readonly reason = document.createElement('div');

@@ -42,6 +42,21 @@ def kernel_id() -> str:
     return file.stem.removeprefix("kernel-") if file.stem.startswith("kernel-") else ""
 
 
+def notebook_name() -> str:
+    """Return the name of the notebook's file, without its ending; empty if it is not known.
+
+    Relies on ``JPY_SESSION_NAME``, which a Jupyter server gives its kernels, and on the variable
+    that VS Code sets in a notebook.
+    """
+    kernel = _kernel()
+    if kernel is None:
+        return ""
+    names = getattr(getattr(kernel, "shell", None), "user_ns", {})
+    path = str(names.get("__vsc_ipynb_file__") or os.environ.get("JPY_SESSION_NAME", ""))
+    file = path.replace("\\", "/").rpartition("/")[2]
+    return file.removesuffix(".ipynb").strip() if file.endswith(".ipynb") else ""
+
+
 def _kernel() -> object | None:
     # Relies on ipykernel's shell, which has the kernel.
     kernel: object | None = getattr(_shell(), "kernel", None)

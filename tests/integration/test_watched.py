@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from distributed import Client
 
 import psnb
 from psnb import errors
+from psnb._src.coordinator.coordinator import view_of
 from psnb._src.monitor import OptimizerState
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import wait_for_file
@@ -37,7 +39,7 @@ def test_the_dashboard_is_the_coordinators_line_outside_of_a_notebook(
     coordinator: psnb.ClusterCoordinator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     coordinator.dashboard()
-    assert capsys.readouterr().out.startswith("<psnb.ClusterCoordinator idle: 0 queued")
+    assert capsys.readouterr().out.startswith("<psnb.ClusterCoordinator '")
 
 
 def test_rates_memory_and_timeline_of_workers(coordinator: psnb.ClusterCoordinator) -> None:
@@ -250,3 +252,17 @@ def test_a_worker_tells_what_takes_it_long(
     (tmp_path / "stepped").touch()
     assert remote.fetch(DEADLINE) == "data"
     assert not told("running step")
+
+
+def test_a_coordinator_has_the_name_that_it_was_given(
+    cluster: Client,
+) -> None:
+    with psnb.ParameterServerStrategy(cluster, name="prices") as strategy:
+        with psnb.ClusterCoordinator(strategy, name="flights") as coordinator:
+            assert coordinator.name == view_of(coordinator).identity()["name"] == "flights"
+            assert repr(coordinator).startswith("<psnb.ClusterCoordinator 'flights' idle: 0 queued")
+            assert psnb.ClusterCoordinator(strategy) is coordinator
+            with pytest.raises(errors.ConfigurationError, match="name='flights'"):
+                psnb.ClusterCoordinator(strategy, name="trains")
+        with psnb.ClusterCoordinator(strategy) as coordinator:
+            assert coordinator.name == "prices"

@@ -21,7 +21,6 @@ from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.saving import Saving
 from psnb._src.coordinator.workers import Membership
 from psnb._src.dask_internals import scheduler_address
-from psnb._src.excerpt import NAME, excerpt
 from psnb._src.jupyter_internals import kernel_id
 from psnb._src.monitor import (
     RUNNING,
@@ -47,6 +46,8 @@ class CoordinatorView:
 
     Parameters
     ----------
+    name : str
+        What views call it.
     strategy : StrategyCore
         The coordinator's.
     queue, membership, records, saving
@@ -54,6 +55,8 @@ class CoordinatorView:
 
     Attributes
     ----------
+    name : str
+        As given.
     records : Records
         As given.
     saving : Saving
@@ -62,12 +65,14 @@ class CoordinatorView:
 
     def __init__(
         self,
+        name: str,
         strategy: StrategyCore,
         queue: ClosureQueue,
         membership: Membership,
         records: Records,
         saving: Saving,
     ) -> None:
+        self.name = name
         self._strategy, self._queue, self._membership = strategy, queue, membership
         self.records, self.saving = records, saving
         self._started, self._began = time.monotonic(), time.time()
@@ -78,8 +83,9 @@ class CoordinatorView:
         s = self.statistics()
         ready = sum(worker.state == "ready" for worker in s.workers)
         text = (
-            f"<psnb.ClusterCoordinator {s.state}: {s.queued} queued, {s.in_flight} in flight, "
-            f"{s.completed} completed, {s.failed} failed, {s.retried} retried; {ready} workers"
+            f"<psnb.ClusterCoordinator {self.name!r} {s.state}: {s.queued} queued, "
+            f"{s.in_flight} in flight, {s.completed} completed, {s.failed} failed, "
+            f"{s.retried} retried; {ready} workers"
         )
         metrics = ", ".join(f"{name} {m.smoothed:.4g}" for name, m in s.metrics.items())
         return f"{text}; {metrics}>" if metrics else f"{text}>"
@@ -153,7 +159,7 @@ class CoordinatorView:
         """Return the coordinator's name, process, host and cluster, for views."""
         client = self._client
         return Identity(
-            name=excerpt(self._strategy.name, NAME),
+            name=self.name,
             kernel=kernel_id(),
             process=os.getpid(),
             host=socket.gethostname(),

@@ -42,6 +42,11 @@ class Observed:
             raise NotImplementedError  # IPython takes the repr then.
         self._live.show(self._view)
 
+    @property
+    def name(self) -> str:
+        """What views call it."""
+        return self._view.name
+
     def statistics(self) -> Statistics:
         """Return a frozen snapshot of queue, workers, servers and metrics; cheap, any thread."""
         return self._view.statistics()

@@ -24,6 +24,7 @@ from psnb._src.runtime.loaded_function import LoadedFunction
 from psnb._src.runtime.mail import Mail
 from psnb._src.runtime.notebook_link import NotebookLink, out_of_reach
 from psnb._src.runtime.packing import Nothing, dumps, loads, pack_error, shorten_call
+from psnb._src.runtime.printed_lines import end_printed_line
 from psnb._src.runtime.resources import Resources
 from psnb._src.runtime.result_sender import ResultSender
 from psnb._src.runtime.session_messages import (
@@ -136,7 +137,10 @@ class ClosureRunner:
             with Doing(function.activity), entered(context), buffered(updates):
                 if assignment.payload:
                     args, kwargs = loads(assignment.payload, self._resources.get, assignment.inputs)
-                value = _call(function, args, kwargs, updates, requests)
+                try:
+                    value = _call(function, args, kwargs, updates, requests)
+                finally:
+                    end_printed_line()
             requests.settle()
             packed = b"" if value is None else dumps(value, f"the result of {function.name}")
             if updates:
@@ -169,7 +173,10 @@ class ClosureRunner:
         def call() -> Any:
             function, args, kwargs = loads(definition.payload, self._resources.get)
             with entered(self._context(1, self._making)):
-                return function(*args, **kwargs)
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    end_printed_line()
 
         with Doing("loading per-worker data"):
             self._resources.make(definition.number, call)

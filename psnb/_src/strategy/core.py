@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol, TypeVar, cast
 
 from distributed import Client
@@ -25,6 +26,7 @@ from psnb._src.parameters import (
     shards_of,
 )
 from psnb._src.placement import Layout, ShardId
+from psnb._src.runtime import UploadedModule, Uploads, read_files
 from psnb._src.server import FenceCommits, MeasureShards
 from psnb._src.strategy.rebalancing import rebalance
 from psnb._src.strategy.reconciler import Reconciler
@@ -33,7 +35,7 @@ from psnb._src.strategy.registry import Registry
 from psnb._src.strategy.servers import Servers
 from psnb._src.strategy.table_factory import TableFactory
 from psnb._src.strategy.watch import ServerWatch
-from psnb._src.threads import on_loop, uninterrupted
+from psnb._src.threads import aside, on_loop, uninterrupted
 from psnb.errors import CoordinatorClosedError, ServerLostError
 
 
@@ -90,6 +92,8 @@ class StrategyCore:
         Repairs the layout.
     watch : ServerWatch
         The servers' figures.
+    uploads : Uploads
+        The local modules that the workers were sent.
     """
 
     def __init__(
@@ -104,6 +108,7 @@ class StrategyCore:
         self.watch = ServerWatch(servers, self.server_client, self.registry.all)
         self.reconciler = Reconciler(client, servers)
         self._names = WorkerNames()
+        self.uploads = Uploads()
         self._loop = event_loop(client)
         self._lock = threading.Lock()  # guards all fields below; not held during requests
         self._closed = False
@@ -116,7 +121,7 @@ class StrategyCore:
 
     @property
     def name(self) -> str:
-        """The strategy's name, which is part of its shards' ids; unique in the cluster."""
+        """Part of its shards' ids; unique in the cluster. Not the name that views show."""
         return self.servers.name
 
     @property
@@ -219,6 +224,13 @@ class StrategyCore:
             lambda: rebalance(self.client, self.servers, self.reconciler, drain),
             goes_on=True,
         )
+
+    def upload(self, module: ModuleType) -> None:
+        """Send a local module to all workers and servers; see `ParameterServerStrategy.upload`."""
+        self.check_open()
+        files = read_files(module)
+        aside(self.client.register_plugin, UploadedModule(files))
+        self.uploads.note(files)
 
     def memory(self) -> dict[str, dict[str, int]]:
         """Ask the servers for the bytes of all tables, by address and table."""

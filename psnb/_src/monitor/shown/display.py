@@ -64,6 +64,12 @@ class LiveView:
         if _WIDGET in bundle:
             self._saved.show(update, f"{output}-saved")
 
+    @property
+    def watched(self) -> bool:
+        """Whether the notebook has a live dashboard."""
+        with self._lock:
+            return self._widget is not None and self._widget.live and bool(self._shown)
+
     def stop(self) -> None:
         """Stop the updates, and replace the outputs by the final state; idempotent, any thread."""
         with self._lock:
