@@ -109,7 +109,7 @@ function Entry({ row, actions }: { row: Row; actions: RowActions }) {
         />
       </div>
       <div className="psnb-Entry-detail" title={row.name}>
-        <span className="psnb-State" data-state={row.state}>
+        <span className="psnb-State" data-tone={row.tone} title={row.meaning}>
           {row.state}
         </span>{' '}
         {row.name}

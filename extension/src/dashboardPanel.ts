@@ -83,7 +83,8 @@ export class DashboardPanel extends Widget {
         ? 'This coordinator is gone; here is what it told last.'
         : 'This coordinator is gone, and with it what it told. A new one appears in the panel “psnb”.';
     }
-    return source.gone || (this.store ? '' : 'This coordinator has not told anything yet.');
+    if (this.store) return ''; // It shows by itself why nothing new comes.
+    return source.gone || 'This coordinator has not told anything yet.';
   }
 
   private name(): string {

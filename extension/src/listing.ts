@@ -2,7 +2,7 @@
 
 import type { Obstacle, Reach } from './connection';
 import { formatCount, formatRate, toNumber, type Store } from './dashboard';
-import type { Source } from './protocol';
+import type { Source, Tone } from './protocol';
 
 export interface Row {
   coordinator: string;
@@ -18,6 +18,9 @@ export interface Row {
   /** URL of Dask's dashboard, or empty. */
   dashboard: string;
   state: string;
+  tone: Tone;
+  /** What the state means. */
+  meaning: string;
   /** Why nothing more comes from it, or what people must know of it. */
   notice: string;
   gone: boolean;
@@ -60,7 +63,7 @@ function row(source: Source, store: Store | undefined, kernel: string, seconds: 
   const name = identity?.name ?? '';
   const file = source.notebook.split('/').pop() ?? '';
   const gone = source.gone !== '';
-  const paused = summary?.state === 'paused';
+  const paused = controls?.resume === '';
   const command = paused ? 'resume' : 'pause';
   return {
     coordinator: source.coordinator,
@@ -72,7 +75,9 @@ function row(source: Source, store: Store | undefined, kernel: string, seconds: 
       (source.kind === 'scheduler' ? 'seen through its scheduler' : 'no kernel of this server'),
     cluster: identity?.cluster || source.address,
     dashboard: webAddress(identity?.dashboard ?? ''),
-    state: gone ? 'gone' : (summary?.state ?? 'silent'),
+    state: summary?.state ?? (gone ? 'gone' : 'silent'),
+    tone: summary?.tone ?? 'quiet',
+    meaning: summary?.meaning ?? source.gone,
     notice: source.gone || notice || (summary ? '' : (store?.problem ?? SILENT)),
     gone,
     figures: summary

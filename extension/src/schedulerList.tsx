@@ -44,7 +44,7 @@ export class SchedulerList extends ReactWidget {
               />
             </div>
             <div className="psnb-Entry-detail">
-              <span className="psnb-State" data-state={error ? 'failing' : 'running'}>
+              <span className="psnb-State" data-tone={error ? 'bad' : 'good'}>
                 {error ? 'no answer' : 'attached'}
               </span>
             </div>

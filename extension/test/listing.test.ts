@@ -97,9 +97,8 @@ test('failures alarm', () => {
 });
 
 test('what runs can be paused and what is paused resumed', () => {
-  const { summary } = update();
   assert.equal(only(SOURCE, update()).control.command, 'pause');
-  const paused = update({ summary: { ...summary, state: 'paused' } });
+  const paused = update({ controls: { pause: 'it is paused already', resume: '' } });
   assert.equal(only(SOURCE, paused).control.command, 'resume');
 });
 
@@ -110,7 +109,7 @@ test('a control that the source does not take is disabled for the reason it give
 
 test('a coordinator that is gone says why, cannot be paused and comes last', () => {
   const gone = { ...SOURCE, coordinator: 'a', notebook: 'a.ipynb', gone: 'Its kernel has died.' };
-  const row = only(gone, update());
+  const row = only(gone);
   assert.deepEqual([row.state, row.notice, row.control.why], ['gone', gone.gone, gone.gone]);
   const order = rows(
     [gone, SOURCE],

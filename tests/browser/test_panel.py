@@ -142,7 +142,7 @@ def test_a_coordinator_that_was_closed_is_told_to_be(notebook: OpenNotebook, set
     panel = Panel(opened.page)
     panel.wait_for_state(opened.path.name, "idle")
     opened.run(1)
-    panel.wait_for_state(opened.path.name, "gone")
+    panel.wait_for_state(opened.path.name, "closed")
 
 
 def test_hostile_names_stay_text(notebook: OpenNotebook, set_up: str) -> None:

@@ -92,10 +92,10 @@ export class Timeline implements Part {
     this.views.disconnect();
   }
 
-  /** The same in words; at most every two seconds, for those who read along. */
+  /** The same in words; while it runs, at most every two seconds, for those who read along. */
   private describe(state: State): void {
-    const { time } = state.summary;
-    if (Math.abs(time - this.told) < 2) return;
+    const { time, tone } = state.summary;
+    if (tone === 'busy' && Math.abs(time - this.told) < 2) return;
     this.told = time;
     let closures = 0;
     let failed = 0;

@@ -12,7 +12,7 @@ import { Visibility } from './visible';
 
 const COLUMNS: readonly ColumnTitle[] = [
   ['worker', 'Name in the cluster, host and last error'],
-  ['state', 'connecting, ready, draining or lost'],
+  ['state', 'connecting, ready, draining (it leaves), retired (it has left) or lost'],
   ['in flight', 'Closures it holds'],
   ['done', 'Closures completed there, and those that raised'],
   ['per s', 'Closures that ended there, per second'],
@@ -79,7 +79,7 @@ class Row implements Item<WorkerRow> {
   draw(): void {
     const { worker } = this;
     const { commands } = this.context;
-    setHidden(this.retire.root, worker.state === 'lost');
+    setHidden(this.retire.root, worker.state !== 'ready');
     this.retire.update({
       label: 'Retire',
       reason: this.table.reason,
@@ -93,7 +93,7 @@ class Row implements Item<WorkerRow> {
     setText(this.error, worker.last_error);
     this.error.title = worker.last_error;
     setText(this.state, worker.state);
-    setData(this.state, 'state', worker.state);
+    setData(this.state, 'tone', worker.tone);
     const texts = [
       formatCount(worker.in_flight),
       formatCount(worker.completed),

@@ -24,13 +24,16 @@ from psnb._src.dask_internals import scheduler_address
 from psnb._src.excerpt import NAME, excerpt
 from psnb._src.jupyter_internals import kernel_id
 from psnb._src.monitor import (
+    RUNNING,
     CommandName,
     Event,
     EventKind,
     Identity,
     Records,
+    Situation,
     Statistics,
     WorkerStatistics,
+    coordinator_state,
 )
 from psnb._src.server import LearningRate
 from psnb._src.strategy import StrategyCore
@@ -83,7 +86,10 @@ class CoordinatorView:
     def note_end(self) -> None:
         """Keep the final figures; to be called before the connections end."""
         self._elapsed = time.monotonic() - self._started
-        self._last_workers = self._membership.statistics()
+        self._last_workers = tuple(
+            each if each.ended else replace(each, state="released")
+            for each in self._membership.statistics()
+        )
 
     @property
     def id(self) -> str:
@@ -98,18 +104,21 @@ class CoordinatorView:
     def statistics(self) -> Statistics:
         """Return a frozen snapshot of queue, workers, servers and metrics; cheap, any thread."""
         queue = self._queue.statistics()
-        if queue.closed:
-            state = "closed"
-        elif queue.failing:
-            state = "failing"
-        elif queue.paused:
-            state = "draining" if queue.in_flight else "paused"
-        else:
-            state = "running" if queue.queued or queue.in_flight else "idle"
         records = self.records
         workers = tuple(
             replace(each, last_error=records.failures.last_of(each.name)) if each.failed else each
             for each in self._last_workers or self._membership.statistics()
+        )
+        state = coordinator_state(
+            Situation(
+                closed=queue.closed,
+                failing=queue.failing,
+                parameters_lost=self._strategy.layout.incomplete,
+                paused=queue.paused,
+                queued=queue.queued,
+                in_flight=queue.in_flight,
+                workers=sum(not worker.ended for worker in workers),
+            )
         )
         rate = sum(worker.closures_per_second for worker in workers)
         left = queue.queued + queue.in_flight
@@ -128,7 +137,7 @@ class CoordinatorView:
             metrics=metrics,
             staleness=records.staleness.statistics(),
             closures_per_second=rate,
-            eta=left / rate if left and rate and state == "running" else None,
+            eta=left / rate if left and rate and state == RUNNING else None,
             examples=metrics["examples"].total if "examples" in metrics else None,
             examples_per_second=records.history.examples_per_second(),
             checkpoint=self.saving.status,

@@ -1,6 +1,7 @@
 """Snapshots and history of a coordinator's work, and their displays."""
 
 from psnb._src.monitor.recorded import (
+    RUNNING,
     CheckpointStatistics,
     Event,
     EventKind,
@@ -10,9 +11,11 @@ from psnb._src.monitor.recorded import (
     Rate,
     Records,
     ServerStatistics,
+    Situation,
     StalenessStatistics,
     Statistics,
     WorkerStatistics,
+    coordinator_state,
 )
 from psnb._src.monitor.served import tell_panels
 from psnb._src.monitor.shown import (
@@ -27,6 +30,7 @@ from psnb._src.monitor.shown import (
 from psnb._src.monitor.told import CommandName, Identity
 
 __all__ = [
+    "RUNNING",
     "CheckpointStatistics",
     "CommandName",
     "Event",
@@ -42,9 +46,11 @@ __all__ = [
     "Rate",
     "Records",
     "ServerStatistics",
+    "Situation",
     "StalenessStatistics",
     "Statistics",
     "WorkerStatistics",
+    "coordinator_state",
     "html_table",
     "plot",
     "tell_panels",

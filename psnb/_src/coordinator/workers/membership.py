@@ -237,11 +237,7 @@ class Membership:
             connection.num_workers = count
         for address in newcomers:
             index = next(
-                (
-                    connection.index
-                    for connection in self._connections
-                    if connection.state is ConnectionState.LOST
-                ),
+                (connection.index for connection in self._connections if connection.state.ended),
                 len(self._connections),
             )
             connection = WorkerConnection(

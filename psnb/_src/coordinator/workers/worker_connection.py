@@ -123,7 +123,8 @@ class WorkerConnection:
             else:
                 ended = EventKind.WORKER_LOST, f"was lost: {reason}"
         finally:
-            self._enter(ConnectionState.LOST)
+            retired = ended is not None and ended[0] is EventKind.WORKER_RETIRED
+            self._enter(ConnectionState.RETIRED if retired else ConnectionState.LOST)
             if link is not None:
                 link.abort()
             self._flushed(b"")
@@ -207,7 +208,7 @@ class WorkerConnection:
     def _enter(self, state: ConnectionState) -> None:
         check_connection_transition(self.state, state)
         self.state = state
-        if state is ConnectionState.LOST:
+        if state.ended:
             self._link = None
 
     def _note(self, kind: EventKind, text: str, closures: Sequence[Closure] = ()) -> None:

@@ -33,7 +33,8 @@ class WorkerStatistics:
     index : int
         What `psnb.worker_index` returns in its closures.
     state : str
-        ``"connecting"``, ``"ready"``, ``"draining"`` (it leaves) or ``"lost"``.
+        ``"connecting"``, ``"ready"``, ``"draining"`` (it leaves), ``"retired"`` (it has left),
+        ``"lost"`` or, once the coordinator is closed, ``"released"``.
     in_flight : int
         Closures sent to it whose outcome is not known yet.
     completed, failed : int
@@ -67,6 +68,11 @@ class WorkerStatistics:
     def host(self) -> str:
         """The host that it runs on."""
         return _host(self.address)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has left, or is lost."""
+        return self.state in ("retired", "lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +158,12 @@ class Statistics:
     Attributes
     ----------
     state : str
-        ``"idle"`` (nothing scheduled), ``"running"``, ``"draining"`` (no closure begins any more,
-        some still run), ``"paused"`` (nothing runs), ``"failing"`` (an error waits to be raised) or
-        ``"closed"``.
+        ``"idle"`` (nothing scheduled), ``"running"``, ``"no workers"`` (closures wait, and nobody
+        can run them), ``"draining"`` (no closure begins any more, some still run), ``"paused"``
+        (nothing runs), ``"parameters lost"`` (``strategy.recover`` is needed), ``"failing"`` (an
+        error waits to be raised) or ``"closed"``. The first that holds of ``"closed"``,
+        ``"failing"``, ``"parameters lost"``, ``"draining"``, ``"paused"``, ``"no workers"``,
+        ``"running"``, ``"idle"``.
     elapsed : float
         Seconds since the coordinator was made; stops at ``close``.
     queued, in_flight : int

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from html import escape
 
+from psnb._src.monitor.recorded import Tone
 from psnb._src.monitor.shown.html_table import MOST_ROWS, html_table, left_out
 from psnb._src.monitor.shown.sparkline import sparkline
 from psnb._src.monitor.told import (
@@ -25,7 +26,13 @@ from psnb._src.monitor.told import (
 MOST_FAILURES = 10
 """The number of failures shown; the latest ones."""
 
-_COLOURS = {"running": "#2e9d4e", "failing": "#d03a3a", "paused": "#c98a00", "draining": "#c98a00"}
+_COLOURS: dict[Tone, str] = {
+    "good": "#2e9d4e",
+    "busy": "#2f81d0",
+    "waiting": "#c98a00",
+    "bad": "#d03a3a",
+    "quiet": "#808080",
+}
 
 
 def render(update: Update, note: str = "") -> str:
@@ -64,11 +71,12 @@ def render(update: Update, note: str = "") -> str:
 def _header(update: Update) -> str:
     summary = update["summary"]
     name = update["identity"]["name"] if "identity" in update else ""
-    state = summary["state"]
+    state, colour = summary["state"], _COLOURS[summary["tone"]]
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(summary["time"]))
     return (
         f"<div><strong>psnb {escape(name)}</strong> "
-        f'<strong style="color:{_COLOURS.get(state, "#808080")}">{escape(state)}</strong> '
+        f'<strong style="color:{colour}" title="{escape(summary["meaning"])}">{escape(state)}'
+        "</strong> "
         f"after {_seconds(summary['elapsed'])}, as of {moment}</div>"
     )
 

@@ -18,12 +18,17 @@ import numpy as np
 from psnb._src.excerpt import NAME, excerpt
 from psnb._src.monitor.recorded import (
     EXAMPLES,
+    RUNNING,
+    SERVER_TONES,
+    WORKER_TONES,
     Failure,
     MetricStatistics,
     Points,
     ServerStatistics,
     Statistics,
     WorkerStatistics,
+    coordinator_tone,
+    meaning,
 )
 from psnb._src.monitor.told.plain import plain
 from psnb._src.monitor.told.protocol import (
@@ -95,7 +100,7 @@ class Feed:
             self._depth.popleft()
         news = self._news(viewed, statistics, full)
         still = (statistics.state, statistics.queued, statistics.in_flight, statistics.completed)
-        quiet = statistics.state != "running" and still == self._still and not news
+        quiet = statistics.state != RUNNING and still == self._still and not news
         if quiet and now - self._at < _EVEN_IF_STILL and not full:
             return None
         self._still, self._at = still, now
@@ -224,6 +229,8 @@ def _summary(statistics: Statistics, now: float) -> Summary:
     return Summary(
         time=now,
         state=statistics.state,
+        tone=coordinator_tone(statistics.state),
+        meaning=meaning(statistics.state),
         elapsed=round(statistics.elapsed, 3),
         eta=statistics.eta,
         examples=statistics.examples,
@@ -247,6 +254,7 @@ def _worker(worker: WorkerStatistics) -> WorkerRow:
         address=worker.address,
         host=worker.host,
         state=worker.state,
+        tone=WORKER_TONES[worker.state],
         in_flight=worker.in_flight,
         completed=worker.completed,
         failed=worker.failed,
@@ -262,6 +270,7 @@ def _server(server: ServerStatistics) -> ServerRow:
         name=server.name,
         address=server.address,
         state=server.state,
+        tone=SERVER_TONES[server.state],
         shards=server.shards,
         bytes=server.bytes,
         pulls_per_second=round(server.pulls_per_second, 1),
