@@ -83,7 +83,7 @@ def run(options: DemoOptions) -> Outcome:
             f"cluster {scheduler_address(client)}: {strategy.num_servers} parameter server(s), "
             f"{strategy.num_workers} worker(s)"
         )
-        coordinator = psnb.ClusterCoordinator(strategy)
+        coordinator = psnb.ClusterCoordinator(strategy, name="flights")
         manager = psnb.CheckpointManager(coordinator, options.checkpoint_dir)
         job = _Job(options, console, coordinator, manager, train.WideAndDeep.create(strategy), test)
         job.resume()

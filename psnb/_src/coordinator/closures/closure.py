@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable
@@ -108,11 +109,12 @@ class FunctionRegistry:
         for module in sorted({module for module, _ in changed}):
             if not self._uploads.is_current(module):
                 names = ", ".join(sorted(name for each, name in changed if each == module))
+                # With the time: Python shows the same text of the same line once only.
                 warnings.warn(
-                    f"{names} of module {module} changed here, and the workers have it as it was: "
-                    f"strategy.upload({module}) sends it to them",
+                    f"{names} of module {module} changed here (noticed at {time.strftime('%X')}): "
+                    f"strategy.upload({module}) sends it to the workers, which have the old one",
                     UserWarning,
-                    stacklevel=6,
+                    stacklevel=5,  # where the user schedules
                 )
 
 

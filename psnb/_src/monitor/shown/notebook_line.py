@@ -28,8 +28,8 @@ class NotebookLine:
 
         bar = f'<progress value="{done}" max="{total}" style="width:12em"></progress>'
         bundle: dict[str, Any] = {
-            "text/html": f'<div style="{_ONE_LINE}" title="{escape(text)}">{bar} '
-            f"{escape(text)}</div>",
+            "text/html": f'<div class="psnb-progress" style="{_ONE_LINE}" title="{escape(text)}">'
+            f"{bar} {escape(text)}</div>",
             "text/plain": text,
         }
         display(bundle, raw=True, display_id=self._id, update=self._shown)
