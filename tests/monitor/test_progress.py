@@ -75,7 +75,7 @@ def test_in_a_notebook_it_is_one_output_that_changes_and_ends_with_the_last_stat
     assert len({identity for _, identity, _ in notebook}) == 1
     assert [update for _, _, update in notebook] == [False] + [True] * (len(notebook) - 1)
     assert notebook[0][0]["text/plain"].startswith("running")
-    assert notebook[-1][0]["text/plain"].startswith("idle, 10 done, 0 to do")
+    assert notebook[-1][0]["text/plain"].startswith("idle, 10 completed, 0 to do")
     assert "white-space:nowrap" in notebook[0][0]["text/html"]
 
 

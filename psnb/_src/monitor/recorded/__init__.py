@@ -6,7 +6,7 @@ from psnb._src.monitor.recorded.history import EXAMPLES, Points
 from psnb._src.monitor.recorded.rate import Rate
 from psnb._src.monitor.recorded.records import Records
 from psnb._src.monitor.recorded.staleness import StalenessStatistics
-from psnb._src.monitor.recorded.states import (
+from psnb._src.monitor.recorded.state_table import (
     CLOSED,
     RUNNING,
     SERVER_TONES,

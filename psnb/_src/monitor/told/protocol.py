@@ -40,7 +40,7 @@ class Summary(TypedDict):
     """The coordinator now; in every update."""
 
     time: float  # seconds since the epoch
-    state: str  # one of COORDINATOR_STATES (`psnb._src.monitor.recorded.states`), or unknown
+    state: str  # one of COORDINATOR_STATES (`psnb._src.monitor.recorded.state_table`), or unknown
     tone: Tone  # of the state
     meaning: str  # of the state, in a sentence
     elapsed: float  # seconds
