@@ -15,6 +15,7 @@ from psnb._src.runtime.session_messages import exchange_writer
 from psnb._src.runtime.worker_context import (
     InputContext,
     WorkerContext,
+    current_context,
     report,
     worker_context,
     worker_index,
@@ -26,6 +27,7 @@ __all__ = [
     "PerWorkerReference",
     "Runtime",
     "WorkerContext",
+    "current_context",
     "dumps",
     "exchange_writer",
     "loads",

@@ -134,7 +134,9 @@ class ClosureRunner:
         )
         requests = LeaseRequests(closure, self._link.ask, assignment.portions)
         try:
-            context = self._context(assignment.attempt, self._cancellations[closure], requests)
+            context = self._context(
+                assignment.attempt, self._cancellations[closure], requests, closure
+            )
             with entered(context), buffered(updates):
                 if assignment.payload:
                     args, kwargs = loads(assignment.payload, self._resources.get, assignment.inputs)
@@ -189,7 +191,11 @@ class ClosureRunner:
         self._link.send(CopiesFlushed(error, staleness))
 
     def _context(
-        self, attempt: int, cancellation: Cancellation, requests: LeaseRequests | None = None
+        self,
+        attempt: int,
+        cancellation: Cancellation,
+        requests: LeaseRequests | None = None,
+        closure: int = -1,
     ) -> WorkerContext:
         return WorkerContext(
             self._opening.worker_index,
@@ -200,6 +206,7 @@ class ClosureRunner:
             cancellation,
             requests,
             self._mail,
+            closure,
         )
 
     def _commit(self, assignment: Assignment, updates: Updates, packed: bytes) -> int | None:
