@@ -41,20 +41,25 @@ def alone() -> tuple[list[float], wd.Parameters]:
     optimizer = optax.multi_transform(both, labels)
 
     def of_all(values: Any, batch: Any) -> Any:
-        rows = {
-            name: values[name][ids] for name, ids in wd.ids_of(batch).items() if name != "words"
-        }
-        words = batch["words"]
-        bag = np.repeat(np.arange(len(words)), words.lengths)
-        sums = jax.ops.segment_sum(values["words"][words.values], bag, len(words))
-        rows["words"] = sums / np.maximum(1, words.lengths)[:, None]
+        ids = wd.ids_of(batch)
+        rows = {name: values[name][each] for name, each in ids.items()}
+        there = jnp.arange(ids["words"].shape[1]) < batch["lengths"][:, None]
+        sums = (rows["words"] * there[:, :, None]).sum(1)
+        rows["words"] = sums / jnp.maximum(1, batch["lengths"])[:, None]
         return loss(values, rows, batch)
+
+    @jax.jit
+    def step(values: Any, state: Any, batch: Any) -> Any:
+        found, by = jax.value_and_grad(of_all)(values, batch)
+        changes, state = optimizer.update(by, state, values)
+        return found, optax.apply_updates(values, changes), state
 
     state, losses, data = optimizer.init(values), [], wd.batches()
     for first, second in zip(data[::2], data[1::2], strict=True):
-        found, by = jax.value_and_grad(of_all)(values, wd.joined(first, second))
-        changes, state = optimizer.update(by, state, values)
-        values = optax.apply_updates(values, changes)
+        batch = wd.joined(first, second)
+        words = batch["words"]
+        batch |= {"words": words.pad(3), "lengths": words.lengths}
+        found, values, state = step(values, state, batch)
         losses.append(float(found))
     return losses, jax.tree.map(np.asarray, values)
 
