@@ -95,7 +95,7 @@ INTERNAL_PARTS = {
 CLIENTS_PARTS = {"loop", "scheduler", "status"}
 """Attributes of what is called client or worker."""
 
-FRAMEWORKS = {"jax.py"}
+FRAMEWORKS = {"jax.py", "torch.py"}
 """Front doors of frameworks; nothing of psnb imports them, or the framework for them."""
 
 KNOWN_PRIVATE = {
@@ -123,7 +123,7 @@ def test_the_public_names_are_these() -> None:
         assert hasattr(psnb, name)
 
 
-def test_what_is_public_is_five_modules_and_all_else_is_private_by_its_path() -> None:
+def test_what_is_public_is_six_modules_and_all_else_is_private_by_its_path() -> None:
     found = {path.relative_to(PACKAGE).parts[0] for path in FILES}
     assert found == {"__init__.py", "_src", *FRAMEWORKS, "data.py", "demo.py", "errors.py"}
 
@@ -269,7 +269,7 @@ def test_importing_psnb_imports_nothing_of_a_notebook_nor_a_framework() -> None:
     assert _imported_by("from psnb import *", heavy) == "[]"
 
 
-@pytest.mark.parametrize(("door", "others"), [("jax", ["torch"])])
+@pytest.mark.parametrize(("door", "others"), [("jax", ["torch"]), ("torch", ["jax"])])
 def test_the_door_of_a_framework_imports_no_other_one(door: str, others: list[str]) -> None:
     assert _imported_by(f"import psnb; psnb.{door}", others) == "[]"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,20 +11,31 @@ from numpy.typing import ArrayLike
 from psnb._src.parameters.dense_shards import DenseShard, DenseShards
 from psnb._src.parameters.embedding import Embedding
 from psnb._src.parameters.embedding_spec import EmbeddingSpec
+from psnb._src.parameters.parameter_arguments import as_initializer
 from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.sparse_shards import SparseShards
 from psnb._src.parameters.variable import Variable
-from psnb._src.server.initializers import Uniform
+from psnb._src.placement.layout import ShardId
 from psnb._src.server.operations import CreateDense, CreateSparse
 from psnb._src.server.optimizers.optimizer import Optimizer
 from tests.parameters.in_process import InProcess
+
+
+class CopyingInProcess(InProcess):
+    """A transport whose answers are copies, as they are between processes."""
+
+    def attempt(
+        self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
+    ) -> list[Any]:
+        found = super().attempt(requests, seen)
+        return [np.array(each) if isinstance(each, np.ndarray) else each for each in found]
 
 
 class InProcessStrategy:
     """Places parameters on servers in this process."""
 
     def __init__(self, shards: int = 2) -> None:
-        self.transport = InProcess(shards)
+        self.transport = CopyingInProcess(shards)
         self._parameters: dict[str, Variable | Embedding] = {}
 
     @property
@@ -53,7 +64,7 @@ class InProcessStrategy:
         padding_idx: int | None = None,
     ) -> Embedding:
         shards = self.transport.shards
-        kind, start = np.dtype(dtype), initializer or Uniform()
+        kind, start = np.dtype(dtype), as_initializer(initializer, name)
         for index, shard in enumerate(shards):
             made = CreateSparse(
                 name, dim, rows, index, len(shards), kind.str, start, seed=3, optimizer=optimizer

@@ -92,8 +92,15 @@ class FlatVariables:
         Raises
         ------
         GradientError
-            If one is missing, is none of these, or has another shape; nothing was changed.
+            As `check`; nothing was changed.
         """
+        self.check(arrays)
+        for variable, value in zip(self.variables, self.join(arrays), strict=True):
+            if value is not None:
+                variable.assign(value)
+
+    def check(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Raise GradientError if an array is missing, is none of these, or has another shape."""
         if missing := sorted(self.places.keys() ^ arrays.keys()):
             raise GradientError(
                 f"parameters do not have the names that they were made with: {missing[:3]}; they "
@@ -106,9 +113,6 @@ class FlatVariables:
                     f"{np.shape(arrays[name])}: a model whose layers changed is another model; "
                     "place it anew, under another name="
                 )
-        for variable, value in zip(self.variables, self.join(arrays), strict=True):
-            if value is not None:
-                variable.assign(value)
 
 
 def place_flat(
@@ -155,7 +159,8 @@ def place_flat(
 
 def optimizer_for(choice: OptimizerChoice, name: str) -> Optimizer:
     """Return the optimizer for a parameter, or raise ConfigurationError if there is none."""
-    found = choice if isinstance(choice, Optimizer) or not callable(choice) else choice(name)
+    function = callable(choice) and not isinstance(choice, Optimizer | type)
+    found = choice(name) if function else choice  # type: ignore[operator]
     if not isinstance(found, Optimizer):
         raise ConfigurationError(
             f"parameter {name!r}: expected an optimizer of psnb, such as psnb.Adam(1e-3), or a "
