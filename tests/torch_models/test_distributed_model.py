@@ -416,12 +416,45 @@ def test_parameters_that_are_not_finite_are_named() -> None:
     model = distributed(module)
     with (
         pytest.raises(
-            GradientError, match=r"'network.0.weight'.*not finite; the batch's ids: \[0\]"
+            GradientError, match=r"'network.0.weight'.*not finite; the batch: \[0\] \[4, 3\] int64"
         ),
         model.step(),
     ):
         (loss_of(model) * torch.nan).backward()
     assert_same(model, module)
+
+
+class Remembering(nn.Module):
+    """A module that keeps what it computed."""
+
+    def __init__(self, *, as_buffer: bool) -> None:
+        super().__init__()
+        self.cell = nn.Linear(2, 2)
+        self.hidden: Any = None
+        if as_buffer:
+            del self.hidden
+            self.register_buffer("hidden", torch.zeros(1, 2), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.cell(x + (0 if self.hidden is None else self.hidden))
+        self.hidden = found.detach()
+        return found.sum()
+
+
+def test_a_module_that_keeps_tensors_from_call_to_call_is_refused() -> None:
+    model = distributed(Remembering(as_buffer=False), sparse=None)
+    x = torch.ones(1, 2)
+
+    def train() -> None:
+        with model.step():
+            model(x).backward()
+
+    train()
+    with pytest.raises(ConfigurationError, match=r"'hidden' is a tensor that a call of the module"):
+        train()
+    model = distributed(Remembering(as_buffer=True), sparse=None)
+    train()
+    train()
 
 
 @pytest.mark.parametrize(

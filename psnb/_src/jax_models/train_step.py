@@ -14,6 +14,7 @@ import numpy as np
 
 from psnb._src.jax_models.program import Program, check_tables
 from psnb._src.jax_models.tree_variables import TreeVariables
+from psnb._src.models import batch_summary
 from psnb._src.parameters import Embedding, Handle
 from psnb._src.runtime import current_context, report
 from psnb.errors import ConfigurationError, GradientError
@@ -95,7 +96,7 @@ class TrainStep:
             if not np.isfinite(value):
                 raise GradientError(
                     f"the loss is {value} in step {number}, for a batch of {pulled.examples} "
-                    f"examples: {summary(batch)}. {error}"
+                    f"examples: {_summary(batch)}. {error}"
                 ) from error
             raise
         self._report(value, metrics, pulled.examples)
@@ -173,18 +174,12 @@ def step(
     return TrainStep(loss, params, found, ids, combiner, bool(has_aux), seed)
 
 
-def summary(batch: Any) -> str:
-    """Return shapes and ranges of what a batch has, to find what is wrong with it."""
-    told = []
-    for path, leaf in jax.tree_util.tree_flatten_with_path(batch)[0]:
-        name, array = jax.tree_util.keystr(path), np.asarray(getattr(leaf, "values", leaf))
-        if array.dtype.kind == "f" and array.size:
-            bad = array.size - int(np.isfinite(array).sum())
-            range_ = f"{np.nanmin(array):.3g} to {np.nanmax(array):.3g}"
-            told.append(f"{name} {list(array.shape)} {range_}, {bad} not finite")
-        else:
-            told.append(f"{name} {list(array.shape)} {array.dtype}")
-    return "; ".join(told[:12])
+def _summary(batch: Any) -> str:
+    leaves = jax.tree_util.tree_flatten_with_path(batch)[0]
+    return batch_summary(
+        (jax.tree_util.keystr(path), np.asarray(getattr(leaf, "values", leaf)))
+        for path, leaf in leaves
+    )
 
 
 def _named(metrics: Any) -> dict[str, float]:

@@ -21,7 +21,11 @@ from psnb._src.torch_models.model_pass import ModelPass, computing
 from psnb._src.torch_models.model_values import ModelValues, place_values
 from psnb._src.torch_models.replica import Replica
 from psnb._src.torch_models.split_module import split
+from psnb._src.torch_models.worker_state import check_state, state_of
 from psnb.errors import ConfigurationError, GradientError
+
+_CHECKED = range(1, 4)
+"""Calls of a thread's module after which it is looked for what it leaves behind."""
 
 
 class DistributedModel:
@@ -184,7 +188,8 @@ class DistributedModel:
         Raises
         ------
         ConfigurationError
-            If the model was called, and nothing has a gradient at the end.
+            If the model was called, and nothing has a gradient at the end; or if a call leaves
+            tensors for the next one, which would be those of one worker.
         GradientError
             If a gradient is not finite.
         IdOutOfRangeError
@@ -231,8 +236,12 @@ class DistributedModel:
             current = self._pass(training=False, learns=False)
         current.expect((args, kwargs), self._plan)
         self._refresh(replica, current)
+        replica.calls += 1
+        # The first call may set what is None before; later ones do the same again.
+        before = state_of(replica.module) if replica.calls in _CHECKED else {}
         with computing(current):
             result = replica.module(*args, **kwargs)
+        check_state(replica.module, before)
         if (plan := current.learned()) is not None:
             self._plan = plan
         return result

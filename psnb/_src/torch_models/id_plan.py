@@ -27,10 +27,9 @@ class PlannedIds(NamedTuple):
 
 
 def inputs_of(given: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
-    """Yield the tensors of integers in a nested structure, and where they are."""
+    """Yield the tensors in a nested structure, and where they are."""
     if isinstance(given, Tensor):
-        if not given.is_floating_point() and not given.is_complex():
-            yield path, given
+        yield path, given
     elif isinstance(given, Mapping):
         for key, each in given.items():
             yield from inputs_of(each, (*path, key))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from psnb._src.models import BatchRows
+from psnb._src.models import BatchRows, batch_summary
 from psnb._src.parameters import Embedding, Handle, Variable
 from psnb._src.torch_models.as_tensors import tensor_of
 from psnb._src.torch_models.id_plan import (
@@ -138,9 +138,10 @@ class ModelPass:
         return found
 
     def summary(self) -> str:
-        """Return the shapes of the inputs, to find the batch that something was wrong with."""
-        told = [f"{_joined(path)} {list(each.shape)}" for path, each in self._inputs.items()]
-        return f"the batch's ids: {'; '.join(told[:8]) or 'none'}"
+        """Return what the inputs are like, to find the batch that something was wrong with."""
+        inputs = self._inputs.items()
+        fields = [(_joined(path), _plain(each).numpy()) for path, each in inputs]
+        return f"the batch: {batch_summary(fields) or 'no tensors'}"
 
     def push(self, gradients: Mapping[Variable | Embedding, np.ndarray]) -> None:
         """Push gradients; see `BatchRows.push`."""
@@ -174,6 +175,11 @@ def _moved(rows: Mapping[Embedding, np.ndarray], device: torch.device) -> dict[E
             t: part.view(e.shape) for (t, e), part in zip(several.items(), parts, strict=True)
         }
     return moved
+
+
+def _plain(each: Tensor) -> Tensor:
+    found = each.detach().cpu()
+    return found.float() if found.dtype == torch.bfloat16 else found
 
 
 def _joined(path: Path) -> str:

@@ -33,11 +33,14 @@ class Replica:
         The module.
     current : ModelPass or None
         The step that the thread is in.
+    calls : int
+        How often the module was called.
     """
 
     def __init__(self, template: nn.Module, values: ModelValues, device: torch.device) -> None:
         self.module = copy.deepcopy(template).to(device)
         self.current: ModelPass | None = None
+        self.calls = 0
         self._values = values
         self._flat = [
             torch.from_numpy(np.zeros(variable.shape, variable.dtype)).to(device)
