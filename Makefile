@@ -68,6 +68,7 @@ bench: $(VENV)/test.stamp
 	$(BIN)/python -m tests.benchmarks.commits
 	$(BIN)/python -m tests.benchmarks.failover
 	$(BIN)/python -m tests.benchmarks.wide_and_deep
+	$(BIN)/python -m tests.benchmarks.models
 	$(BIN)/python -m tests.benchmarks.security
 	$(BIN)/python -m tests.benchmarks.widget
 	$(BIN)/python -m tests.benchmarks.watching

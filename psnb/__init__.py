@@ -151,8 +151,8 @@ _ROOMS = (
 
 def __getattr__(name: str) -> object:
     """Import a public name from the folder of `psnb._src` that exports it."""
-    if name == "data":  # a public module
-        return import_module("psnb.data")
+    if name in ("data", "jax", "torch"):  # public modules
+        return import_module(f"psnb.{name}")
     if name in __all__:
         for room in _ROOMS:
             module = import_module(f"psnb._src.{room}")

@@ -99,9 +99,13 @@ INTERNAL_PARTS = {
 CLIENTS_PARTS = {"loop", "scheduler", "status"}
 """Attributes of what is called client or worker."""
 
+FRAMEWORKS = {"jax.py", "torch.py"}
+"""Front doors of frameworks; nothing of psnb imports them, or the framework for them."""
+
 KNOWN_PRIVATE = {
     *("_replace", "_fields"),  # of named tuples, documented
     "_getframe",  # of sys
+    "_version",  # of tensors: there is no other count of their changes
     *("_strip_protocol", "_get_kwargs_from_urls", "_parent"),  # of fsspec
 }
 """Private names that psnb does not define and uses all the same."""
@@ -132,9 +136,9 @@ def test_completion_offers_public_names_only(name: str) -> None:
     assert not any(each.startswith("_") for each in offered)
 
 
-def test_what_is_public_is_four_modules_and_all_else_is_private_by_its_path() -> None:
+def test_what_is_public_is_six_modules_and_all_else_is_private_by_its_path() -> None:
     found = {path.relative_to(PACKAGE).parts[0] for path in FILES}
-    assert found == {"__init__.py", "_src", "data.py", "demo.py", "errors.py"}
+    assert found == {"__init__.py", "_src", *FRAMEWORKS, "data.py", "demo.py", "errors.py"}
 
 
 def _packages(name: str) -> list[str]:
@@ -264,9 +268,35 @@ def test_the_rooms_of_internals_know_nothing_of_psnb() -> None:
     assert {module for module in known if "dask_internals" not in module} == set()
 
 
-def test_importing_psnb_imports_nothing_of_a_notebook_nor_jax() -> None:
-    heavy = ["ipywidgets", "anywidget", "jupyterlab", "matplotlib", "IPython", "jax", "pandas"]
+def test_importing_psnb_imports_nothing_of_a_notebook_nor_a_framework() -> None:
+    heavy = [
+        "ipywidgets",
+        "anywidget",
+        "jupyterlab",
+        "matplotlib",
+        "IPython",
+        "jax",
+        "torch",
+        "pandas",
+    ]
     assert _imported_by("from psnb import *", heavy) == "[]"
+
+
+@pytest.mark.parametrize(("door", "others"), [("jax", ["torch"]), ("torch", ["jax"])])
+def test_the_door_of_a_framework_imports_no_other_one(door: str, others: list[str]) -> None:
+    assert _imported_by(f"import psnb; psnb.{door}", others) == "[]"
+
+
+def test_nothing_else_imports_what_is_for_a_framework() -> None:
+    for door in FRAMEWORKS:
+        framework = door.removesuffix(".py")
+        private = {framework, f"psnb.{framework}", f"psnb._src.{framework}_models"}
+        for path in FILES:
+            own = path.name == door or f"{framework}_models" in path.parts
+            demo = framework == "jax" and "demo" in path.parts
+            if not own and not demo:
+                found = {name for module in imported(path) for name in (module, *_packages(module))}
+                assert not found & private, path
 
 
 def test_the_extension_of_the_jupyter_server_imports_neither_dask_nor_numba() -> None:

@@ -82,3 +82,17 @@ def test_the_notebook_of_datasets_uses_every_example_once_though_a_worker_is_kil
     assert re.findall(r"visits of each example: \[(.*)\]", said) == ["1.", "3.", "4."]
     (chain,) = [html for html in outputs(notebook, "text/html") if "psnb-dataset" in html]
     assert "prefetch" in chain
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [2, 3], ids=["pytorch", "jax"])
+def test_the_notebooks_of_frameworks_train_and_end_in_a_figure(tmp_path: Path, number: int) -> None:
+    notebook = run(NOTEBOOKS[number], tmp_path)
+    assert told(notebook) == told(nbformat.read(NOTEBOOKS[number], as_version=4)), _ANEW
+    said = printed(notebook)
+    auc = re.search(r"held-out AUC ([\d.]+)", said)
+    assert auc is not None
+    assert float(auc[1]) > 0.80
+    assert "True" in said
+    assert "False" not in said
+    assert len(outputs(notebook, "image/png")) == 1

@@ -8,7 +8,8 @@ from psnb._src.parameters.embedding import Embedding
 from psnb._src.parameters.embedding_spec import EmbeddingSpec
 from psnb._src.parameters.ending_rounds import apply_round
 from psnb._src.parameters.gradients import NonFinite, as_nonfinite
-from psnb._src.parameters.handles import shards_of
+from psnb._src.parameters.handles import Handle, shards_of
+from psnb._src.parameters.ids import DistinctIds
 from psnb._src.parameters.local_copies import LocalCopies
 from psnb._src.parameters.parameter_arguments import (
     as_admission,
@@ -17,6 +18,7 @@ from psnb._src.parameters.parameter_arguments import (
     check_accessor,
     check_optimizer,
     check_rows,
+    checked_ids,
     initial_array,
 )
 from psnb._src.parameters.partition import FixedShards, MaxSize, MinSize, Partitioner, row_ranges
@@ -36,10 +38,12 @@ __all__ = [
     "ControlConnection",
     "DenseShard",
     "DenseShards",
+    "DistinctIds",
     "Embedding",
     "EmbeddingSpec",
     "EmbeddingStatistics",
     "FixedShards",
+    "Handle",
     "LocalCopies",
     "MaxSize",
     "MinSize",
@@ -61,6 +65,7 @@ __all__ = [
     "check_accessor",
     "check_optimizer",
     "check_rows",
+    "checked_ids",
     "initial_array",
     "open_connection",
     "prefetch",

@@ -258,6 +258,30 @@ class Embedding(Upkeep):
         """
         self._shards.send(self._shards.pushing(ids, gradients, shows, clicks), immediate)
 
+    def assign(self, ids: ArrayLike, values: ArrayLike) -> None:
+        """Replace the rows of some ids; optimizer state stays as it is.
+
+        It happens at once, also in a closure (and then at least once), on all servers or on none.
+        An id without a row gets one, admitted or not.
+
+        Parameters
+        ----------
+        ids : array_like of int
+            Any shape. If an id is repeated, its last value counts.
+        values : array_like
+            ``ids.shape + (dim,)``; an array must have `dtype`.
+
+        Raises
+        ------
+        GradientError
+            If shape or dtype of the values differ; nothing was changed.
+        IdOutOfRangeError
+            If an id is outside `rows`; nothing was changed.
+        ServerLostError
+            If a server is gone.
+        """
+        self._shards.assign(ids, values)
+
     def _bags(
         self, values: ArrayLike, offsets: ArrayLike, combiner: str, weights: ArrayLike | None
     ) -> Bags:

@@ -75,6 +75,31 @@ class Ids:
         return rows.reshape(*self.shape, rows.shape[1])
 
 
+class DistinctIds(Ids):
+    """Ids of which none is repeated, known from elsewhere: nothing is searched for again.
+
+    Parameters
+    ----------
+    given : numpy.ndarray
+        Distinct ids ``(n,)``, uint64; not changed from now on.
+    name : str
+        The embedding's, for messages.
+    rows, padding_idx : int or None
+        Those of the embedding.
+    """
+
+    @cached_property
+    def distinct(self) -> tuple[np.ndarray, np.ndarray]:
+        """The ids, and their own positions; read-only."""
+        found = self.flat.view()
+        found.flags.writeable = False
+        return found, np.arange(self.flat.size)
+
+    @cached_property
+    def _repeated(self) -> bool:
+        return False
+
+
 class SeenIds:
     """The ids of one `pull` or `push`, which often are the same for several embeddings."""
 
@@ -82,8 +107,12 @@ class SeenIds:
         # Keeps the object itself, so that no other object can get its ``id()``.
         self._seen: dict[tuple[int, int | None, int | None], tuple[ArrayLike, Ids]] = {}
 
-    def get(self, given: ArrayLike, name: str, rows: int | None, padding_idx: int | None) -> Ids:
+    def get(
+        self, given: ArrayLike | DistinctIds, name: str, rows: int | None, padding_idx: int | None
+    ) -> Ids:
         """Return the `Ids`; the same for the same object, which must not change meanwhile."""
+        if isinstance(given, DistinctIds):
+            return given
         key = id(given), rows, padding_idx
         if key not in self._seen:
             self._seen[key] = given, Ids(given, name, rows, padding_idx)

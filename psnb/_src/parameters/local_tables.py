@@ -21,6 +21,7 @@ from psnb._src.server import (
     Optimizer,
     Push,
     PushRows,
+    PutRows,
     SkipUpdates,
     SparseTable,
     TableOperation,
@@ -156,7 +157,11 @@ class LocalSparse(LocalTable):
             self._asked.locate(ids)
 
     def write(self, write: TableOperation) -> None:
-        pass  # the other writes of an embedding are counts, which are not read here
+        # The other writes of an embedding are counts, which are not read here.
+        if isinstance(write, PutRows):
+            here = self._asked.find(write.ids) >= 0
+            for table in (self.table, self._fetched):
+                table.assign(write.ids[here], write.values[here])
 
     def push(self, push: Push) -> None:
         assert isinstance(push, PushRows)

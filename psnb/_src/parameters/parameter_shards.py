@@ -72,6 +72,11 @@ class ParameterShards:
         return process_client()
 
     @property
+    def key(self) -> object:
+        """The same for all handles of one parameter, also for those that have travelled."""
+        return self._tables
+
+    @property
     def clips_by_norm(self) -> bool:
         """Whether the optimizer may clip gradients by a norm that no single shard knows."""
         return self._made is not None and self._made.clipnorm is not None

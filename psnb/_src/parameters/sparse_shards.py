@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from psnb._src.parameters.embedding_spec import EmbeddingSpec
 from psnb._src.parameters.gradients import split_finite
-from psnb._src.parameters.ids import SeenIds
+from psnb._src.parameters.ids import DistinctIds, SeenIds
 from psnb._src.parameters.parameter_arguments import checked_array, checked_ids
 from psnb._src.parameters.parameter_shards import ParameterShards
 from psnb._src.parameters.partition import shard_of_ids
@@ -31,6 +31,7 @@ from psnb._src.server import (
     LookUpRows,
     OnTable,
     PushRows,
+    PutRows,
     ReadUse,
     RecordUse,
     SavedShard,
@@ -153,7 +154,11 @@ class SparseShards(ParameterShards):
         )
 
     def reading(
-        self, ids: ArrayLike, *, training: bool = True, seen: SeenIds | None = None
+        self,
+        ids: ArrayLike | DistinctIds,
+        *,
+        training: bool = True,
+        seen: SeenIds | None = None,
     ) -> PendingRead:
         """Return the requests that read the rows of some ids."""
         own = (seen or SeenIds()).get(ids, self.name, self.rows, self.padding_idx)
@@ -176,7 +181,7 @@ class SparseShards(ParameterShards):
 
     def pushing(
         self,
-        ids: ArrayLike,
+        ids: ArrayLike | DistinctIds,
         gradients: ArrayLike,
         shows: ArrayLike | None = None,
         clicks: ArrayLike | None = None,
@@ -215,6 +220,25 @@ class SparseShards(ParameterShards):
                 for shard, at in self._split(own.flat)
             ]
         return [(shard, OnTable(self.name, each)) for shard, each in writes]
+
+    def assign(self, ids: ArrayLike, values: ArrayLike) -> None:
+        """Replace rows on all shards or on none, at once."""
+        what = f"values for embedding {self.name!r}"
+        flat = checked_ids(ids, self.name, self.rows)
+        array = checked_array(values, self.dtype, what)
+        if array.shape != (*flat.shape, self.dim):
+            raise GradientError(
+                f"{what}: expected shape {(*flat.shape, self.dim)}, found {array.shape}"
+            )
+        found, position = distinct(flat.reshape(-1))
+        last = np.empty(found.size, np.intp)
+        last[position] = np.arange(position.size)  # of equal ids, the last value counts
+        rows = array.reshape(-1, self.dim)[last]
+        writes = [
+            (shard, OnTable(self.name, PutRows(share(found, at), rows[at])))
+            for shard, at in self._split(found)
+        ]
+        self.send(writes, immediate=True)
 
     def use(
         self, shape: tuple[int, ...], shows: ArrayLike | None, clicks: ArrayLike | None

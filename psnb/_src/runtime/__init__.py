@@ -17,6 +17,7 @@ from psnb._src.runtime.uploaded_module import UploadedModule
 from psnb._src.runtime.worker_context import (
     InputContext,
     WorkerContext,
+    current_context,
     report,
     worker_context,
     worker_index,
@@ -30,6 +31,7 @@ __all__ = [
     "UploadedModule",
     "Uploads",
     "WorkerContext",
+    "current_context",
     "dumps",
     "exchange_writer",
     "is_local",

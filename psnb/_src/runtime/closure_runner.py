@@ -133,7 +133,9 @@ class ClosureRunner:
         )
         requests = LeaseRequests(closure, self._link.ask, assignment.portions)
         try:
-            context = self._context(assignment.attempt, self._cancellations[closure], requests)
+            context = self._context(
+                assignment.attempt, self._cancellations[closure], requests, closure
+            )
             with Doing(function.activity), entered(context), buffered(updates):
                 if assignment.payload:
                     args, kwargs = loads(assignment.payload, self._resources.get, assignment.inputs)
@@ -196,7 +198,11 @@ class ClosureRunner:
         self._link.send(CopiesFlushed(error, staleness))
 
     def _context(
-        self, attempt: int, cancellation: Cancellation, requests: LeaseRequests | None = None
+        self,
+        attempt: int,
+        cancellation: Cancellation,
+        requests: LeaseRequests | None = None,
+        closure: int = -1,
     ) -> WorkerContext:
         return WorkerContext(
             self._opening.worker_index,
@@ -207,6 +213,7 @@ class ClosureRunner:
             cancellation,
             requests,
             self._mail,
+            closure,
         )
 
     def _commit(self, assignment: Assignment, updates: Updates, packed: bytes) -> int | None:

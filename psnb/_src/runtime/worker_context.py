@@ -58,6 +58,9 @@ class WorkerContext:
         Its name in the Dask cluster; ``worker-0`` or the like if it has none there but its address.
     attempt : int
         1 when the closure runs for the first time, one more after each lost worker.
+    closure : int
+        The closure's number among its coordinator's, the same in all attempts; -1 in a function
+        that makes a per-worker value.
     """
 
     worker_index: int
@@ -68,6 +71,7 @@ class WorkerContext:
     cancellation: Cancellation = field(default_factory=Cancellation)
     lease_requests: LeaseRequests | None = None
     mail: Mail | None = None
+    closure: int = -1
 
     @property
     def cancelled(self) -> bool:

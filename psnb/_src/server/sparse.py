@@ -27,6 +27,7 @@ from psnb._src.server.table_operations import (
     MergeRows,
     Preview,
     PushRows,
+    PutRows,
     ReadUse,
     RecordUse,
     Segment,
@@ -70,7 +71,7 @@ class SparseTable(Table):
         How the use of rows is recorded, if ``rows`` is None; by default it is not recorded.
     """
 
-    writes = (PushRows, RecordUse, MergeRows, EndDay, SkipUpdates)
+    writes = (PushRows, PutRows, RecordUse, MergeRows, EndDay, SkipUpdates)
 
     def __init__(
         self,
@@ -120,6 +121,8 @@ class SparseTable(Table):
                 return self.record(ids, shows, clicks)
             case MergeRows(ids, values, slots, step, share):
                 return self.merge(ids, values, slots, step, share)
+            case PutRows(ids, values):
+                return self.assign(ids, values)
             case EndDay():
                 return self.end_day()
             case ReadUse(ids):
@@ -227,6 +230,14 @@ class SparseTable(Table):
         """Raise the count of updates to at least ``step``."""
         self._updater.step = max(self._updater.step, step)
 
+    def assign(self, ids: np.ndarray, values: np.ndarray) -> None:
+        """Replace the rows of distinct ids by ``values`` (``(n, dim)``); that admits the ids."""
+        check_ids(f"ids for {self._name!r}", ids)
+        check_array(f"values for {self._name!r}", values, self._dtype, (ids.size, self._dim))
+        rows = self._inserted(ids)
+        self._changing(rows)
+        self._values.rows[rows] = values
+
     def record(self, ids: np.ndarray, shows: np.ndarray, clicks: np.ndarray) -> None:
         """Add shows and clicks (float32, ``(n,)``) to the rows of ids that have one."""
         use, rows = self._known_use(), self._rows.find(ids)
@@ -297,12 +308,7 @@ class SparseTable(Table):
     def put(self, segment: Segment) -> None:
         """Load rows; that admits their ids."""
         self._expected.check_rows(forms(self._name, segment), segment)
-        ids, before = segment["ids"], self._rows.count
-        if isinstance(self._rows, GrowingRowIndex):
-            rows = self._rows.insert(ids)
-            self._extend(before)
-        else:
-            rows = self._rows.find(ids)
+        rows = self._inserted(segment["ids"])
         self._changing(rows)
         self._values.rows[rows] = segment["values"]
         for name, slot in self._slots.items():
@@ -392,6 +398,15 @@ class SparseTable(Table):
         rows = self._rows.locate(ids, counting=counting)
         if self._rows.count > before:
             self._extend(before)
+        return rows
+
+    def _inserted(self, ids: np.ndarray) -> np.ndarray:
+        """Return the row of each id; those without one get one, admitted or not."""
+        if not isinstance(self._rows, GrowingRowIndex):
+            return self._rows.find(ids)
+        before = self._rows.count
+        rows = self._rows.insert(ids)
+        self._extend(before)
         return rows
 
     def _extend(self, start: int) -> None:

@@ -147,6 +147,13 @@ class MergeRows(TableWrite, frozen=True):
     share: float
 
 
+class PutRows(TableWrite, frozen=True):
+    """`SparseTable.assign`."""
+
+    ids: np.ndarray
+    values: np.ndarray
+
+
 class RecordUse(TableWrite, frozen=True):
     """`SparseTable.record`."""
 

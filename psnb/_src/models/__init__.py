@@ -1,0 +1,27 @@
+"""What models of all frameworks share: rows of a batch, flat variables, few sizes."""
+
+from psnb._src.models.batch_rows import BatchRows
+from psnb._src.models.batch_summary import batch_summary
+from psnb._src.models.few_sizes import FewSizes
+from psnb._src.models.flat_variables import (
+    FlatVariables,
+    OptimizerChoice,
+    Place,
+    Strategy,
+    check_free,
+    optimizer_for,
+    place_flat,
+)
+
+__all__ = [
+    "BatchRows",
+    "FewSizes",
+    "FlatVariables",
+    "OptimizerChoice",
+    "Place",
+    "Strategy",
+    "batch_summary",
+    "check_free",
+    "optimizer_for",
+    "place_flat",
+]

@@ -1,0 +1,155 @@
+"""BatchRows: the rows that one batch uses, each once, and the way back for their gradients. Pure.
+
+A batch names its ids, table by table; each table numbers its distinct ids by *positions*, from 0.
+What is not here yet is fetched for all tables and variables in one round trip to each server, and
+all gradients are pushed in another one. A framework computes with positions, which are small,
+whatever the ids are. Belongs to one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from psnb._src.parameters import (
+    DistinctIds,
+    Embedding,
+    Handle,
+    Variable,
+    checked_ids,
+    pull,
+    push,
+    shards_of,
+)
+from psnb._src.server import GrowingRowIndex, distinct
+
+
+class _TableRows:
+    """The distinct ids of one table, and how many of their rows were fetched."""
+
+    def __init__(self, table: Embedding) -> None:
+        self.table = table
+        self.fetched = 0
+        self._found = np.empty(0, np.uint64)
+        self._index: GrowingRowIndex | None = None  # made when ids come a second time
+
+    def locate(self, flat: np.ndarray) -> np.ndarray:
+        """Return the position of each id; those that were not here get the next ones."""
+        if not self._found.size:
+            self._found, position = distinct(flat)
+            return position
+        if self._index is None:
+            self._index = GrowingRowIndex()
+            self._index.insert(self._found)
+        found = self._index.insert(flat)
+        self._found = self._index.ids()
+        return found
+
+    def find(self, number: int) -> int | None:
+        """Return the position of one id; None if it is not here."""
+        at = np.flatnonzero(self._found == np.uint64(number))
+        return int(at[0]) if at.size else None
+
+    def ids(self, start: int = 0) -> DistinctIds:
+        """Return the ids from a position on."""
+        table = self.table
+        return DistinctIds(self._found[start:], table.name, None, table.padding_idx)
+
+    @property
+    def count(self) -> int:
+        """How many ids there are."""
+        return self._found.size
+
+
+class BatchRows:
+    """The rows of some embeddings that a batch uses.
+
+    Parameters
+    ----------
+    training : bool
+        False for evaluation, as in `psnb.pull`.
+    """
+
+    def __init__(self, *, training: bool = True) -> None:
+        self._training = training
+        # By the table, not by the handle: several handles of a table are one update.
+        self._tables: dict[object, _TableRows] = {}
+
+    def locate(self, table: Embedding, *ids: ArrayLike) -> list[np.ndarray]:
+        """Return the positions of ids among the rows of their table.
+
+        Parameters
+        ----------
+        table : Embedding
+            Their table.
+        *ids : array_like of int
+            Each of any shape.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            For each of ``ids`` an int64 array of its shape.
+
+        Raises
+        ------
+        GradientError, IdOutOfRangeError
+            If they are no ids of the table.
+        """
+        checked = [checked_ids(each, table.name, table.rows) for each in ids]
+        flat = [each.reshape(-1) for each in checked]
+        found = self._rows_of(table).locate(flat[0] if len(flat) == 1 else np.concatenate(flat))
+        ends = np.cumsum([each.size for each in flat])[:-1]
+        parts = zip(np.split(found, ends), checked, strict=True)
+        return [part.reshape(each.shape) for part, each in parts]
+
+    def find(self, table: Embedding, number: int) -> int | None:
+        """Return the position of an id; None if the batch does not use it."""
+        return self._rows_of(table).find(number)
+
+    def fetch(
+        self, variables: Iterable[Variable] = ()
+    ) -> tuple[dict[Variable, np.ndarray], dict[Embedding, np.ndarray]]:
+        """Fetch variables and the rows that are not here yet, in one round trip to each server.
+
+        Returns
+        -------
+        tuple
+            The values of the variables; and for each table that has new ids their rows
+            ``(n, dim)``, in the order of their positions.
+        """
+        wanted: dict[Handle, DistinctIds | None] = dict.fromkeys(variables)
+        new = [each for each in self._tables.values() if each.count > each.fetched]
+        wanted |= {each.table: each.ids(each.fetched) for each in new}
+        found = pull(wanted, training=self._training) if wanted else {}
+        for each in new:
+            each.fetched = each.count
+        rows = {each.table: found.pop(each.table) for each in new}
+        return found, rows  # type: ignore[return-value]  # what is left are variables
+
+    def push(self, gradients: Mapping[Variable | Embedding, np.ndarray]) -> None:
+        """Push gradients in one round trip to each server; in a closure, at its end.
+
+        Parameters
+        ----------
+        gradients : mapping
+            For a variable its gradient; for an embedding those of all its rows here, ``(n, dim)``.
+            More rows than there are, of padding, are left out.
+        """
+        given: dict[Handle, object] = {}
+        for handle, gradient in gradients.items():
+            if isinstance(handle, Embedding):
+                rows = self._rows_of(handle)
+                if rows.count:
+                    given[rows.table] = rows.ids(), gradient[: rows.count]
+            else:
+                given[handle] = gradient
+        if given:
+            push(given)
+
+    def _rows_of(self, table: Embedding) -> _TableRows:
+        key = shards_of(table).key
+        if key not in self._tables:
+            self._tables[key] = _TableRows(table)
+        return self._tables[key]

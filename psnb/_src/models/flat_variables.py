@@ -1,0 +1,178 @@
+"""FlatVariables: many arrays by name, kept in few variables on the servers. Pure.
+
+A model has hundreds of small parameters. Those of one dtype and one optimizer lie one after another
+in one variable, so that a step reads and writes a few. The optimizers work element by element, so
+the result is that of one variable each; but ``clipnorm`` counts the norm of all of them together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from psnb._src.parameters import Embedding, Variable
+from psnb._src.server import OPTIMIZABLE, Optimizer
+from psnb.errors import ConfigurationError, GradientError
+
+OptimizerChoice = Optimizer | Callable[[str], Optimizer]
+"""An optimizer for all parameters, or a function from a parameter's name to one."""
+
+
+class Strategy(Protocol):
+    """What places parameters; see `psnb.ParameterServerStrategy`."""
+
+    @property
+    def parameters(self) -> Mapping[str, Variable | Embedding]:
+        """All variables and embeddings by name."""
+
+    def variable(
+        self, initial_value: Any, name: str | None = None, optimizer: Optimizer | None = None
+    ) -> Variable:
+        """Put an array on the servers."""
+
+    def embedding(self, name: str, dim: int, rows: int | None = None, **options: Any) -> Embedding:
+        """Put a table on the servers."""
+
+
+class Place(NamedTuple):
+    """Where an array lies: in which variable, from which element on, and its shape."""
+
+    variable: int
+    start: int
+    shape: tuple[int, ...]
+
+    @property
+    def part(self) -> slice:
+        """Its elements."""
+        return slice(self.start, self.start + math.prod(self.shape))
+
+
+class FlatVariables:
+    """Arrays by name, in few variables.
+
+    Parameters
+    ----------
+    variables : sequence of Variable
+        Each with one axis.
+    places : mapping of str to Place
+        Where each array lies.
+    """
+
+    def __init__(self, variables: Sequence[Variable], places: Mapping[str, Place]) -> None:
+        self.variables, self.places = tuple(variables), dict(places)
+
+    def split(self, values: Sequence[Any]) -> dict[str, Any]:
+        """Return the arrays by name, as parts of the variables' values (arrays of any kind)."""
+        return {
+            name: values[place.variable][place.part].reshape(place.shape)
+            for name, place in self.places.items()
+        }
+
+    def join(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
+        """Return the variables' values with these arrays and zeros elsewhere; None for no array."""
+        joined: list[np.ndarray | None] = [None] * len(self.variables)
+        for name, array in arrays.items():
+            place = self.places[name]
+            if (whole := joined[place.variable]) is None:
+                variable = self.variables[place.variable]
+                whole = joined[place.variable] = np.zeros(variable.shape, variable.dtype)
+            whole[place.part].reshape(place.shape)[...] = array
+        return joined
+
+    def read(self) -> dict[str, np.ndarray]:
+        """Fetch all arrays."""
+        return self.split([variable.read() for variable in self.variables])
+
+    def assign(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Replace all arrays; optimizer state stays as it is.
+
+        Raises
+        ------
+        GradientError
+            As `check`; nothing was changed.
+        """
+        self.check(arrays)
+        for variable, value in zip(self.variables, self.join(arrays), strict=True):
+            if value is not None:
+                variable.assign(value)
+
+    def check(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Raise GradientError if an array is missing, is none of these, or has another shape."""
+        if missing := sorted(self.places.keys() ^ arrays.keys()):
+            raise GradientError(
+                f"parameters do not have the names that they were made with: {missing[:3]}; they "
+                f"are {sorted(self.places)[:6]} ..."
+            )
+        for name, place in self.places.items():
+            if np.shape(arrays[name]) != place.shape:
+                raise GradientError(
+                    f"parameter {name!r} was made with shape {place.shape}, and now has shape "
+                    f"{np.shape(arrays[name])}: a model whose layers changed is another model; "
+                    "place it anew, under another name="
+                )
+
+
+def place_flat(
+    strategy: Strategy, name: str, arrays: Mapping[str, np.ndarray], optimizer: OptimizerChoice
+) -> FlatVariables:
+    """Put arrays on the servers.
+
+    Parameters
+    ----------
+    strategy : ParameterServerStrategy
+        Whose servers.
+    name : str
+        The variable's; if there are several, they are called ``name``, ``name.1``, ...
+    arrays : mapping of str to numpy.ndarray
+        The initial values, float32 or float64.
+    optimizer : Optimizer or callable
+        For all arrays, or by name.
+
+    Raises
+    ------
+    ConfigurationError
+        If an array has another dtype, or there is no optimizer for it; nothing was placed.
+    """
+    groups: dict[tuple[np.dtype, Optimizer], list[str]] = {}
+    for each, array in arrays.items():
+        if array.dtype not in OPTIMIZABLE:
+            raise ConfigurationError(
+                f"parameter {each!r} is of {array.dtype}; servers keep float32 and float64. Make "
+                "the parameters float32, and compute in half precision where it pays (autocast)"
+            )
+        groups.setdefault((array.dtype, optimizer_for(optimizer, each)), []).append(each)
+    names = [name if not i else f"{name}.{i}" for i in range(len(groups))]
+    check_free(strategy, names)
+    variables, places = [], {}
+    for i, ((dtype, choice), members) in enumerate(groups.items()):
+        start = 0
+        for each in members:
+            places[each] = Place(i, start, arrays[each].shape)
+            start += arrays[each].size
+        flat = np.concatenate([arrays[each].reshape(-1) for each in members], dtype=dtype)
+        variables.append(strategy.variable(flat, names[i], choice))
+    return FlatVariables(variables, {each: places[each] for each in arrays})
+
+
+def optimizer_for(choice: OptimizerChoice, name: str) -> Optimizer:
+    """Return the optimizer for a parameter, or raise ConfigurationError if there is none."""
+    function = callable(choice) and not isinstance(choice, Optimizer | type)
+    found = choice(name) if function else choice  # type: ignore[operator]
+    if not isinstance(found, Optimizer):
+        raise ConfigurationError(
+            f"parameter {name!r}: expected an optimizer of psnb, such as psnb.Adam(1e-3), or a "
+            f"function from the parameter's name to one; found {found!r}. The servers apply "
+            "gradients, so optimizers of other packages cannot do it"
+        )
+    return found
+
+
+def check_free(strategy: Strategy, names: Sequence[str]) -> None:
+    """Raise ConfigurationError if a name is taken."""
+    if taken := sorted(strategy.parameters.keys() & set(names)):
+        raise ConfigurationError(
+            f"the strategy has parameters called {taken} already: give this model another name="
+        )

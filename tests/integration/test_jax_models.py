@@ -1,0 +1,156 @@
+"""JAX models on a real cluster: the numbers of JAX and optax alone, whatever dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from distributed import Client
+
+import psnb
+import psnb.jax
+from tests.integration import wide_and_deep as wd
+
+pytestmark = pytest.mark.slow
+
+
+def loss(params: Any, rows: Any, batch: Any) -> Any:
+    columns = [rows[name] for name in wd.COLUMNS]
+    hidden = jnp.concatenate([*columns, rows["words"], batch["x"]], 1)
+    hidden = jax.nn.relu(hidden @ params["first"] + params["bias"])
+    logits = (hidden @ params["last"])[:, 0] + rows["wide"].sum((1, 2))
+    return optax.sigmoid_binary_cross_entropy(logits, batch["y"]).mean()
+
+
+@cache
+def alone() -> tuple[list[float], wd.Parameters]:
+    """Train with JAX and optax in this process; return losses and parameters."""
+    values = {**wd.initial_network(), **wd.initial_tables()}
+    labels = {name: "rows" if name in wd.TABLES else "network" for name in values}
+    both = {
+        "rows": optax.adagrad(wd.SPARSE_RATE, 0.1, eps=1e-7),
+        "network": optax.adam(wd.RATE),
+    }
+    optimizer = optax.multi_transform(both, labels)
+
+    def of_all(values: Any, batch: Any) -> Any:
+        ids = wd.ids_of(batch)
+        rows = {name: values[name][each] for name, each in ids.items()}
+        there = jnp.arange(ids["words"].shape[1]) < batch["lengths"][:, None]
+        sums = (rows["words"] * there[:, :, None]).sum(1)
+        rows["words"] = sums / jnp.maximum(1, batch["lengths"])[:, None]
+        return loss(values, rows, batch)
+
+    @jax.jit
+    def step(values: Any, state: Any, batch: Any) -> Any:
+        found, by = jax.value_and_grad(of_all)(values, batch)
+        changes, state = optimizer.update(by, state, values)
+        return found, optax.apply_updates(values, changes), state
+
+    state, losses, data = optimizer.init(values), [], wd.batches()
+    for first, second in zip(data[::2], data[1::2], strict=True):
+        batch = wd.joined(first, second)
+        words = batch["words"]
+        batch |= {"words": words.pad(3), "lengths": words.lengths}
+        found, values, state = step(values, state, batch)
+        losses.append(float(found))
+    return losses, jax.tree.map(np.asarray, values)
+
+
+def placed(strategy: psnb.ParameterServerStrategy) -> psnb.jax.TreeVariables:
+    for name, rows in wd.initial_tables().items():
+        table = strategy.embedding(
+            name, wd.dim(name), wd.ROWS, optimizer=psnb.Adagrad(wd.SPARSE_RATE)
+        )
+        table.assign(np.arange(wd.ROWS), rows)
+    return psnb.jax.variables(strategy, wd.initial_network(), psnb.Adam(wd.RATE))
+
+
+def step_of(
+    strategy: psnb.ParameterServerStrategy,
+    params: psnb.jax.TreeVariables,
+    loss: Callable[..., Any] = loss,
+) -> psnb.jax.TrainStep:
+    tables = {name: strategy.parameters[name] for name in wd.TABLES}
+    return psnb.jax.step(loss, params=params, tables=tables, ids=wd.ids_of)  # type: ignore[arg-type]
+
+
+def values_of(
+    strategy: psnb.ParameterServerStrategy, params: psnb.jax.TreeVariables
+) -> wd.Parameters:
+    return {**params.read(), **wd.tables_of(strategy)}
+
+
+def test_fifty_rounds_are_fifty_steps_of_optax_alone(whole: Client) -> None:
+    with wd.synchronous(whole) as strategy:
+        params = placed(strategy)
+        losses = wd.trained(strategy, step_of(strategy, params), wd.STEPS)
+        found = values_of(strategy, params)
+    expected_losses, expected = alone()
+    wd.assert_close(found, expected)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def calling(function: Callable[[], None]) -> Callable[[Any], Any]:
+    """Return the identity, whose backward pass calls a function on the host."""
+
+    def call(gradient: Any) -> Any:
+        function()
+        return gradient
+
+    @jax.custom_vjp
+    def identity(x: Any) -> Any:
+        return x
+
+    def backward(_: None, gradient: Any) -> Any:
+        return (jax.pure_callback(call, jax.ShapeDtypeStruct((), gradient.dtype), gradient),)
+
+    identity.defvjp(lambda x: (x, None), backward)
+    return identity  # type: ignore[no-any-return]
+
+
+def test_a_worker_killed_in_the_middle_of_backward_changes_nothing(
+    whole: Client, tmp_path: Path
+) -> None:
+    killed = wd.KilledOnce(tmp_path)
+
+    def deadly(params: Any, rows: Any, batch: Any) -> Any:
+        return calling(killed)(loss(params, rows, batch))
+
+    with wd.synchronous(whole) as strategy:
+        params = placed(strategy)
+        losses = wd.trained(strategy, step_of(strategy, params, deadly), wd.STEPS)
+        found = values_of(strategy, params)
+    assert killed.happened()
+    expected_losses, expected = alone()
+    wd.assert_close(found, expected)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+
+
+def test_a_server_killed_in_a_step_changes_nothing_where_there_are_copies(
+    whole: Client, tmp_path: Path
+) -> None:
+    with wd.synchronous(whole, replicas=1) as strategy:
+        params = placed(strategy)
+        inner = step_of(strategy, params)
+        victim = strategy.server_addresses[0]
+        with wd.ServerKilled(whole, victim, tmp_path) as killed:
+            wait, count = killed.wait, wd.STEPS
+
+            def step(iterator: Iterator[wd.Batch]) -> float:
+                wait()
+                return inner(iterator)
+
+            losses = wd.trained(strategy, step, count)
+        found = values_of(strategy, params)
+    expected_losses, expected = alone()
+    wd.assert_close(found, expected)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)

@@ -1,0 +1,80 @@
+"""A strategy whose servers are in this process; it counts what it carries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from psnb._src.parameters.dense_shards import DenseShard, DenseShards
+from psnb._src.parameters.embedding import Embedding
+from psnb._src.parameters.embedding_spec import EmbeddingSpec
+from psnb._src.parameters.parameter_arguments import as_initializer
+from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.sparse_shards import SparseShards
+from psnb._src.parameters.variable import Variable
+from psnb._src.placement.layout import ShardId
+from psnb._src.server.operations import CreateDense, CreateSparse
+from psnb._src.server.optimizers.optimizer import Optimizer
+from tests.parameters.in_process import InProcess
+
+
+class CopyingInProcess(InProcess):
+    """A transport whose answers are copies, as they are between processes."""
+
+    def attempt(
+        self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
+    ) -> list[Any]:
+        found = super().attempt(requests, seen)
+        return [np.array(each) if isinstance(each, np.ndarray) else each for each in found]
+
+
+class InProcessStrategy:
+    """Places parameters on servers in this process."""
+
+    def __init__(self, shards: int = 2) -> None:
+        self.transport = CopyingInProcess(shards)
+        self._parameters: dict[str, Variable | Embedding] = {}
+
+    @property
+    def parameters(self) -> Mapping[str, Variable | Embedding]:
+        return self._parameters
+
+    def variable(
+        self, initial_value: ArrayLike, name: str | None = None, optimizer: Optimizer | None = None
+    ) -> Variable:
+        name = name or f"v{len(self._parameters)}"
+        value = np.array(initial_value)
+        shard = self.transport.shards[len(self._parameters) % len(self.transport.shards)]
+        self.transport.call([Request(shard, CreateDense(name, value, optimizer))])
+        parts = [DenseShard(shard, name, 0, 0)]
+        spread = DenseShards(name, value.shape, value.dtype, optimizer, parts, self.transport)
+        return self._parameters.setdefault(name, Variable(spread))  # type: ignore[return-value]
+
+    def embedding(
+        self,
+        name: str,
+        dim: int,
+        rows: int | None = None,
+        initializer: Any = None,
+        optimizer: Optimizer | None = None,
+        dtype: Any = np.float32,
+        padding_idx: int | None = None,
+    ) -> Embedding:
+        shards = self.transport.shards
+        kind, start = np.dtype(dtype), as_initializer(initializer, name)
+        for index, shard in enumerate(shards):
+            made = CreateSparse(
+                name, dim, rows, index, len(shards), kind.str, start, seed=3, optimizer=optimizer
+            )
+            self.transport.call([Request(shard, made)])
+        spec = EmbeddingSpec(name, dim, rows, kind, optimizer, padding_idx=padding_idx)
+        made_table = Embedding(SparseShards(spec, shards, self.transport))
+        return self._parameters.setdefault(name, made_table)  # type: ignore[return-value]
+
+    def calls(self) -> int:
+        """Return how many round trips there were since it was asked the last time."""
+        found, self.transport.calls = self.transport.calls, 0
+        return found

@@ -1,0 +1,55 @@
+"""Tests of elements as tensors."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import psnb.torch
+from psnb.data import Dataset, Ragged
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+def test_arrays_become_tensors_with_the_same_memory() -> None:
+    array = np.arange(4.0)
+    array.flags.writeable = False
+    found = psnb.torch.as_torch({"a": (array, [Pair(array, "text")])})
+    assert found["a"][0].data_ptr() == array.ctypes.data
+    assert found["a"][1][0].b == "text"
+    assert torch.equal(found["a"][1][0].a, torch.arange(4.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("kind", ["uint16", "uint32", "uint64"])
+def test_unsigned_integers_keep_their_bits(kind: str) -> None:
+    array = np.array([0, np.iinfo(kind).max], kind)
+    assert psnb.torch.as_torch(array).tolist() == [0, -1]
+
+
+def test_arrays_that_torch_cannot_show_are_copied() -> None:
+    assert psnb.torch.as_torch(np.arange(3)[::-1]).tolist() == [2, 1, 0]
+    assert psnb.torch.as_torch(np.arange(3, dtype=">i4")).tolist() == [0, 1, 2]
+
+
+def test_ragged_rows_become_bags() -> None:
+    bags = psnb.torch.as_torch(Ragged.from_rows([[1, 2], [], [0]], np.int64))
+    module = nn.EmbeddingBag(3, 2, mode="sum")
+    rows = module.weight
+    torch.testing.assert_close(
+        module(*bags), torch.stack([rows[1] + rows[2], 0 * rows[0], rows[0]])
+    )
+
+
+def test_what_a_dataset_yields_is_not_copied() -> None:
+    dataset = Dataset.from_tensor_slices({"x": np.arange(6.0), "name": np.array(list("abcdef"))})
+    batch = next(iter(dataset.batch(3)))
+    found = psnb.torch.as_torch(batch)
+    assert found["x"].data_ptr() == batch["x"].ctypes.data
+    assert found["name"] is batch["name"]
