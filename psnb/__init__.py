@@ -168,4 +168,4 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "__version__"])

@@ -19,6 +19,8 @@
     ├── DatasetError              a dataset's source
     └── InternalError             ours: please report it
 
+    EndOfDataWarning              a closure has returned nothing, as its data had ended
+
 A closure that raises an exception of its own is *not* wrapped: `ClusterCoordinator.join` raises
 that very type. Every class takes one message and nothing else, so each survives pickling; the
 message says what happened, where, and what to do.
@@ -27,6 +29,12 @@ message says what happened, where, and what to do.
 
 class PsnbError(Exception):
     """Base of everything that psnb raises on its own account."""
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython asks for this; psnb's own frames are left out.
+        from psnb._src.shown_error import render
+
+        return render(self)
 
 
 class ClosureError(PsnbError):
@@ -95,3 +103,7 @@ class DatasetError(PsnbError):
 
 class InternalError(PsnbError):
     """psnb has broken one of its own guarantees; please report it."""
+
+
+class EndOfDataWarning(UserWarning):
+    """`fetch` returns None, because the closure found its iterator at its end and did nothing."""

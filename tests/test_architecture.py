@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -55,7 +56,8 @@ FOREIGN = {
 """What pure modules do not import: clusters, event loops and notebooks."""
 
 NOT_PURE = [
-    *("cluster/cluster", "cluster/local", "cluster/protection", "cluster/resizing"),
+    *("cluster/cluster", "cluster/local", "cluster/local_client", "cluster/protection"),
+    "cluster/resizing",
     *("cluster/scaling", "coordinator/closures/awaiting", "coordinator/steps"),
     *("coordinator/coordinator_view", "coordinator/workers/membership"),
     *("coordinator/workers/worker_connection", "coordinator/workers/worker_link", "demo/run"),
@@ -64,12 +66,14 @@ NOT_PURE = [
     *("monitor/hub/__init__", "monitor/hub/handlers", "monitor/hub/hub"),
     *("monitor/hub/panel", "monitor/hub/schedulers"),
     *("monitor/served/links", "monitor/served/scheduler_link"),
-    *("monitor/shown/display", "monitor/shown/widget"),
+    *("monitor/shown/display", "monitor/shown/notebook_line", "monitor/shown/saved"),
+    "monitor/shown/widget",
     *("parameters/comm_server_client", "parameters/control_connection"),
     "parameters/request_batch",
     *("parameters/server_connection", "placement/layout_cache", "placement/layout_registry"),
     *("runtime/interrupt", "runtime/mail", "runtime/notebook_link", "runtime/plugin"),
-    *("runtime/result_sender", "runtime/session", "server/host", "server/serving"),
+    *("runtime/result_sender", "runtime/session", "runtime/uploaded_module"),
+    *("server/host", "server/serving"),
     *("strategy/core", "strategy/rebalancing", "strategy/reconciler", "strategy/recovery"),
     *("strategy/server_control", "strategy/servers", "strategy/strategy"),
     *("threads/aside", "transport/arena", "transport/connecting", "transport/stream"),
@@ -101,6 +105,7 @@ FRAMEWORKS = {"jax.py", "torch.py"}
 KNOWN_PRIVATE = {
     *("_replace", "_fields"),  # of named tuples, documented
     "_getframe",  # of sys
+    "_version",  # of tensors: how often they were changed
     *("_strip_protocol", "_get_kwargs_from_urls", "_parent"),  # of fsspec
 }
 """Private names that psnb does not define and uses all the same."""
@@ -121,6 +126,16 @@ def test_the_public_names_are_these() -> None:
     assert sorted(psnb.__all__) == sorted(PUBLIC)
     for name in PUBLIC:
         assert hasattr(psnb, name)
+
+
+@pytest.mark.parametrize(
+    "name", ["psnb", "psnb.data", "psnb.demo", "psnb.errors", "psnb.jax", "psnb.torch"]
+)
+def test_completion_offers_public_names_only(name: str) -> None:
+    module = importlib.import_module(name)
+    offered = {each for each in dir(module) if not each.startswith("__")}
+    assert offered == set(getattr(module, "__all__", offered))
+    assert not any(each.startswith("_") for each in offered)
 
 
 def test_what_is_public_is_six_modules_and_all_else_is_private_by_its_path() -> None:
@@ -333,12 +348,16 @@ def test_all_that_is_not_private_to_its_module_is_documented(path: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_code_in_the_readme_prints_what_the_readme_says() -> None:
+def test_the_code_in_the_readme_is_a_script_that_prints_what_the_readme_says(
+    tmp_path: Path,
+) -> None:
     text = (ROOT / "README.md").read_text()
     code = text.split("```python\n", 1)[1].split("```", 1)[0]
     said = text.split("```text\n", 1)[1].split("```", 1)[0]
+    (tmp_path / "readme.py").write_text(code)
     done = subprocess.run(
-        [sys.executable, "-c", code + "strategy.close(); client.close()"],
+        [sys.executable, str(tmp_path / "readme.py")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         timeout=100,

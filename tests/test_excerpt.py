@@ -43,7 +43,7 @@ def _failed() -> bytes:
     try:
         raise ValueError(LONG)
     except ValueError as error:
-        return pack_error(error, ["in closure step(1) on worker 'alice', attempt 1"])
+        return pack_error(error, "in closure step(1) on worker 'alice', attempt 1")
 
 
 def test_a_failure_with_a_long_message_is_short_to_tell_and_to_keep() -> None:
@@ -54,9 +54,11 @@ def test_a_failure_with_a_long_message_is_short_to_tell_and_to_keep() -> None:
     (failure,) = log.since(0)
     assert len(failure.error) <= LINE
     assert len(failure.traceback) <= PAGE
-    assert failure.traceback.startswith("in closure step(1)")
+    assert failure.traceback.startswith("ValueError: begin")
     assert failure.traceback.count("characters are cut out") == 1
-    assert failure.traceback.endswith("end")
+    assert failure.traceback.endswith("raise ValueError(LONG)")
+    assert len(failure.full) <= PAGE
+    assert failure.full.endswith("end")
     assert len(pickle.dumps(log._noted[0].packed)) < 100  # it is told from its texts, for good
     assert log.since(0) == (failure,)
 

@@ -8,7 +8,12 @@ from typing import Any
 from ipykernel.comm.comm import BaseComm
 from IPython.core.interactiveshell import InteractiveShell
 
-from psnb._src.jupyter_internals import handle_beside_cells, must_wait
+from psnb._src.jupyter_internals import (
+    cell_of,
+    current_cell,
+    handle_beside_cells,
+    must_wait,
+)
 
 MESSAGE = {"content": {"comm_id": "1", "data": {}}}
 
@@ -75,3 +80,18 @@ def test_a_kernel_without_subshells_lets_messages_wait() -> None:
     )
     assert must_wait(widget(old))
     assert not must_wait(widget(new))
+
+
+def test_a_cell_is_called_as_ipython_calls_it() -> None:
+    name = InteractiveShell.instance().compile.cache("1 + 1", 7)
+    assert cell_of(name) == "Cell In[7]"
+    assert cell_of(__file__) == ""
+
+
+def test_the_cell_that_runs_is_found_by_its_code() -> None:
+    shell = InteractiveShell.instance()
+    shell.user_ns["where"] = current_cell
+    name = shell.compile.cache("found = where()", 8)
+    exec(compile("found = where()", name, "exec"), shell.user_ns)
+    assert shell.user_ns["found"] == "Cell In[8]"
+    assert current_cell() == ""

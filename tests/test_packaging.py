@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -73,6 +74,40 @@ def test_the_wheel_has_no_sources_of_the_front_end(wheel: zipfile.ZipFile) -> No
         for name in wheel.namelist()
         if name.endswith((".ts", ".tsx")) or "node_modules" in name
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [(None, "Node is not installed"), ("v18.20.4", "Node v18.20.4 is too old")],
+    ids=["none", "old"],
+)
+def test_a_clone_without_node_says_what_to_install(
+    tmp_path: Path, node: str | None, said: str
+) -> None:
+    for name in ("pyproject.toml", "README.md", "LICENSE", "extension/build_front_end.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "psnb").mkdir()
+    shutil.copy(ROOT / "psnb" / "__init__.py", tmp_path / "psnb")
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    for command in ("node", "npm") if node else ():
+        (commands / command).write_text(f"#!/bin/sh\necho {node}\n")
+        (commands / command).chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel"],
+        cwd=tmp_path,
+        env={"PATH": str(commands)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"psnb: {said}")
+    assert "Node 20.19 or newer" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_front_end_has_the_version_of_the_package() -> None:

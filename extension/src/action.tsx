@@ -18,7 +18,8 @@ export function Action({ icon, label, why = '', act }: ActionProps) {
       title={why ? `${label}: ${why}` : label}
       aria-label={label}
       aria-disabled={why !== ''}
-      onClick={() => {
+      onClick={(event) => {
+        event.preventDefault(); // in a summary, it would fold what it heads
         if (!why) {
           act();
         }

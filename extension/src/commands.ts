@@ -13,9 +13,14 @@ import type { Reply, Source } from './protocol';
 export async function complain(asked: Promise<Reply>): Promise<boolean> {
   const { error } = await asked;
   if (error) {
-    Notification.error(`psnb: ${error}`, { autoClose: false });
+    warn(error);
   }
   return error === '';
+}
+
+/** Tell people for some seconds, in the way of nothing for longer; the bell keeps it. */
+export function warn(error: string): void {
+  Notification.error(`psnb: ${error}`, { autoClose: 10_000 });
 }
 
 export function addHubCommands({ commands }: JupyterFrontEnd, hub: Hub): void {
@@ -24,8 +29,8 @@ export function addHubCommands({ commands }: JupyterFrontEnd, hub: Hub): void {
     caption: 'Watch a cluster that was started from the command line',
     icon: addIcon,
     execute: async (args) => {
-      const address = text(args['address']) || (await askForAddress());
-      return address ? complain(hub.attach(address)) : false;
+      const address = text(args['address']);
+      return address ? complain(hub.attach(address)) : attachAsked(hub);
     },
   });
   commands.addCommand(CommandIDs.detach, {
@@ -115,14 +120,22 @@ async function confirmPause(targets: Source[], hub: Hub): Promise<boolean> {
   return button.accept;
 }
 
-async function askForAddress(): Promise<string> {
-  const { value } = await InputDialog.getText({
-    title: 'Attach a scheduler',
-    label: 'Address of the scheduler’s dashboard',
-    placeholder: 'http://host:8787',
-    okLabel: 'Attach',
-  });
-  return value?.trim() ?? '';
+/** Ask for an address until it can be attached, or people give up; what was typed stays. */
+async function attachAsked(hub: Hub): Promise<boolean> {
+  let address = '';
+  let error = '';
+  do {
+    const { value } = await InputDialog.getText({
+      title: 'Attach a scheduler',
+      label: error ? `Not attached: ${error}` : 'Address of the scheduler, or of its dashboard',
+      placeholder: 'host:8786 or http://host:8787',
+      text: address,
+      okLabel: 'Attach',
+    });
+    address = value?.trim() ?? '';
+    error = address && (await hub.attach(address)).error;
+  } while (error);
+  return address !== '';
 }
 
 async function chooseScheduler(hub: Hub): Promise<string> {

@@ -1,6 +1,7 @@
 // The panel's list of all coordinators on this server.
 
 import {
+  closeIcon,
   launchIcon,
   notebookIcon,
   pauseIcon,
@@ -22,6 +23,8 @@ export interface RowActions {
   openDashboard(coordinator: string): void;
   openNotebook(path: string): void;
   control(coordinator: string, command: Row['control']['command']): void;
+  /** Forget one that is gone. */
+  dismiss(coordinator: string): void;
 }
 
 export interface CoordinatorListOptions {
@@ -62,10 +65,13 @@ export class CoordinatorList extends ReactWidget {
       <>
         {nothing && <BlankNotice blank={nothing} retry={() => hub.retry()} />}
         <ul className={stale ? 'psnb-mod-stale' : ''} aria-label="Coordinators">
-          {list.map((row) => (
-            <Entry key={row.coordinator} row={row} actions={actions} />
-          ))}
+          {list
+            .filter((row) => !row.gone)
+            .map((row) => (
+              <Entry key={row.coordinator} row={row} actions={actions} />
+            ))}
         </ul>
+        <Earlier list={list.filter((row) => row.gone)} actions={actions} />
       </>
     );
   }
@@ -75,6 +81,30 @@ export class CoordinatorList extends ReactWidget {
   };
 
   private readonly redraw: Redraw;
+}
+
+/** Those that are gone, folded away. */
+function Earlier({ list, actions }: { list: Row[]; actions: RowActions }) {
+  if (list.length === 0) {
+    return null;
+  }
+  return (
+    <details className="psnb-Earlier">
+      <summary>
+        Earlier ({list.length})
+        <Action
+          icon={closeIcon}
+          label="Dismiss all that are gone"
+          act={() => list.forEach(({ coordinator }) => actions.dismiss(coordinator))}
+        />
+      </summary>
+      <ul aria-label="Earlier coordinators">
+        {list.map((row) => (
+          <Entry key={row.coordinator} row={row} actions={actions} />
+        ))}
+      </ul>
+    </details>
+  );
 }
 
 function Entry({ row, actions }: { row: Row; actions: RowActions }) {
@@ -89,12 +119,20 @@ function Entry({ row, actions }: { row: Row; actions: RowActions }) {
         >
           {row.title}
         </button>
-        <Action
-          icon={control.command === 'pause' ? pauseIcon : runIcon}
-          label={control.command === 'pause' ? 'Pause' : 'Resume'}
-          why={control.why}
-          act={() => actions.control(coordinator, control.command)}
-        />
+        {row.gone ? (
+          <Action
+            icon={closeIcon}
+            label={`Dismiss ${row.title}`}
+            act={() => actions.dismiss(coordinator)}
+          />
+        ) : (
+          <Action
+            icon={control.command === 'pause' ? pauseIcon : runIcon}
+            label={control.command === 'pause' ? 'Pause' : 'Resume'}
+            why={control.why}
+            act={() => actions.control(coordinator, control.command)}
+          />
+        )}
         {row.notebook && (
           <Action
             icon={notebookIcon}
@@ -108,11 +146,11 @@ function Entry({ row, actions }: { row: Row; actions: RowActions }) {
           act={() => actions.openDashboard(coordinator)}
         />
       </div>
-      <div className="psnb-Entry-detail" title={row.name}>
-        <span className="psnb-State" data-state={row.state}>
+      <div className="psnb-Entry-detail" title={row.notebook}>
+        <span className="psnb-State" data-tone={row.tone} title={row.meaning}>
           {row.state}
         </span>{' '}
-        {row.name}
+        {row.file}
       </div>
       <div className="psnb-Entry-detail" title={row.kernel}>
         {row.kernel}

@@ -59,7 +59,7 @@ export class DashboardPanel extends Widget {
     this.reason.textContent = reason;
     this.reason.hidden = reason === '';
     this.title.label = this.name();
-    this.title.caption = `Dashboard of ${this.title.label}`;
+    this.title.caption = this.hub.source(this.coordinator)?.notebook ?? '';
   };
 
   private build(store: Store): void {
@@ -83,12 +83,14 @@ export class DashboardPanel extends Widget {
         ? 'This coordinator is gone; here is what it told last.'
         : 'This coordinator is gone, and with it what it told. A new one appears in the panel “psnb”.';
     }
-    return source.gone || (this.store ? '' : 'This coordinator has not told anything yet.');
+    if (this.store) return ''; // It shows by itself why nothing new comes.
+    return source.gone || 'This coordinator has not told anything yet.';
   }
 
+  /** Not the notebook's own title, whose tab may be beside it. */
   private name(): string {
     const file = this.hub.source(this.coordinator)?.notebook.split('/').pop();
-    return file || this.store?.state?.identity.name || 'psnb';
+    return `${this.store?.state?.identity.name || file || 'psnb'} - dashboard`;
   }
 
   private readonly reason = document.createElement('div');

@@ -12,7 +12,7 @@ import { IStatusBar } from '@jupyterlab/statusbar';
 import { Token } from '@lumino/coreutils';
 
 import { Active } from './active';
-import { addDashboardCommand, addHubCommands, complain } from './commands';
+import { addDashboardCommand, addHubCommands, complain, warn } from './commands';
 import { Connection } from './connection';
 import { makeDashboard, type DashboardPanel } from './dashboardPanel';
 import { Hub } from './hub';
@@ -20,7 +20,7 @@ import { psnbIcon } from './icons';
 import { CATEGORY, CommandIDs } from './names';
 import { Panel } from './panel';
 import { Preferences } from './preferences';
-import { hubOf } from './server';
+import { dismiss, hubOf } from './server';
 import { Status } from './status';
 
 const IHub = new Token<Hub>('psnb:IHub', 'What the hub on the Jupyter server tells.');
@@ -123,6 +123,10 @@ const panel: JupyterFrontEndPlugin<void> = {
           void commands.execute(CommandIDs.openDashboard, { coordinator }),
         openNotebook: (path) => void commands.execute('docmanager:open', { path }),
         control: (coordinator, command) => void complain(model.command(coordinator, command)),
+        dismiss: (coordinator) =>
+          void dismiss(serviceManager.serverSettings, coordinator).catch((error: unknown) =>
+            warn(String(error)),
+          ),
       },
     });
     shell.add(widget, 'left', { rank: 600 });

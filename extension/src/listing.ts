@@ -2,25 +2,32 @@
 
 import type { Obstacle, Reach } from './connection';
 import { formatCount, formatRate, toNumber, type Store } from './dashboard';
-import type { Source } from './protocol';
+import type { Source, Tone } from './protocol';
 
 export interface Row {
   coordinator: string;
-  /** The notebook's file name; for what has no notebook, the coordinator's own name. */
+  /** The coordinator's name; until it has told it, that of its notebook or scheduler. */
   title: string;
   /** Path of the notebook to open, or empty. */
   notebook: string;
-  /** The coordinator's own name, if it is not the title. */
-  name: string;
+  /** The notebook's file name, or empty. */
+  file: string;
   /** The kernel's name, or what there is instead of one. */
   kernel: string;
   cluster: string;
   /** URL of Dask's dashboard, or empty. */
   dashboard: string;
   state: string;
+  tone: Tone;
+  /** What the state means. */
+  meaning: string;
   /** Why nothing more comes from it, or what people must know of it. */
   notice: string;
   gone: boolean;
+  /** Whether something is queued or runs. */
+  works: boolean;
+  /** Seconds since the epoch. */
+  started: number;
   /** Empty until it has told something. */
   figures: Figure[];
   /** Queued closures lately, oldest first. */
@@ -37,7 +44,7 @@ export interface Figure {
 
 const SILENT = 'It has not told anything yet.';
 
-/** Rows of all sources with the last `seconds` of their queues: those of one notebook together, those that are gone last. */
+/** Rows of all sources with the last `seconds` of their queues: what runs first, then the newest; those that are gone last. */
 export function rows(
   sources: readonly Source[],
   store: (coordinator: string) => Store | undefined,
@@ -49,7 +56,8 @@ export function rows(
     .sort(
       (a, b) =>
         Number(a.gone) - Number(b.gone) ||
-        a.title.localeCompare(b.title) ||
+        Number(b.works) - Number(a.works) ||
+        b.started - a.started ||
         a.coordinator.localeCompare(b.coordinator),
     );
 }
@@ -60,21 +68,25 @@ function row(source: Source, store: Store | undefined, kernel: string, seconds: 
   const name = identity?.name ?? '';
   const file = source.notebook.split('/').pop() ?? '';
   const gone = source.gone !== '';
-  const paused = summary?.state === 'paused';
+  const paused = controls?.resume === '';
   const command = paused ? 'resume' : 'pause';
   return {
     coordinator: source.coordinator,
-    title: file || name || source.address || source.coordinator,
+    title: name || file || source.address || source.coordinator,
     notebook: source.notebook,
-    name: file ? name : '',
+    file,
     kernel:
       kernel ||
       (source.kind === 'scheduler' ? 'seen through its scheduler' : 'no kernel of this server'),
     cluster: identity?.cluster || source.address,
     dashboard: webAddress(identity?.dashboard ?? ''),
-    state: gone ? 'gone' : (summary?.state ?? 'silent'),
+    state: summary?.state ?? (gone ? 'gone' : 'silent'),
+    tone: summary?.tone ?? 'quiet',
+    meaning: summary?.meaning ?? source.gone,
     notice: source.gone || notice || (summary ? '' : (store?.problem ?? SILENT)),
     gone,
+    works: !gone && summary !== undefined && summary.queued + summary.in_flight > 0,
+    started: identity?.started ?? 0,
     figures: summary
       ? [
           figure(formatRate(toNumber(summary.closures_per_second)), 'closures/s'),

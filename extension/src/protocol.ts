@@ -9,9 +9,14 @@ export type Packed = string;
 /** A number on its own, where JSON has no NaN and no infinities. */
 export type Num = number | 'nan' | 'inf' | '-inf';
 
+/** How a state is to be taken; a view has one colour for each. */
+export type Tone = 'good' | 'busy' | 'waiting' | 'bad' | 'quiet';
+
 export interface Summary {
   time: number;
   state: string;
+  tone: Tone;
+  meaning: string;
   elapsed: number;
   eta: Num | null;
   examples: Num | null;
@@ -33,6 +38,7 @@ export interface WorkerRow {
   address: string;
   host: string;
   state: string;
+  tone: Tone;
   in_flight: number;
   completed: number;
   failed: number;
@@ -40,12 +46,15 @@ export interface WorkerRow {
   busy: Num;
   memory: number | null;
   last_error: string;
+  activity: string;
+  running_since: number | null;
 }
 
 export interface ServerRow {
   name: string;
   address: string;
   state: string;
+  tone: Tone;
   shards: number;
   bytes: number;
   pulls_per_second: Num;
@@ -92,7 +101,8 @@ export interface EventRow {
 export interface OptimizerRow {
   parameter: string;
   optimizer: string;
-  learning_rate: number | string;
+  learning_rate: Num;
+  schedule: string;
 }
 
 export interface Checkpoint {

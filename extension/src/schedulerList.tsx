@@ -25,8 +25,8 @@ export class SchedulerList extends ReactWidget {
       return (
         <div className="psnb-Blank">
           <p>
-            To see a cluster that was started from the command line, attach the address of its
-            dashboard, such as http://host:8787.
+            To see a cluster that was started from the command line, attach its address, such as
+            host:8786, or that of its dashboard, such as http://host:8787.
           </p>
         </div>
       );
@@ -44,7 +44,7 @@ export class SchedulerList extends ReactWidget {
               />
             </div>
             <div className="psnb-Entry-detail">
-              <span className="psnb-State" data-state={error ? 'failing' : 'running'}>
+              <span className="psnb-State" data-tone={error ? 'bad' : 'good'}>
                 {error ? 'no answer' : 'attached'}
               </span>
             </div>

@@ -22,6 +22,18 @@ export function hubOf(settings: ServerConnection.ISettings): ConnectionOptions {
   };
 }
 
+/** Have the hub forget a coordinator that is gone. */
+export async function dismiss(
+  settings: ServerConnection.ISettings,
+  coordinator: string,
+): Promise<void> {
+  const url = URLExt.join(settings.baseUrl, 'psnb', 'coordinators', encodeURIComponent(coordinator));
+  const response = await ServerConnection.makeRequest(url, { method: 'DELETE' }, settings);
+  if (!response.ok) {
+    throw new Error(`the Jupyter server refuses it with status ${response.status}`);
+  }
+}
+
 async function why(settings: ServerConnection.ISettings): Promise<Obstacle> {
   let response: Response;
   try {

@@ -7,12 +7,20 @@ import '../style/dashboard.css';
 import { Dashboard, Store } from './dashboard';
 import { VERSION, type Command, type Hello, type Reply, type Update } from './protocol';
 
+// What a model tells when its connection to the kernel ends; anywidget passes on all events.
+const CUT = 'comm_live_update';
+
+const GONE =
+  'The connection to its kernel has ended: it was restarted or shut down. Run the cell again.';
+
 /** What anywidget gives of the model. */
 interface Model {
   get(name: 'first'): unknown;
   send(content: { text: string }): void;
   on(name: 'msg:custom', callback: (content: unknown) => void): void;
+  on(name: typeof CUT, callback: () => void): void;
   off(name: 'msg:custom', callback: (content: unknown) => void): void;
+  off(name: typeof CUT, callback: () => void): void;
 }
 
 function hasText(content: unknown): content is { text: string } {
@@ -44,10 +52,15 @@ export default function (): object {
       };
       const first = model.get('first');
       if (first) hear({ text: first });
+      const end = (): void => {
+        created.end(GONE);
+      };
       model.on('msg:custom', hear);
+      model.on(CUT, end);
       hello();
       return () => {
         model.off('msg:custom', hear);
+        model.off(CUT, end);
       };
     },
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { mock, test } from 'node:test';
 import examples from '../../tests/monitor/fixtures/protocol.json';
-import { Commands, NO_ANSWER, PATIENCE } from '../src/dashboard/commands';
+import { Commands, NO_ANSWER, PATIENCE, TOLD } from '../src/dashboard/commands';
 import { Store } from '../src/dashboard/store';
 import { VERSION, type Command, type Update } from '../src/protocol';
 
@@ -39,6 +39,7 @@ test('a command is under way until its answer, and not given twice', () => {
   assert.ok(commands.underWay('drain'));
   answer(store, sent[0], '');
   assert.ok(!commands.underWay('drain'));
+  commands.dispose();
 });
 
 test('the same command for another worker is another', () => {
@@ -59,6 +60,25 @@ test('what came of a command is told', () => {
   answer(store, sent[1], 'the disk is full');
   assert.deepEqual(commands.outcome, { text: 'Checkpoint: the disk is full', bad: true });
   assert.deepEqual(ended, [true, false]);
+});
+
+test('a success is told for some seconds, a failure until the next command', () => {
+  mock.timers.enable({ apis: ['setTimeout'] });
+  try {
+    const { store, commands, sent } = start();
+    commands.give('add_worker');
+    answer(store, sent[0], '', 'a worker is being started');
+    mock.timers.tick(TOLD - 1);
+    assert.notEqual(commands.outcome.text, '');
+    mock.timers.tick(1);
+    assert.equal(commands.outcome.text, '');
+    commands.give('add_worker');
+    answer(store, sent[1], 'no room');
+    mock.timers.tick(10 * TOLD);
+    assert.equal(commands.outcome.text, 'Add worker: no room');
+  } finally {
+    mock.timers.reset();
+  }
 });
 
 test('the answer to another view is not told', () => {

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import type { Num } from '../src/protocol';
 import {
   formatBytes,
   formatDuration,
@@ -14,6 +15,10 @@ import { formatLearningRate, parseLearningRate } from '../src/dashboard/optimize
 test('values show about four digits', () => {
   const texts = [0, 0.5, 12345.6, 1e-5, -2e9, NaN, -Infinity].map(formatNumber);
   assert.deepEqual(texts, ['0', '0.5000', '12,346', '1.00e-5', '-2.00e+9', 'NaN', '−∞']);
+});
+
+test('values that are whole show all their digits and no others', () => {
+  assert.deepEqual([5, 1_234_567, -3].map(formatNumber), ['5', '1,234,567', '-3']);
 });
 
 test('rates show the digits that matter', () => {
@@ -57,7 +62,9 @@ test('a learning rate is a number of at least zero', () => {
   }
 });
 
-test('a schedule is told by its text', () => {
-  const texts = [0.05, 'nan' as const, 'Warmup(0.1)'].map(formatLearningRate);
-  assert.deepEqual(texts, ['0.05', 'NaN', 'Warmup(0.1)']);
+test('a learning rate has the digits that were set, and few of a schedule', () => {
+  const told = (learning_rate: Num, schedule: string): string =>
+    formatLearningRate({ parameter: 'w', optimizer: 'SGD', learning_rate, schedule });
+  const texts = [told(0.0123456, ''), told(1 / 30, 'Warmup'), told('nan', 'fails')];
+  assert.deepEqual(texts, ['0.0123456', '0.03333', 'NaN']);
 });

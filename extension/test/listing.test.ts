@@ -29,17 +29,38 @@ function only(source: Source, message?: Update) {
   return row;
 }
 
-test('a row is called after its notebook and tells name, kernel and cluster', () => {
+test('a row is called by its name and tells notebook, kernel and cluster', () => {
   const row = only(SOURCE, update({ identity: IDENTITY }));
-  assert.equal(row.title, 'train.ipynb');
-  assert.equal(row.name, 'wide-and-deep');
+  assert.equal(row.title, 'wide-and-deep');
+  assert.equal(row.file, 'train.ipynb');
   assert.equal(row.kernel, 'Python 3');
   assert.equal(row.cluster, 'tcp://127.0.0.1:8786');
 });
 
-test('a coordinator without a notebook is called by its name', () => {
-  const row = only({ ...SOURCE, notebook: '' }, update({ identity: IDENTITY }));
-  assert.equal(row.title, 'wide-and-deep');
+test('a coordinator that has not told its name is called after its notebook', () => {
+  assert.equal(only(SOURCE).title, 'train.ipynb');
+});
+
+test('what runs comes first, then the newest', () => {
+  const stores = new Map<string, Store>();
+  const sources = [
+    { coordinator: 'old and idle', started: 1, queued: 0 },
+    { coordinator: 'old and running', started: 1, queued: 5 },
+    { coordinator: 'new and idle', started: 2, queued: 0 },
+  ].map(({ coordinator, started, queued }) => {
+    const store = new Store(() => undefined);
+    const summary = { ...update().summary, queued, in_flight: 0 };
+    store.accept(update({ coordinator, summary, identity: { ...IDENTITY, started } }));
+    stores.set(coordinator, store);
+    return { ...SOURCE, coordinator };
+  });
+  const order = rows(
+    sources,
+    (coordinator) => stores.get(coordinator),
+    () => '',
+    60,
+  ).map(({ coordinator }) => coordinator);
+  assert.deepEqual(order, ['old and running', 'new and idle', 'old and idle']);
 });
 
 test('examples a second appear only if there are some', () => {
@@ -97,9 +118,8 @@ test('failures alarm', () => {
 });
 
 test('what runs can be paused and what is paused resumed', () => {
-  const { summary } = update();
   assert.equal(only(SOURCE, update()).control.command, 'pause');
-  const paused = update({ summary: { ...summary, state: 'paused' } });
+  const paused = update({ controls: { pause: 'it is paused already', resume: '' } });
   assert.equal(only(SOURCE, paused).control.command, 'resume');
 });
 
@@ -110,7 +130,7 @@ test('a control that the source does not take is disabled for the reason it give
 
 test('a coordinator that is gone says why, cannot be paused and comes last', () => {
   const gone = { ...SOURCE, coordinator: 'a', notebook: 'a.ipynb', gone: 'Its kernel has died.' };
-  const row = only(gone, update());
+  const row = only(gone);
   assert.deepEqual([row.state, row.notice, row.control.why], ['gone', gone.gone, gone.gone]);
   const order = rows(
     [gone, SOURCE],

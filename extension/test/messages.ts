@@ -21,6 +21,8 @@ export function update(changes: Partial<Update> = {}): Update {
     summary: {
       time: 1000,
       state: 'running',
+      tone: 'busy',
+      meaning: 'Closures run or wait.',
       elapsed: 10,
       eta: null,
       examples: null,
@@ -35,7 +37,7 @@ export function update(changes: Partial<Update> = {}): Update {
       staleness_mean: 'nan',
       staleness_max: 0,
     },
-    controls: { pause: '' },
+    controls: { pause: '', resume: 'it is not paused' },
     ...changes,
   };
 }

@@ -61,9 +61,14 @@ function members<T>(checks: Members<T>, optional: (keyof T)[] = []): Check {
     Object.keys(known).every((name) => name in value || optional.includes(name as keyof T));
 }
 
+const tone: Check = (value) =>
+  ['good', 'busy', 'waiting', 'bad', 'quiet'].includes(value as string);
+
 const summary = members<Summary>({
   time: number,
   state: text,
+  tone,
+  meaning: text,
   elapsed: number,
   eta: maybeNum,
   examples: maybeNum,
@@ -85,6 +90,7 @@ const worker = members<WorkerRow>({
   address: text,
   host: text,
   state: text,
+  tone,
   in_flight: number,
   completed: number,
   failed: number,
@@ -92,12 +98,15 @@ const worker = members<WorkerRow>({
   busy: num,
   memory: maybe,
   last_error: text,
+  activity: text,
+  running_since: maybe,
 });
 
 const server = members<ServerRow>({
   name: text,
   address: text,
   state: text,
+  tone,
   shards: number,
   bytes: number,
   pulls_per_second: num,
@@ -139,7 +148,8 @@ const event = members<EventRow>({ time: number, kind: text, worker: text, messag
 const optimizer = members<OptimizerRow>({
   parameter: text,
   optimizer: text,
-  learning_rate: either(number, text),
+  learning_rate: num,
+  schedule: text,
 });
 
 const checkpoint = members<Checkpoint>({

@@ -58,3 +58,20 @@ test('a series that is too long loses every second point', () => {
   assert.deepEqual(values(series).slice(0, 3), [1, 3, 5]);
   assert.equal(series.total, MAX_POINTS + 1);
 });
+
+test('a series knows whether all its values are whole', () => {
+  const series = new Series();
+  series.append(points(0, [1, NaN, 3]));
+  assert.ok(series.whole);
+  series.append(points(3, [4.5]));
+  assert.ok(!series.whole);
+  series.append(points(0, [1]));
+  assert.ok(series.whole);
+});
+
+test('the point at a place is the last one that is not after it', () => {
+  const series = new Series();
+  series.append({ ...points(0, [10, 20, 30]), times: pack([1, 2.5, 2.5]) });
+  assert.deepEqual([5, 10, 29, 99].map((step) => series.at(step, false)), [-1, 0, 1, 2]);
+  assert.deepEqual([0.5, 1, 2.4, 2.5].map((time) => series.at(time, true)), [-1, 0, 0, 2]);
+});

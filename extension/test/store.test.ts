@@ -194,8 +194,26 @@ test('one that is gone shows its last figures, its state, and why no control can
   store.end('its kernel was shut down');
   assert.equal(shown(store).summary.state, 'gone');
   assert.equal(shown(store).summary.completed, completed);
+  assert.equal(shown(store).notice, 'its kernel was shut down');
   const reasons = new Set(Object.values(shown(store).controls));
   assert.deepEqual([...reasons], ['its kernel was shut down']);
+});
+
+test('nothing is known of the workers and servers of one that is gone', () => {
+  const { store } = start();
+  store.end('its kernel was shut down');
+  const { workers, servers } = shown(store);
+  const states = new Set([...workers.values(), ...servers].map(({ state, tone }) => `${state} ${tone}`));
+  assert.deepEqual([...states], ['unknown quiet']);
+});
+
+test('one that was closed and is gone stays closed', () => {
+  const { store } = start();
+  const summary = { ...SMALL.summary, state: 'closed', tone: 'quiet' } as const;
+  store.accept(next({ summary }));
+  store.end('it was closed');
+  assert.equal(shown(store).summary.state, 'closed');
+  assert.equal(shown(store).controls.pause, 'it was closed');
 });
 
 test('one that was silent and comes back shows its own state again', () => {

@@ -9,6 +9,20 @@ from pathlib import Path
 
 import psnb
 
+_ABOUT = """\
+psnb trains models in notebooks, on a Dask cluster: the parameters are on servers,
+workers compute gradients, and the notebook schedules them. Most of it is used from
+Python (import psnb); this command shows it at work.
+"""
+
+_EXAMPLE = """\
+example:
+  psnb demo --workers 2 --checkpoint-dir my-demo
+      train on a cluster on this machine; again, to resume where it was
+
+psnb COMMAND --help tells all options of a command.
+"""
+
 
 def _positive(text: str) -> int:
     try:
@@ -21,9 +35,16 @@ def _positive(text: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="psnb", description=psnb.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="psnb",
+        description=_ABOUT,
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"psnb {psnb.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(
+        dest="command", required=True, title="commands", metavar="COMMAND"
+    )
     demo = commands.add_parser(
         "demo",
         help="train a wide & deep model on 327,346 flights",

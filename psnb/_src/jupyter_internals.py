@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,12 +42,65 @@ def kernel_id() -> str:
     return file.stem.removeprefix("kernel-") if file.stem.startswith("kernel-") else ""
 
 
+def notebook_name() -> str:
+    """Return the name of the notebook's file, without its ending; empty if it is not known.
+
+    Relies on ``JPY_SESSION_NAME``, which a Jupyter server gives its kernels, and on the variable
+    that VS Code sets in a notebook.
+    """
+    kernel = _kernel()
+    if kernel is None:
+        return ""
+    names = getattr(getattr(kernel, "shell", None), "user_ns", {})
+    path = str(names.get("__vsc_ipynb_file__") or os.environ.get("JPY_SESSION_NAME", ""))
+    file = path.replace("\\", "/").rpartition("/")[2]
+    return file.removesuffix(".ipynb").strip() if file.endswith(".ipynb") else ""
+
+
 def _kernel() -> object | None:
     # Relies on ipykernel's shell, which has the kernel.
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    kernel: object | None = getattr(shell, "kernel", None)
+    kernel: object | None = getattr(_shell(), "kernel", None)
     return kernel
+
+
+def _shell() -> object | None:
+    ipython = sys.modules.get("IPython")
+    shell: object | None = ipython.get_ipython() if ipython is not None else None
+    return shell
+
+
+def cell_of(file: str) -> str:
+    """Return what IPython calls the cell whose code has this name: ``Cell In[7]``; else nothing.
+
+    Relies on the compiler of IPython's shell, which knows the names of cells.
+    """
+    name_of = getattr(getattr(_shell(), "compile", None), "format_code_name", None)
+    told = name_of(file) if name_of is not None else None
+    return " ".join(told) if told else ""
+
+
+def current_cell() -> str:
+    """Return the cell whose code has called this; empty if none has."""
+    frame = sys._getframe()
+    while frame is not None:
+        if cell := cell_of(frame.f_code.co_filename):
+            return cell
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+def format_error(error: BaseException) -> list[str]:
+    """Return the lines that IPython shows of an error, in the user's mode and colours.
+
+    Relies on the ``InteractiveTB`` of IPython's shell.
+    """
+    shell: Any = _shell()
+    if shell is None:
+        return traceback.format_exception(error)
+    lines: list[str] = shell.InteractiveTB.structured_traceback(
+        type(error), error, error.__traceback__
+    )
+    return lines
 
 
 def handle_beside_cells(widget: Any) -> None:

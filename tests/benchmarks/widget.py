@@ -32,7 +32,7 @@ def make(workers, metrics, points, interval):
         )
     rows = [replace(WORKER, name=f"worker-{index}", index=index) for index in range(workers)]
     viewed.set(workers=tuple(rows))
-    return viewed, CoordinatorWidget(viewed, interval)
+    return viewed, CoordinatorWidget(viewed, lambda update: None, interval)
 
 def change(viewed, metrics):
     done = viewed.now.completed

@@ -125,6 +125,11 @@ class Notebook:
         for output in self.outputs(cell):
             assert output["output_type"] != "error", output
 
+    def restart_kernel(self) -> None:
+        """Restart the kernel, and wait until it answers."""
+        self.page.evaluate(f"() => {_PANEL}.sessionContext.session.kernel.restart()")
+        self._wait_until_ready(kernel=True)
+
     def is_running(self, cell: int) -> bool:
         """Return whether a cell runs or waits for others."""
         state: str = self.page.evaluate(

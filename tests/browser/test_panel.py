@@ -142,7 +142,7 @@ def test_a_coordinator_that_was_closed_is_told_to_be(notebook: OpenNotebook, set
     panel = Panel(opened.page)
     panel.wait_for_state(opened.path.name, "idle")
     opened.run(1)
-    panel.wait_for_state(opened.path.name, "gone")
+    panel.wait_for_state(opened.path.name, "closed")
 
 
 def test_hostile_names_stay_text(notebook: OpenNotebook, set_up: str) -> None:
@@ -230,7 +230,7 @@ def test_what_cannot_be_attached_is_told_in_the_page(notebook: OpenNotebook) -> 
     opened = notebook("1")
     panel = Panel(opened.page)
     whys = {
-        "tcp://127.0.0.1:8786": "by default http://127.0.0.1:8787; tcp:// is",
+        "ftp://host": "give the http:// address of the scheduler's dashboard",
         "http://no-such-host.invalid:8787": "its host is not known here",
         "http://127.0.0.1:1": "nothing can be reached there",
     }
@@ -241,3 +241,45 @@ def test_what_cannot_be_attached_is_told_in_the_page(notebook: OpenNotebook) -> 
     for why in whys.values():
         expect(told.filter(has_text=why)).to_be_visible(timeout=PATIENCE)
     assert panel.root.locator("[data-scheduler]").count() == 0
+
+
+def test_what_was_typed_stays_when_it_cannot_be_attached(notebook: OpenNotebook) -> None:
+    opened = notebook("1")
+    panel = Panel(opened.page)
+    panel.execute("psnb:attach")
+    dialog = opened.page.locator(".jp-Dialog")
+    dialog.locator("input").fill("127.0.0.1:1")
+    dialog.get_by_role("button", name="Attach").click()
+    expect(dialog).to_contain_text("Not attached: nothing can be reached there", timeout=PATIENCE)
+    expect(dialog.locator("input")).to_have_value("127.0.0.1:1")
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(dialog).to_have_count(0)
+
+
+def test_names_are_read_everywhere_and_what_is_gone_is_folded_away_and_dismissed(
+    notebook: OpenNotebook, set_up: str
+) -> None:
+    other = "other = psnb.ParameterServerStrategy(client)\n"
+    other += "job = psnb.ClusterCoordinator(other, name='a job')\njob"
+    opened = notebook(set_up, other, "job.close()")
+    opened.run(0, 1)
+    panel = Panel(opened.page)
+    titles = panel.root.locator("ul[aria-label=Coordinators] .psnb-Entry-title")
+    expect(titles.filter(has_text="a job")).to_have_count(1, timeout=PATIENCE)
+    # The other is called after its notebook, and older.
+    expect(titles.filter(has_text=opened.path.stem)).to_have_count(1, timeout=PATIENCE)
+    expect(titles.first).to_have_text("a job")
+    expect(opened.page.locator(".psnb-name").first).to_have_text("a job", timeout=PATIENCE)
+
+    opened.run(2)
+    earlier = panel.root.locator(".psnb-Earlier")
+    gone = earlier.locator(".psnb-Entry").filter(has_text="a job")
+    expect(gone).to_have_count(1, timeout=PATIENCE)
+    expect(gone).not_to_be_visible()
+    earlier.locator("summary").click(position={"x": 20, "y": 10})
+    expect(gone).to_be_visible()
+    gone.locator(".psnb-Entry-title").click()
+    tab = opened.page.locator(".lm-TabBar-tabLabel", has_text="a job - dashboard")
+    expect(tab).to_be_visible(timeout=PATIENCE)
+    gone.get_by_role("button", name="Dismiss a job", exact=True).click()
+    expect(gone).to_have_count(0, timeout=PATIENCE)

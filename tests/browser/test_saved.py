@@ -18,6 +18,57 @@ from tests.browser.notebook import Notebook
 pytestmark = pytest.mark.slow
 
 
+def test_a_notebook_that_is_saved_while_it_works_keeps_the_last_known_figures(
+    notebook: OpenNotebook, set_up: str, page: Page, tmp_path: Path
+) -> None:
+    opened = notebook(
+        set_up,
+        "coordinator",
+        "for n in range(123): coordinator.schedule(step, (n, 0.0))\ncoordinator.join()",
+        "for n in range(100_000): coordinator.schedule(step, (n, 0.0))\ncoordinator.join()",
+    )
+    opened.run(0, 1, 2)
+    widget = Dashboard(opened.output(1))
+    widget.wait_for_state("idle")
+    static = opened.output(1).locator(".psnb-static")
+    expect(static).to_contain_text("completed 123", timeout=PATIENCE)
+    expect(static).to_be_hidden()  # the dashboard beside it lives
+    opened.save()
+    exported, _ = HTMLExporter().from_notebook_node(nbformat.read(opened.path, as_version=4))
+    assert "completed 123" in exported
+
+    # The page is loaded anew while a cell runs: the widget cannot be asked for, and is not there.
+    opened.start(3)
+    expect(static).to_contain_text("running", timeout=PATIENCE)
+    opened.save()
+    opened.open(kernel=False)
+    static = opened.output(1).locator(".psnb-static")
+    expect(static).to_be_visible(timeout=PATIENCE)
+    expect(static).to_contain_text("The panel “psnb” shows it live")
+
+    with running_lab(tmp_path / "other") as other:
+        path = Path(shutil.copy(opened.path, other.folder))
+        elsewhere = Notebook(other, page, path).open(kernel=False)
+        static = elsewhere.output(1).locator(".psnb-static")
+        expect(static).to_be_visible(timeout=PATIENCE)
+        expect(static).to_contain_text("running")
+
+
+def test_a_widget_says_that_its_kernel_was_restarted(notebook: OpenNotebook, set_up: str) -> None:
+    opened = notebook(
+        set_up,
+        "coordinator",
+        "for n in range(100_000): coordinator.schedule(step, (n, 0.0))",
+    )
+    opened.run(0, 1, 2)
+    widget = Dashboard(opened.output(1))
+    widget.wait_for_state("running")
+    opened.restart_kernel()
+    widget.wait_for_state("gone")
+    widget.wait_for_text("it was restarted or shut down")
+    expect(widget.root.get_by_role("button", name="Pause")).to_be_disabled()
+
+
 def test_a_saved_notebook_shows_the_final_state_without_a_kernel(
     notebook: OpenNotebook, set_up: str, page: Page, tmp_path: Path
 ) -> None:
@@ -35,8 +86,9 @@ def test_a_saved_notebook_shows_the_final_state_without_a_kernel(
         expect(opened.output(cell)).to_contain_text("completed 123", timeout=PATIENCE)
     saved = opened.save()
     for cell in (1, 2):
-        (output,) = saved.cells[cell].outputs
-        assert set(output["data"]) == {"text/html", "text/plain"}
+        final, emptied = saved.cells[cell].outputs
+        assert set(final["data"]) == {"text/html", "text/plain"}
+        assert set(emptied["data"].values()) == {""}
 
     exported, _ = HTMLExporter().from_notebook_node(nbformat.read(opened.path, as_version=4))
     assert exported.count("completed 123") == 2

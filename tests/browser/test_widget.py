@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -88,6 +89,56 @@ def test_a_reload_while_a_cell_blocks_brings_the_widget_back_when_it_has_ended(
     expect(widget.root.locator("canvas").first).to_be_visible(timeout=PATIENCE)
 
 
+def test_charts_say_the_latest_value_and_can_be_folded_and_filtered(
+    notebook: OpenNotebook, set_up: str
+) -> None:
+    opened = notebook(
+        set_up,
+        "coordinator",
+        """
+def report():
+    for value in (3, 2, 1):
+        psnb.report(**{f"{kind}/{name}": value for kind in ("train", "val") for name in "abcd"})
+coordinator.schedule(report).fetch()
+""",
+    )
+    opened.run(0, 1, 2)
+    widget = Dashboard(opened.output(1))
+    train, val = (
+        widget.root.get_by_role("group", name=f"Chart of {kind}/a") for kind in ("train", "val")
+    )
+    train.scroll_into_view_if_needed()  # Charts out of sight are not drawn.
+    expect(train.locator(".psnb-metric-latest")).to_have_text("1", timeout=PATIENCE)
+    expect(train.locator(".psnb-metric-average")).to_contain_text("avg 2")
+    widget.root.locator(".psnb-group > summary", has_text="train/").click()
+    expect(train).to_be_hidden()
+    expect(val).to_be_visible()
+    widget.root.get_by_label("Filter metrics by name").fill("VAL b")
+    expect(val).to_be_hidden(timeout=PATIENCE)
+    expect(widget.root.locator(".psnb-chart:visible")).to_have_count(1)
+
+
+def test_a_schedule_is_shown_with_the_rate_that_it_has_now(
+    notebook: OpenNotebook, set_up: str
+) -> None:
+    opened = notebook(
+        set_up,
+        """
+schedule = psnb.PiecewiseConstant((1,), (0.5, 0.25))
+falling = strategy.variable([0.0], "falling", optimizer=psnb.SGD(schedule))
+coordinator
+""",
+        "falling.push([1.0])",
+    )
+    opened.run(0, 1, 2)
+    widget = Dashboard(opened.output(1))
+    widget.wait_for_text("Learning rates")  # the servers are asked for them
+    widget.open_sections()
+    row = widget.root.get_by_role("listitem").filter(has_text="falling")
+    expect(row.locator(".psnb-rate-now")).to_have_text("0.25", timeout=PATIENCE)
+    expect(row.locator(".psnb-schedule")).to_contain_text("PiecewiseConstant")
+
+
 def test_names_are_text_and_nothing_in_them_runs(
     notebook: OpenNotebook, set_up: str, cluster: Client
 ) -> None:
@@ -117,6 +168,32 @@ coordinator
         expect(opened.output(1)).to_contain_text(f"ValueError: {HOSTILE}")
         assert opened.page.locator("img[src='x']").count() == 0
     assert asked == []
+
+
+def test_a_worker_that_takes_long_says_at_what(notebook: OpenNotebook, set_up: str) -> None:
+    opened = notebook(
+        set_up,
+        "coordinator",
+        """
+def load():
+    time.sleep(3)
+data = coordinator.create_per_worker_resource(load)
+def wait(data):
+    time.sleep(3)
+coordinator.schedule(wait, (data,))
+""",
+        "strategy.close()",
+    )
+    opened.run(0, 1, 2)
+    widget = Dashboard(opened.output(1))
+    widget.open_sections()
+    widget.wait_for_text("loading per-worker data")
+    since = widget.wait_for_text("running wait").get_attribute("title") or ""
+    assert re.fullmatch(r"running wait since \d\d:\d\d:\d\d", since)
+    widget.wait_for_more("completed", 0)
+    expect(widget.root.get_by_text("running wait")).to_have_count(0, timeout=PATIENCE)
+    expect(widget.root.get_by_text("Dask dashboard")).to_be_hidden()  # there is none
+    opened.run(3)
 
 
 def test_a_killed_worker_is_shown_within_two_seconds(notebook: OpenNotebook) -> None:

@@ -107,3 +107,14 @@ def test_failed_save_leaves_nothing_behind(
     with pytest.raises(InternalError):
         manager.save()
     assert names(tmp_path) == []
+
+
+def test_a_manager_shows_its_checkpoints_the_newest_first(
+    manager: FolderManager, tmp_path: Path
+) -> None:
+    manager.save()
+    path = manager.save()
+    assert repr(manager) == f"<psnb.FolderManager {str(tmp_path)!r}, 1 checkpoints>"
+    page = manager._repr_html_()
+    assert path.name in page
+    assert page.count("<tr>") == 2  # the head, and one that is kept

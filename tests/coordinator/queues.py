@@ -42,7 +42,7 @@ def succeed(
 
 
 def fail(queue: ClosureQueue, each: Closure, error: Exception) -> None:
-    queue.settle([(each, False, pack_error(error, []), False)])
+    queue.settle([(each, False, pack_error(error), False)])
 
 
 def in_thread(function: Callable[[], Any]) -> Future[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 from collections import namedtuple
 from dataclasses import dataclass
@@ -15,8 +16,13 @@ from psnb import errors
 from psnb._src.coordinator.closures.closure import FunctionRegistry
 from psnb._src.coordinator.closures.remote_value import RemoteValue
 from psnb._src.coordinator.closures.status import ClosureStatus, check_transition
-from psnb._src.coordinator.datasets.per_worker import PerWorkerValues, ResourceRegistry
+from psnb._src.coordinator.datasets.per_worker import (
+    PerWorkerDataset,
+    PerWorkerValues,
+    ResourceRegistry,
+)
 from psnb._src.coordinator.structure import map_structure
+from psnb._src.runtime import make_dataset
 from psnb._src.threads.locks import Condition
 
 ENDED = (ClosureStatus.COMPLETED, ClosureStatus.FAILED, ClosureStatus.CANCELLED)
@@ -139,3 +145,19 @@ def test_a_per_worker_value_cannot_be_pickled_elsewhere() -> None:
     value = PerWorkerValues(registry, len, ((),))
     with pytest.raises(errors.ConfigurationError, match="schedule"):
         pickle.dumps(value)
+
+
+def test_per_worker_values_say_what_they_are_made_of() -> None:
+    registry = ResourceRegistry()
+
+    def load() -> list[int]:
+        return []
+
+    dataset = PerWorkerDataset(registry, make_dataset, (load,))
+    assert re.fullmatch(r"<psnb.PerWorkerDataset 1: .*load on each worker>", repr(dataset))
+    assert repr(iter(dataset)) == "<psnb.PerWorkerIterator 2: iter of 1 on each worker>"
+    value = PerWorkerValues(registry, len, ((),))
+    assert repr(value) == "<psnb.PerWorkerValues 3: len on each worker>"
+    assert "<td" in value._repr_html_()
+    assert "fetch() returns the list" in value._repr_html_()
+    assert "&lt;locals&gt;.load" in dataset._repr_html_()

@@ -17,6 +17,7 @@ ALLOWED = {
     (ConnectionState.CONNECTING, ConnectionState.LOST),
     (ConnectionState.READY, ConnectionState.DRAINING),
     (ConnectionState.READY, ConnectionState.LOST),
+    (ConnectionState.DRAINING, ConnectionState.RETIRED),
     (ConnectionState.DRAINING, ConnectionState.LOST),
 }
 

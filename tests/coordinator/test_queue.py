@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import pytest
@@ -185,6 +186,48 @@ def test_further_errors_hang_on_the_first() -> None:
         queue.join()
     assert [str(e) for e in raised.value.other_errors] == ["number 1", "number 2"]  # type: ignore[attr-defined]
     assert any("2 more closures failed" in note for note in raised.value.__notes__)
+
+
+def test_an_error_that_fetch_has_raised_says_so_when_it_is_raised_again() -> None:
+    queue = ClosureQueue(10)
+    (bad,) = put(queue, 1)
+    queue.take(up_to(1))
+    fail(queue, bad, ValueError("boo"))
+    with pytest.raises(ValueError, match="boo") as fetched:
+        bad.remote.fetch()
+    assert not hasattr(fetched.value, "__notes__")
+    with pytest.raises(ValueError, match="boo") as raised:
+        queue.join()
+    assert re.fullmatch(
+        r"this is the error that fetch\(\) raised at \d\d:\d\d:\d\d; "
+        "nothing new has failed, and it is cleared now",
+        raised.value.__notes__[0],
+    )
+    queue.join()
+
+
+def test_an_error_that_is_raised_again_says_how_many_others_are_new() -> None:
+    queue = ClosureQueue(10)
+    closures = put(queue, 3)
+    queue.take(up_to(3))
+    for each in closures:
+        fail(queue, each, ValueError("boo"))
+    for each in closures[:2]:
+        with pytest.raises(ValueError, match="boo"):
+            each.remote.fetch()
+    with pytest.raises(ValueError, match="boo") as raised:
+        queue.join()
+    assert "; 1 of the other errors are new, and" in raised.value.__notes__[0]
+
+
+def test_an_error_that_fetch_has_not_raised_says_nothing_of_it() -> None:
+    queue = ClosureQueue(10)
+    (bad,) = put(queue, 1)
+    queue.take(up_to(1))
+    fail(queue, bad, ValueError("boo"))
+    with pytest.raises(ValueError, match="boo") as raised:
+        queue.join()
+    assert not hasattr(raised.value, "__notes__")
 
 
 def test_each_closure_tells_its_own_outcome_after_join_has_raised() -> None:

@@ -20,3 +20,24 @@ def test_a_worker_whose_closures_take_long_is_busy_before_the_first_has_ended() 
     assert figures.snapshot(READY, in_flight=5, threads=2).busy == 1.0
     assert figures.snapshot(READY, in_flight=1, threads=2).busy == 0.5
     assert figures.snapshot(READY, in_flight=0, threads=2).busy == 0.0
+
+
+def test_an_activity_keeps_its_beginning_until_another_begins() -> None:
+    figures = WorkerFigures("w", "tcp://w:1", 0)
+
+    def told(state: ConnectionState = ConnectionState.READY) -> tuple[str, float | None]:
+        found = figures.snapshot(state, 1, 1)
+        return found.activity, found.running_since
+
+    assert told() == ("", None)
+    figures.note_activity("loading step", 3.0)
+    activity, since = told()
+    assert activity == "loading step"
+    figures.note_activity("running step", 3.2)
+    assert told() == ("running step", since)
+    figures.note_activity("running step", 0.6)
+    assert told()[1] is not None
+    assert told()[1] != since
+    assert told(ConnectionState.LOST) == ("", None)
+    figures.add([0.1], 1, 0)
+    assert told() == ("", None)

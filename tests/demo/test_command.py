@@ -28,6 +28,15 @@ def demo(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_the_help_is_about_the_tool(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    said = capsys.readouterr().out
+    assert "psnb trains models in notebooks, on a Dask cluster" in said
+    assert re.search(r"^ +demo +train a wide & deep model", said, re.MULTILINE)
+    assert "psnb demo --workers 2" in said
+
+
 @pytest.mark.slow
 def test_the_demo_reaches_an_auc_of_080_and_resumes_where_it_ended(tmp_path: Path) -> None:
     first = demo(tmp_path)

@@ -148,6 +148,19 @@ def test_a_cluster_from_the_command_line_trains(command_line_cluster: str) -> No
 
 
 @pytest.mark.slow
+def test_workers_from_the_command_line_have_names(command_line_cluster: str) -> None:
+    with (
+        psnb.connect(command_line_cluster) as client,
+        psnb.ParameterServerStrategy(client) as strategy,
+    ):
+        assert strategy.worker_names() == {"worker-0", "worker-1"}
+        coordinator = psnb.ClusterCoordinator(strategy)
+        for name in strategy.worker_names():
+            remote = coordinator.schedule(lambda: psnb.worker_context().worker_name, worker=name)
+            assert remote.fetch(DEADLINE) == name
+
+
+@pytest.mark.slow
 def test_the_demo_runs_on_a_cluster_from_the_command_line(
     command_line_cluster: str, tmp_path: Path
 ) -> None:
@@ -170,3 +183,20 @@ def test_dask_profiles_nothing_where_nobody_looks(cluster: Client) -> None:
     key = "distributed.worker.profile.enabled"
     assert not any(cluster.run(dask.config.get, key).values())
     assert dask.config.get(key)  # here it is as it was
+
+
+@pytest.mark.slow
+def test_a_closed_client_is_named_whatever_is_asked_of_it() -> None:
+    client = psnb.local_cluster(workers=1)
+    strategy = psnb.ParameterServerStrategy(client)
+    coordinator = psnb.ClusterCoordinator(strategy)
+    client.close()
+    for call in (
+        lambda: psnb.ParameterServerStrategy(client),
+        lambda: strategy.num_workers,
+        lambda: strategy.variable([1.0]),
+        lambda: coordinator.schedule(print),
+    ):
+        with pytest.raises(errors.PsnbError, match=r"the Dask client is closed.*psnb\.connect"):
+            call()
+    strategy.close()

@@ -143,10 +143,11 @@ def test_closures_that_come_after_the_end_of_a_share_are_over_without_an_error(
 ) -> None:
     dataset = coordinator.create_per_worker_dataset(data.Dataset.range(5), sharding="static")
     iterator = iter(dataset)
-    found = [
-        coordinator.schedule(next, (iterator,), worker=index).fetch(DEADLINE)
-        for index in (0, 0, 0, 0, 1, 1, 1, 1)
-    ]
+    with pytest.warns(errors.EndOfDataWarning, match="closure next found its iterator at the end"):
+        found = [
+            coordinator.schedule(next, (iterator,), worker=index).fetch(DEADLINE)
+            for index in (0, 0, 0, 0, 1, 1, 1, 1)
+        ]
     coordinator.join(DEADLINE)
     assert found == [0, 2, 4, None, 1, 3, None, None]
 

@@ -243,6 +243,6 @@ def test_a_worker_that_leaves_sends_what_it_holds_before(whole: Client) -> None:
         assert v.read().tolist() == [0]
         pid = pid_of(whole, leaver)
         whole.retire_workers([address_of(whole, leaver)])
-        wait_until(lambda: state_of(coordinator, leaver) == "lost", "it has left")
+        wait_until(lambda: state_of(coordinator, leaver) == "retired", "it has left")
         assert v.read().tolist() == [1]
         wait_until_ended(pid)

@@ -13,6 +13,7 @@ from distributed import Client
 import psnb
 from psnb import EventKind, errors
 from psnb._src.parameters.server_client import process_client
+from psnb._src.strategy import core_of
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter
 from tests.integration.helpers import CommandLine, address_of
@@ -101,12 +102,12 @@ def known_version(strategy: str) -> int:
 def test_a_closure_that_begins_after_a_move_knows_of_it(growing: Growing) -> None:
     # Else it might read from a server that was taken for lost, and lives.
     with psnb.ParameterServerStrategy(growing.client, shards=2) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy)
-        assert coordinator.schedule(known_version, args=(strategy.name,)).fetch(DEADLINE) > 0
+        coordinator, name = psnb.ClusterCoordinator(strategy), core_of(strategy).name
+        assert coordinator.schedule(known_version, args=(name,)).fetch(DEADLINE) > 0
         growing.add_server("s2")
         assert strategy.rebalance() == 1
         moved = strategy._core.layout.version
-        assert coordinator.schedule(known_version, args=(strategy.name,)).fetch(DEADLINE) >= moved
+        assert coordinator.schedule(known_version, args=(name,)).fetch(DEADLINE) >= moved
 
 
 def test_with_copies_servers_come_and_go_likewise(growing: Growing) -> None:

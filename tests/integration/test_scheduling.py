@@ -130,7 +130,7 @@ def test_an_error_is_raised_with_its_own_type_traceback_worker_and_arguments(
     text = "\n".join(raised.value.__notes__)
     assert "raise KeyError(name)" in text
     assert "on worker 'worker-" in text
-    assert "fails(array([   0,    1" in text
+    assert "fails(array([ 0, 1, 2, " in text
     assert len(raised.value.__notes__[0]) < 1000
     with pytest.raises(KeyError, match="boo"):
         bad.fetch()
@@ -254,6 +254,17 @@ def test_a_closed_coordinator_refuses_work(coordinator: psnb.ClusterCoordinator,
     with pytest.raises(errors.CoordinatorClosedError, match="closed"):
         calls[call]()
     assert coordinator.statistics().state == "closed"
+
+
+def test_work_for_a_closed_strategy_is_refused_with_what_helps(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    strategy.close()
+    said = r"the strategy is closed: make a new one with psnb\.ParameterServerStrategy\(client\)"
+    with pytest.raises(errors.CoordinatorClosedError, match=f"^{said}, and a coordinator of it$"):
+        coordinator.schedule(print)
+    with pytest.raises(errors.CoordinatorClosedError, match=f"^{said}$"):
+        strategy.variable([1.0])
 
 
 def test_a_closed_coordinator_is_followed_by_a_new_one(

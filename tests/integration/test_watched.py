@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from distributed import Client
 
 import psnb
 from psnb import errors
+from psnb._src.coordinator.coordinator import view_of
+from psnb._src.monitor import OptimizerState
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import wait_for_file
 
@@ -35,7 +39,7 @@ def test_the_dashboard_is_the_coordinators_line_outside_of_a_notebook(
     coordinator: psnb.ClusterCoordinator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     coordinator.dashboard()
-    assert capsys.readouterr().out.startswith("<psnb.ClusterCoordinator idle: 0 queued")
+    assert capsys.readouterr().out.startswith("<psnb.ClusterCoordinator '")
 
 
 def test_rates_memory_and_timeline_of_workers(coordinator: psnb.ClusterCoordinator) -> None:
@@ -99,11 +103,28 @@ def test_servers_are_asked_while_somebody_watches(
 
     def told(rate: float) -> bool:
         coordinator._view.watch()
-        return coordinator._view.optimizers() == {"rows": ("Adagrad", rate)}
+        return coordinator._view.optimizers() == {"rows": OptimizerState("Adagrad", rate)}
 
     wait_until(lambda: told(0.5), "the rate is told")
     coordinator.set_learning_rate("rows", 0.25)
     wait_until(lambda: told(0.25), "the new rate is told")
+
+
+def test_a_schedule_is_told_with_the_rate_of_the_next_update(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    schedule = psnb.PiecewiseConstant((3,), (0.5, 0.25))
+    weights = strategy.variable(np.zeros(2), name="weights", optimizer=psnb.SGD(schedule))
+
+    def told(rate: float) -> bool:
+        coordinator._view.watch()
+        found = coordinator._view.optimizers().get("weights")
+        return found == OptimizerState("SGD", rate, repr(schedule))
+
+    wait_until(lambda: told(0.5), "the first rate is told")
+    for _ in range(3):
+        weights.push(np.ones(2))
+    wait_until(lambda: told(0.25), "the rate of the fourth update is told")
 
 
 def test_a_learning_rate_needs_an_optimizer(
@@ -202,3 +223,46 @@ def test_workers_are_added_and_retired() -> None:
         assert coordinator.schedule(lambda: 5).fetch(DEADLINE) == 5
         with pytest.raises(errors.ConfigurationError, match="nobody"):
             coordinator.retire_worker("nobody")
+
+
+@pytest.mark.slow
+def test_a_worker_tells_what_takes_it_long(
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    def load() -> str:
+        wait_for_file(tmp_path / "loaded")
+        return "data"
+
+    def step(data: str) -> str:
+        wait_for_file(tmp_path / "stepped")
+        return data
+
+    def told(what: str) -> bool:
+        return any(
+            each.activity == what and (each.running_since or 0) > began
+            for each in coordinator.statistics().workers
+        )
+
+    began = time.time()
+    data = coordinator.create_per_worker_resource(load)
+    wait_until(lambda: told("loading per-worker data"), "it tells that it loads")
+    (tmp_path / "loaded").touch()
+    remote = coordinator.schedule(step, (data,))
+    wait_until(lambda: told("running step"), "it tells that the closure runs")
+    (tmp_path / "stepped").touch()
+    assert remote.fetch(DEADLINE) == "data"
+    assert not told("running step")
+
+
+def test_a_coordinator_has_the_name_that_it_was_given(
+    cluster: Client,
+) -> None:
+    with psnb.ParameterServerStrategy(cluster, name="prices") as strategy:
+        with psnb.ClusterCoordinator(strategy, name="flights") as coordinator:
+            assert coordinator.name == view_of(coordinator).identity()["name"] == "flights"
+            assert repr(coordinator).startswith("<psnb.ClusterCoordinator 'flights' idle: 0 queued")
+            assert psnb.ClusterCoordinator(strategy) is coordinator
+            with pytest.raises(errors.ConfigurationError, match="name='flights'"):
+                psnb.ClusterCoordinator(strategy, name="trains")
+        with psnb.ClusterCoordinator(strategy) as coordinator:
+            assert coordinator.name == "prices"

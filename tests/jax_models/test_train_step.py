@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import psnb.jax
+from psnb._src.coordinator.closures.closure import FunctionRegistry
 from psnb._src.runtime.worker_context import WorkerContext, entered
 from psnb._src.server import SGD
 from psnb.data import Ragged
@@ -165,6 +166,21 @@ def test_a_step_travels_and_leaves_its_programs_behind() -> None:
     step = Model().step()
     step(iter([BATCH]))
     assert cloudpickle.loads(cloudpickle.dumps(step)).programs == 0
+
+
+def test_a_change_of_what_a_loss_refers_to_is_noticed() -> None:
+    factors = [2.0]
+
+    def loss(params: Any, rows: Any, batch: Any) -> Any:
+        return factors[0] * params["b"]
+
+    step = Model().step(loss, tables={})
+    registry = FunctionRegistry()
+    first = registry.register(step)
+    assert "step of" in first.name
+    assert registry.register(step).id == first.id
+    factors[0] = 3.0
+    assert registry.register(step).id != first.id
 
 
 def test_predictions_leave_no_trace_in_tables() -> None:

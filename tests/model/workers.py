@@ -68,10 +68,10 @@ class Worker(Process):
         def read(outcomes: list[Any]) -> None:
             (values,) = outcomes
             if isinstance(values, Exception):
-                self._report(closure, False, pack_error(values, []))
+                self._report(closure, False, pack_error(values))
                 return
             if random.random() < 0.05:
-                self._report(closure, False, pack_error(ValueError("boo"), []))
+                self._report(closure, False, pack_error(ValueError("boo")))
                 return
             if turn is not None and not self.lost:
                 notebook.check_rounds(chosen[0], values, turn)
@@ -117,7 +117,7 @@ class Worker(Process):
         if isinstance(outcome, UndecidedError):
             self._report(closure, None, result, outcome.commit[:2])
         elif isinstance(outcome, Exception):
-            self._report(closure, False, pack_error(outcome, []))
+            self._report(closure, False, pack_error(outcome))
         else:
             self._report(closure, True, result)
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from IPython.core.displaypub import CapturingDisplayPublisher
-from IPython.core.interactiveshell import InteractiveShell
 
 from psnb._src.monitor.shown import display as display_module
-from psnb._src.monitor.shown.display import AS_IT_WAS, NOT_BUILT, LiveView
+from psnb._src.monitor.shown.display import NOT_BUILT, LiveView
+from psnb._src.monitor.shown.saved import LAST_KNOWN
+from tests.monitor.notebook_outputs import notebook_outputs
 from tests.monitor.viewed import FakeViewed
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -21,14 +20,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 @pytest.fixture
 def outputs() -> Iterator[list[dict[str, Any]]]:
-    """Have this process look like a notebook's kernel; return what it displays."""
-    shell = InteractiveShell.instance()
-    shell.kernel = SimpleNamespace()
-    publisher = CapturingDisplayPublisher()
-    old, shell.display_pub = shell.display_pub, publisher
-    yield publisher.outputs
-    shell.display_pub = old
-    InteractiveShell.clear_instance()
+    yield from notebook_outputs()
 
 
 @pytest.fixture
@@ -50,24 +42,38 @@ def test_outside_of_notebooks_a_line_is_printed(
     assert capsys.readouterr().out == f"{viewed!r}\n"
 
 
-def test_a_notebook_gets_the_live_widget_a_summary_and_text(
+def test_a_notebook_gets_the_live_widget_and_a_summary_to_be_saved(
     view: LiveView, outputs: list[dict[str, Any]]
 ) -> None:
     viewed = FakeViewed()
     view.show(viewed)
-    (shown,) = outputs
-    assert set(shown["data"]) == {WIDGET, "text/html", "text/plain"}
-    assert AS_IT_WAS in shown["data"]["text/html"]
-    assert not shown["update"]
+    live, saved = outputs
+    assert set(live["data"]) == {WIDGET, "text/plain"}
+    assert LAST_KNOWN in saved["data"]["text/html"]
+    assert not live["update"]
+    assert not saved["update"]
+
+
+def test_the_saved_summary_follows_what_the_widget_shows(
+    view: LiveView, outputs: list[dict[str, Any]]
+) -> None:
+    viewed = FakeViewed(state="running")
+    view.show(viewed)
+    viewed.set(state="idle", completed=4321)
+    viewed.wait_for_looks(3)  # the publisher's next one, that of the summary, one more
+    replaced = outputs[2]
+    assert replaced["update"]
+    assert ids([replaced]) == ids([outputs[1]])
+    assert "4,321" in replaced["data"]["text/html"]
 
 
 def test_all_outputs_share_one_widget(view: LiveView, outputs: list[dict[str, Any]]) -> None:
     viewed = FakeViewed()
     view.show(viewed)
     view.show(viewed)
-    one, two = (output["data"][WIDGET]["model_id"] for output in outputs)
+    one, two = (output["data"][WIDGET]["model_id"] for output in outputs[::2])
     assert one == two
-    assert len(set(ids(outputs))) == 2
+    assert len(set(ids(outputs))) == 4
 
 
 def test_at_the_end_every_output_is_replaced_by_the_final_summary(
@@ -78,12 +84,12 @@ def test_at_the_end_every_output_is_replaced_by_the_final_summary(
     view.show(viewed)
     viewed.set(state="closed", completed=4321)
     view.stop()
-    replaced = outputs[2:]
-    assert ids(replaced) == ids(outputs[:2])
-    for output in replaced:
+    shown, replaced = outputs[:4], {each["transient"]["display_id"]: each for each in outputs[4:]}
+    for output in (replaced[each] for each in ids(shown[::2])):
         assert output["update"]
         assert set(output["data"]) == {"text/html", "text/plain"}
         assert "4,321" in output["data"]["text/html"]
+    assert [replaced[each]["data"]["text/html"] for each in ids(shown[1::2])] == ["", ""]
 
 
 def test_the_end_may_come_from_another_thread(
@@ -101,8 +107,9 @@ def test_the_end_comes_once(view: LiveView, outputs: list[dict[str, Any]]) -> No
     viewed = FakeViewed()
     view.show(viewed)
     view.stop()
+    count = len(outputs)
     view.stop()
-    assert len(outputs) == 2
+    assert len(outputs) == count
 
 
 def test_a_coordinator_that_was_never_shown_shows_nothing_at_its_end(
@@ -118,7 +125,7 @@ def test_a_closed_coordinator_is_shown_without_a_widget(
     viewed = FakeViewed(state="closed")
     view.show(viewed)
     assert set(outputs[0]["data"]) == {"text/html", "text/plain"}
-    assert AS_IT_WAS not in outputs[0]["data"]["text/html"]
+    assert len(outputs) == 1
 
 
 def test_without_the_built_page_a_summary_is_shown_and_how_to_build_it(

@@ -12,7 +12,7 @@ def failed(message: str) -> bytes:
     try:
         raise ValueError(message)
     except ValueError as error:
-        return pack_error(error, ["in closure step(1) on worker 'alice', attempt 1"])
+        return pack_error(error, "in closure step(1) on worker 'alice', attempt 1")
 
 
 def test_a_failure_tells_type_message_place_and_traceback() -> None:
@@ -21,8 +21,12 @@ def test_a_failure_tells_type_message_place_and_traceback() -> None:
     (failure,) = log.since(0)
     assert (failure.number, failure.worker, failure.closure) == (0, "alice", "step #7")
     assert failure.error == "ValueError: bad batch"
-    assert "in closure step(1)" in failure.traceback
-    assert "raise ValueError(message)" in failure.traceback
+    assert failure.traceback.startswith(
+        "ValueError: bad batch\nsecond line\nin closure step(1) on worker 'alice', attempt 1\n"
+    )
+    assert failure.traceback.endswith("    raise ValueError(message)")
+    assert failure.full.startswith("Traceback (most recent call last):\n")
+    assert failure.full.endswith("ValueError: bad batch\nsecond line")
 
 
 def test_only_those_that_are_new_are_told_again() -> None:

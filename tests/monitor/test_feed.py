@@ -15,6 +15,7 @@ from psnb._src.monitor.recorded.events import EventKind
 from psnb._src.monitor.recorded.statistics import CheckpointStatistics
 from psnb._src.monitor.told.feed import Feed
 from psnb._src.monitor.told.protocol import VERSION, Metric, Update
+from psnb._src.monitor.told.viewed import OptimizerState
 from tests.monitor.hub.updates import batch
 from tests.monitor.viewed import SERVER, WORKER, FakeViewed, reporting
 
@@ -133,10 +134,11 @@ def test_spans_that_grew_are_told_again() -> None:
 def test_parts_that_are_whole_are_told_when_they_change() -> None:
     feed, viewed = Feed(), FakeViewed()
     told(feed, viewed)
-    viewed.rates = {"users": ("Adagrad", 0.1)}
+    viewed.rates = {"users": OptimizerState("Adagrad", 0.1, "Warmup(0.5, 5)")}
     viewed.set(checkpoint=CheckpointStatistics("saved", "here", 1.0))
     update = told(feed, viewed, 100.25)
-    assert update["optimizers"][0]["learning_rate"] == 0.1
+    row = update["optimizers"][0]
+    assert (row["learning_rate"], row["schedule"]) == (0.1, "Warmup(0.5, 5)")
     assert update["checkpoint"]["path"] == "here"
     assert "servers" not in update
 
@@ -176,7 +178,10 @@ def test_no_figure_and_no_text_makes_an_update_that_the_hub_refuses() -> None:
             for value in bad
         ),
     )
-    viewed.rates = {"users": ("Adagrad", math.nan), "caf\udce9": ("Adam", "x" * 100_000)}
+    viewed.rates = {
+        "users": OptimizerState("Adagrad", math.nan),
+        "caf\udce9": OptimizerState("Adam", 0.1, "x" * 100_000),
+    }
     for value in (*bad, 1e308, 1e308):
         viewed.records.history.add(1.0, {"loss": value, "caf\udce9": value})
     feed = Feed()

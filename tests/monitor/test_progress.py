@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from psnb._src.monitor.shown import progress
 from psnb._src.monitor.shown.progress import ProgressLine, describe, wanted
 from tests.monitor.viewed import FakeViewed, reporting
 
@@ -17,22 +18,23 @@ class Terminal(io.StringIO):
 
 
 def test_it_is_shown_in_a_terminal_only_unless_told() -> None:
-    assert wanted(None, Terminal())
-    assert not wanted(None, io.StringIO())
-    assert wanted(True, io.StringIO())
-    assert not wanted(False, Terminal())
+    assert wanted(None, False, Terminal())
+    assert not wanted(None, False, io.StringIO())
+    assert wanted(True, False, io.StringIO())
+    assert not wanted(False, False, Terminal())
 
 
 def test_a_process_without_stderr_shows_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
-    assert not wanted(None)
+    assert not wanted(None, False)
 
 
 def test_it_tells_state_work_and_metrics() -> None:
     viewed = reporting(0.25)
     viewed.set(state="running", eta=75.2, closures_per_second=1234.0)
     text = describe(viewed.statistics())
-    for part in ("running", "10 done", "7 to do", "1,234/s", "1:15 left", "1 failed", "loss 0.25"):
+    figures = ("10 completed", "7 to do", "1,234/s", "1:15 left", "1 failed", "loss 0.25")
+    for part in ("running", *figures):
         assert part in text
 
 
@@ -48,3 +50,46 @@ def test_what_ends_soon_shows_nothing() -> None:
     with ProgressLine(FakeViewed(), terminal, delay=60.0):
         pass
     assert terminal.getvalue() == ""
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, str], str, bool]]:
+    """What is displayed in a process that is taken for a notebook's kernel."""
+    shown: list[tuple[dict[str, str], str, bool]] = []
+
+    def display(bundle: dict[str, str], *, raw: bool, display_id: str, update: bool) -> None:
+        shown.append((bundle, display_id, update))
+
+    monkeypatch.setattr("IPython.display.display", display)
+    monkeypatch.setattr(progress, "in_notebook", lambda: True)
+    return shown
+
+
+def test_in_a_notebook_it_is_one_output_that_changes_and_ends_with_the_last_state(
+    notebook: list[tuple[dict[str, str], str, bool]],
+) -> None:
+    viewed = FakeViewed(state="running")
+    with ProgressLine(viewed, delay=0.0):
+        viewed.wait_for_looks(3)
+        viewed.set(state="idle", queued=0, in_flight=0)
+    assert len({identity for _, identity, _ in notebook}) == 1
+    assert [update for _, _, update in notebook] == [False] + [True] * (len(notebook) - 1)
+    assert notebook[0][0]["text/plain"].startswith("running")
+    assert notebook[-1][0]["text/plain"].startswith("idle, 10 completed, 0 to do")
+    assert "white-space:nowrap" in notebook[0][0]["text/html"]
+
+
+@pytest.mark.usefixtures("notebook")
+def test_a_live_dashboard_is_progress_enough() -> None:
+    assert wanted(None, watched=False)
+    assert not wanted(None, watched=True)
+    assert wanted(True, watched=True)
+
+
+def test_a_narrow_terminal_shows_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    viewed, terminal = FakeViewed(state="running"), Terminal()
+    with ProgressLine(viewed, terminal, delay=0.0):
+        viewed.wait_for_looks(3)
+    assert "…" in terminal.getvalue()
+    assert terminal.getvalue().count("\n") == 1  # at the end, before it is wiped out

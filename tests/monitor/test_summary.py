@@ -75,7 +75,7 @@ def test_state_and_counters_are_there() -> None:
 
 def test_workers_and_servers_have_their_rows() -> None:
     text = Reader(render(full_update())).text
-    for part in ("alice", "ready", "50%", "123 MB", "keeper", "serving", "4.2 MB"):
+    for part in ("alice", "ready", "50%", "117 MiB", "keeper", "serving", "4.01 MiB"):
         assert part in text
 
 
@@ -86,6 +86,7 @@ def test_a_note_stands_in_it() -> None:
 def test_a_metric_has_its_figures_and_a_chart() -> None:
     page = Reader(render(full_update(metrics=[metric("loss", [3.0, 2.0, 1.0])])))
     assert "loss" in page.text
+    assert "(avg 1.5, 3 values)" in page.text
     assert page.elements.count("svg") == 1
     assert page.elements.count("path") == 2
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from psnb._src.monitor.shown.widget import WAITS, CoordinatorWidget
-from psnb._src.monitor.told.protocol import VERSION
+from psnb._src.monitor.told.protocol import VERSION, Update
 from tests.monitor.updates import full_update
 from tests.monitor.viewed import DEADLINE, FakeViewed, reporting
 
@@ -20,6 +20,10 @@ NEVER = 1e6
 """An interval after which no test still runs: only a hello or the end wakes such a publisher."""
 
 HELLO = {"type": "hello", "version": VERSION}
+
+
+def _ignore(update: Update) -> None:
+    pass
 
 
 class Page:
@@ -63,7 +67,7 @@ def show() -> Iterator[Show]:
     pages: list[Page] = []
 
     def make(viewed: FakeViewed, interval: float = NEVER) -> Page:
-        pages.append(Page(CoordinatorWidget(viewed, interval)))
+        pages.append(Page(CoordinatorWidget(viewed, _ignore, interval)))
         return pages[-1]
 
     yield make
@@ -220,7 +224,7 @@ def test_a_widget_of_a_broken_source_raises_where_it_is_made() -> None:
     viewed = FakeViewed()
     viewed.error = RuntimeError("broken")
     with pytest.raises(RuntimeError, match="broken"):
-        CoordinatorWidget(viewed)
+        CoordinatorWidget(viewed, _ignore)
 
 
 def publishers() -> list[threading.Thread]:

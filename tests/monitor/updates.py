@@ -34,6 +34,8 @@ def full_update(**parts: Any) -> Update:
     summary = {
         "time": 1_700_000_000.0,
         "state": "running",
+        "tone": "busy",
+        "meaning": "Closures run or wait.",
         "elapsed": 3725.0,
         "eta": None,
         "examples": None,
@@ -63,6 +65,7 @@ def full_update(**parts: Any) -> Update:
         "address": "tcp://127.0.0.1:2",
         "host": "here",
         "state": "ready",
+        "tone": "good",
         "in_flight": 2,
         "completed": 10,
         "failed": 1,
@@ -70,11 +73,14 @@ def full_update(**parts: Any) -> Update:
         "busy": 0.5,
         "memory": 123_000_000,
         "last_error": "",
+        "activity": "",
+        "running_since": None,
     }
     server = {
         "name": "keeper",
         "address": "tcp://127.0.0.1:3",
         "state": "serving",
+        "tone": "good",
         "shards": 2,
         "bytes": 4_200_000,
         "pulls_per_second": 11.0,

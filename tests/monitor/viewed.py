@@ -14,6 +14,7 @@ from psnb._src.monitor.recorded.records import Records
 from psnb._src.monitor.recorded.staleness import Staleness
 from psnb._src.monitor.recorded.statistics import ServerStatistics, Statistics, WorkerStatistics
 from psnb._src.monitor.told.protocol import CommandName, Identity
+from psnb._src.monitor.told.viewed import OptimizerState
 
 DEADLINE = 10.0
 
@@ -37,7 +38,7 @@ class FakeViewed:
         self.done: list[tuple[Any, ...]] = []
         self.told: list[str] = []
         self.refused: dict[CommandName, str] = {}
-        self.rates: dict[str, tuple[str, float | str]] = {"users": ("Adagrad", 0.5)}
+        self.rates: dict[str, OptimizerState] = {"users": OptimizerState("Adagrad", 0.5)}
 
     def statistics(self) -> Statistics:
         self.asked.release()
@@ -59,7 +60,7 @@ class FakeViewed:
             started=0.0,
         )
 
-    def optimizers(self) -> Mapping[str, tuple[str, float | str]]:
+    def optimizers(self) -> Mapping[str, OptimizerState]:
         return self.rates
 
     def controls(self) -> dict[CommandName, str]:

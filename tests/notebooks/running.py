@@ -41,5 +41,7 @@ def _told(outputs: list[Any]) -> list[str]:
             continue
         data = output.get("data", {})
         html = re.findall(r'class="(psnb[\w-]*)', data.get("text/html", ""))[:1]
+        if html == ["psnb-progress"]:
+            continue  # only of what takes more than a second
         found.append(" ".join([output["output_type"], *sorted(data), *html]))
     return found

@@ -47,6 +47,17 @@ def test_other_dtype_is_refused_with_expected_and_found(value: Any) -> None:
         checked_array(value, FLOAT, "x")
 
 
+@pytest.mark.parametrize("value", [np.ones(2), np.float64(1), jnp.ones(2, jnp.float16)])
+def test_floats_of_another_size_are_refused_with_the_way_to_cast_them(value: Any) -> None:
+    with pytest.raises(GradientError, match=r"; pass it as value.astype\(np.float32\)$"):
+        checked_array(value, FLOAT, "x")
+
+
+def test_a_cast_that_loses_fractions_is_not_advised() -> None:
+    with pytest.raises(GradientError, match=r"expected dtype int8, found float64$"):
+        checked_array(np.ones(2), BYTE, "x")
+
+
 @pytest.mark.parametrize("value", [["a"], ["1.5"], {}, None, [None, 1.0], [1j], [[1], [2, 3]]])
 def test_what_is_no_array_of_real_numbers_is_refused(value: Any) -> None:
     with pytest.raises(GradientError, match=r"x: expected .*float32, found"):

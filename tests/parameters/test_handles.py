@@ -72,6 +72,25 @@ def test_push_applies_the_optimizer_to_every_shard() -> None:
     np.testing.assert_array_equal(v.read(), 1 - 0.5 * gradient)
 
 
+@SHARDS
+def test_a_variable_is_an_array_of_its_value_for_numpy(shards: int) -> None:
+    v = variable(np.arange(6, dtype=np.float32), shards)
+    array = np.asarray(v)
+    assert array.dtype == np.float32
+    np.testing.assert_array_equal(array, np.arange(6))
+    np.testing.assert_array_equal(np.asarray(v, np.float64) + v, 2 * np.arange(6))
+
+
+def test_a_variables_array_cannot_be_had_without_a_copy() -> None:
+    with pytest.raises(ValueError, match="must be copied"):
+        np.asarray(variable([1.0]), copy=False)
+
+
+def test_an_embedding_is_no_array_for_numpy() -> None:
+    with pytest.raises(ConfigurationError, match=r"'e' is a table.*lookup\(ids\)"):
+        np.asarray(embedding(10))
+
+
 def test_variable_takes_python_numbers_and_lists() -> None:
     scalar, vector = variable(np.float32(1)), variable(np.zeros(3, np.float32))
     scalar.assign_add(2)

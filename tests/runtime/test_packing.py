@@ -10,6 +10,7 @@ import pytest
 
 from psnb import errors
 from psnb._src.runtime.packing import (
+    Nothing,
     PerWorkerReference,
     dumps,
     loads,
@@ -88,12 +89,14 @@ def test_a_repr_that_raises_does_not_hide_the_message() -> None:
 def test_an_exception_keeps_its_type_cause_and_traceback_text() -> None:
     error = ValueError("boo")
     error.__cause__ = KeyError("why")
-    back = unpack_error(pack_error(raised(error), ["on worker 'a'"]))
+    back = unpack_error(pack_error(raised(error), "on worker 'a'"))
     assert type(back) is ValueError
     assert type(back.__cause__) is KeyError
-    assert back.__notes__[0] == "on worker 'a'"
-    assert "test_packing.py" in back.__notes__[1]
-    assert "raise error" in back.__notes__[1]
+    (note,) = back.__notes__
+    assert note.startswith("on worker 'a'\n")
+    assert "test_packing.py" in note
+    assert note.endswith("in raised\n    raise error")
+    assert "KeyError: 'why'\n\nThe above exception was the direct" in back.full_traceback  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -102,14 +105,20 @@ def test_an_exception_keeps_its_type_cause_and_traceback_text() -> None:
     ids=["type", "argument"],
 )
 def test_an_exception_that_cannot_travel_becomes_a_closure_error(error: Exception) -> None:
-    back = unpack_error(pack_error(raised(error), ["on worker 'a'"]))
+    back = unpack_error(pack_error(raised(error), "on worker 'a'"))
     assert type(back) is errors.ClosureError
     assert type(error).__qualname__ in str(back)
-    assert back.__notes__[0] == "on worker 'a'"
+    assert back.__notes__[0].startswith("on worker 'a'\n")
 
 
 def test_bytes_that_are_no_exception_become_a_closure_error() -> None:
     assert isinstance(unpack_error(b"broken"), errors.ClosureError)
+
+
+def test_the_result_of_a_closure_whose_data_had_ended_is_none_and_says_so() -> None:
+    with pytest.warns(errors.EndOfDataWarning, match="closure step found its iterator") as told:
+        assert loads(dumps(Nothing("step"), "the result")) is None
+    assert told[0].filename == __file__  # the user's line, not psnb's
 
 
 def test_the_arguments_of_a_call_are_shortened() -> None:
@@ -121,6 +130,6 @@ def test_the_arguments_of_a_call_are_shortened() -> None:
 
 @pytest.mark.parametrize("error", [e for e in vars(errors).values() if isinstance(e, type)])
 def test_every_error_of_psnb_survives_pickling(error: type[errors.PsnbError]) -> None:
-    back = unpack_error(pack_error(raised(error("what, where, what to do")), []))
+    back = unpack_error(pack_error(raised(error("what, where, what to do"))))
     assert type(back) is error
     assert str(back) == "what, where, what to do"

@@ -55,7 +55,7 @@ MESSAGES = [
     ClosuresReturned([7]),
     CopiesFlushed(b"", 2),
     FlushUndecided(("writer", 5)),
-    SignOfLife(1 << 30),
+    SignOfLife(1 << 30, "running step", 2.5),
     WorkerLeaves(),
     QuestionAsked(1, AskLease(2)),
     QuestionAsked(1, TakeElements(2, 0, 7, 1, None, {"at": 1}, False)),
@@ -77,7 +77,7 @@ def test_a_batch_travels_as_tuples_which_pickle_faster_than_objects(message: Any
 
 
 def test_an_opening_travels_in_a_dask_message() -> None:
-    opening = SessionOpening("coordinator", 1, 4, 0.5, 30.0, "strategy", None, 2)
+    opening = SessionOpening("coordinator", "worker-1", 1, 4, 0.5, 30.0, "strategy", None, 2)
     arrived = msgspec.msgpack.decode(msgspec.msgpack.encode(asdict(opening)))
     assert SessionOpening(**arrived) == opening
 

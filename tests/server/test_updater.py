@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from psnb._src.server.table_operations import (
     PushGradient,
     PushRows,
     ReadOptimizer,
+    ReadRate,
     ReadValues,
     SkipUpdates,
     TableRead,
@@ -109,6 +111,21 @@ def test_tuned_hyperparameters_count_from_the_next_push(make: Any) -> None:
     push(table)
     assert value(table) == -11
     assert table.run(ReadOptimizer()) == SGD(10.0)
+
+
+def test_the_rate_is_that_of_the_next_push(make: Any) -> None:
+    table = make(SGD(PiecewiseConstant((1,), (0.5, 0.25))))
+    assert table.run(ReadRate()) == 0.5
+    push(table)
+    assert table.run(ReadRate()) == 0.25
+
+
+def test_where_a_rate_cannot_be_told_it_is_nan(make: Any) -> None:
+    table = make(SGD(lambda step: [0.5][step]))
+    assert table.run(ReadRate()) == 0.5
+    push(table)
+    assert math.isnan(table.run(ReadRate()))
+    assert math.isnan(make(None).run(ReadRate()))
 
 
 @pytest.mark.parametrize("bad", [{"learning_rate": -1.0}, {"momentum": 0.5}, {"centered": True}])

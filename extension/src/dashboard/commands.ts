@@ -6,6 +6,9 @@ import type { Store } from './store';
 /** Milliseconds without an answer after which people are told so. */
 export const PATIENCE = 10_000;
 
+/** Milliseconds for which the success of a command is told. */
+export const TOLD = 8_000;
+
 export const NO_ANSWER =
   'no answer from the kernel: it is busy with a cell, and this front end cannot reach it meanwhile';
 
@@ -26,6 +29,8 @@ export interface Outcome {
   bad: boolean;
 }
 
+const NOTHING: Outcome = { text: '', bad: false };
+
 interface Pending {
   command: CommandName;
   subject: string;
@@ -35,8 +40,9 @@ interface Pending {
 
 export class Commands {
   /** What came of the last command that ended or got no answer. */
-  outcome: Outcome = { text: '', bad: false };
+  outcome = NOTHING;
 
+  private forgetting: ReturnType<typeof setTimeout> | undefined;
   private readonly pending = new Map<string, Pending>();
   private readonly ignore: () => void;
   // Unlike crypto.randomUUID this also works on pages without TLS.
@@ -76,8 +82,7 @@ export class Commands {
       this.tell(command, subject, NO_ANSWER, true);
     }, PATIENCE);
     this.pending.set(id, { command, subject, timer, done });
-    this.outcome = { text: '', bad: false };
-    this.changed();
+    this.say(NOTHING);
     this.send({ type: 'command', version: VERSION, id, coordinator, command, arguments: args });
   }
 
@@ -96,6 +101,7 @@ export class Commands {
 
   dispose(): void {
     this.ignore();
+    clearTimeout(this.forgetting);
     for (const { timer } of this.pending.values()) clearTimeout(timer);
     this.pending.clear();
   }
@@ -110,7 +116,14 @@ export class Commands {
   }
 
   private tell(command: CommandName, subject: string, text: string, bad: boolean): void {
-    this.outcome = { text: `${LABELS[command]}${subject && ` ${subject}`}: ${text}`, bad };
+    this.say({ text: `${LABELS[command]}${subject && ` ${subject}`}: ${text}`, bad });
+    // What went wrong stays until the next command: somebody must do something about it.
+    if (!bad) this.forgetting = setTimeout(() => { this.say(NOTHING); }, TOLD);
+  }
+
+  private say(outcome: Outcome): void {
+    clearTimeout(this.forgetting);
+    this.outcome = outcome;
     this.changed();
   }
 }

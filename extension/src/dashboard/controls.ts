@@ -44,7 +44,7 @@ export class Controls implements Part {
     ];
     this.buttons = [
       button('checkpoint', 'Checkpoint now', 'Write all parameters to a checkpoint'),
-      button('drain', 'Drain', 'End all that is queued and take nothing new'),
+      button('drain', 'Drain', 'Pause, and wait until what runs has ended'),
       button(
         'cancel_queued',
         'Cancel queued',
@@ -65,7 +65,7 @@ export class Controls implements Part {
 
   update({ summary, controls, checkpoint }: State): void {
     const { commands } = this.context;
-    this.paused = summary.state === 'paused';
+    this.paused = controls.resume === '';
     this.queued = summary.queued;
     const toggle = this.paused ? 'resume' : 'pause';
     this.toggle.update({

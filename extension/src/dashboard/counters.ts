@@ -53,10 +53,9 @@ export class Counters implements Part {
       setText(node, formatCount(summary[key]));
       setData(node, 'bad', String(key === 'failed' && summary[key] > 0));
     }
-    let most = 1;
-    for (const [, queued, flying] of depth) most = Math.max(most, queued + flying);
+    const most = Math.max(0, ...depth.map(([, queued, flying]) => queued + flying));
     const x = (time: number): string => (WIDTH * (1 - (summary.time - time) / WINDOW)).toFixed(1);
-    const y = (value: number): string => (HEIGHT * (1 - value / most)).toFixed(1);
+    const y = (value: number): string => (HEIGHT * (1 - value / (most || 1))).toFixed(1);
     const points = depth.map(([time, queued, flying]) => `${x(time)} ${y(queued + flying)}`);
     const first = depth[0]?.[0] ?? summary.time;
     const line = points.length ? `M${points.join('L')}` : '';

@@ -90,6 +90,22 @@ export class Keyed<K, T> {
   }
 }
 
+/** Whether the pointer is over an element: nothing there should move then. */
+export class Hover {
+  over = false;
+
+  /** `left` is called when the pointer has left. */
+  constructor(element: HTMLElement, left: () => void) {
+    element.addEventListener('pointerenter', () => {
+      this.over = true;
+    });
+    element.addEventListener('pointerleave', () => {
+      this.over = false;
+      left();
+    });
+  }
+}
+
 /** A part of the dashboard that folds away under its heading. */
 export class Section {
   readonly root: HTMLDetailsElement;

@@ -1,7 +1,7 @@
 // The closures that raised, newest first; their tracebacks fold out.
 
 import type { FailureRow } from '../protocol';
-import { Keyed, make, Section, setHidden, type Item } from './dom';
+import { Hover, Keyed, make, Section, setHidden, type Item } from './dom';
 import { formatClock, formatCount } from './format';
 import type { Context, Part } from './part';
 import { MAX_ROWS, type State } from './store';
@@ -26,20 +26,23 @@ export class Failures implements Part {
   readonly needs = ['failures'] as const;
   private readonly section: Section;
   private readonly rows: Keyed<number, FailureRow>;
+  private readonly hover: Hover;
 
   constructor(root: HTMLElement, context: Context) {
-    this.section = new Section(root, 'Failures', true, () => {
+    const redraw = (): void => {
       context.redraw(this);
-    });
+    };
+    this.section = new Section(root, 'Failures', true, redraw);
     const list = make('div', 'psnb-scroller psnb-failures', this.section.body);
     this.rows = new Keyed(list, makeFailure);
+    this.hover = new Hover(list, redraw);
   }
 
   update({ failures, summary }: State): void {
     setHidden(this.section.root, !failures.length);
     const shown = failures.length >= MAX_ROWS ? `the newest ${MAX_ROWS} of ` : '';
     this.section.describe(shown + formatCount(Math.max(summary.failed, failures.length)));
-    if (!this.section.open) return;
+    if (!this.section.open || this.hover.over) return;
     this.rows.update([...failures].reverse().map((failure) => [failure.number, failure]));
   }
 }

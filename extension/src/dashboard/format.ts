@@ -8,12 +8,12 @@ export function formatCount(value: number): string {
   return COUNT.format(value);
 }
 
-/** A measured value, to about four digits. */
+/** A measured value: a whole number with all its digits, others to about four. */
 export function formatNumber(value: number): string {
   if (!Number.isFinite(value)) return Number.isNaN(value) ? 'NaN' : value > 0 ? '∞' : '−∞';
-  if (value === 0) return '0';
   const size = Math.abs(value);
-  if (size < 1e-3 || size >= 1e6) return value.toExponential(2);
+  if (Number.isInteger(value) && size < 1e9) return formatCount(value);
+  if (size < 1e-3 || size >= 1e9) return value.toExponential(2);
   return size >= 1000 ? formatCount(Math.round(value)) : value.toPrecision(4);
 }
 

@@ -48,7 +48,8 @@ export class Header implements Part {
     setText(this.name, identity.name || 'Coordinator');
     setAttribute(this.root, 'aria-label', `Coordinator ${identity.name}`.trim());
     setText(this.state, summary.state);
-    setData(this.state, 'state', summary.state);
+    setData(this.state, 'tone', summary.tone);
+    setAttribute(this.state, 'title', summary.meaning);
     const place = identity.host && `${identity.host}, process ${identity.process}`;
     setText(this.place, place);
     setAttribute(this.place, 'title', identity.cluster && `Cluster ${identity.cluster}`);

@@ -1,8 +1,10 @@
-// Charts of what closures report: one for each metric, or one for all.
+// Charts of what closures report: one for each metric, or one for all. Many stand in groups by the
+// beginning of their names, and can be filtered.
 
 import { Chart, type Modes } from './chart';
-import { make, Section, setAttribute, setHidden } from './dom';
-import { plural } from './format';
+import { make, Section, setAttribute, setHidden, setText } from './dom';
+import { formatCount, plural } from './format';
+import { grouped, MANY, matching } from './groups';
 import type { Context, Part } from './part';
 import type { MetricState, State } from './store';
 import { Visibility } from './visible';
@@ -14,10 +16,17 @@ const TOGGLES = [
   ['together', 'Together', 'Draw all metrics in one chart'],
 ] as const;
 
+interface Group {
+  readonly root: HTMLElement;
+  readonly note: HTMLElement | null;
+  readonly charts: HTMLElement;
+}
+
 export class Metrics implements Part {
   readonly needs = ['metrics'] as const;
   private readonly section: Section;
-  private readonly list: HTMLElement;
+  private readonly filter: HTMLInputElement;
+  private readonly nothing: HTMLElement;
   private readonly visible: Visibility;
   private readonly modes: Modes & { together: boolean } = {
     raw: true,
@@ -25,6 +34,7 @@ export class Metrics implements Part {
     byTime: false,
     together: false,
   };
+  private readonly groups = new Map<string, Group>();
   private readonly charts = new Map<string, Chart>();
   private all: Chart | null = null;
 
@@ -50,16 +60,32 @@ export class Metrics implements Part {
         redraw();
       });
     }
-    this.list = make('div', 'psnb-charts', this.section.body);
+    this.filter = make('input', 'psnb-field psnb-filter', bar);
+    this.filter.type = 'search';
+    this.filter.placeholder = 'filter';
+    this.filter.setAttribute('aria-label', 'Filter metrics by name');
+    this.filter.addEventListener('input', redraw);
+    this.nothing = make('div', 'psnb-problem', this.section.body, 'No metric has this in its name.');
     this.visible = new Visibility(null, redraw);
   }
 
   update({ metrics }: State, end: number): void {
     setHidden(this.section.root, !metrics.size);
-    this.section.describe(plural(metrics.size, 'metric'));
+    const many = metrics.size >= MANY;
+    const names = many ? matching(metrics.keys(), this.filter.value) : [...metrics.keys()];
+    const shown = names.length < metrics.size ? `${formatCount(names.length)} of ` : '';
+    this.section.describe(shown + plural(metrics.size, 'metric'));
     if (!this.section.open) return;
-    if (this.modes.together) this.drawTogether([...metrics.values()]);
-    else this.drawEach(metrics, end);
+    setHidden(this.filter, !many);
+    setHidden(this.nothing, !!names.length);
+    for (const [name, chart] of this.charts) {
+      if (!metrics.has(name)) this.forget(name, chart);
+    }
+    const found = names.map((name) => metrics.get(name)).filter((metric) => metric !== undefined);
+    const { together } = this.modes;
+    this.drawTogether(together ? found : []);
+    this.place(many ? grouped(metrics.keys()) : new Map([['', names]]), new Set(together ? [] : names));
+    if (!together) this.drawEach(found, end);
   }
 
   recolor(): void {
@@ -73,21 +99,26 @@ export class Metrics implements Part {
     for (const chart of this.charts.values()) chart.dispose();
   }
 
-  private drawEach(metrics: ReadonlyMap<string, MetricState>, end: number): void {
-    if (this.all) setHidden(this.all.root, true);
-    for (const [name, chart] of this.charts) {
-      if (metrics.has(name)) continue;
-      this.visible.forget(chart.root);
-      chart.dispose();
-      this.charts.delete(name);
-    }
-    for (const [name, metric] of metrics) {
-      let chart = this.charts.get(name);
-      if (!chart) {
-        chart = this.makeChart(name, false);
-        this.charts.set(name, chart);
+  /** Puts the charts into their groups, and hides those that are not shown. */
+  private place(groups: ReadonlyMap<string, string[]>, shown: ReadonlySet<string>): void {
+    for (const [prefix, group] of this.groups) setHidden(group.root, !groups.has(prefix));
+    for (const [prefix, names] of groups) {
+      const group = this.group(prefix);
+      let count = 0;
+      for (const name of names) {
+        const { root } = this.chart(name);
+        if (root.parentElement !== group.charts) group.charts.append(root);
+        setHidden(root, !shown.has(name));
+        count += Number(shown.has(name));
       }
-      setHidden(chart.root, false);
+      setHidden(group.root, !count);
+      if (group.note) setText(group.note, plural(count, 'chart'));
+    }
+  }
+
+  private drawEach(metrics: MetricState[], end: number): void {
+    for (const metric of metrics) {
+      const chart = this.chart(metric.name);
       if (!this.visible.has(chart.root)) continue;
       chart.update([metric]); // Does nothing if it is up to date: the next frame goes on from here.
       if (performance.now() < end) continue;
@@ -97,19 +128,55 @@ export class Metrics implements Part {
   }
 
   private drawTogether(metrics: MetricState[]): void {
-    for (const chart of this.charts.values()) setHidden(chart.root, true);
-    this.all ??= this.makeChart('all metrics', true);
-    setHidden(this.all.root, false);
-    if (this.visible.has(this.all.root)) this.all.update(metrics);
+    if (metrics.length) this.all ??= this.makeChart('all metrics', true);
+    if (!this.all) return;
+    setHidden(this.all.root, !metrics.length);
+    if (metrics.length && this.visible.has(this.all.root)) this.all.update(metrics);
+  }
+
+  private chart(name: string): Chart {
+    let chart = this.charts.get(name);
+    if (!chart) {
+      chart = this.makeChart(name, false);
+      this.charts.set(name, chart);
+    }
+    return chart;
+  }
+
+  /** The group of a prefix; metrics without one have no heading. */
+  private group(prefix: string): Group {
+    let group = this.groups.get(prefix);
+    if (group) return group;
+    if (prefix) {
+      const root = make('details', 'psnb-group', this.section.body);
+      root.open = true;
+      const heading = make('summary', 'psnb-heading', root);
+      heading.title = prefix;
+      make('span', 'psnb-group-title', heading, prefix);
+      const note = make('span', 'psnb-heading-note', heading);
+      group = { root, note, charts: make('div', 'psnb-charts', root) };
+    } else {
+      const root = make('div', 'psnb-charts', null);
+      this.nothing.after(root); // Before all groups.
+      group = { root, note: null, charts: root };
+    }
+    this.groups.set(prefix, group);
+    return group;
   }
 
   private makeChart(title: string, several: boolean): Chart {
     const { theme } = this.context;
-    const chart = new Chart(this.list, title, several, this.modes, theme, () => {
+    const parent = several ? this.section.body : null;
+    const chart = new Chart(parent, title, several, this.modes, theme, () => {
       this.context.redraw(this);
     });
-    if (several) chart.root.classList.add('psnb-chart-all');
     this.visible.watch(chart.root);
     return chart;
+  }
+
+  private forget(name: string, chart: Chart): void {
+    this.visible.forget(chart.root);
+    chart.dispose();
+    this.charts.delete(name);
   }
 }

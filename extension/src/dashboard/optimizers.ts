@@ -7,13 +7,11 @@ import { formatNumber, plural } from './format';
 import type { Context, Part } from './part';
 import { toNumber, type State } from './store';
 
-const SPECIAL = ['nan', 'inf', '-inf'] as const;
-
-/** A learning rate as text; a schedule has one already. */
-export function formatLearningRate(rate: OptimizerRow['learning_rate']): string {
-  if (typeof rate === 'number') return String(rate);
-  const special = SPECIAL.find((name) => name === rate);
-  return special ? formatNumber(toNumber(special)) : rate;
+/** A learning rate as text, with all the digits that somebody set and no more of a schedule's. */
+export function formatLearningRate({ learning_rate, schedule }: OptimizerRow): string {
+  const rate = toNumber(learning_rate);
+  if (!Number.isFinite(rate)) return formatNumber(rate);
+  return String(schedule ? Number(rate.toPrecision(4)) : rate);
 }
 
 /** The learning rate that someone typed, or null if it is none. */
@@ -27,8 +25,10 @@ function makeRow(first: OptimizerRow, part: Optimizers, context: Context): Item<
   const root = make('li', 'psnb-optimizer', null);
   make('span', 'psnb-parameter', root, parameter).title = parameter;
   const optimizer = make('span', 'psnb-optimizer-class', root);
+  const schedule = make('span', 'psnb-schedule', root);
   const form = make('form', 'psnb-rate', root);
   const rate = make('span', 'psnb-rate-now', form);
+  rate.title = 'Of the next update';
   const field = make('input', 'psnb-field', form);
   field.type = 'text';
   field.inputMode = 'decimal';
@@ -68,9 +68,9 @@ function makeRow(first: OptimizerRow, part: Optimizers, context: Context): Item<
     root,
     update(row): void {
       setText(optimizer, row.optimizer);
-      const now = formatLearningRate(row.learning_rate);
-      setText(rate, now);
-      setAttribute(rate, 'title', now);
+      setText(schedule, row.schedule);
+      setAttribute(schedule, 'title', row.schedule);
+      setText(rate, formatLearningRate(row));
       setAttribute(field, 'title', part.reason);
       if (field.readOnly !== !!part.reason) field.readOnly = !!part.reason;
       const busy = commands.underWay('set_learning_rate', parameter);

@@ -32,13 +32,18 @@ export class Series {
   length = 0;
   /** Points that the source has sent; more than `length` if some were missed or thinned out. */
   total = 0;
+  /** Whether all values are whole numbers, as counts are; what is not finite is left aside. */
+  whole = true;
 
   /**
    * Takes the points of a message. Those that are here already are left out; where some were
    * missed the curve goes on all the same, until a full update brings all.
    */
   append(points: Pick<Metric, 'start' | 'steps' | 'times' | 'values' | 'averages'>): void {
-    if (points.start === 0) this.length = this.total = 0;
+    if (points.start === 0) {
+      this.length = this.total = 0;
+      this.whole = true;
+    }
     const columns = [points.steps, points.times, points.values, points.averages].map(unpack);
     const [steps, times, values, averages] = columns;
     if (!steps || !times || !values || !averages) return;
@@ -48,10 +53,24 @@ export class Series {
     this.steps.set(steps.subarray(known, count), this.length);
     this.times.set(times.subarray(known, count), this.length);
     this.values.set(values.subarray(known, count), this.length);
+    this.whole &&= !values.some((value) => Number.isFinite(value) && !Number.isInteger(value));
     this.averages.set(averages.subarray(known, count), this.length);
     this.length += count - known;
     this.total = Math.max(this.total, points.start + count);
     while (this.length > MAX_POINTS) this.thin();
+  }
+
+  /** The index of the last point whose place, by step or by time, is not after `place`; or -1. */
+  at(place: number, byTime: boolean): number {
+    const places = byTime ? this.times : this.steps;
+    let begin = 0;
+    let end = this.length;
+    while (begin < end) {
+      const middle = (begin + end) >> 1;
+      if ((places[middle] ?? Infinity) <= place) begin = middle + 1;
+      else end = middle;
+    }
+    return begin - 1;
   }
 
   private reserve(length: number): void {

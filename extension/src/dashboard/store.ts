@@ -20,6 +20,8 @@ import {
 } from '../protocol';
 import { Series } from './series';
 
+const UNKNOWN = 'unknown'; // the state of its workers and servers then
+
 /** Seconds of the depth of the queue and of the timeline that are kept. */
 export const WINDOW = 60;
 
@@ -125,6 +127,7 @@ export class Store {
 
   private current: State | null = null;
   private sequence = 0;
+  private ended = false; // it was told that the coordinator is gone, and nothing was heard since
   private missed = 0; // updates since a hello that is not answered yet; 0 if none is
   private readonly listeners = new Set<Listener>();
 
@@ -164,13 +167,25 @@ export class Store {
     this.tell(new Set(PARTS));
   }
 
-  /** Shows what was told last, as of a coordinator that is gone: nothing can be asked of it. */
+  /**
+   * Shows what was told last, as of a coordinator that is gone: nothing can be asked of it. One that
+   * has told its own end, as it does when it is closed, keeps its state.
+   */
   end(why: string): void {
     const state = this.current;
-    if (!state || state.summary.state === GONE) return;
-    state.summary = { ...state.summary, state: GONE, eta: null };
+    if (!state || this.ended) return;
+    this.ended = true;
+    if (state.summary.tone !== 'quiet') {
+      state.summary = { ...state.summary, state: GONE, tone: 'quiet', meaning: why, eta: null };
+      state.notice = why;
+    }
+    const unknown = { state: UNKNOWN, tone: 'quiet' } as const;
+    for (const [index, row] of state.workers) {
+      if (row.tone !== 'quiet') state.workers.set(index, { ...row, ...unknown });
+    }
+    state.servers = state.servers.map((row) => ({ ...row, ...unknown }));
     state.controls = Object.fromEntries(Object.keys(state.controls).map((name) => [name, why]));
-    this.tell(new Set<Part>(['summary', 'controls']));
+    this.tell(new Set<Part>(['summary', 'notice', 'workers', 'servers', 'controls']));
   }
 
   private update(update: Update): void {
@@ -178,8 +193,9 @@ export class Store {
       !this.current ||
       update.coordinator !== this.current.coordinator ||
       update.sequence !== this.sequence + 1 ||
-      this.current.summary.state === GONE; // then its controls were made up here
+      this.ended; // then some of the state was made up here
     this.sequence = update.sequence;
+    this.ended = false;
     if (update.full) {
       this.missed = 0;
     } else if (gap || this.missed) {

@@ -48,7 +48,7 @@ export class Timeline implements Part {
     this.summary = make('div', 'psnb-timeline-text', this.section.body);
     this.summary.id = `psnb-timeline-${crypto.getRandomValues(new Uint32Array(1)).join()}`;
     this.canvas.setAttribute('role', 'img');
-    this.canvas.setAttribute('aria-label', 'Closures of each worker over the last minute');
+    this.canvas.setAttribute('aria-label', 'Closures of each worker over the last minute; open bars still run');
     this.canvas.setAttribute('aria-describedby', this.summary.id);
     this.axis.setAttribute('aria-hidden', 'true');
     // Asked for in the midst of changes, it would have the page laid out once more.
@@ -92,10 +92,10 @@ export class Timeline implements Part {
     this.views.disconnect();
   }
 
-  /** The same in words; at most every two seconds, for those who read along. */
+  /** The same in words; while it runs, at most every two seconds, for those who read along. */
   private describe(state: State): void {
-    const { time } = state.summary;
-    if (Math.abs(time - this.told) < 2) return;
+    const { time, tone } = state.summary;
+    if (tone === 'busy' && Math.abs(time - this.told) < 2) return;
     this.told = time;
     let closures = 0;
     let failed = 0;
@@ -135,10 +135,15 @@ export class Timeline implements Part {
       const y = lane * LANE - this.top;
       if (y >= height) break;
       const index = lanes[lane] ?? 0;
-      const name = state.workers.get(index)?.name ?? String(index);
+      const worker = state.workers.get(index);
+      const name = worker?.name ?? String(index);
       draw.fillStyle = theme.color('muted');
       draw.fillText(shorten(draw, name, gutter - 8), 0, y + LANE / 2);
-      drawLane(draw, state.timeline.get(index) ?? [], x, y + (LANE - BAR) / 2, this.context);
+      const top = y + (LANE - BAR) / 2;
+      drawLane(draw, state.timeline.get(index) ?? [], x, top, this.context);
+      if (typeof worker?.running_since === 'number') {
+        drawRunning(draw, x(worker.running_since), this.width, top, this.context);
+      }
     }
   }
 
@@ -195,6 +200,23 @@ function drawLane(
     draw.lineTo(middle, y + 4);
     draw.fill();
   }
+}
+
+/** What still runs: an outline that is open to the right, as nobody knows its end. */
+function drawRunning(
+  draw: CanvasRenderingContext2D,
+  left: number,
+  right: number,
+  y: number,
+  { theme }: Context,
+): void {
+  draw.strokeStyle = theme.color('accent');
+  draw.beginPath();
+  draw.moveTo(right, y + 0.5);
+  draw.lineTo(left + 0.5, y + 0.5);
+  draw.lineTo(left + 0.5, y + BAR - 0.5);
+  draw.lineTo(right, y + BAR - 0.5);
+  draw.stroke();
 }
 
 /** Gives a canvas its size in the screen's pixels, cleared. */

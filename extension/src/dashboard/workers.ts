@@ -4,17 +4,17 @@
 import type { WorkerRow } from '../protocol';
 import { ActionButton } from './button';
 import { Keyed, make, Section, setData, setHidden, setText, type Item } from './dom';
-import { formatBytes, formatCount, formatRate, formatShare, plural } from './format';
+import { formatBytes, formatClock, formatCount, formatRate, formatShare, plural } from './format';
 import type { Context, Part } from './part';
 import { toNumber, type State } from './store';
 import { makeCell, makeRow, makeTable, type ColumnTitle } from './table';
 import { Visibility } from './visible';
 
 const COLUMNS: readonly ColumnTitle[] = [
-  ['worker', 'Name in the cluster, host and last error'],
-  ['state', 'connecting, ready, draining or lost'],
+  ['worker', 'Name in the cluster, host, what takes it long at the moment, and last error'],
+  ['state', 'connecting, ready, draining (it leaves), retired (it has left) or lost'],
   ['in flight', 'Closures it holds'],
-  ['done', 'Closures completed there, and those that raised'],
+  ['completed', 'Closures that ended well there, and those that raised'],
   ['per s', 'Closures that ended there, per second'],
   ['busy', "Share of its threads' time spent inside closures lately"],
   ['memory', 'Memory of its process'],
@@ -25,6 +25,7 @@ class Row implements Item<WorkerRow> {
   readonly root: HTMLTableRowElement;
   private readonly name: HTMLElement;
   private readonly host: HTMLElement;
+  private readonly activity: HTMLElement;
   private readonly error: HTMLElement;
   private readonly state: HTMLElement;
   private readonly cells: HTMLElement[];
@@ -46,12 +47,13 @@ class Row implements Item<WorkerRow> {
     this.root = root;
     this.name = make('span', 'psnb-row-name', head);
     this.host = make('span', 'psnb-address', head);
+    this.activity = make('span', 'psnb-row-activity', head);
     this.error = make('span', 'psnb-row-error', head);
     this.state = make('span', 'psnb-state', makeCell(root));
     const flying = makeCell(root);
-    const done = makeCell(root);
-    const completed = make('span', '', done);
-    this.failed = make('span', 'psnb-row-failed', done);
+    const ended = makeCell(root);
+    const completed = make('span', '', ended);
+    this.failed = make('span', 'psnb-row-failed', ended);
     this.failed.dataset['bad'] = 'true';
     this.cells = [flying, completed, makeCell(root)];
     const busy = makeCell(root);
@@ -79,7 +81,7 @@ class Row implements Item<WorkerRow> {
   draw(): void {
     const { worker } = this;
     const { commands } = this.context;
-    setHidden(this.retire.root, worker.state === 'lost');
+    setHidden(this.retire.root, worker.state !== 'ready');
     this.retire.update({
       label: 'Retire',
       reason: this.table.reason,
@@ -90,10 +92,13 @@ class Row implements Item<WorkerRow> {
     setText(this.name, worker.name);
     setText(this.host, worker.host);
     this.root.title = `${worker.name}  ${worker.address}  (worker_index ${worker.index})`;
+    const since = worker.running_since;
+    setText(this.activity, worker.activity);
+    this.activity.title = since === null ? '' : `${worker.activity} since ${formatClock(since)}`;
     setText(this.error, worker.last_error);
     this.error.title = worker.last_error;
     setText(this.state, worker.state);
-    setData(this.state, 'state', worker.state);
+    setData(this.state, 'tone', worker.tone);
     const texts = [
       formatCount(worker.in_flight),
       formatCount(worker.completed),

@@ -8,7 +8,9 @@ path on the notebook's machine. Closures go on meanwhile. If managers share a di
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
+from html import escape
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +21,7 @@ from psnb._src.checkpoint.checkpoint_folder import checkpoints, prepare, prune
 from psnb._src.checkpoint.shard_files import write_checkpoint
 from psnb._src.checks import integer
 from psnb._src.excerpt import excerpt
-from psnb._src.monitor import CheckpointStatistics
+from psnb._src.monitor import CheckpointStatistics, html_table
 from psnb._src.threads import aside
 from psnb.errors import CheckpointError
 
@@ -64,6 +66,15 @@ class FolderManager:
         self._strategy, self._max_to_keep = strategy, max_to_keep
         self._status = CheckpointStatistics()
         prepare(self.directory)
+
+    def __repr__(self) -> str:
+        count = len(self.checkpoints)
+        return f"<psnb.{type(self).__name__} {str(self.directory)!r}, {count} checkpoints>"
+
+    def _repr_html_(self) -> str:
+        rows = [(each.name, _written(each)) for each in reversed(self.checkpoints)]
+        table = html_table("checkpoints", ("checkpoint", "written"), rows)
+        return f"<div><strong>{escape(repr(self))}</strong></div>{table}"
 
     @property
     def status(self) -> CheckpointStatistics:
@@ -166,3 +177,10 @@ class FolderManager:
             self._status = CheckpointStatistics("saving", share=done / len(parameters))
             optimizer = parameter.optimizer.describe() if parameter.optimizer else None
             yield name, parameter.describe(), optimizer, parameter.shard_states()
+
+
+def _written(path: Path) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))
+    except OSError:
+        return "removed just now"  # by another manager

@@ -10,6 +10,7 @@ import logging
 import tempfile
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import dask
@@ -17,6 +18,7 @@ from distributed import Client, Scheduler, Security, Worker
 
 from psnb._src.checks import integer
 from psnb._src.cluster.local import QUIET, LocalCluster
+from psnb._src.cluster.local_client import LocalClient, Shape, running_with, warn_of_others
 from psnb._src.cluster.neighbours import neighbours, private_folder
 from psnb._src.cluster.protection import ROLE
 from psnb._src.dask_internals import (
@@ -25,7 +27,9 @@ from psnb._src.dask_internals import (
     PrivateWorker,
     configured_tls_context,
     event_loop,
+    has_ended,
     scheduler_identity,
+    serves_dashboard,
 )
 from psnb._src.threads import on_loop
 from psnb.errors import ClusterError
@@ -37,6 +41,12 @@ CONNECT_TIMEOUT = 8.0
 
 IDENTITY_TIMEOUT = 60.0
 """Seconds in which a connected one must: it may be busy with somebody else's tasks."""
+
+
+CLIENT_ENDED = (
+    "the Dask client is closed: make a new one with psnb.local_cluster() or psnb.connect(address), "
+    "then a new strategy"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +66,10 @@ def identity(client: Client) -> dict[str, Any]:
     Raises
     ------
     ClusterError
-        If the scheduler does not answer.
+        If the scheduler does not answer, or the client is closed.
     """
+    if has_ended(client):
+        raise ClusterError(CLIENT_ENDED)
     try:
         return on_loop(event_loop(client), partial(scheduler_identity, client), IDENTITY_TIMEOUT)
     except TimeoutError as error:
@@ -92,22 +104,15 @@ def closure_workers(taken: frozenset[str], cluster: dict[str, Any]) -> dict[str,
     return {address: name for address, name in workers.items() if address not in taken}
 
 
-class _LocalClient(Client):
-    """A client that closes its cluster when it closes."""
-
-    def close(self, *args: Any, **kwargs: Any) -> None:
-        cluster = self.cluster
-        super().close(*args, **kwargs)
-        if cluster is not None:
-            cluster.close()
-
-
 def local_cluster(
     workers: int = 2,
     servers: int = 1,
     threads_per_worker: int = 1,
     dashboard_address: str | None = None,
     security: bool = False,
+    *,
+    dashboard: bool = False,
+    reuse: bool = False,
 ) -> Client:
     """Start a cluster of processes on this machine.
 
@@ -124,16 +129,24 @@ def local_cluster(
     threads_per_worker : int
         Closures that a worker runs at the same time; 1 or more.
     dashboard_address : str, optional
-        Where Dask's own dashboard listens, for example ``":8787"``. By default there is no
-        dashboard, and Dask does not profile its tasks either. Everybody who can reach it sees
-        everything: it has no password.
+        Where Dask's own dashboard listens, for example ``":8787"``, as ``dashboard=True`` does. By
+        default there is no dashboard, and Dask does not profile its tasks either. Everybody who can
+        reach it sees everything: it has no password.
     security : bool
         Whether to keep the other users of this host out. They can reach the cluster's ports on
         loopback, and run code as you; a warning is logged if there are any. With True everything
         goes over TLS, only processes of this cluster and this client have its certificates, and
-        without a ``dashboard_address`` nothing is served over HTTP. It needs ``psnb[security]``,
-        and costs: in three runs on two busy cores wide & deep made 10 to 18 % fewer examples/s at
-        batch 512, and up to 8 % fewer at 4,096 (`tests/benchmarks/security.py`).
+        without a dashboard nothing is served over HTTP. It needs ``psnb[security]``, and costs: in
+        three runs on two busy cores wide & deep made 10 to 18 % fewer examples/s at batch 512, and
+        up to 8 % fewer at 4,096 (`tests/benchmarks/security.py`).
+    dashboard : bool
+        Whether there is Dask's own dashboard, on a free port of loopback unless
+        ``dashboard_address`` says where; ``client.dashboard_link`` leads there. It needs
+        ``psnb[dashboard]``.
+    reuse : bool
+        Whether to return the client of the local cluster that this process has, if one runs: a cell
+        that starts a cluster can then be run again. Else a second one is started, and a warning
+        logged, as the first one goes on with what it has.
 
     Returns
     -------
@@ -145,11 +158,23 @@ def local_cluster(
     ConfigurationError
         If a number is below 1.
     ClusterError
-        If its processes do not start, or ``security`` needs what is not installed.
+        If its processes do not start, ``security`` or ``dashboard`` needs what is not installed,
+        or with ``reuse`` a cluster runs that was started with other arguments.
     """
     workers = integer("local_cluster: workers", workers, 1)
     servers = integer("local_cluster: servers", servers, 1)
     threads_per_worker = integer("local_cluster: threads_per_worker", threads_per_worker, 1)
+    if dashboard and dashboard_address is None:
+        dashboard_address = "127.0.0.1:0"
+    if dashboard_address is not None and find_spec("bokeh") is None:
+        raise ClusterError(
+            "Dask's dashboard needs the package bokeh, which is not installed: "
+            "pip install 'psnb[dashboard]'"
+        )
+    shape = Shape(workers, servers, threads_per_worker, dashboard_address, bool(security))
+    if reuse and (found := running_with(shape)) is not None:
+        return found
+    warn_of_others()
     link = _link(security)
     settings = dict(QUIET) if dashboard_address is None else {}
     options = {
@@ -190,15 +215,19 @@ def local_cluster(
                 name="psnb",
             )
     except (OSError, RuntimeError) as error:
-        raise ClusterError(
-            f"the local cluster did not start: {error} In a script, call local_cluster below "
-            'if __name__ == "__main__": because each process begins by importing the script'
-        ) from error
+        raise ClusterError(f"the local cluster did not start: {_first_cause(error)}") from error
     try:
-        return _LocalClient(cluster)
+        return LocalClient(cluster, shape)
     except BaseException:
         cluster.close()
         raise
+
+
+def _first_cause(error: BaseException) -> str:
+    """Return what an error began with; Dask wraps it, as "Nanny failed to start."."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}"
 
 
 def _link(security: bool) -> dict[str, Any]:
@@ -252,7 +281,14 @@ def connect(address: str) -> Client:
         raise ClusterError(
             f"no Dask scheduler answers at {address!r}: {error}. Start one with `dask scheduler`, "
             "or check the address it printed, which is tls://... where it wants certificates"
-        ) from error
+        ) from None  # Dask's own errors say no more, in a hundred lines
+
+
+def dashboard_link(client: Client) -> str:
+    """Return where the scheduler shows Dask's own dashboard; empty if it shows none."""
+    if not client.run_on_scheduler(serves_dashboard):
+        return ""
+    return str(client.dashboard_link or "")
 
 
 def choose_servers(client: Client, num_servers: int | None) -> tuple[list[str], bool]:

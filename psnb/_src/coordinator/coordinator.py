@@ -10,7 +10,15 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from psnb._src.coordinator.closures import DEFAULT_RETRIES, Pin, RemoteValue, join, options
+from psnb._src.coordinator.closures import (
+    DEFAULT_RETRIES,
+    Pin,
+    RemoteValue,
+    join,
+    keyword,
+    options,
+    positional,
+)
 from psnb._src.coordinator.coordinator_core import CoordinatorCore
 from psnb._src.coordinator.coordinator_view import CoordinatorView
 from psnb._src.coordinator.datasets import (
@@ -25,7 +33,7 @@ from psnb._src.coordinator.observed import Observed
 from psnb._src.coordinator.settings import DEFAULT_QUEUE_SIZE, Settings
 from psnb._src.coordinator.structure import map_structure
 from psnb._src.coordinator.workers import DRAIN, HEARTBEAT, StartDelay, Timeouts
-from psnb._src.monitor import LiveView, ProgressLine, wanted
+from psnb._src.labels import check_label
 from psnb._src.strategy import Fences, ParameterServerStrategy, core_of
 from psnb._src.threads import uninterrupted
 from psnb.errors import ConfigurationError
@@ -57,6 +65,9 @@ class ClusterCoordinator(Observed):
         Workers begin one after the other, as TensorFlow's do with the environment variables
         ``TF_COORDINATOR_SCHEDULE_START_DELAY`` and ``..._MAX``: worker ``i`` takes its first
         closure ``min(i * start_delay, start_delay_max)`` seconds after it is ready.
+    name : str, optional
+        What views call it; by default the strategy's name. A number is added if a coordinator of
+        this process has that name.
 
     Attributes
     ----------
@@ -69,7 +80,7 @@ class ClusterCoordinator(Observed):
     ------
     ConfigurationError
         If an argument is of the wrong kind, or the strategy's coordinator has another queue
-        size, other timeouts or another start delay.
+        size, other timeouts, another start delay or another name.
     CoordinatorClosedError
         If the strategy is closed.
 
@@ -97,6 +108,7 @@ class ClusterCoordinator(Observed):
         drain_timeout: float = DRAIN,
         start_delay: float = 0.0,
         start_delay_max: float = math.inf,
+        name: str | None = None,
     ) -> ClusterCoordinator:
         if not isinstance(strategy, ParameterServerStrategy):
             raise ConfigurationError(
@@ -106,13 +118,14 @@ class ClusterCoordinator(Observed):
             max_queue_size,
             Timeouts(worker_timeout, heartbeat_timeout, drain_timeout),
             StartDelay(start_delay, start_delay_max),
+            check_label(name),
         )
 
         def make() -> tuple[ClusterCoordinator, Callable[[], Fences]]:
             made = object.__new__(cls)
             made.strategy, made.settings = strategy, settings
             made._core = CoordinatorCore(strategy, settings)
-            made._view, made._live = made._core.view, LiveView()
+            made._view, made._live = made._core.view, made._core.live
             return made, made._core.resolver.fences
 
         one = core_of(strategy).one_coordinator(make)
@@ -140,9 +153,11 @@ class ClusterCoordinator(Observed):
         It blocks only while ``max_queue_size`` closures are queued already. An interrupt may come
         after the closure was queued; then nobody has its remote value.
 
-        The arguments are captured now: later changes do not reach the closure. The function, with
-        everything that it refers to, is captured when it is *first* scheduled: define it anew (run
-        its cell again) to change it.
+        The function, with everything that it refers to, and the arguments are captured now: later
+        changes do not reach this closure, but the next one that is scheduled. (Of large arrays and
+        collections that the function refers to, changes in place are not noticed: pass them as
+        arguments.) Functions of your own modules are imported on the workers: see
+        `ParameterServerStrategy.upload`.
 
         Parameters
         ----------
@@ -186,7 +201,7 @@ class ClusterCoordinator(Observed):
         if not callable(fn):
             raise ConfigurationError(f"fn must be callable, found {fn!r}")
         how = options(retries, priority, worker)
-        return self._core.schedule(fn, tuple(args), kwargs or {}, how)
+        return self._core.schedule(fn, positional(args), keyword(kwargs), how)
 
     def map(
         self,
@@ -236,17 +251,19 @@ class ClusterCoordinator(Observed):
         timeout : float, optional
             Seconds to wait at most; None waits for as long as it takes.
         progress : bool, optional
-            Whether to show the progress in a line on stderr, if it takes more than a second; by
-            default only if stderr is a terminal. (In a notebook, show the coordinator.)
+            Whether to show the progress, in a line below the cell or on stderr, if it takes more
+            than a second; by default in a notebook that has no live dashboard of this coordinator,
+            and if stderr is a terminal.
 
         Raises
         ------
         Exception
-            What the first failed closure raised: its own type, with the remote traceback, the
-            worker and the arguments as notes, and the other failures in the attribute
-            ``other_errors``. It is raised once, by whichever of `schedule`, `join` and `done` comes
-            first. Before that, all queued closures are cancelled and the running ones end.
-            Afterwards the coordinator works as before. If an interrupt comes at that moment,
+            What the first failed closure raised: its own type, with the worker, the arguments and
+            the user's lines as notes, the whole remote traceback in the attribute
+            ``full_traceback`` and the other failures in ``other_errors``. It is raised once, by
+            whichever of `schedule`, `join` and `done` comes first; if `fetch` raised it before, the
+            first note says so. Before that, all queued closures are cancelled and the running ones
+            end. Afterwards the coordinator works as before. If an interrupt comes at that moment,
             KeyboardInterrupt is raised with the error as its context.
         ServerSilentError
             If all that is left waits for a server that does not respond: it must say whether
@@ -257,10 +274,7 @@ class ClusterCoordinator(Observed):
         CoordinatorClosedError
             If the coordinator is closed, before or meanwhile.
         """
-        if not wanted(progress):
-            self._core.queue.join(timeout)
-            return
-        with ProgressLine(self._view):
+        with self._core.progress(progress):
             self._core.queue.join(timeout)
 
     async def join_async(self, timeout: float | None = None) -> None:
@@ -396,7 +410,7 @@ class ClusterCoordinator(Observed):
         if not callable(fn):
             raise ConfigurationError(f"fn must be callable, found {fn!r}")
         self._core.check_open()
-        return PerWorkerValues(self._core.resources, fn, tuple(args), kwargs)
+        return PerWorkerValues(self._core.resources, fn, positional(args), keyword(kwargs))
 
     def run_epoch(
         self,
@@ -404,6 +418,8 @@ class ClusterCoordinator(Observed):
         iterator: LeasedIterator,
         args: Iterable[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
+        *,
+        progress: bool | None = None,
     ) -> Progress:
         """Call a function on the workers until every example of an epoch was used exactly once.
 
@@ -421,6 +437,8 @@ class ClusterCoordinator(Observed):
             From ``iter`` of a dataset with ``sharding="dynamic"``.
         args, kwargs
             As for `schedule`.
+        progress : bool, optional
+            As for `join`.
 
         Returns
         -------
@@ -438,11 +456,12 @@ class ClusterCoordinator(Observed):
                 "run_epoch takes iter(coordinator.create_per_worker_dataset(..., "
                 f"sharding='dynamic')), or of one in memory, found {iterator!r}"
             )
-        every = (iterator, *args)
-        self._core.run_epoch(
-            iterator, lambda chooser: self.schedule(fn, every, kwargs, worker=chooser)
-        )
-        self.join()
+        every = (iterator, *positional(args))
+        with self._core.progress(progress):
+            self._core.run_epoch(
+                iterator, lambda chooser: self.schedule(fn, every, kwargs, worker=chooser)
+            )
+            self._core.queue.join()
         return iterator.progress()
 
     @uninterrupted  # except while it waits; it is closed then, too

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from psnb._src.coordinator.closures import (
@@ -40,12 +41,14 @@ from psnb._src.coordinator.saving import Saving
 from psnb._src.coordinator.settings import Settings
 from psnb._src.coordinator.steps import Steps, gate_for
 from psnb._src.coordinator.workers import Membership, Services
+from psnb._src.labels import Labels
 from psnb._src.modes import Geo
-from psnb._src.monitor import Records, tell_panels
+from psnb._src.monitor import LiveView, ProgressLine, Records, tell_panels, wanted
 from psnb._src.runtime import unpack_error
 from psnb._src.strategy import ParameterServerStrategy, core_of
 from psnb._src.threads import uninterrupted
-from psnb.errors import CoordinatorClosedError
+
+_labels = Labels()
 
 
 class CoordinatorCore:
@@ -70,27 +73,34 @@ class CoordinatorCore:
         Settles lost closures.
     view : CoordinatorView
         What dashboards read.
+    live : LiveView
+        The dashboards in the notebook.
     """
 
     def __init__(self, strategy: ParameterServerStrategy, settings: Settings) -> None:
         self._strategy = strategy
         core, records = core_of(strategy), Records.empty(unpack_error)
-        self._functions, self._leases = FunctionRegistry(), LeaseRegistry()
+        self._functions, self._leases = FunctionRegistry(core.uploads), LeaseRegistry()
         self.resources = ResourceRegistry(self._fetch_per_worker)
+        weak = weakref.ref(core)  # nothing here must keep the strategy alive
+
+        def ended() -> str:
+            known = weak()
+            return "" if known is None else known.ended()
+
         self.queue = ClosureQueue(
             settings.max_queue_size,
             records.events,
             gate_for(strategy.mode),
             on_failure=records.failures.add,
             on_end=self._leases.end,
+            ended=ended,
         )
         self.resolver = Resolver(self.queue, core, isinstance(strategy.mode, Geo))
-        weak = weakref.ref(core)
 
-        def workers(cluster: dict[str, Any]) -> dict[str, str]:
-            # Servers come and go; and nothing here must keep the strategy alive.
-            known = weak()
-            return known.closure_workers(cluster) if known is not None else {}
+        def workers(cluster: dict[str, Any], connected: Collection[str]) -> dict[str, str]:
+            known = weak()  # servers come and go
+            return known.closure_workers(cluster, connected) if known is not None else {}
 
         services = Services(
             self.queue,
@@ -101,13 +111,15 @@ class CoordinatorCore:
             settings.timeouts,
             settings.start_delay,
             strategy.mode,
-            strategy.name,
+            core.name,
         )
         self.membership = Membership(strategy.client, workers, services)
         self.queue.attach(self.membership.wake, Steps(self.queue, self.membership, core).begin)
         self.resources.attach(self.membership.wake_all)
         self._ids = itertools.count()
-        self.view = CoordinatorView(core, self.queue, self.membership, records, Saving())
+        label = _labels.take(settings.name or strategy.name, self)
+        self.view = CoordinatorView(label, core, self.queue, self.membership, records, Saving())
+        self.live = LiveView()
         # Queue and connections know neither coordinator nor strategy, so the coordinator can be
         # collected while they live.
         self._finalizer = weakref.finalize(self, _end, self.queue, self.membership)
@@ -151,6 +163,10 @@ class CoordinatorCore:
             self.queue.settled,
         )
 
+    def progress(self, shown: bool | None = None) -> AbstractContextManager[None]:
+        """Return a context in which progress is shown: if told so, else where people look."""
+        return ProgressLine(self.view) if wanted(shown, self.live.watched) else nullcontext()
+
     @property
     def closed(self) -> bool:
         """Whether it is closed."""
@@ -158,13 +174,13 @@ class CoordinatorCore:
 
     def check_open(self) -> None:
         """Raise CoordinatorClosedError if it is closed."""
-        if self.closed:
-            raise CoordinatorClosedError("the coordinator is closed: make a new one")
+        self.queue.check_open()
 
     def close(self) -> None:
         """Cancel what is queued or in flight, and end all connections."""
         try:
             self.view.note_end()
+            _labels.give_back(self.view.name)
             self._finalizer()
             self.resolver.end()
         finally:
@@ -181,7 +197,7 @@ class CoordinatorCore:
             return self.schedule(fn, args, {}, how)
 
         pinned = PinnedCalls(schedule, self._strategy.worker_names, self.queue)
-        return DatasetServices(self.resources, self._leases, schedule, pinned)
+        return DatasetServices(self.resources, self._leases, schedule, pinned, self.progress)
 
 
 @uninterrupted  # except while it waits; also when the coordinator is collected

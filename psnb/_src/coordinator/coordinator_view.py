@@ -21,16 +21,19 @@ from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.saving import Saving
 from psnb._src.coordinator.workers import Membership
 from psnb._src.dask_internals import scheduler_address
-from psnb._src.excerpt import NAME, excerpt
 from psnb._src.jupyter_internals import kernel_id
 from psnb._src.monitor import (
+    RUNNING,
     CommandName,
     Event,
     EventKind,
     Identity,
+    OptimizerState,
     Records,
+    Situation,
     Statistics,
     WorkerStatistics,
+    coordinator_state,
 )
 from psnb._src.server import LearningRate
 from psnb._src.strategy import StrategyCore
@@ -43,6 +46,8 @@ class CoordinatorView:
 
     Parameters
     ----------
+    name : str
+        What views call it.
     strategy : StrategyCore
         The coordinator's.
     queue, membership, records, saving
@@ -50,6 +55,8 @@ class CoordinatorView:
 
     Attributes
     ----------
+    name : str
+        As given.
     records : Records
         As given.
     saving : Saving
@@ -58,12 +65,14 @@ class CoordinatorView:
 
     def __init__(
         self,
+        name: str,
         strategy: StrategyCore,
         queue: ClosureQueue,
         membership: Membership,
         records: Records,
         saving: Saving,
     ) -> None:
+        self.name = name
         self._strategy, self._queue, self._membership = strategy, queue, membership
         self.records, self.saving = records, saving
         self._started, self._began = time.monotonic(), time.time()
@@ -74,8 +83,9 @@ class CoordinatorView:
         s = self.statistics()
         ready = sum(worker.state == "ready" for worker in s.workers)
         text = (
-            f"<psnb.ClusterCoordinator {s.state}: {s.queued} queued, {s.in_flight} in flight, "
-            f"{s.completed} completed, {s.failed} failed, {s.retried} retried; {ready} workers"
+            f"<psnb.ClusterCoordinator {self.name!r} {s.state}: {s.queued} queued, "
+            f"{s.in_flight} in flight, {s.completed} completed, {s.failed} failed, "
+            f"{s.retried} retried; {ready} workers"
         )
         metrics = ", ".join(f"{name} {m.smoothed:.4g}" for name, m in s.metrics.items())
         return f"{text}; {metrics}>" if metrics else f"{text}>"
@@ -83,7 +93,10 @@ class CoordinatorView:
     def note_end(self) -> None:
         """Keep the final figures; to be called before the connections end."""
         self._elapsed = time.monotonic() - self._started
-        self._last_workers = self._membership.statistics()
+        self._last_workers = tuple(
+            each if each.ended else replace(each, state="released")
+            for each in self._membership.statistics()
+        )
 
     @property
     def id(self) -> str:
@@ -98,18 +111,21 @@ class CoordinatorView:
     def statistics(self) -> Statistics:
         """Return a frozen snapshot of queue, workers, servers and metrics; cheap, any thread."""
         queue = self._queue.statistics()
-        if queue.closed:
-            state = "closed"
-        elif queue.failing:
-            state = "failing"
-        elif queue.paused:
-            state = "draining" if queue.in_flight else "paused"
-        else:
-            state = "running" if queue.queued or queue.in_flight else "idle"
         records = self.records
         workers = tuple(
             replace(each, last_error=records.failures.last_of(each.name)) if each.failed else each
             for each in self._last_workers or self._membership.statistics()
+        )
+        state = coordinator_state(
+            Situation(
+                closed=queue.closed,
+                failing=queue.failing,
+                parameters_lost=self._strategy.layout.incomplete,
+                paused=queue.paused,
+                queued=queue.queued,
+                in_flight=queue.in_flight,
+                workers=sum(not worker.ended for worker in workers),
+            )
         )
         rate = sum(worker.closures_per_second for worker in workers)
         left = queue.queued + queue.in_flight
@@ -128,7 +144,7 @@ class CoordinatorView:
             metrics=metrics,
             staleness=records.staleness.statistics(),
             closures_per_second=rate,
-            eta=left / rate if left and rate and state == "running" else None,
+            eta=left / rate if left and rate and state == RUNNING else None,
             examples=metrics["examples"].total if "examples" in metrics else None,
             examples_per_second=records.history.examples_per_second(),
             checkpoint=self.saving.status,
@@ -143,23 +159,18 @@ class CoordinatorView:
         """Return the coordinator's name, process, host and cluster, for views."""
         client = self._client
         return Identity(
-            name=excerpt(self._strategy.name, NAME),
+            name=self.name,
             kernel=kernel_id(),
             process=os.getpid(),
             host=socket.gethostname(),
             cluster=scheduler_address(client),
-            dashboard=client.dashboard_link or "",
+            dashboard=self._strategy.dashboard,
             started=self._began,
         )
 
-    def optimizers(self) -> Mapping[str, tuple[str, float | str]]:
-        """Return class and learning rate of each optimizer, as of the last request."""
-        found = {}
-        for name, optimizer in self._strategy.watch.optimizers().items():
-            rate = optimizer.learning_rate
-            told = float(rate) if isinstance(rate, int | float) else repr(rate)
-            found[name] = type(optimizer).__name__, told
-        return found
+    def optimizers(self) -> Mapping[str, OptimizerState]:
+        """Return the state of each parameter's optimizer, as of the last request."""
+        return self._strategy.watch.optimizers()
 
     def controls(self) -> dict[CommandName, str]:
         """Return for each control of a view why it cannot be used now; an empty text if it can."""

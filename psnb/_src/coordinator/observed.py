@@ -13,7 +13,7 @@ import numpy as np
 
 from psnb._src.coordinator.coordinator_view import CoordinatorView
 from psnb._src.jupyter_internals import in_notebook
-from psnb._src.monitor import Event, Failure, LiveView, Statistics, plot
+from psnb._src.monitor import Event, Events, Failure, Failures, LiveView, Statistics, plot
 from psnb._src.server import LearningRate
 
 if TYPE_CHECKING:
@@ -42,6 +42,11 @@ class Observed:
             raise NotImplementedError  # IPython takes the repr then.
         self._live.show(self._view)
 
+    @property
+    def name(self) -> str:
+        """What views call it."""
+        return self._view.name
+
     def statistics(self) -> Statistics:
         """Return a frozen snapshot of queue, workers, servers and metrics; cheap, any thread."""
         return self._view.statistics()
@@ -59,7 +64,7 @@ class Observed:
         since : float
             Only later events are returned; seconds since the epoch.
         """
-        return self._view.events(since)
+        return Events(self._view.events(since))
 
     def failures(self) -> tuple[Failure, ...]:
         """Return the closures that raised, and what they raised, the oldest first; any thread.
@@ -67,7 +72,7 @@ class Observed:
         The last two hundred are kept, whether `join` has raised them or not. Closures that failed
         only because one of their inputs failed are left out.
         """
-        return self._view.records.failures.since(0)
+        return Failures(self._view.records.failures.since(0))
 
     def history(self) -> dict[str, dict[str, np.ndarray]]:
         """Return everything that closures reported with `psnb.report`, by metric.

@@ -24,6 +24,7 @@ class Settings:
     max_queue_size: int = DEFAULT_QUEUE_SIZE
     timeouts: Timeouts = field(default_factory=Timeouts)
     start_delay: StartDelay = field(default_factory=StartDelay)
+    name: str = ""
 
     def __post_init__(self) -> None:
         size = integer("max_queue_size", self.max_queue_size, 1)

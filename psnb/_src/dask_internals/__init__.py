@@ -14,6 +14,7 @@ from psnb._src.dask_internals.additions import (
     plugin_named,
     remove_handler,
     replace_operation,
+    serves_dashboard,
     threads_of,
 )
 from psnb._src.dask_internals.borrowed import (
@@ -91,6 +92,7 @@ __all__ = [
     "scales_itself",
     "scheduler_address",
     "scheduler_identity",
+    "serves_dashboard",
     "socket_stream",
     "threads_of",
     "tls_context",

@@ -59,6 +59,20 @@ def add_route(
     scheduler.http_application.add_handlers(".*$", [(pattern, handler, arguments)])
 
 
+def serves_dashboard(dask_scheduler: Scheduler) -> bool:
+    """Return whether a scheduler serves Dask's dashboard: it may be off, or lack bokeh.
+
+    Its HTTP server runs in any case, and ``Client.dashboard_link`` leads there. Relies on the
+    application of bokeh being among the ``applications`` of ``Scheduler.http_application``; its
+    parameter's name is the one under which ``Client.run_on_scheduler`` passes the scheduler.
+    """
+    return any(
+        kind.__module__.startswith("bokeh.")
+        for application in dask_scheduler.http_application.applications
+        for kind in type(application).__mro__
+    )
+
+
 def call_every(
     scheduler: Scheduler, name: str, seconds: float, function: Callable[[], None]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import dask
@@ -9,6 +10,8 @@ from distributed import Nanny, Scheduler, SpecCluster, Worker
 from distributed.core import Status
 from distributed.deploy.cluster import Cluster
 from distributed.node import ServerNode
+
+from psnb._src.dask_internals.spawning import script_hidden
 
 DRAIN_TIMEOUT = 30.0
 """Seconds that closures get to end when their worker is scaled away."""
@@ -44,15 +47,25 @@ class PrivateWorker(_WithoutHTTP, Worker):
 class PatientNanny(Nanny):
     """A nanny that gives its worker time to finish its closures when it is scaled away.
 
-    Relies on ``pre_spawn_env``, the environment of the worker's process; on ``_cluster``, a weak
-    reference to the cluster that closes the nanny; and on how ``close`` goes: by ``kill`` and
+    The worker's process does not import the user's script (`script_hidden`).
+
+    Relies on ``pre_spawn_env``, the environment of the worker's process; on ``instantiate``, which
+    starts it, also after it has died; on ``_cluster``, a weak reference to the cluster that closes
+    the nanny, set when all of the cluster has started; and on how ``close`` goes: by ``kill`` and
     ``close_gracefully``.
     """
+
+    _cluster: Callable[[], Cluster | None] | None = None
 
     def __init__(self, *args: Any, settings: dict[str, Any], **kwargs: Any) -> None:
         with dask.config.set(settings):  # the worker gets the settings in force here
             super().__init__(*args, **kwargs)
         self.pre_spawn_env.update(_MALLOC)
+
+    async def instantiate(self) -> Status:
+        """Start the worker's process."""
+        with script_hidden():
+            return await super().instantiate()
 
     async def close(self, timeout: float = 5, reason: str = "nanny-close") -> Any:
         """Close the worker and then the nanny; quickly if the whole cluster closes."""
@@ -69,13 +82,19 @@ class PatientNanny(Nanny):
 class SteadyCluster(SpecCluster):
     """A cluster that leaves it to nannies to start lost workers again.
 
-    Relies on ``_update_worker_status``, called for each worker that comes or goes, and ``status``.
+    Those that are added get the names ``worker-0`` and so on.
+
+    Relies on ``_update_worker_status``, called for each worker that comes or goes,
+    ``_new_worker_name``, which is meant to be changed, and ``status``.
     """
 
     @property
     def runs(self) -> bool:
         """Whether it is neither starting nor closing."""
         return self.status is Status.running
+
+    def _new_worker_name(self, worker_number: int) -> str:
+        return f"worker-{worker_number}"
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
         # SpecCluster closes the nanny of a worker that is not there some seconds after it was lost.

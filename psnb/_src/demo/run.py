@@ -7,7 +7,7 @@ checkpoints are written, evaluates, and goes on with the next steps.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +83,7 @@ def run(options: DemoOptions) -> Outcome:
             f"cluster {scheduler_address(client)}: {strategy.num_servers} parameter server(s), "
             f"{strategy.num_workers} worker(s)"
         )
-        coordinator = psnb.ClusterCoordinator(strategy)
+        coordinator = psnb.ClusterCoordinator(strategy, name="flights")
         manager = psnb.CheckpointManager(coordinator, options.checkpoint_dir)
         job = _Job(options, console, coordinator, manager, train.WideAndDeep.create(strategy), test)
         job.resume()
@@ -95,7 +95,10 @@ def run(options: DemoOptions) -> Outcome:
 def _cluster(options: DemoOptions, console: Console) -> Iterator[Client]:
     if options.scheduler is None:
         servers = options.servers or 1
-        console.print(f"starting a local cluster: {servers} server, {options.workers} workers ...")
+        console.print(
+            f"starting a scheduler, {_several(options.workers, 'worker')} and "
+            f"{_several(servers, 'server')} ..."
+        )
         client = psnb.local_cluster(
             workers=options.workers, servers=servers, security=options.security
         )
@@ -137,6 +140,7 @@ class _Job:
         self._step = 0
         self._curve: list[Point] = []
         self._speed = _Speed(options.batch_size)
+        self._told: set[str] = set()  # of what workers do before the first step has ended
 
     def resume(self) -> None:
         if self._manager.latest_checkpoint is None:
@@ -238,6 +242,9 @@ class _Job:
         now = self._coordinator.statistics()
         done = now.completed - before
         self._speed.count(done)
+        if not self._speed.steps:
+            for text in start_news(now.workers, self._told):
+                progress.console.print(text)
         fields: dict[str, Any] = {
             "rate": f"{self._speed.rate:,.0f}",
             "closures": f"{now.queued} queued, {now.in_flight} in flight, {now.failed} failed",
@@ -258,6 +265,27 @@ class _Job:
             say(f"training speed      {outcome.examples_per_second:,.0f} examples/s")
         say(f"checkpoint          {outcome.checkpoint}")
         say(f"learning curve      {outcome.curve}")
+
+
+def start_news(workers: Sequence[psnb.WorkerStatistics], told: set[str]) -> list[str]:
+    """Return what workers do before the first step has ended, and nobody was told yet.
+
+    Parameters
+    ----------
+    workers : sequence of WorkerStatistics
+        What they do now.
+    told : set of str
+        What was told; what is returned is added.
+    """
+    # JAX compiles in the first step.
+    found = {each.activity.replace("running step", "compiling the model") for each in workers}
+    new = sorted(found - told - {""})
+    told.update(new)
+    return [f"workers: {text} ..." for text in new]
+
+
+def _several(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 class _Speed:

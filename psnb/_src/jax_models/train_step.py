@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from psnb._src.jax_models.program import Program, check_tables
+from psnb._src.jax_models.program import Program, check_tables, name_of
 from psnb._src.jax_models.tree_variables import TreeVariables
 from psnb._src.models import batch_summary
 from psnb._src.parameters import Embedding, Handle
@@ -45,6 +45,8 @@ class TrainStep:
         seed: int | None,
     ) -> None:
         self._made_of = (loss, params, tables, ids, combiner, has_aux, seed)
+        # So psnb names its closures, and notices when what the loss refers to has changed.
+        self.__wrapped__, self.__qualname__ = loss, f"step of {name_of(loss)}"
         self._program = Program(
             *(loss, params, tables, ids, combiner, seed),
             inside=_with_gradients if has_aux else _without_aux,
@@ -57,8 +59,7 @@ class TrainStep:
         return TrainStep, self._made_of  # what is compiled stays
 
     def __repr__(self) -> str:
-        name = getattr(self._made_of[0], "__name__", type(self._made_of[0]).__name__)
-        return f"<psnb.jax step of {name!r}, {self._program.compiled} programs compiled here>"
+        return f"<psnb.jax {self.__qualname__}, {self._program.compiled} programs compiled here>"
 
     @property
     def programs(self) -> int:

@@ -1,6 +1,7 @@
 """Snapshots and history of a coordinator's work, and their displays."""
 
 from psnb._src.monitor.recorded import (
+    RUNNING,
     CheckpointStatistics,
     Event,
     EventKind,
@@ -10,31 +11,48 @@ from psnb._src.monitor.recorded import (
     Rate,
     Records,
     ServerStatistics,
+    Situation,
     StalenessStatistics,
     Statistics,
     WorkerStatistics,
+    coordinator_state,
 )
 from psnb._src.monitor.served import tell_panels
-from psnb._src.monitor.shown import LiveView, ProgressLine, plot, wanted
-from psnb._src.monitor.told import CommandName, Identity
+from psnb._src.monitor.shown import (
+    Events,
+    Failures,
+    LiveView,
+    ProgressLine,
+    html_table,
+    plot,
+    wanted,
+)
+from psnb._src.monitor.told import CommandName, Identity, OptimizerState
 
 __all__ = [
+    "RUNNING",
     "CheckpointStatistics",
     "CommandName",
     "Event",
     "EventKind",
     "EventLog",
+    "Events",
     "Failure",
+    "Failures",
     "Identity",
     "LiveView",
     "MetricStatistics",
+    "OptimizerState",
     "ProgressLine",
     "Rate",
     "Records",
     "ServerStatistics",
+    "Situation",
     "StalenessStatistics",
     "Statistics",
     "WorkerStatistics",
+    "coordinator_state",
+    "html_table",
     "plot",
     "tell_panels",
     "wanted",

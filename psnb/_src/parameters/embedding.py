@@ -5,7 +5,7 @@ Like a `Variable`, it is a description that pickles into closures; it keeps no v
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +15,7 @@ from psnb._src.parameters.live_optimizer import LiveOptimizer
 from psnb._src.parameters.parameter_arguments import checked_array, checked_ids
 from psnb._src.parameters.upkeep import Upkeep
 from psnb._src.server import Admission, CtrAccessor
-from psnb.errors import GradientError
+from psnb.errors import ConfigurationError, GradientError
 
 
 class Embedding(Upkeep):
@@ -32,6 +32,12 @@ class Embedding(Upkeep):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Embedding, (self._shards,)
+
+    def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
+        raise ConfigurationError(
+            f"embedding {self.name!r} is a table on servers, and no array: fetch rows of it with "
+            "lookup(ids)"
+        )
 
     @property
     def name(self) -> str:

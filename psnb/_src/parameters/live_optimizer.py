@@ -14,7 +14,7 @@ from typing import Any
 from psnb._src.parameters.request_batch import Request, on_table
 from psnb._src.parameters.server_client import ServerClient, process_client
 from psnb._src.placement import ShardId
-from psnb._src.server import Optimizer, ReadOptimizer, TuneOptimizer, tuned
+from psnb._src.server import Optimizer, ReadOptimizer, ReadRate, TuneOptimizer, tuned
 from psnb.errors import ConfigurationError, PsnbError
 
 
@@ -107,6 +107,11 @@ class LiveOptimizer:
         """Return the request for the current optimizer."""
         shard, table = self._tables[0]
         return on_table(shard, table, ReadOptimizer())
+
+    def rate_request(self) -> Request:
+        """Return the request for the learning rate of the next update."""
+        shard, table = self._tables[0]
+        return on_table(shard, table, ReadRate())
 
     def describe(self) -> dict[str, Any]:
         """Return name and current hyperparameters as JSON can hold them."""

@@ -36,7 +36,7 @@ def checked_array(value: ArrayLike, dtype: np.dtype, what: str) -> np.ndarray:
     """
     found = getattr(value, "dtype", None)
     if found is not None and found != dtype:
-        raise GradientError(f"{what}: expected dtype {dtype}, found {found}")
+        raise GradientError(f"{what}: expected dtype {dtype}, found {found}{_advice(found, dtype)}")
     try:
         plain = np.asarray(value)
         array = np.asarray(value, dtype)
@@ -48,6 +48,11 @@ def checked_array(value: ArrayLike, dtype: np.dtype, what: str) -> np.ndarray:
     if plain.size and higher and not _are_integers(value, plain):
         raise GradientError(f"{what}: expected numbers for {dtype}, found {plain.dtype}")
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _advice(found: object, dtype: np.dtype) -> str:
+    near = isinstance(found, np.dtype) and np.can_cast(found, dtype, "same_kind")
+    return f"; pass it as value.astype(np.{dtype})" if near else ""
 
 
 def checked_ids(ids: ArrayLike, name: str, rows: int | None) -> np.ndarray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from psnb._src.parameters.dense_shards import DenseShards
 from psnb._src.parameters.live_optimizer import LiveOptimizer
@@ -37,6 +37,12 @@ class Variable:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Variable, (self._shards,)
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
+        # For np.asarray and the like. The value is fetched, so this is a copy in any case.
+        if copy is False:
+            raise ValueError(f"variable {self.name!r} is on servers: its value must be copied")
+        return self.read().astype(dtype or self.dtype, copy=False)
 
     @property
     def name(self) -> str:

@@ -122,6 +122,11 @@ class Layout:
         """All servers that hold a shard or a copy of one, each once."""
         return tuple(dict.fromkeys(server for place in self.places for server in place.servers))
 
+    @property
+    def incomplete(self) -> bool:
+        """Whether a shard was lost with all servers that had it."""
+        return any(place.primary is None and place.heir is None for place in self.places)
+
     def with_places(self, places: Sequence[ShardPlace]) -> Layout:
         """Return the next layout; this one if nothing has changed."""
         if tuple(places) == self.places:

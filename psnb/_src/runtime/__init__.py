@@ -1,6 +1,7 @@
 """What runs inside a worker process: sessions, per-worker values, the worker plugin."""
 
 from psnb._src.runtime import session_messages, worker_memory
+from psnb._src.runtime.module_files import Uploads, is_local, read_files
 from psnb._src.runtime.packing import (
     InputReference,
     PerWorkerReference,
@@ -12,6 +13,7 @@ from psnb._src.runtime.packing import (
 from psnb._src.runtime.plugin import Runtime
 from psnb._src.runtime.resources import make_dataset, make_iterator, make_leased_iterator
 from psnb._src.runtime.session_messages import exchange_writer
+from psnb._src.runtime.uploaded_module import UploadedModule
 from psnb._src.runtime.worker_context import (
     InputContext,
     WorkerContext,
@@ -26,15 +28,19 @@ __all__ = [
     "InputReference",
     "PerWorkerReference",
     "Runtime",
+    "UploadedModule",
+    "Uploads",
     "WorkerContext",
     "current_context",
     "dumps",
     "exchange_writer",
+    "is_local",
     "loads",
     "make_dataset",
     "make_iterator",
     "make_leased_iterator",
     "pack_error",
+    "read_files",
     "report",
     "session_messages",
     "unpack_error",

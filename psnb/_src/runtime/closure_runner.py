@@ -18,11 +18,13 @@ from psnb._src.parameters import (
     Updates,
     buffered,
 )
+from psnb._src.runtime.activity import Doing
 from psnb._src.runtime.leasing import ASK_TIMEOUT, LeaseRequests
 from psnb._src.runtime.loaded_function import LoadedFunction
 from psnb._src.runtime.mail import Mail
 from psnb._src.runtime.notebook_link import NotebookLink, out_of_reach
-from psnb._src.runtime.packing import dumps, loads, pack_error, shorten_call
+from psnb._src.runtime.packing import Nothing, dumps, loads, pack_error, shorten_call
+from psnb._src.runtime.printed_lines import end_printed_line
 from psnb._src.runtime.resources import Resources
 from psnb._src.runtime.result_sender import ResultSender
 from psnb._src.runtime.session_messages import (
@@ -51,8 +53,6 @@ class ClosureRunner:
     ----------
     opening : SessionOpening
         What the coordinator said at first.
-    worker : str
-        The worker's name in the Dask cluster.
     server_client : CommServerClient
         The worker's way to the servers. The same that handles use: arrays that they have written to
         its memory are sent from there.
@@ -69,14 +69,13 @@ class ClosureRunner:
     def __init__(
         self,
         opening: SessionOpening,
-        worker: str,
         server_client: CommServerClient,
         mail: Mail,
         link: NotebookLink,
         results: ResultSender,
         resources: Resources,
     ) -> None:
-        self._opening, self._worker = opening, worker
+        self._opening, self._worker = opening, opening.worker_name
         self._server_client, self._mail = server_client, mail
         self._link, self._results, self._resources = link, results, resources
         name = opening.coordinator
@@ -137,10 +136,13 @@ class ClosureRunner:
             context = self._context(
                 assignment.attempt, self._cancellations[closure], requests, closure
             )
-            with entered(context), buffered(updates):
+            with Doing(function.activity), entered(context), buffered(updates):
                 if assignment.payload:
                     args, kwargs = loads(assignment.payload, self._resources.get, assignment.inputs)
-                value = _call(function, args, kwargs, updates, requests)
+                try:
+                    value = _call(function, args, kwargs, updates, requests)
+                finally:
+                    end_printed_line()
             requests.settle()
             packed = b"" if value is None else dumps(value, f"the result of {function.name}")
             if updates:
@@ -152,9 +154,10 @@ class ClosureRunner:
             undecided = error.commit[:2]
         except BaseException as error:  # a boundary: every exception goes to the notebook
             succeeded = False
-            call = f"{function.name}({shorten_call(args, kwargs)})"
+            unread = assignment.payload and not (args or kwargs)
+            call = f"{function.name}({'...' if unread else shorten_call(args, kwargs)})"
             where = f"in closure {call} on worker {self._worker!r}, attempt {assignment.attempt}"
-            packed = pack_error(error, [where])
+            packed = pack_error(error, where)
         seconds = time.perf_counter() - start
         del self._cancellations[closure]
         pushed = succeeded and updates.pushed
@@ -172,9 +175,13 @@ class ClosureRunner:
         def call() -> Any:
             function, args, kwargs = loads(definition.payload, self._resources.get)
             with entered(self._context(1, self._making)):
-                return function(*args, **kwargs)
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    end_printed_line()
 
-        self._resources.make(definition.number, call)
+        with Doing("loading per-worker data"):
+            self._resources.make(definition.number, call)
 
     def flush(self) -> None:
         """Send the servers the updates that are kept here, and tell the coordinator."""
@@ -187,7 +194,7 @@ class ClosureRunner:
             return
         except BaseException as raised:  # a boundary, too
             where = f"while worker {self._worker!r} sent what it had learned"
-            error = pack_error(raised, [where])
+            error = pack_error(raised, where)
         self._link.send(CopiesFlushed(error, staleness))
 
     def _context(
@@ -257,4 +264,4 @@ def _call(
         # From a dataset that has nothing left: the closure has nothing to do.
         if not requests.ended or updates:
             raise
-        return None
+        return Nothing(function.name)

@@ -8,16 +8,20 @@ yet, is pickled as its index; the pickled result is sent along when it is there.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
-import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
 
-from psnb._src.excerpt import PAGE, excerpt
-from psnb.errors import ClosureError, InternalError, SerializationError
+from psnb._src.excerpt import excerpt
+from psnb._src.runtime.remote_traceback import NOWHERE, RemoteTraceback
+from psnb._src.shown_error import briefly
+from psnb._src.users_code import users_level
+from psnb.errors import ClosureError, EndOfDataWarning, InternalError, SerializationError
 
 PROTOCOL = 5
 
@@ -38,6 +42,31 @@ class InputReference:
     """Base of what stands for the result of another closure."""
 
     __slots__ = ()
+
+
+class Nothing:
+    """The result of a closure that found its data at their end: None, with a warning when read.
+
+    Parameters
+    ----------
+    name : str
+        The closure's function.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _nothing, (self._name,)
+
+
+def _nothing(name: str) -> None:
+    warnings.warn(
+        f"closure {name} found its iterator at the end of the data, and did nothing: its result is "
+        "None",
+        EndOfDataWarning,
+        stacklevel=users_level(),
+    )
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -155,7 +184,7 @@ def shorten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Return the arguments of a call as a short text, for messages."""
     parts = [_shortened(a, 60) for a in args]
     parts += [f"{name}={_shortened(value, 60)}" for name, value in kwargs.items()]
-    text = ", ".join(parts)
+    text = " ".join(", ".join(parts).split())  # arrays have lines
     return text if len(text) <= 300 else text[:297] + "..."
 
 
@@ -203,32 +232,39 @@ def _find_culprit(value: object, inputs: list[InputReference] | None) -> tuple[s
     return path.strip(), value
 
 
-def pack_error(error: BaseException, notes: list[str]) -> bytes:
+def pack_error(error: BaseException, where: str = "") -> bytes:
     """Pickle an exception with its traceback as text, so that it can be raised elsewhere.
 
-    An exception that cannot be pickled becomes a `ClosureError` that says what it was. The
-    traceback is cut, so that with the note about the call it fits a page (`psnb._src.excerpt`).
+    An exception that cannot be pickled becomes a `ClosureError` that says what it was.
+
+    Parameters
+    ----------
+    error : BaseException
+        It loses its traceback: frames of another process help nobody.
+    where : str
+        A line about what was being done.
     """
-    text = excerpt("".join(traceback.format_exception(error)).rstrip(), PAGE - 1000)
-    notes = [*notes, f"traceback on the worker:\n{text}"]
+    told = RemoteTraceback.of(error)
     try:
-        for note in notes:
-            error.add_note(note)
-        error.__traceback__ = None  # said by the note; frames of another process help nobody
-        data = cloudpickle.dumps(error, protocol=PROTOCOL)
-        pickle.loads(data)  # many exceptions pickle, but do not come back
+        error.__traceback__ = None
+        packed = cloudpickle.dumps(error, protocol=PROTOCOL)
+        pickle.loads(packed)  # many exceptions pickle, but do not come back
     except Exception:  # again whatever its class, or that of an attribute, may raise
         substitute = ClosureError(f"{type(error).__qualname__}: {_shortened(error, 500)}")
-        for note in notes:
-            substitute.add_note(note)
-        return cloudpickle.dumps(substitute, protocol=PROTOCOL)
-    return data
+        packed = cloudpickle.dumps(substitute, protocol=PROTOCOL)
+    return pickle.dumps((packed, where, told), protocol=PROTOCOL)
 
 
 def unpack_error(data: bytes) -> BaseException:
-    """Return what `pack_error` packed; a `ClosureError` if its type cannot be imported here."""
+    """Return what `pack_error` packed; a `ClosureError` if its type cannot be imported here.
+
+    Its notes say where it was raised, with the user's frames. Its attribute ``full_traceback`` has
+    all frames.
+    """
+    where, told = "", NOWHERE
     try:
-        error = pickle.loads(data)
+        packed, where, told = pickle.loads(data)
+        error = pickle.loads(packed)
     except Exception as failure:  # likewise; most often ImportError
         error = ClosureError(
             "a closure failed with an exception that this process cannot unpickle: "
@@ -236,4 +272,8 @@ def unpack_error(data: bytes) -> BaseException:
         )
     if not isinstance(error, BaseException):
         raise InternalError(f"a closure failed with {error!r}, which is no exception")
-    return error
+    if note := "\n".join(filter(None, (where, told.text()))):
+        error.add_note(note)
+    with contextlib.suppress(AttributeError, TypeError):  # its class may allow no attributes
+        error.full_traceback = told.full()  # type: ignore[attr-defined]
+    return briefly(error)

@@ -8,6 +8,8 @@ somebody calls. Several strategies, also of several notebooks, share it.
 from __future__ import annotations
 
 import asyncio
+import io
+import sys
 from functools import partial
 from typing import Any
 
@@ -22,10 +24,12 @@ from psnb._src.dask_internals import (
     pool_of,
     remove_handler,
 )
+from psnb._src.jupyter_internals import in_notebook
 from psnb._src.parameters import CommServerClient, open_connection, set_process_client
 from psnb._src.placement import LAYOUT, LayoutCache
 from psnb._src.runtime.mail import HANDLER as MAIL_HANDLER
 from psnb._src.runtime.mail import Mail
+from psnb._src.runtime.printed_lines import PrintedLines
 from psnb._src.runtime.session import Session
 from psnb._src.runtime.session_messages import HANDLER, SessionOpening
 from psnb._src.server import Opening, ParameterServers
@@ -72,6 +76,9 @@ class Runtime(WorkerPlugin):
         add_handler(worker, HANDLER, psnb_session)
         add_handler(worker, MAIL_HANDLER, mail.handle)
         self._servers = ParameterServers(worker, connect)
+        # Not in the notebook's own process, where a worker may be, too.
+        if isinstance(sys.stdout, io.TextIOWrapper) and not in_notebook():
+            sys.stdout = PrintedLines(sys.stdout)
         set_process_client(server_client)
 
     async def teardown(self, worker: Worker) -> None:

@@ -28,6 +28,9 @@ class SharedIterator:
         self._iterator = iterator
         self._lock = threading.Lock()  # one thread at a time in the iterator: generators need it
 
+    def __repr__(self) -> str:
+        return f"<iterator {type(self._iterator).__name__}>"
+
     def __iter__(self) -> SharedIterator:
         return self
 
@@ -125,6 +128,8 @@ class Resources:
             raise ClosureInputError(f"per-worker value {resource_id} was released")
         try:
             return future.result()
+        except ClosureInputError as error:  # of a value that this one is made of; it says it all
+            raise ClosureInputError(*error.args) from error
         except BaseException as error:  # whatever `make` has caught
             raise ClosureInputError(
                 f"a per-worker value that the closure uses could not be made: "

@@ -26,6 +26,7 @@ from distributed import Worker
 from psnb._src.dask_internals import Comm, threads_of
 from psnb._src.parameters import CommServerClient
 from psnb._src.placement import unpacked
+from psnb._src.runtime.activity import longest
 from psnb._src.runtime.closure_runner import ClosureRunner
 from psnb._src.runtime.loaded_function import LoadedFunction
 from psnb._src.runtime.mail import Mail
@@ -47,6 +48,9 @@ from psnb._src.runtime.session_messages import (
     ToWorker,
     WorkerLeaves,
 )
+
+WORTH_TELLING = 0.5
+"""Seconds after which people hear what a worker does; short closures would only flicker."""
 
 
 class Session:
@@ -85,7 +89,6 @@ class Session:
         self._results = ResultSender(loop, self._unstarted, self._link.send)
         self._runner = ClosureRunner(
             opening,
-            str(worker.name),
             server_client,
             mail,
             self._link,
@@ -146,7 +149,10 @@ class Session:
         while True:
             await asyncio.sleep(self._opening.beat)
             self._results.flush()
-            self._link.send(SignOfLife(process.memory_info().rss))
+            activity, seconds = longest(thread.ident for thread in self._threads)
+            if seconds < WORTH_TELLING:
+                activity, seconds = "", 0.0
+            self._link.send(SignOfLife(process.memory_info().rss, activity, seconds))
 
     def _receive(self, message: ToWorker) -> None:
         match message:

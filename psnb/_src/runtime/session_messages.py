@@ -26,6 +26,7 @@ class SessionOpening(Struct, frozen=True):
     """What a session must know from the beginning; it travels as a Dask message."""
 
     coordinator: str  # unique in the cluster; closures commit under this name
+    worker_name: str  # what people call the worker, if Dask has no name for it
     worker_index: int
     num_workers: int  # what closures see in their context
     beat: float  # seconds between the worker's signs of life
@@ -184,6 +185,8 @@ class SignOfLife(ToNotebook, frozen=True):
     """The worker lives."""
 
     memory: int  # bytes that its process takes
+    activity: str  # what it does; empty if nothing, or nothing that takes long
+    seconds: float  # for how long already
 
 
 class WorkerLeaves(ToNotebook, frozen=True):

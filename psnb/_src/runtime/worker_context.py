@@ -55,7 +55,7 @@ class WorkerContext:
     num_workers : int
         Workers that the strategy had when this one was connected.
     worker_name : str
-        Its name in the Dask cluster.
+        Its name in the Dask cluster; ``worker-0`` or the like if it has none there but its address.
     attempt : int
         1 when the closure runs for the first time, one more after each lost worker.
     closure : int

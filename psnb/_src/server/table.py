@@ -10,6 +10,7 @@ does).
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ from psnb._src.server.table_operations import (
     Push,
     PutSegment,
     ReadOptimizer,
+    ReadRate,
     ReadState,
     Segment,
     SkipUpdates,
@@ -36,7 +38,7 @@ from psnb._src.server.table_operations import (
     TuneOptimizer,
 )
 from psnb._src.server.updater import Updater
-from psnb.errors import InternalError
+from psnb.errors import ConfigurationError, InternalError
 
 
 class Watcher(Protocol):
@@ -192,6 +194,13 @@ class Table(ABC):
         """Return the learning rate of a coming push; see `Updater.rate`."""
         return self._updater.rate(ahead)
 
+    def rate_now(self) -> float:
+        """Return the learning rate of the next push, for views; NaN if there is none."""
+        try:
+            return self._updater.rate(0)
+        except ConfigurationError:  # a push would say so
+            return math.nan
+
     def tune(self, hyperparameters: Mapping[str, Any]) -> None:
         """Change hyperparameters of the optimizer, from the next update on."""
         self._updater.tune(hyperparameters)
@@ -209,6 +218,8 @@ class Table(ABC):
                 return self.state()
             case ReadOptimizer():
                 return self.optimizer()
+            case ReadRate():
+                return self.rate_now()
             case TuneOptimizer(hyperparameters):
                 return self.tune(hyperparameters)
             case CountSkipped():

@@ -212,6 +212,10 @@ class ReadOptimizer(TableOperation, frozen=True):
     """`Table.optimizer`."""
 
 
+class ReadRate(TableOperation, frozen=True):
+    """`Table.rate_now`."""
+
+
 class TuneOptimizer(TableOperation, frozen=True):
     """`Table.tune`."""
 

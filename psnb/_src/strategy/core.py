@@ -9,12 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol, TypeVar, cast
 
 from distributed import Client
 
-from psnb._src.cluster import closure_workers
-from psnb._src.dask_internals import event_loop, pool_of
+from psnb._src.cluster import CLIENT_ENDED, WorkerNames, closure_workers
+from psnb._src.dask_internals import event_loop, has_ended, pool_of
 from psnb._src.parameters import (
     CommServerClient,
     DenseShards,
@@ -25,6 +26,7 @@ from psnb._src.parameters import (
     shards_of,
 )
 from psnb._src.placement import Layout, ShardId
+from psnb._src.runtime import UploadedModule, Uploads, read_files
 from psnb._src.server import FenceCommits, MeasureShards
 from psnb._src.strategy.rebalancing import rebalance
 from psnb._src.strategy.reconciler import Reconciler
@@ -33,7 +35,7 @@ from psnb._src.strategy.registry import Registry
 from psnb._src.strategy.servers import Servers
 from psnb._src.strategy.table_factory import TableFactory
 from psnb._src.strategy.watch import ServerWatch
-from psnb._src.threads import on_loop, uninterrupted
+from psnb._src.threads import aside, on_loop, uninterrupted
 from psnb.errors import CoordinatorClosedError, ServerLostError
 
 
@@ -71,6 +73,8 @@ class StrategyCore:
         Its servers, which have started.
     partitioner : callable or None
         How variables are split.
+    dashboard : str
+        The address of Dask's own dashboard; empty if there is none.
 
     Attributes
     ----------
@@ -88,10 +92,14 @@ class StrategyCore:
         Repairs the layout.
     watch : ServerWatch
         The servers' figures.
+    uploads : Uploads
+        The local modules that the workers were sent.
     """
 
-    def __init__(self, client: Client, servers: Servers, partitioner: Partitioner | None) -> None:
-        self.client, self.servers = client, servers
+    def __init__(
+        self, client: Client, servers: Servers, partitioner: Partitioner | None, dashboard: str
+    ) -> None:
+        self.client, self.servers, self.dashboard = client, servers, dashboard
         self.server_client = CommServerClient(
             event_loop(client), pool_of(client), servers.layout_cache
         )
@@ -99,6 +107,8 @@ class StrategyCore:
         self.tables = TableFactory(servers, self.server_client, partitioner)
         self.watch = ServerWatch(servers, self.server_client, self.registry.all)
         self.reconciler = Reconciler(client, servers)
+        self._names = WorkerNames()
+        self.uploads = Uploads()
         self._loop = event_loop(client)
         self._lock = threading.Lock()  # guards all fields below; not held during requests
         self._closed = False
@@ -111,7 +121,7 @@ class StrategyCore:
 
     @property
     def name(self) -> str:
-        """The strategy's name, which is part of its shards' ids; unique in the cluster."""
+        """Part of its shards' ids; unique in the cluster. Not the name that views show."""
         return self.servers.name
 
     @property
@@ -151,16 +161,20 @@ class StrategyCore:
         parameters = self.parameters().values()
         apply_round(self.attempt, self.shards, parameters, coordinator, number, closures, held_up)
 
-    def closure_workers(self, cluster: dict[str, Any]) -> dict[str, str]:
+    def closure_workers(
+        self, cluster: dict[str, Any], connected: Collection[str] | None = None
+    ) -> dict[str, str]:
         """Return name by address of the workers that may run closures.
 
         Parameters
         ----------
         cluster : dict
             The Dask scheduler's description of it.
+        connected : collection of str, optional
+            See `WorkerNames.of`.
         """
         addresses = frozenset(server.address for server in self.servers.running)
-        return closure_workers(addresses, cluster)
+        return self._names.of(closure_workers(addresses, cluster), connected)
 
     @uninterrupted  # except while it waits; what was made is closed then
     def one_coordinator(self, make: Callable[[], tuple[C, Callable[[], Fences]]]) -> C:
@@ -211,6 +225,13 @@ class StrategyCore:
             goes_on=True,
         )
 
+    def upload(self, module: ModuleType) -> None:
+        """Send a local module to all workers and servers; see `ParameterServerStrategy.upload`."""
+        self.check_open()
+        files = read_files(module)
+        aside(self.client.register_plugin, UploadedModule(files))
+        self.uploads.note(files)
+
     def memory(self) -> dict[str, dict[str, int]]:
         """Ask the servers for the bytes of all tables, by address and table."""
         servers = self.layout.servers
@@ -228,6 +249,16 @@ class StrategyCore:
         """Whether it is closed."""
         return self._closed
 
+    def ended(self) -> str:
+        """Return why it cannot be used any more and what to do; empty if it can."""
+        if has_ended(self.client):
+            return CLIENT_ENDED
+        if self._closed:
+            return (
+                "the strategy is closed: make a new one with psnb.ParameterServerStrategy(client)"
+            )
+        return ""
+
     def check_open(self) -> None:
         """Raise CoordinatorClosedError if it is closed."""
         with self._lock:
@@ -240,5 +271,5 @@ class StrategyCore:
             return was_open
 
     def _require_open(self) -> None:
-        if self._closed:
-            raise CoordinatorClosedError("the strategy is closed: make a new one")
+        if ended := self.ended():
+            raise CoordinatorClosedError(ended)

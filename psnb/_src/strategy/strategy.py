@@ -12,6 +12,7 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,11 @@ from distributed import Client
 from numpy.typing import ArrayLike, DTypeLike
 
 from psnb._src.checks import integer, is_integer, seconds
-from psnb._src.cluster import choose_servers, identity
+from psnb._src.cluster import choose_servers, dashboard_link, identity
 from psnb._src.dask_internals import event_loop
+from psnb._src.labels import check_label, made_up_label
 from psnb._src.modes import Async, Mode, Sync, check_mode
-from psnb._src.monitor import Event
+from psnb._src.monitor import Event, Events
 from psnb._src.parameters import (
     PATIENCE,
     CommServerClient,
@@ -48,10 +50,11 @@ from psnb._src.server import (
 )
 from psnb._src.strategy.bringing_back import bring_back
 from psnb._src.strategy.core import StrategyCore
+from psnb._src.strategy.described import describe
 from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.servers import Servers, begin
 from psnb._src.strategy.watch import ServerWatch
-from psnb._src.threads import on_loop, uninterrupted
+from psnb._src.threads import aside, on_loop, uninterrupted
 from psnb.errors import ClusterError, ConfigurationError
 
 _ASYNC = Async()
@@ -95,9 +98,13 @@ class ParameterServerStrategy:
         take over then. A shard without one stays where it is, and requests to it raise
         `ServerSilentError` (twenty seconds later if a copy is being filled or has failed). A busy
         server gives signs of life; the end of a server's process is noticed at once.
+    name : str, optional
+        What views call it, and its coordinator; by default the name of the notebook, or two words.
 
     Attributes
     ----------
+    name : str
+        As given, or made up.
     client : distributed.Client
         As given.
     mode : Async, Sync, BoundedStaleness or Geo
@@ -122,6 +129,7 @@ class ParameterServerStrategy:
         mode: Mode = _ASYNC,
         *,
         heartbeat_timeout: float = PATIENCE,
+        name: str | None = None,
     ) -> None:
         if not isinstance(client, Client) or client.asynchronous:
             raise ConfigurationError(
@@ -136,6 +144,7 @@ class ParameterServerStrategy:
             raise ConfigurationError(f"replicas must be 0 or 1, found {replicas!r}")
         patience = seconds("heartbeat_timeout", heartbeat_timeout)
         check_mode(mode)
+        label = check_label(name)
         self.client = client
         addresses, dedicated = choose_servers(client, num_servers)
         if len(addresses) <= replicas:
@@ -147,10 +156,11 @@ class ParameterServerStrategy:
         count = len(addresses) if shards is None else shards
         count = integer("shards", count, len(addresses))  # one for each server
         servers = Servers(client, patience, dedicated)
+        dashboard = aside(dashboard_link, client)
         self._loop = event_loop(client)
         on_loop(self._loop, lambda: begin(servers, addresses, count, replicas))
         with uninterrupted:  # a reconciler that nobody closes would keep the servers
-            self._core = StrategyCore(client, servers, partitioner)
+            self._core = StrategyCore(client, servers, partitioner, dashboard)
             # If the strategy is collected without being closed, this ends its servers and
             # connections; handles keep the connections only. Not of the core, which knows the
             # coordinator and so the strategy.
@@ -160,21 +170,21 @@ class ParameterServerStrategy:
         if mode == Sync():
             mode = Sync(max(1, self.num_workers))
         self.mode = mode
+        self.name = label or made_up_label()
 
     def __repr__(self) -> str:
         state = "closed" if self._core.closed else f"{self.num_servers} servers"
-        return f"<psnb.ParameterServerStrategy {state}, {len(self._core.registry)} parameters>"
+        count = len(self._core.registry)
+        return f"<psnb.ParameterServerStrategy {self.name!r}: {state}, {count} parameters>"
+
+    def _repr_html_(self) -> str:
+        return describe(repr(self), self._core.watch.statistics(), self.parameters)
 
     def __enter__(self) -> ParameterServerStrategy:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-    @property
-    def name(self) -> str:
-        """The strategy's name, which is part of its shards' ids; unique in the cluster."""
-        return self._core.name
 
     @property
     def num_servers(self) -> int:
@@ -210,6 +220,37 @@ class ParameterServerStrategy:
             If a server is gone.
         """
         return self._core.memory()
+
+    def upload(self, module: ModuleType) -> None:
+        """Send a module of yours to all workers and servers, also to those that join later.
+
+        Functions that the notebook defines travel with their closures; those of a module are
+        imported on the workers, as they were when first used. After an edit, upload the module
+        again: closures that are scheduled from then on use the new code, and one that runs goes on
+        with the old. The notebook's own copy stays as it is: ``%autoreload`` or
+        ``importlib.reload`` renew it. Per-worker values and datasets that were made stay as they
+        are, too.
+
+        Parameters
+        ----------
+        module : module
+            Imported from a file of yours. Of a package, all files are sent.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is no such module, or its files are larger than 16 MiB together.
+        SyntaxError
+            If a file is no Python; nothing was sent.
+        CoordinatorClosedError
+            If the strategy is closed.
+
+        Examples
+        --------
+        >>> import features
+        >>> strategy.upload(features)
+        """
+        self._core.upload(module)
 
     @property
     def parameters(self) -> Mapping[str, Variable | Embedding]:
@@ -417,7 +458,7 @@ class ParameterServerStrategy:
 
     def server_events(self, since: float = 0.0) -> tuple[Event, ...]:
         """Return the events of servers and shards after ``since``, the oldest first; any thread."""
-        return self._core.servers.events.since(since)
+        return Events(self._core.servers.events.since(since))
 
     @uninterrupted  # except while it waits; it is closed then, too
     def close(self) -> None:

@@ -14,17 +14,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from psnb._src.monitor import ServerStatistics
+from psnb._src.monitor import OptimizerState, ServerStatistics
 from psnb._src.parameters import CommServerClient, Embedding, Request, Variable
 from psnb._src.placement import ServerAddress
-from psnb._src.server import CountTraffic, Optimizer
+from psnb._src.server import CountTraffic
 from psnb._src.strategy.servers import Servers
 from psnb._src.threads import Lock
 from psnb.errors import PsnbError
 
 _INTERVAL = 1.0
 _WANTED_SECONDS = 5.0
-_OPTIMIZERS_EVERY = 2  # of the intervals: they change when somebody sets them
+_OPTIMIZERS_EVERY = 2  # of the intervals: rates change slowly
 _STOP_TIMEOUT = 2.0
 
 logger = logging.getLogger("psnb")
@@ -57,7 +57,7 @@ class ServerWatch:
         # Written by the thread alone, each replaced as a whole.
         self._counts: dict[ServerAddress, tuple[float, dict[str, int]]] = {}
         self._found: dict[ServerAddress, ServerStatistics] = {}
-        self._optimizers: dict[str, Optimizer] = {}
+        self._optimizers: dict[str, OptimizerState] = {}
         self._surprised = False  # something unexpected was logged
 
     def keep(self) -> None:
@@ -75,8 +75,8 @@ class ServerWatch:
             for server in self._servers.running
         )
 
-    def optimizers(self) -> Mapping[str, Optimizer]:
-        """Return the latest settings of the optimizers, by parameter; cheap, never waits."""
+    def optimizers(self) -> Mapping[str, OptimizerState]:
+        """Return the latest state of the optimizers, by parameter; cheap, never waits."""
         return dict(self._optimizers)
 
     def stop(self) -> None:
@@ -136,11 +136,22 @@ class ServerWatch:
 
     def _ask_for_optimizers(self) -> None:
         live = {name: p.optimizer for name, p in self._parameters().items() if p.optimizer}
+        requests = [each.request() for each in live.values()]
+        requests += [each.rate_request() for each in live.values()]
         try:
-            answers = self._server_client.call([each.request() for each in live.values()])
+            answers = self._server_client.call(requests)
         except (PsnbError, OSError):
             return  # what was known is still the best that there is
-        self._optimizers = dict(zip(live, answers, strict=True))
+        self._optimizers = {
+            name: OptimizerState(
+                type(optimizer).__name__,
+                rate,
+                repr(optimizer.learning_rate) if callable(optimizer.learning_rate) else "",
+            )
+            for name, optimizer, rate in zip(
+                live, answers[: len(live)], answers[len(live) :], strict=True
+            )
+        }
 
 
 def _name(server: ServerAddress) -> str:

@@ -34,6 +34,8 @@ from _thread import LockType, get_ident
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+from psnb._src.shown_error import briefly
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -199,7 +201,11 @@ def _note(number: int, frame: object) -> None:
 def _strike(handler: Any) -> None:
     """Do what the interrupt would have done without psnb."""
     if callable(handler):
-        handler(_SIGINT, sys._getframe())
+        try:
+            handler(_SIGINT, sys._getframe())
+        except KeyboardInterrupt as error:
+            briefly(error)  # a notebook's user sees the line that was interrupted, not psnb's
+            raise
     elif handler == _DEFAULT:
         set_handler(_SIGINT, _DEFAULT)
         raise_signal(_SIGINT)  # ends the process

@@ -67,7 +67,7 @@ def serving(answer: Callable[[RequestHandler], object]) -> Iterator[str]:
 @pytest.mark.parametrize(
     "address",
     [
-        *("", "127.0.0.1:8786", "tcp://", "http://", "http://host:x", "http://host:99999"),
+        *("", "a host:8786", "tcp://", "http://", "http://host:x", "http://host:99999"),
         *("file:///etc/passwd", "ftp://host:1", "http://user:word@host:1", "http://host:1/?x=1"),
         *("http://" + "x" * 300 + ":1", "http://a..b:1", f"http://{'x' * 64}.org:1", "http://h:0"),
         *("http://[::1:8787", "tcp://a..b:1"),
@@ -80,13 +80,43 @@ def test_what_is_no_address_is_refused(bench: Bench, address: str) -> None:
     assert bench.schedulers.listed() == []
 
 
-@pytest.mark.parametrize("address", ["tcp://host:8786", "tls://host:1/x", "tcp://host"])
-def test_nothing_is_asked_by_a_protocol_that_runs_what_it_is_answered(
-    bench: Bench, address: str
+@pytest.mark.parametrize(
+    ("address", "asked"),
+    [
+        ("tcp://host:8786", ["http://host:8787"]),  # never by what runs what it is answered
+        ("tls://host:1", ["http://host:8787"]),
+        ("tcp://host", ["http://host:8787"]),
+        ("host:8786", ["http://host:8786", "http://host:8787"]),
+        ("host:8787", ["http://host:8787"]),
+        ("host", ["http://host:8787"]),
+        ("[::1]:8786", ["http://[::1]:8786", "http://[::1]:8787"]),
+        ("https://host:1/status", ["https://host:1/status"]),
+    ],
+)
+def test_the_dashboard_of_what_connect_takes_is_asked(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, address: str, asked: list[str]
 ) -> None:
+    urls: list[str] = []
+
+    async def fetch(url: str) -> bytes:
+        urls.append(url.partition(module.ROUTE)[0])
+        raise module._AnswerError("nobody is there")
+
+    monkeypatch.setattr(module, "_fetch", fetch)
     error = asyncio.run(bench.schedulers.attach(address))
-    assert error.startswith("give the address of the scheduler's dashboard, by default http://host")
+    assert urls == [each.removesuffix("/status") for each in asked]
+    assert error == "; ".join(["nobody is there", *(f"{u}: nobody is there" for u in asked[1:])])
     assert bench.schedulers.listed() == []
+
+
+def test_host_and_port_attach_the_dashboard(bench: Bench) -> None:
+    async def test() -> None:
+        with serving(lambda handler: handler.write(_extracts())) as address:
+            assert await bench.schedulers.attach(address.removeprefix("http://")) == ""
+            (listed,) = bench.schedulers.listed()
+            assert listed["address"] == address
+
+    asyncio.run(test())
 
 
 def test_no_more_are_attached_than_can_be_watched(bench: Bench) -> None:
@@ -115,7 +145,7 @@ def _extracts(*coordinators: dict[str, Any]) -> dict[str, Any]:
         (lambda handler: handler.write("[]"), "not psnb's route"),
         (lambda handler: handler.write({"version": "Stranger"}), "another version"),
         (lambda handler: handler.write(_extracts({"Stranger": 1})), "not psnb's route"),
-        (lambda handler: handler.write(b" " * (9 << 20)), "over 8 MB"),
+        (lambda handler: handler.write(b" " * (9 << 20)), "over 8 MiB"),
     ],
     ids=["redirect", "broken", "html", "list", "version", "shape", "huge"],
 )
@@ -262,6 +292,22 @@ def test_it_is_asked_for_what_is_new_only_and_those_it_forgot_are_gone(bench: Be
     assert known is not None
     assert known.backlog.last == 6
     assert known.gone == "its scheduler does not know it any more"
+
+
+def test_what_was_dismissed_does_not_come_back_though_its_scheduler_goes_on_telling(
+    bench: Bench,
+) -> None:
+    told = _extracts({"coordinator": "abc", "gone": "x", "updates": [update(0, True)]})
+
+    async def test() -> None:
+        with serving(lambda handler: handler.write(told)) as address:
+            await bench.schedulers.attach(address)
+            assert bench.gone("abc") == "x"
+            bench.sources.dismiss("abc")
+            await bench.poll()
+
+    asyncio.run(test())
+    assert bench.gone("abc") is None
 
 
 def test_a_scheduler_cannot_speak_for_a_coordinator_of_a_kernel(bench: Bench) -> None:

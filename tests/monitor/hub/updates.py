@@ -18,6 +18,8 @@ def update(sequence: int, full: bool = False, coordinator: str = "abc", **more: 
     summary = Summary(
         time=1.0,
         state="running",
+        tone="busy",
+        meaning="Closures run or wait.",
         elapsed=1.0,
         eta=None,
         examples=None,

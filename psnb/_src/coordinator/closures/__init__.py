@@ -2,7 +2,7 @@
 
 from psnb._src.coordinator.closures.as_completed import as_completed
 from psnb._src.coordinator.closures.awaiting import join
-from psnb._src.coordinator.closures.call import pack_call
+from psnb._src.coordinator.closures.call import keyword, pack_call, positional
 from psnb._src.coordinator.closures.closure import NOT_TAKEN, Closure, Execution, FunctionRegistry
 from psnb._src.coordinator.closures.dependents import Dependents
 from psnb._src.coordinator.closures.duration import Duration
@@ -33,6 +33,8 @@ __all__ = [
     "ScheduleOptions",
     "as_completed",
     "join",
+    "keyword",
     "options",
     "pack_call",
+    "positional",
 ]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.shown_error import timed_out
 from psnb.errors import ConfigurationError
 
 
@@ -64,7 +65,7 @@ def _iterate(
             try:
                 remote = ended.get(timeout=left)
             except queue.Empty:
-                raise TimeoutError(
+                raise timed_out(
                     f"after {timeout} s {len(pending)} of {len(remotes)} closures have not ended; "
                     "they go on"
                 ) from None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.excerpt import excerpt
 from psnb._src.runtime import InputReference, PerWorkerReference, dumps
 from psnb._src.threads import Condition
 from psnb.errors import ConfigurationError
@@ -42,6 +43,37 @@ class Call:
         if not self.inputs:
             return []  # nearly always
         return [(i, each) for i, each in enumerate(self.inputs) if isinstance(each, RemoteValue)]
+
+
+def positional(args: object) -> tuple[Any, ...]:
+    """Return a call's positional arguments.
+
+    Raises
+    ------
+    ConfigurationError
+        If this is a single argument that somebody forgot to put into a tuple.
+    """
+    if type(args) is tuple:  # nearly always
+        return args
+    single = isinstance(args, str | bytes | Mapping | Set | PerWorkerReference)
+    if single or hasattr(args, "__array__") or not isinstance(args, Iterable):
+        hint = "keyword arguments go to kwargs=" if isinstance(args, Mapping) else "mind the comma"
+        raise ConfigurationError(
+            f"args must be a tuple or list of arguments, found {excerpt(repr(args))}: write "
+            f"args=(value,) for a single one ({hint})"
+        )
+    return tuple(args)
+
+
+def keyword(kwargs: object) -> Mapping[str, Any]:
+    """Return a call's keyword arguments; ConfigurationError if they are none."""
+    if kwargs is None:
+        return {}
+    if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+        raise ConfigurationError(
+            f"kwargs must be a mapping of names to arguments, found {excerpt(repr(kwargs))}"
+        )
+    return kwargs
 
 
 NO_ARGUMENTS = Call(b"")

@@ -5,28 +5,32 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
+import time
+import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 from psnb._src.coordinator.closures.call import Call
 from psnb._src.coordinator.closures.duration import Duration
+from psnb._src.coordinator.closures.referred import Referred
 from psnb._src.coordinator.closures.remote_value import RemoteValue
 from psnb._src.coordinator.closures.schedule_options import ScheduleOptions
 from psnb._src.excerpt import NAME, excerpt
-from psnb._src.runtime import PerWorkerReference, dumps
+from psnb._src.runtime import PerWorkerReference, Uploads, dumps
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Function:
-    """A callable, pickled once for all its closures.
+    """A callable, pickled once for all its closures for as long as it stays as it is.
 
     Attributes
     ----------
     id : str
-        Digest of the payload: the same function scheduled again, even if made anew, has the same
-        id.
+        Digest of the payload and of what was uploaded: the same function scheduled again, even if
+        made anew, has the same id.
     name : str
         For messages.
     payload : bytes
@@ -45,42 +49,73 @@ class Function:
 
 
 class FunctionRegistry:
-    """Pickles each function once, when it is first scheduled.
+    """Pickles each function when it is first scheduled, and when it or what it refers to changed.
 
     Thread-safe. Functions that neither the caller nor a closure holds any more are forgotten.
+
+    Parameters
+    ----------
+    uploads : Uploads, optional
+        The modules that the workers were sent; after another one, they get all functions anew.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the two weak maps, which no thread may see half-set
-        self._by_callable: weakref.WeakKeyDictionary[Any, Function] = weakref.WeakKeyDictionary()
+    def __init__(self, uploads: Uploads | None = None) -> None:
+        self._uploads = Uploads() if uploads is None else uploads
+        self._lock = threading.Lock()  # guards the maps, which no thread may see half-set
+        self._by_callable: weakref.WeakKeyDictionary[Any, tuple[Function, Referred, int]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._by_id: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
+        self._imported: dict[tuple[str, str], CodeType] = {}
 
     def register(self, function: Callable[..., Any]) -> Function:
-        """Return the pickled form of a callable.
+        """Return the pickled form of a callable, as it is now.
+
+        Warns, by name, of functions of local modules that have changed here, but not on the
+        workers.
 
         Raises
         ------
         SerializationError
             If it cannot be pickled; the message names what it holds.
         """
+        version = self._uploads.version
         try:
             with self._lock:
                 known = self._by_callable.get(function)
         except TypeError:  # cannot be hashed or weakly referenced
             known = None
-        if known is not None:
-            return known
+        if known is not None and known[2] == version and known[1].is_unchanged():
+            return known[0]
+        referred = Referred(function)
+        self._warn(referred)
         references: list[PerWorkerReference] = []
         name = excerpt(getattr(function, "__qualname__", type(function).__qualname__), NAME)
         payload = dumps(function, f"closure {name}", references)
-        made = Function(
-            hashlib.blake2b(payload, digest_size=16).hexdigest(), name, payload, tuple(references)
-        )
+        digest = hashlib.blake2b(payload, digest_size=16, salt=version.to_bytes(8, "little"))
+        duration = Duration() if known is None else known[0].duration
+        made = Function(digest.hexdigest(), name, payload, tuple(references), duration)
         with self._lock:
             made = self._by_id.setdefault(made.id, made)
             with contextlib.suppress(TypeError):
-                self._by_callable[function] = made
+                self._by_callable[function] = made, referred, version
         return made
+
+    def _warn(self, referred: Referred) -> None:
+        with self._lock:
+            old = {key: self._imported.get(key, code) for key, code in referred.imported.items()}
+            self._imported.update(referred.imported)
+        changed = [key for key, code in referred.imported.items() if code != old[key]]
+        for module in sorted({module for module, _ in changed}):
+            if not self._uploads.is_current(module):
+                names = ", ".join(sorted(name for each, name in changed if each == module))
+                # With the time: Python shows the same text of the same line once only.
+                warnings.warn(
+                    f"{names} of module {module} changed here (noticed at {time.strftime('%X')}): "
+                    f"strategy.upload({module}) sends it to the workers, which have the old one",
+                    UserWarning,
+                    stacklevel=5,  # where the user schedules
+                )
 
 
 @dataclass(slots=True)

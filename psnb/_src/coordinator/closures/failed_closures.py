@@ -30,5 +30,13 @@ class FailedClosures:
                 f"{len(others)} more closures failed before this was raised ({names}): "
                 "they are in the attribute other_errors"
             )
+        if raised := failed[0].raised():
+            # It was looked at already, and whoever made a harmless call takes it for a new one.
+            new = sum(not remote.raised() for remote in failed)
+            since = f"{new} of the other errors are new" if new else "nothing new has failed"
+            again = (
+                f"this is the error that fetch() raised {raised}; {since}, and it is cleared now"
+            )
+            first.__notes__ = [again, *getattr(first, "__notes__", ())]
         first.other_errors = tuple(others)  # type: ignore[attr-defined]
         raise first

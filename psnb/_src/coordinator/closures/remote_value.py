@@ -6,13 +6,16 @@ and callbacks: a separate event for each would cost more than the closure.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator
 from typing import Any
 
 from psnb._src.coordinator.closures.awaiting import until_ended
 from psnb._src.coordinator.closures.status import ClosureStatus, check_transition
 from psnb._src.excerpt import excerpt
+from psnb._src.jupyter_internals import current_cell
 from psnb._src.runtime import InputReference, dumps, loads, unpack_error
+from psnb._src.shown_error import timed_out
 from psnb._src.threads import Condition
 from psnb.errors import CancelledError, ClosureInputError, ServerSilentError
 
@@ -36,7 +39,7 @@ class RemoteValue(InputReference):
         # Pickled value or error; why it was cancelled, or what holds up one that has not ended; or
         # the input that has no value.
         self._outcome: bytes | str | RemoteValue = b""
-        self._value: Any = _UNFETCHED
+        self._value: Any = _UNFETCHED  # of a failed one: when and where `fetch` first raised
         self._callbacks: list[Callable[[RemoteValue], None]] | None = None  # most have none
 
     def __repr__(self) -> str:
@@ -87,8 +90,8 @@ class RemoteValue(InputReference):
         Raises
         ------
         Exception
-            What the closure raised: its own exception type, with the remote traceback, the worker
-            and the arguments as notes.
+            What the closure raised: its own exception type, with the worker, the arguments and the
+            user's lines as notes, and the whole remote traceback as ``full_traceback``.
         CancelledError
             If the closure was cancelled: schedule it again.
         ClosureInputError
@@ -104,7 +107,7 @@ class RemoteValue(InputReference):
         """
         with self._condition:
             if not self._condition.wait_for(self.ended_or_held_up, timeout):
-                raise TimeoutError(
+                raise timed_out(
                     f"the closure has not ended within {timeout} s; it is {self._status.value}"
                 )
             if not self.done():
@@ -118,6 +121,7 @@ class RemoteValue(InputReference):
                     if self._value is _UNFETCHED:
                         self._value, self._outcome = value, b""
             return self._value
+        self._chain()[-1]._note_raised()
         raise self.error()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -127,9 +131,8 @@ class RemoteValue(InputReference):
 
     def error(self) -> BaseException:
         """Return what `fetch` raises, made anew; for closures that failed or were cancelled."""
-        chain = [self]  # a loop, not a recursion: there may be thousands of dependents in a row
-        while isinstance(outcome := chain[-1]._outcome, RemoteValue):
-            chain.append(outcome)
+        chain = self._chain()
+        outcome = chain[-1]._outcome
         error: BaseException
         if chain[-1]._status is ClosureStatus.CANCELLED:
             error = CancelledError(outcome)
@@ -142,6 +145,10 @@ class RemoteValue(InputReference):
             dependent.__cause__ = error
             error = dependent
         return error
+
+    def raised(self) -> str:
+        """Return when, and in which cell, `fetch` first raised its error; empty if it has not."""
+        return "" if self._value is _UNFETCHED else self._value
 
     def add_callback(self, callback: Callable[[RemoteValue], None]) -> bool:
         """Call back when the closure ends; if it has ended, return False and do not call back.
@@ -195,3 +202,15 @@ class RemoteValue(InputReference):
             callbacks, self._callbacks = self._callbacks, None
             for callback in callbacks:
                 callback(self)
+
+    def _chain(self) -> list[RemoteValue]:
+        """Return the input that failed it, the input that failed that, and so on, after itself."""
+        chain = [self]  # a loop, not a recursion: there may be thousands of dependents in a row
+        while isinstance(outcome := chain[-1]._outcome, RemoteValue):
+            chain.append(outcome)
+        return chain
+
+    def _note_raised(self) -> None:
+        if self._value is _UNFETCHED:
+            cell = current_cell()
+            self._value = time.strftime("at %H:%M:%S") + (f" in {cell}" if cell else "")

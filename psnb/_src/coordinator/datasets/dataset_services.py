@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from psnb._src.coordinator.closures import RemoteValue, ScheduleOptions
@@ -24,9 +25,12 @@ class DatasetServices(NamedTuple):
         Schedules a function with arguments and options.
     pinned : PinnedCalls
         Calls each worker.
+    progress : callable
+        Returns a context in which progress is shown, where people look.
     """
 
     registry: ResourceRegistry
     leases: LeaseRegistry
     schedule: Callable[[Callable[..., Any], tuple[Any, ...], ScheduleOptions], RemoteValue]
     pinned: PinnedCalls
+    progress: Callable[[], AbstractContextManager[None]]

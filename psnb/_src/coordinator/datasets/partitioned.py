@@ -144,8 +144,9 @@ class PartitionedDataset(Epochs[PartitionedIterator]):
             raise ConfigurationError("nothing is being read: preload_into_memory() begins it")
         loading, self._loading = self._loading, None
         try:
-            for remote in loading.remotes:
-                remote.fetch()
+            with self._place.progress():
+                for remote in loading.remotes:
+                    remote.fetch()
         except BaseException:
             loading.end()
             self._holders.tell(worker_memory.forget, loading.generation, self._generation)

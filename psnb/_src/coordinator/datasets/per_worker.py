@@ -12,7 +12,9 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from psnb._src.runtime import PerWorkerReference, dumps, make_iterator
+from psnb._src.excerpt import NAME, excerpt
+from psnb._src.monitor import html_table
+from psnb._src.runtime import PerWorkerReference, dumps, make_dataset, make_iterator
 from psnb._src.threads import uninterrupted
 from psnb.errors import ConfigurationError, CoordinatorClosedError
 
@@ -112,6 +114,8 @@ class PerWorkerValues(PerWorkerReference):
         If that call cannot be pickled.
     """
 
+    _use = "an argument of closures stands for the worker's own; fetch() returns the list of all"
+
     def __init__(
         self,
         registry: ResourceRegistry,
@@ -120,6 +124,7 @@ class PerWorkerValues(PerWorkerReference):
         kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         self._registry = registry
+        self._origin = _origin(function, args)
         references: list[PerWorkerReference] = []
         call = (function, args, dict(kwargs or {}))
         payload = dumps(call, "a per-worker value", references, ("fn", "args", "kwargs"))
@@ -158,7 +163,11 @@ class PerWorkerValues(PerWorkerReference):
         return self._registry.fetch(self, timeout)
 
     def __repr__(self) -> str:
-        return f"<psnb.{type(self).__name__} {self.resource_id}>"
+        return f"<psnb.{type(self).__name__} {self.resource_id}: {self._origin} on each worker>"
+
+    def _repr_html_(self) -> str:
+        rows = [(str(self.resource_id), type(self).__name__, self._origin, self._use)]
+        return html_table("values", ("number", "on each worker", "made by", "use"), rows)
 
     def __reduce__(self) -> NoReturn:
         raise ConfigurationError(
@@ -167,12 +176,23 @@ class PerWorkerValues(PerWorkerReference):
         )
 
 
+def _origin(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
+    """Return what the user made a value of, in a word."""
+    users = args[0] if function in (make_dataset, make_iterator) else function
+    if isinstance(users, PerWorkerReference):
+        return f"iter of {users.resource_id}"
+    return excerpt(getattr(users, "__qualname__", type(users).__qualname__), NAME)
+
+
 class PerWorkerIterator(PerWorkerValues):
     """An iterator on each worker; closures take from it with ``next``.
 
     If a closure finds it at its end, and raises the StopIteration before it has written anything,
-    the closure ends without an error and returns None. (In TensorFlow it fails: OutOfRangeError.)
+    the closure ends without an error and returns None; `fetch` warns of it (`EndOfDataWarning`). In
+    TensorFlow it fails with an OutOfRangeError.
     """
+
+    _use = "coordinator.schedule(step, (iterator,)), where step calls next(iterator)"
 
     def fetch(self, timeout: float | None = None) -> NoReturn:
         """Refuse: an iterator stays where it is."""
@@ -190,6 +210,8 @@ class PerWorkerIterator(PerWorkerValues):
 
 class PerWorkerDataset(PerWorkerValues):
     """A dataset on each worker; ``iter`` of it makes an iterator on each worker."""
+
+    _use = "iter(dataset) makes an iterator on each worker"
 
     def fetch(self, timeout: float | None = None) -> NoReturn:
         """Refuse: a dataset stays where it is."""

@@ -22,10 +22,11 @@ def fetch_per_worker(
     pinned : PinnedCalls
         Calls the workers.
     """
-    calls = [(name, _read, (value,)) for name in sorted(pinned.worker_names())]
+    calls = [(name, read_value, (value,)) for name in sorted(pinned.worker_names())]
     pairs = [remote.fetch() for remote in pinned.run(calls, timeout) if remote is not None]
     return [each for _, each in sorted(pairs, key=lambda pair: pair[0])]
 
 
-def _read(value: Any) -> tuple[int, Any]:
+def read_value(value: Any) -> tuple[int, Any]:
+    """Return the index of a worker and its value; errors name this function."""
     return worker_index(), value

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from psnb._src.coordinator.queue.scheduled_closures import ScheduledClosures
+from psnb._src.shown_error import timed_out
 from psnb._src.threads import Condition
 from psnb.errors import CoordinatorClosedError, ServerSilentError
 
@@ -29,10 +30,19 @@ class Callers:
         For those who wait to put a closure.
     settled : Condition
         For those who wait for outcomes.
+    ended : callable
+        Returns why no new coordinator can be made, and what to do; empty if one can.
     """
 
-    def __init__(self, closures: ScheduledClosures, room: Condition, settled: Condition) -> None:
+    def __init__(
+        self,
+        closures: ScheduledClosures,
+        room: Condition,
+        settled: Condition,
+        ended: Callable[[], str],
+    ) -> None:
         self._closures, self._room, self._settled = closures, room, settled
+        self._ended = ended
         self._idle_callbacks: list[Callable[[], None]] = []
 
     def add_idle_callback(self, callback: Callable[[], None]) -> None:
@@ -58,8 +68,12 @@ class Callers:
     def require_open(self) -> None:
         """Raise CoordinatorClosedError if the queue is closed."""
         if self._closures.closed:
+            ended = self._ended()
             raise CoordinatorClosedError(
-                "the coordinator is closed: make a new one with psnb.ClusterCoordinator(strategy)"
+                f"{ended}, and a coordinator of it"
+                if ended
+                else "the coordinator is closed: make a new one with "
+                "psnb.ClusterCoordinator(strategy)"
             )
 
     def wait_for_room(self, max_size: int) -> None:
@@ -80,7 +94,7 @@ class Callers:
             return closures.closed or closures.at_rest() or self._stuck()
 
         if not self._settled.wait_for(ended, timeout):
-            raise TimeoutError(
+            raise timed_out(
                 f"after {timeout} s {len(closures.in_flight)} closures are in flight; they go on"
             )
         if not closures.closed and not closures.at_rest():
@@ -93,7 +107,7 @@ class Callers:
             left = f"{queued} closures are queued and {in_flight} in flight"
             if not queued and not in_flight:
                 left = "what closures pushed is not applied yet"
-            raise TimeoutError(f"after {timeout} s {left}; they go on")
+            raise timed_out(f"after {timeout} s {left}; they go on")
         self.require_open()
         self._raise_what_there_is()
 

@@ -9,6 +9,7 @@ from typing import Any
 from psnb._src.coordinator.closures import Chooser, ClosureStatus, RemoteValue, ScheduleOptions
 from psnb._src.coordinator.queue.queue import ClosureQueue
 from psnb._src.monitor import WorkerStatistics
+from psnb._src.shown_error import timed_out
 
 _PATIENCE = 1.0
 """Seconds between two looks at whether the workers that are waited for are still there."""
@@ -88,7 +89,7 @@ class PinnedCalls:
                 missing = {call[0] for call, remote in pairs if not remote.done()}
                 if end is not None and time.monotonic() >= end:
                     names = ", ".join(sorted(missing))
-                    raise TimeoutError(f"not within {timeout} s: the values of workers {names}")
+                    raise timed_out(f"not within {timeout} s: the values of workers {names}")
                 for worker in missing - gone - self.worker_names():
                     gone.add(worker)
                     self._queue.withdraw(choosers[worker], f"worker {worker!r} has left")

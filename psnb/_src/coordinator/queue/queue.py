@@ -45,6 +45,8 @@ class ClosureQueue:
         the lock.
     on_failure : callable, optional
         Called with worker, closure and pickled exception of each failure; without the lock.
+    ended : callable, optional
+        Returns why no new one can be made when it is closed, and what to do; empty if one can.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class ClosureQueue:
         gate: Gate | None = None,
         on_failure: Callable[[str, str, bytes], None] = lambda worker, closure, error: None,
         on_end: Callable[[int, bool], None] = lambda closure, succeeded: None,
+        ended: Callable[[], str] = str,
     ) -> None:
         self._max_size = max_size
         self._on_failure = on_failure
@@ -63,7 +66,7 @@ class ClosureQueue:
         self._room = Condition(lock)
         self.settled = Condition(lock)
         self._closures = ScheduledClosures(gate or Gate(), on_end)
-        self._callers = Callers(self._closures, self._room, self.settled)
+        self._callers = Callers(self._closures, self._room, self.settled, ended)
         self.name = uuid.uuid4().hex  # unique: the writer of its closures' commits
 
     def attach(
@@ -208,7 +211,7 @@ class ClosureQueue:
         failed = None
         if error is not None:
             failed = RemoteValue(self.settled)
-            failed.set_status(ClosureStatus.FAILED, pack_error(error, []))
+            failed.set_status(ClosureStatus.FAILED, pack_error(error))
         with self.settled:
             self._closures.stepped(failed)
             self._callers.announce()
@@ -322,6 +325,11 @@ class ClosureQueue:
         """Whether closures may have to wait though workers are free: then send none ahead."""
         return self._closures.gate.limits
 
+    def check_open(self) -> None:
+        """Raise CoordinatorClosedError if it is closed."""
+        with self.settled:
+            self._callers.require_open()
+
     def failing(self) -> bool:
         """Return whether an error waits to be raised: then running closures should stop early."""
         return bool(self._closures.errors)
@@ -377,7 +385,7 @@ class ClosureQueue:
                 if chooser(worker):
                     chosen.append(chooser)
             except Exception as error:  # the users' functions may raise anything
-                packed = pack_error(error, [f"raised by worker={chooser!r}, asked for {worker}"])
+                packed = pack_error(error, f"raised by worker={chooser!r}, asked for {worker}")
                 with self.settled:
                     self._closures.fail_pinned(chooser, packed)
                     self._room.notify_all()

@@ -149,7 +149,7 @@ class Resolver:
                 steps = finding_out(self._shards(strategy), attempts, closed)
                 settle(ask_all(steps, partial(_attempt, strategy), self._hold_up))
             except Exception as error:  # nobody must wait for the closures for ever
-                packed = pack_error(error, ["raised while it was found out what became of it"])
+                packed = pack_error(error, "raised while it was found out what became of it")
                 self._queue.settle([(each, False, packed, False) for each in closures])
 
         _start(run)
@@ -174,7 +174,7 @@ class Resolver:
 def lost_exchange() -> bytes:
     """Return the packed error for updates that a worker could not send."""
     lost = "what closures of a worker had learned together was lost with a parameter server"
-    return pack_error(ServerLostError(lost), [])
+    return pack_error(ServerLostError(lost))
 
 
 def _attempt(strategy: StrategyCore, requests: Sequence[Request]) -> Sequence[Any]:

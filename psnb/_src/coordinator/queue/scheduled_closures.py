@@ -175,7 +175,7 @@ class ScheduledClosures:
                         f"the last time: {lost}. If it does not kill its workers, for example "
                         "by their memory limit, schedule it with more retries"
                     )
-                    self.fail(closure, pack_error(error, []), worker)
+                    self.fail(closure, pack_error(error), worker)
                     continue
             if self.errors:
                 self._cancel(closure, "another closure failed before it could run again")
@@ -202,7 +202,7 @@ class ScheduledClosures:
     def fail_waiting(self, reason: str) -> None:
         """Fail all closures that wait for a worker, one at least; cancel the others."""
         waiting = self.waiting.take_all()
-        error = pack_error(WorkerLostError(reason), [])
+        error = pack_error(WorkerLostError(reason))
         # One error for all of them: as many copies would only hide it.
         self.errors.add(waiting[0].remote)
         for closure in waiting:

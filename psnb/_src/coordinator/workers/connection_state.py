@@ -16,14 +16,22 @@ class ConnectionState(enum.Enum):
     """The worker gets closures."""
     DRAINING = "draining"
     """The worker leaves: it gets no new closures and finishes those that it has."""
+    RETIRED = "retired"
+    """The worker has finished its closures and left; the connection has ended."""
     LOST = "lost"
-    """The worker has left or died; the connection has ended."""
+    """The worker has died, or left before it had finished; the connection has ended."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the connection has ended."""
+        return self in (ConnectionState.RETIRED, ConnectionState.LOST)
 
 
 _TRANSITIONS = {
     ConnectionState.CONNECTING: {ConnectionState.READY, ConnectionState.LOST},
     ConnectionState.READY: {ConnectionState.DRAINING, ConnectionState.LOST},
-    ConnectionState.DRAINING: {ConnectionState.LOST},
+    ConnectionState.DRAINING: {ConnectionState.RETIRED, ConnectionState.LOST},
+    ConnectionState.RETIRED: set(),
     ConnectionState.LOST: set(),
 }
 

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -55,8 +55,8 @@ class Membership:
     client : distributed.Client
         The cluster.
     workers : callable
-        Takes the scheduler's description of the cluster; returns name by address of the workers
-        that may run closures.
+        Takes the scheduler's description of the cluster, and the addresses of workers that are
+        still connected; returns name by address of the workers that may run closures.
     services : Services
         What connections need.
     """
@@ -64,7 +64,7 @@ class Membership:
     def __init__(
         self,
         client: Client,
-        workers: Callable[[dict[str, Any]], dict[str, str]],
+        workers: Callable[[dict[str, Any], Collection[str]], dict[str, str]],
         services: Services,
     ) -> None:
         self._client, self._workers, self._services = client, workers, services
@@ -192,7 +192,8 @@ class Membership:
                 try:
                     async with asyncio.timeout(_POLL_TIMEOUT):
                         identity = await scheduler_identity(self._client)
-                        self._follow(self._workers(identity))
+                        connected = {connection.address for connection in self._tasks}
+                        self._follow(self._workers(identity, connected))
                         await self._report(self._measure())
                 except OSError as error:
                     logger.warning("the Dask scheduler does not answer: %s", error)
@@ -237,17 +238,13 @@ class Membership:
             connection.num_workers = count
         for address in newcomers:
             index = next(
-                (
-                    connection.index
-                    for connection in self._connections
-                    if connection.state is ConnectionState.LOST
-                ),
+                (connection.index for connection in self._connections if connection.state.ended),
                 len(self._connections),
             )
             connection = WorkerConnection(
                 names[address],
                 address,
-                self._services.opening(index, count, next(self._sessions)),
+                self._services.opening(names[address], index, count, next(self._sessions)),
                 self._services,
                 partial(connect_apart, self._client),
                 self._on_idle,

@@ -49,10 +49,13 @@ class Services(NamedTuple):
     mode: Mode
     strategy: str
 
-    def opening(self, index: int, workers: int, session: int) -> session_messages.SessionOpening:
+    def opening(
+        self, name: str, index: int, workers: int, session: int
+    ) -> session_messages.SessionOpening:
         """Return what a worker must know from the beginning; see `SessionOpening`."""
         return session_messages.SessionOpening(
             coordinator=self.queue.name,
+            worker_name=name,
             worker_index=index,
             num_workers=workers,
             beat=self.timeouts.beat,

@@ -123,7 +123,8 @@ class WorkerConnection:
             else:
                 ended = EventKind.WORKER_LOST, f"was lost: {reason}"
         finally:
-            self._enter(ConnectionState.LOST)
+            retired = ended is not None and ended[0] is EventKind.WORKER_RETIRED
+            self._enter(ConnectionState.RETIRED if retired else ConnectionState.LOST)
             if link is not None:
                 link.abort()
             self._flushed(b"")
@@ -207,7 +208,7 @@ class WorkerConnection:
     def _enter(self, state: ConnectionState) -> None:
         check_connection_transition(self.state, state)
         self.state = state
-        if state is ConnectionState.LOST:
+        if state.ended:
             self._link = None
 
     def _note(self, kind: EventKind, text: str, closures: Sequence[Closure] = ()) -> None:
@@ -283,6 +284,7 @@ class WorkerConnection:
                 self._resolver.ask_about(message.commit, self._decided)
             case session_messages.SignOfLife():
                 self._figures.memory = message.memory
+                self._figures.note_activity(message.activity, message.seconds)
             case session_messages.WorkerLeaves():
                 self.drain("is being closed by Dask")
             case session_messages.QuestionAsked():

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from psnb._src.coordinator.workers.connection_state import ConnectionState
 from psnb._src.monitor import Rate, WorkerStatistics
 
+_SAME = 0.5
+"""Seconds by which the beginning of one and the same activity may seem to differ."""
+
 
 class WorkerFigures:
     """Counts what one worker does.
@@ -23,11 +26,15 @@ class WorkerFigures:
     ----------
     memory : int or None
         Bytes that its process takes, if they are known.
+    activity : str
+        What it does, if that takes long.
     """
 
     def __init__(self, name: str, address: str, index: int) -> None:
         self._name, self._address, self._index = name, address, index
         self.memory: int | None = None
+        self.activity = ""
+        self._since: float | None = None
         self._completed = self._failed = 0
         self._busy_seconds = 0.0
         self._ended, self._busy = Rate(), Rate()  # closures, and the seconds that they took
@@ -43,11 +50,20 @@ class WorkerFigures:
             How many have succeeded, and how many have raised.
         """
         now, total = time.monotonic(), sum(seconds)
+        self.note_activity("", 0.0)  # one that still runs is told with the next sign of life
         self._ended.add(len(seconds), now)
         self._busy.add(total, now)
         self._busy_seconds += total
         self._completed += completed
         self._failed += failed
+
+    def note_activity(self, activity: str, seconds: float) -> None:
+        """Note what the worker does, and for how long already; empty for nothing."""
+        since = time.time() - seconds
+        # The same as before, by clocks that differ a little?
+        if not activity or self._since is None or abs(since - self._since) > _SAME:
+            self._since = since if activity else None
+        self.activity = activity
 
     def snapshot(self, state: ConnectionState, in_flight: int, threads: int) -> WorkerStatistics:
         """Return the figures now.
@@ -74,6 +90,8 @@ class WorkerFigures:
             closures_per_second=self._ended.value(now),
             busy=self._busy_share(now, min(in_flight, threads), threads),
             memory=self.memory,
+            activity=self.activity if state is not ConnectionState.LOST else "",
+            running_since=self._since if state is not ConnectionState.LOST else None,
         )
 
     def _busy_share(self, now: float, running: int, threads: int) -> float:

@@ -197,4 +197,4 @@ def _batch(body: bytes, coordinator: str) -> protocol.HubPost:
 
 
 def _too_large() -> HTTPError:
-    return HTTPError(413, f"a post may have {MOST_BODY >> 20} MB")
+    return HTTPError(413, f"a post may have {MOST_BODY >> 20} MiB")

@@ -108,7 +108,7 @@ class Hub:
         """Note that a coordinator was closed; remove one that is gone already."""
         known = self.sources.get(coordinator)
         if known is not None and known.gone:
-            self.sources.forget(coordinator)
+            self.sources.dismiss(coordinator)
             self._relist()
         elif known is not None:
             self._end(known, "it was closed")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from psnb._src.labels import numbered
 from psnb._src.monitor.hub.allowance import Allowance
 from psnb._src.monitor.told import Backlog, protocol
 
@@ -37,12 +38,18 @@ class Known:
     process: int | None = None  # of the kernel, as the server sees it; None until checked
     notebook: str = ""
     gone: str = ""
+    name: str = ""  # what panels call it; others that live here have other names
+    names: Callable[[], Container[str]] = tuple  # of the others
     waiting: list[protocol.Command] = field(default_factory=list)  # for its next post
 
     def add(self, update: protocol.Update) -> bool:
         """Add an update; return whether a full one is needed."""
-        if self.kind == "kernel" and "identity" in update:
-            self.kernel = update["identity"]["kernel"]
+        if "identity" in update:
+            identity = update["identity"]
+            if self.kind == "kernel":
+                self.kernel = identity["kernel"]
+            self.name = self.name or numbered(identity["name"], self.names())
+            update = {**update, "identity": {**identity, "name": self.name}}
         return self.backlog.add(update)
 
     def listed(self) -> protocol.Source:
@@ -69,6 +76,7 @@ class CoordinatorRegistry:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._known: dict[str, Known] = {}
+        self._dismissed: dict[str, None] = {}  # the last of them
 
     def __iter__(self) -> Iterator[Known]:
         return iter(list(self._known.values()))
@@ -89,6 +97,7 @@ class CoordinatorRegistry:
             raise TooManyError(f"{MOST_SOURCES} coordinators live on this Jupyter server already")
         now = self._clock()
         known = Known(coordinator, kind, address, now, Allowance(POSTS_PER_SECOND, self._clock))
+        known.names = lambda: {each.name for each in self if not each.gone}
         self._known[coordinator] = known
         return known
 
@@ -111,6 +120,17 @@ class CoordinatorRegistry:
     def forget(self, coordinator: str) -> None:
         """Remove one with its history; harmless if it is not known."""
         self._known.pop(coordinator, None)
+
+    def dismiss(self, coordinator: str) -> None:
+        """Remove one that is gone for good: its scheduler may go on telling of it."""
+        self.forget(coordinator)
+        self._dismissed[coordinator] = None
+        if len(self._dismissed) > MOST_SOURCES:
+            del self._dismissed[next(iter(self._dismissed))]
+
+    def was_dismissed(self, coordinator: str) -> bool:
+        """Return whether somebody has dismissed it."""
+        return coordinator in self._dismissed
 
     def _forget_first_gone(self) -> bool:
         first = next((each for each in self if each.gone), None)

@@ -14,12 +14,13 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from tornado.httpclient import HTTPClientError
 from tornado.simple_httpclient import HTTPStreamClosedError, HTTPTimeoutError, SimpleAsyncHTTPClient
 
 from psnb._src.monitor.hub import messages
+from psnb._src.monitor.hub.dashboard_address import base, dashboards, malformed
 from psnb._src.monitor.hub.known_coordinators import CoordinatorRegistry, Known, TooManyError
 from psnb._src.monitor.told import Extract, Extracts, protocol
 
@@ -86,16 +87,28 @@ class Schedulers:
         self._watched: dict[str, _AttachedScheduler] = {}
 
     async def attach(self, address: str) -> str:
-        """Attach a scheduler, if it answers; return why that failed, or an empty string."""
-        if error := _malformed(address):
-            return error
-        watched = _AttachedScheduler(address, self._clock())
-        try:
-            answer = await self._answer(watched)
-        except _NothingYetError as error:
-            answer, watched.error = None, str(error)  # it will, once there is a coordinator
-        except _AnswerError as error:
-            return str(error)
+        """Attach a scheduler, if it answers; return why that failed, or an empty string.
+
+        Parameters
+        ----------
+        address : str
+            That of its dashboard, or what `psnb.connect` takes.
+        """
+        errors: list[str] = []
+        for address in dashboards(address):  # noqa: B020 # what is attached is what answers
+            if error := malformed(address):
+                return error
+            watched = _AttachedScheduler(address, self._clock())
+            try:
+                answer = await self._answer(watched)
+            except _NothingYetError as error:
+                answer, watched.error = None, str(error)  # it will, once there is a coordinator
+            except _AnswerError as error:
+                errors.append(f"{address}: {error}" if errors else str(error))
+                continue
+            break
+        else:
+            return "; ".join(errors)
         if address not in self._watched and len(self._watched) >= MOST_SCHEDULERS:
             return f"{MOST_SCHEDULERS} schedulers are attached already: detach one first"
         watched = self._watched.setdefault(address, watched)
@@ -180,7 +193,10 @@ class Schedulers:
     def _take_one(self, watched: _AttachedScheduler, extract: Extract) -> None:
         known = self._sources.get(extract["coordinator"])
         if known is None:
-            if not extract["updates"] or (extract["gone"] and self._sources.full_of_gone()):
+            unwanted = self._sources.full_of_gone() or self._sources.was_dismissed(
+                extract["coordinator"]
+            )
+            if not extract["updates"] or (extract["gone"] and unwanted):
                 return
             known = self._sources.add(extract["coordinator"], "scheduler", watched.address)
         if known.address != watched.address:
@@ -201,7 +217,7 @@ class Schedulers:
         after = {each.coordinator: each.backlog.last for each in self._of(watched)}
         query = quote(json.dumps(after), safe="")
         try:
-            return messages.extracts(await _fetch(f"{_base(watched.address)}{ROUTE}?after={query}"))
+            return messages.extracts(await _fetch(f"{base(watched.address)}{ROUTE}?after={query}"))
         except TimeoutError:
             raise _AnswerError(f"no answer within {TIME_LIMIT:.0f} s") from None
         except messages.VersionError:
@@ -219,37 +235,6 @@ class Schedulers:
             raise _AnswerError(f"what answers there is no HTTP: {type(error).__name__}") from error
 
 
-def _malformed(address: str) -> str:
-    """Return what is wrong with an address; empty if it is valid."""
-    # JupyterLab shows 140 characters, so the advice comes first.
-    wrong = (
-        "give the http:// address of the scheduler's dashboard, which client.dashboard_link has: "
-        f"{address[:100]!r} is none"
-    )
-    try:
-        parts = urlsplit(address)
-        host, port = parts.hostname or "", parts.port
-        host.encode("idna")  # as the name lookup will
-    except ValueError:  # of the port, or of the name
-        return wrong
-    if parts.scheme in ("tcp", "tls") and host:
-        # An answer in Dask's own protocol could run code here: it is unpickled.
-        return (
-            f"give the address of the scheduler's dashboard, by default http://{host[:100]}:8787; "
-            f"{parts.scheme}:// is for Dask's clients"
-        )
-    if parts.scheme not in ("http", "https") or not host or port == 0 or len(address) > 300:
-        return wrong
-    return wrong if parts.username is not None or parts.query or parts.fragment else ""
-
-
-def _base(address: str) -> str:
-    """Return the URL of a scheduler's HTTP server, without a slash at its end."""
-    parts = urlsplit(address)
-    # People copy what the browser shows.
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/status')}"
-
-
 async def _fetch(url: str) -> bytes:
     client = SimpleAsyncHTTPClient(force_instance=True, max_body_size=MOST_BYTES)
     try:
@@ -265,7 +250,7 @@ async def _fetch(url: str) -> bytes:
     except HTTPStreamClosedError:
         raise _AnswerError(
             f"it hung up in the middle of its answer, or that is no HTTP, or over "
-            f"{MOST_BYTES >> 20} MB"
+            f"{MOST_BYTES >> 20} MiB"
         ) from None
     except HTTPClientError as error:
         raise _told(error) from None

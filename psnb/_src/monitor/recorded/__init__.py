@@ -6,6 +6,17 @@ from psnb._src.monitor.recorded.history import EXAMPLES, Points
 from psnb._src.monitor.recorded.rate import Rate
 from psnb._src.monitor.recorded.records import Records
 from psnb._src.monitor.recorded.staleness import StalenessStatistics
+from psnb._src.monitor.recorded.state_table import (
+    CLOSED,
+    RUNNING,
+    SERVER_TONES,
+    WORKER_TONES,
+    Situation,
+    Tone,
+    coordinator_state,
+    coordinator_tone,
+    meaning,
+)
 from psnb._src.monitor.recorded.statistics import (
     CheckpointStatistics,
     MetricStatistics,
@@ -16,7 +27,11 @@ from psnb._src.monitor.recorded.statistics import (
 from psnb._src.monitor.recorded.timeline import Span
 
 __all__ = [
+    "CLOSED",
     "EXAMPLES",
+    "RUNNING",
+    "SERVER_TONES",
+    "WORKER_TONES",
     "CheckpointStatistics",
     "Event",
     "EventKind",
@@ -27,8 +42,13 @@ __all__ = [
     "Rate",
     "Records",
     "ServerStatistics",
+    "Situation",
     "Span",
     "StalenessStatistics",
     "Statistics",
+    "Tone",
     "WorkerStatistics",
+    "coordinator_state",
+    "coordinator_tone",
+    "meaning",
 ]

@@ -107,6 +107,9 @@ class Event:
     message: str
     closures: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return f"<psnb.Event {self.kind.value}: {self.message}>"
+
 
 class EventLog:
     """The latest events of a coordinator or strategy; each is logged under ``psnb`` as well.

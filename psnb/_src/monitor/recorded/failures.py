@@ -8,6 +8,7 @@ neither a lock nor an event loop should wait.
 from __future__ import annotations
 
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,8 +41,11 @@ class Failure:
     error : str
         ``"Type: message"``, the message's first line; at most 300 characters.
     traceback : str
-        A description of the call, then the worker's traceback; at most 10,000 characters. A longer
-        text loses its middle.
+        What the notebook shows: the whole message, a line about the call, and the user's frames;
+        at most 10,000 characters. A longer text loses its middle.
+    full : str
+        All frames of the worker, psnb's and the libraries' too, and of what caused the error; as
+        long at most.
     """
 
     number: int
@@ -50,6 +54,10 @@ class Failure:
     closure: str
     error: str
     traceback: str
+    full: str
+
+    def __repr__(self) -> str:
+        return f"<psnb.Failure {self.number}: {self.closure} on {self.worker}: {self.error}>"
 
 
 @dataclass
@@ -61,9 +69,9 @@ class _Noted:
     packed: bytes
     read: Failure | None = None
 
-    def tell(self, error: str, traceback: str) -> Failure:
+    def tell(self, *texts: str) -> Failure:
         """Keep the texts, and drop the exception."""
-        read = Failure(self.number, self.time, self.worker, self.closure, error, traceback)
+        read = Failure(self.number, self.time, self.worker, self.closure, *texts)
         self.read = read
         self.packed = b""
         return read
@@ -116,7 +124,7 @@ class FailureLog:
                 break
             unread -= len(noted.packed)
             if noted.read is None:
-                noted.tell(_SHED, _SHED)
+                noted.tell(_SHED, _SHED, _SHED)
 
     def _read(self, noted: _Noted) -> Failure:
         # In this order: once `read` is set, `packed` is dropped.
@@ -124,7 +132,7 @@ class FailureLog:
         if read is None:
             # Two threads may both do this; the result is the same.
             error = self._unpack(packed)
-            read = noted.tell(_one_line(error), _page(error))
+            read = noted.tell(_one_line(error), *_pages(error))
         return read
 
 
@@ -137,9 +145,9 @@ def _one_line(error: BaseException) -> str:
     return excerpt(f"{type(error).__name__}: {first}" if first else type(error).__name__)
 
 
-def _page(error: BaseException) -> str:
+def _pages(error: BaseException) -> tuple[str, str]:
     try:
-        text = "\n".join(getattr(error, "__notes__", ())) or repr(error)
+        text = "".join(traceback.format_exception_only(error)).rstrip()
     except Exception:  # likewise
         text = f"{type(error).__name__} (its message cannot be told)"
-    return excerpt(text, PAGE)
+    return excerpt(text, PAGE), excerpt(getattr(error, "full_traceback", text), PAGE)

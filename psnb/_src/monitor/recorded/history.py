@@ -23,7 +23,7 @@ SMOOTHING = 0.02
 """Weight of a new value in the moving average: about the last hundred values count."""
 
 MOST_METRICS = 500
-"""Metrics that are kept, each of 320 kB at most; further ones are dropped, with one warning."""
+"""Metrics that are kept, each of 313 KiB at most; further ones are dropped, with one warning."""
 
 EXAMPLES = "examples"
 """The metric that counts training examples: ``psnb.report(examples=len(batch))``."""

@@ -27,13 +27,14 @@ class WorkerStatistics:
     Attributes
     ----------
     name : str
-        Its name in the Dask cluster.
+        Its name in the Dask cluster; ``worker-0`` or the like if it has none there but its address.
     address : str
         Its Dask address.
     index : int
         What `psnb.worker_index` returns in its closures.
     state : str
-        ``"connecting"``, ``"ready"``, ``"draining"`` (it leaves) or ``"lost"``.
+        ``"connecting"``, ``"ready"``, ``"draining"`` (it leaves), ``"retired"`` (it has left),
+        ``"lost"`` or, once the coordinator is closed, ``"released"``.
     in_flight : int
         Closures sent to it whose outcome is not known yet.
     completed, failed : int
@@ -48,6 +49,11 @@ class WorkerStatistics:
         Memory of its process in bytes; None until it is known.
     last_error : str
         The error of the last closure that failed there, in one line; empty if none failed.
+    activity : str
+        What it does since half a second or longer: ``"loading per-worker data"``, ``"compiling f"``
+        or ``"running f"``, for example; empty if nothing takes that long.
+    running_since : float or None
+        Since when, in seconds since the epoch.
     """
 
     name: str
@@ -62,11 +68,18 @@ class WorkerStatistics:
     busy: float = 0.0
     memory: int | None = None
     last_error: str = ""
+    activity: str = ""
+    running_since: float | None = None
 
     @property
     def host(self) -> str:
         """The host that it runs on."""
         return _host(self.address)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has left, or is lost."""
+        return self.state in ("retired", "lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +165,12 @@ class Statistics:
     Attributes
     ----------
     state : str
-        ``"idle"`` (nothing scheduled), ``"running"``, ``"draining"`` (no closure begins any more,
-        some still run), ``"paused"`` (nothing runs), ``"failing"`` (an error waits to be raised) or
-        ``"closed"``.
+        ``"idle"`` (nothing scheduled), ``"running"``, ``"no workers"`` (closures wait, and nobody
+        can run them), ``"draining"`` (no closure begins any more, some still run), ``"paused"``
+        (nothing runs), ``"parameters lost"`` (``strategy.recover`` is needed), ``"failing"`` (an
+        error waits to be raised) or ``"closed"``. The first that holds of ``"closed"``,
+        ``"failing"``, ``"parameters lost"``, ``"draining"``, ``"paused"``, ``"no workers"``,
+        ``"running"``, ``"idle"``.
     elapsed : float
         Seconds since the coordinator was made; stops at ``close``.
     queued, in_flight : int

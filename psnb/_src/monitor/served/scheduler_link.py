@@ -29,6 +29,7 @@ from psnb._src.dask_internals import (
     event_loop,
     is_connected,
 )
+from psnb._src.monitor.recorded import CLOSED
 from psnb._src.monitor.told import VERSION, Backlog, Publisher, Update, Viewed, outline, portions
 from psnb._src.threads import aside, on_loop
 
@@ -218,7 +219,7 @@ class SchedulerLink:
             portion["sequence"] = next(self._numbers)
             if self._tell(portion):
                 self._publisher.hello()
-        if update["summary"]["state"] == "closed":
+        if update["summary"]["state"] == CLOSED:
             self._tell(None)
 
     def _tell(self, update: Update | None) -> bool:

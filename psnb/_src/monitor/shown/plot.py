@@ -27,12 +27,9 @@ def plot(
             raise ConfigurationError(f"no closure has reported {name!r} yet; there is {known}")
     if not names:
         raise ConfigurationError("no closure has reported anything yet: psnb.report(loss=...)")
-    # The object-oriented interface: it needs no window system and leaves no global state behind.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from psnb._src.monitor.shown.metrics_figure import MetricsFigure
 
-    figure = Figure(figsize=(6.4, 2.8 * len(names)), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = MetricsFigure(len(names))
     for axes, name in zip(figure.subplots(len(names), squeeze=False)[:, 0], names, strict=True):
         series = history[name]
         axes.plot(series["step"], series["value"], color="tab:blue", alpha=0.3, linewidth=0.8)

@@ -1,4 +1,4 @@
-"""A progress line in the terminal, for use without a notebook.
+"""A line of progress: in the terminal, or below the cell of a notebook.
 
 A daemon thread, ``psnb-progress``, draws it while the thread that made it waits for the work. They
 share one event, which ends the thread.
@@ -8,30 +8,40 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from psnb._src.jupyter_internals import in_notebook
 from psnb._src.monitor.recorded import Statistics
+from psnb._src.monitor.shown.notebook_line import NotebookLine
 from psnb._src.monitor.told import Viewed
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 _DELAY = 1.0  # seconds; shorter work needs no line
 _INTERVAL = 0.25
 _END_TIMEOUT = 5.0  # seconds; a blocked terminal must not block the caller
 
 
-def wanted(progress: bool | None, stream: TextIO | None = None) -> bool:
-    """Return whether to show a line: as ``progress`` says, else if the stream is a terminal."""
+def wanted(progress: bool | None, watched: bool, stream: TextIO | None = None) -> bool:
+    """Return whether to show a line: as ``progress`` says, else if people look and see nothing.
+
+    Parameters
+    ----------
+    progress : bool or None
+        What the user says.
+    watched : bool
+        Whether the notebook has a live dashboard.
+    stream : file, optional
+        In place of stderr.
+    """
     if progress is not None:
         return progress
+    if in_notebook():
+        return not watched
     stream = sys.stderr if stream is None else stream
-    return not in_notebook() and stream is not None and stream.isatty()
+    return stream is not None and stream.isatty()
 
 
 class ProgressLine:
-    """A line on the terminal (stderr) while its block runs; it leaves nothing behind.
+    """A line while its block runs: on the terminal (stderr), where it vanishes, or below a cell.
 
     Parameters
     ----------
@@ -58,29 +68,46 @@ class ProgressLine:
     def _run(self) -> None:
         if self._ended.wait(self._delay):
             return
+        before = self._viewed.statistics().completed
+        below_cell = self._stream is None and in_notebook()
+        with NotebookLine() if below_cell else _TerminalLine(self._stream) as line:
+            while True:
+                ended = self._ended.is_set()  # before it looks: what is shown last is the end
+                now = self._viewed.statistics()
+                done = now.completed - before
+                line.draw(done, max(1, done + now.queued + now.in_flight), describe(now))
+                if ended:
+                    return
+                self._ended.wait(_INTERVAL)
+
+
+class _TerminalLine:
+    """A line on a terminal, which is gone at the end."""
+
+    def __init__(self, stream: TextIO | None) -> None:
         # Imported only now: importing rich takes as long as many runs.
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
 
-        before = self._viewed.statistics().completed
-        columns: list[Any] = [BarColumn(30), TextColumn("{task.description}", markup=False)]
-        console = Console(file=self._stream or sys.stderr)
-        with Progress(*columns, console=console, transient=True, auto_refresh=False) as line:
-            task = line.add_task("")
-            while True:
-                self._draw(line, task, before)
-                if self._ended.wait(_INTERVAL):
-                    return
+        one_line = Column(no_wrap=True, overflow="ellipsis")
+        text = TextColumn("{task.description}", markup=False, table_column=one_line)
+        columns: list[Any] = [BarColumn(20), text]
+        console = Console(file=stream or sys.stderr)
+        self._progress = Progress(*columns, console=console, transient=True, auto_refresh=False)
+        self._task = self._progress.add_task("")
 
-    def _draw(self, line: Progress, task: Any, before: int) -> None:
-        now = self._viewed.statistics()
-        done = now.completed - before
-        line.update(
-            task,
-            completed=done,
-            total=max(1, done + now.queued + now.in_flight),
-            description=describe(now),
-            refresh=True,
+    def __enter__(self) -> _TerminalLine:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._progress.stop()
+
+    def draw(self, done: int, total: int, text: str) -> None:
+        """Show how much is done, and a text."""
+        self._progress.update(
+            self._task, completed=done, total=total, description=text, refresh=True
         )
 
 
@@ -89,7 +116,7 @@ def describe(now: Statistics) -> str:
     ready = sum(worker.state == "ready" for worker in now.workers)
     parts = [
         now.state,
-        f"{now.completed:,} done",
+        f"{now.completed:,} completed",
         f"{now.queued + now.in_flight:,} to do",
         f"{now.closures_per_second:,.0f}/s",
     ]

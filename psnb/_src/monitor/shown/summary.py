@@ -7,9 +7,10 @@ script and no style sheet, and inherits its colours, so it is readable on light 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from html import escape
 
+from psnb._src.monitor.recorded import Tone
+from psnb._src.monitor.shown.html_table import MOST_ROWS, html_table, left_out
 from psnb._src.monitor.shown.sparkline import sparkline
 from psnb._src.monitor.told import (
     CheckpointRow,
@@ -22,16 +23,16 @@ from psnb._src.monitor.told import (
     WorkerRow,
 )
 
-MOST_ROWS = 50
-"""Further workers, servers and metrics are only counted, because the page is saved in the
-notebook."""
-
 MOST_FAILURES = 10
 """The number of failures shown; the latest ones."""
 
-_LINE = "1px solid rgba(128,128,128,0.4)"
-_CELL = f'style="padding:2px 8px;text-align:left;border-bottom:{_LINE}"'
-_COLOURS = {"running": "#2e9d4e", "failing": "#d03a3a", "paused": "#c98a00", "draining": "#c98a00"}
+_COLOURS: dict[Tone, str] = {
+    "good": "#2e9d4e",
+    "busy": "#2f81d0",
+    "waiting": "#c98a00",
+    "bad": "#d03a3a",
+    "quiet": "#808080",
+}
 
 
 def render(update: Update, note: str = "") -> str:
@@ -70,11 +71,12 @@ def render(update: Update, note: str = "") -> str:
 def _header(update: Update) -> str:
     summary = update["summary"]
     name = update["identity"]["name"] if "identity" in update else ""
-    state = summary["state"]
+    state, colour = summary["state"], _COLOURS[summary["tone"]]
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(summary["time"]))
     return (
         f"<div><strong>psnb {escape(name)}</strong> "
-        f'<strong style="color:{_COLOURS.get(state, "#808080")}">{escape(state)}</strong> '
+        f'<strong style="color:{colour}" title="{escape(summary["meaning"])}">{escape(state)}'
+        "</strong> "
         f"after {_seconds(summary['elapsed'])}, as of {moment}</div>"
     )
 
@@ -112,16 +114,18 @@ def _checkpoint(checkpoint: CheckpointRow) -> str:
 def _metrics(metrics: list[Metric]) -> str:
     charts = [
         '<div style="display:inline-block;margin:6px 12px 0 0">'
-        f"<div>{escape(metric['name'])} <strong>{_number(metric['smoothed'])}</strong>"
-        f" (last {_number(metric['last'])} of {metric['count']:,})</div>"
+        f"<div>{escape(metric['name'])} <strong>{_number(metric['last'])}</strong>"
+        f" (avg {_number(metric['smoothed'])}, {metric['count']:,} values)</div>"
         f"{sparkline(metric)}</div>"
         for metric in metrics[:MOST_ROWS]
     ]
-    return "<div>" + "".join(charts) + "</div>" + _left_out(metrics, "metrics") if charts else ""
+    return (
+        "<div>" + "".join(charts) + "</div>" + left_out(len(metrics), "metrics") if charts else ""
+    )
 
 
 def _workers(workers: list[WorkerRow]) -> str:
-    return _table(
+    return html_table(
         "workers",
         (
             *("worker", "host", "state", "in flight", "completed", "failed"),
@@ -140,7 +144,7 @@ def _workers(workers: list[WorkerRow]) -> str:
 
 
 def _servers(servers: list[ServerRow]) -> str:
-    return _table(
+    return html_table(
         "servers",
         ("server", "state", "shards", "parameters", "pulls/s", "pushes/s", "staleness"),
         [
@@ -153,26 +157,6 @@ def _servers(servers: list[ServerRow]) -> str:
             for row in servers
         ],
     )
-
-
-def _table(what: str, head: Iterable[str], rows: list[tuple[str, ...]]) -> str:
-    if not rows:
-        return ""
-    cells = [f"<th {_CELL}>{escape(cell)}</th>" for cell in head]
-    body = [
-        "<tr>" + "".join(f"<td {_CELL}>{escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in rows[:MOST_ROWS]
-    ]
-    return (
-        '<table style="border-collapse:collapse;margin-top:8px">'
-        f"<thead><tr>{''.join(cells)}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-        + _left_out(rows, what)
-    )
-
-
-def _left_out(rows: list[Metric] | list[tuple[str, ...]], what: str) -> str:
-    more = len(rows) - MOST_ROWS
-    return f"<div>and {more:,} {what} more</div>" if more > 0 else ""
 
 
 def _failures(failures: list[FailureRow]) -> str:
@@ -198,11 +182,11 @@ def _bytes(count: int | None) -> str:
     if count is None:
         return ""
     size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
+    for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1000:
             return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:,.3g} TB"
+        size /= 1024
+    return f"{size:,.3g} TiB"
 
 
 def _seconds(seconds: float) -> str:

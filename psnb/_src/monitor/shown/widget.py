@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,8 @@ class CoordinatorWidget(anywidget.AnyWidget):
     ----------
     viewed : Viewed
         What to show; held weakly.
+    follow : callable
+        Called with each update, on the publisher's thread.
     interval : float
         Seconds between two updates.
 
@@ -61,8 +63,13 @@ class CoordinatorWidget(anywidget.AnyWidget):
 
     first = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, viewed: Viewed, interval: float = INTERVAL) -> None:
-        self._viewed = weakref.ref(viewed)
+    def __init__(
+        self,
+        viewed: Viewed,
+        follow: Callable[[Update], object],
+        interval: float = INTERVAL,
+    ) -> None:
+        self._viewed, self._follow = weakref.ref(viewed), follow
         self._publisher = Publisher(viewed, self._show, "psnb-widget", interval)
         self._full = self._latest = self._publisher.first
         self._waits = False  # whether clicks are known to be handled only between cells
@@ -107,6 +114,7 @@ class CoordinatorWidget(anywidget.AnyWidget):
         if self._waits and update.get("notice") == "":
             update = {**update, "notice": WAITS}
         self._tell(update)
+        self._follow(update)
 
     def _tell(self, message: Update | CommandReply) -> None:
         # As text: otherwise ipywidgets and the kernel would process each of a thousand points.

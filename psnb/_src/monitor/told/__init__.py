@@ -23,7 +23,7 @@ from psnb._src.monitor.told.protocol import (
     WorkerRow,
 )
 from psnb._src.monitor.told.publisher import INTERVAL, Publisher
-from psnb._src.monitor.told.viewed import Viewed
+from psnb._src.monitor.told.viewed import OptimizerState, Viewed
 
 __all__ = [
     "INTERVAL",
@@ -40,6 +40,7 @@ __all__ = [
     "Identity",
     "Metric",
     "Number",
+    "OptimizerState",
     "Packed",
     "Publisher",
     "ServerRow",

@@ -18,11 +18,17 @@ import numpy as np
 from psnb._src.excerpt import NAME, excerpt
 from psnb._src.monitor.recorded import (
     EXAMPLES,
+    RUNNING,
+    SERVER_TONES,
+    WORKER_TONES,
+    Failure,
     MetricStatistics,
     Points,
     ServerStatistics,
     Statistics,
     WorkerStatistics,
+    coordinator_tone,
+    meaning,
 )
 from psnb._src.monitor.told.plain import plain
 from psnb._src.monitor.told.protocol import (
@@ -94,7 +100,7 @@ class Feed:
             self._depth.popleft()
         news = self._news(viewed, statistics, full)
         still = (statistics.state, statistics.queued, statistics.in_flight, statistics.completed)
-        quiet = statistics.state != "running" and still == self._still and not news
+        quiet = statistics.state != RUNNING and still == self._still and not news
         if quiet and now - self._at < _EVEN_IF_STILL and not full:
             return None
         self._still, self._at = still, now
@@ -132,7 +138,7 @@ class Feed:
             "workers": workers,
             "metrics": metrics,
             "timeline": timeline,
-            "failures": [cast(FailureRow, asdict(each)) for each in failures],
+            "failures": [_failure_row(each) for each in failures],
             "events": [
                 EventRow(
                     time=each.time, kind=each.kind.value, worker=each.worker, message=each.message
@@ -147,10 +153,11 @@ class Feed:
             "optimizers": [
                 OptimizerRow(
                     parameter=excerpt(name, NAME),
-                    optimizer=excerpt(kind, NAME),
-                    learning_rate=excerpt(rate) if isinstance(rate, str) else rate,
+                    optimizer=excerpt(each.optimizer, NAME),
+                    learning_rate=each.learning_rate,
+                    schedule=excerpt(each.schedule),
                 )
-                for name, (kind, rate) in viewed.optimizers().items()
+                for name, each in viewed.optimizers().items()
             ],
             "checkpoint": cast(CheckpointRow, asdict(statistics.checkpoint)),
             "controls": viewed.controls(),
@@ -192,11 +199,12 @@ class Feed:
 
 def _crept(before: WorkerStatistics, now: WorkerStatistics) -> bool:
     """Return whether only the running figures of a worker have changed."""
-    return (before.name, before.address, before.state, before.failed) == (
+    return (before.name, before.address, before.state, before.failed, before.activity) == (
         now.name,
         now.address,
         now.state,
         now.failed,
+        now.activity,
     )
 
 
@@ -223,6 +231,8 @@ def _summary(statistics: Statistics, now: float) -> Summary:
     return Summary(
         time=now,
         state=statistics.state,
+        tone=coordinator_tone(statistics.state),
+        meaning=meaning(statistics.state),
         elapsed=round(statistics.elapsed, 3),
         eta=statistics.eta,
         examples=statistics.examples,
@@ -246,6 +256,7 @@ def _worker(worker: WorkerStatistics) -> WorkerRow:
         address=worker.address,
         host=worker.host,
         state=worker.state,
+        tone=WORKER_TONES[worker.state],
         in_flight=worker.in_flight,
         completed=worker.completed,
         failed=worker.failed,
@@ -253,6 +264,8 @@ def _worker(worker: WorkerStatistics) -> WorkerRow:
         busy=round(worker.busy, 3),
         memory=worker.memory,
         last_error=worker.last_error,
+        activity=excerpt(worker.activity, NAME),
+        running_since=worker.running_since,
     )
 
 
@@ -261,9 +274,16 @@ def _server(server: ServerStatistics) -> ServerRow:
         name=server.name,
         address=server.address,
         state=server.state,
+        tone=SERVER_TONES[server.state],
         shards=server.shards,
         bytes=server.bytes,
         pulls_per_second=round(server.pulls_per_second, 1),
         pushes_per_second=round(server.pushes_per_second, 1),
         staleness=round(server.staleness, 2),
     )
+
+
+def _failure_row(failure: Failure) -> FailureRow:
+    row = asdict(failure)
+    del row["full"]  # for the notebook
+    return cast(FailureRow, row)

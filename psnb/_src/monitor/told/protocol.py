@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from psnb._src.monitor.recorded import Span
+from psnb._src.monitor.recorded import Span, Tone
 
 VERSION = 1
 """Version of the contract. A view that gets another version shows only a message."""
@@ -40,7 +40,9 @@ class Summary(TypedDict):
     """The coordinator now; in every update."""
 
     time: float  # seconds since the epoch
-    state: str  # idle, running, draining, paused, failing or closed
+    state: str  # one of COORDINATOR_STATES (`psnb._src.monitor.recorded.state_table`), or unknown
+    tone: Tone  # of the state
+    meaning: str  # of the state, in a sentence
     elapsed: float  # seconds
     eta: Number | None  # seconds until all that is queued has ended; None if nobody knows
     examples: Number | None  # examples so far, if closures report "examples"
@@ -63,7 +65,8 @@ class WorkerRow(TypedDict):
     name: str
     address: str
     host: str
-    state: str  # connecting, ready, draining or lost
+    state: str  # one of WORKER_TONES
+    tone: Tone  # of the state
     in_flight: int
     completed: int
     failed: int
@@ -71,6 +74,8 @@ class WorkerRow(TypedDict):
     busy: Number  # share of its threads' time spent inside closures lately, 0 to 1
     memory: int | None  # bytes of the process; None until it is known
     last_error: str  # one line; empty if there was none
+    activity: str  # what takes it long at the moment; empty if nothing does
+    running_since: float | None  # since when, in seconds since the epoch
 
 
 class ServerRow(TypedDict):
@@ -78,7 +83,8 @@ class ServerRow(TypedDict):
 
     name: str
     address: str
-    state: str  # serving, or unreachable
+    state: str  # one of SERVER_TONES
+    tone: Tone  # of the state
     shards: int
     bytes: int  # of parameters and optimizer state
     pulls_per_second: Number  # reads of a variable, or of rows of an embedding
@@ -125,7 +131,8 @@ class OptimizerRow(TypedDict):
 
     parameter: str
     optimizer: str  # its class
-    learning_rate: Number | str  # a schedule as its text
+    learning_rate: Number  # of the next update
+    schedule: str  # what gives the rate by the step; empty if it is a number
 
 
 class CheckpointRow(TypedDict):

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable
 
 from psnb._src.excerpt import excerpt
+from psnb._src.monitor.recorded import CLOSED, coordinator_tone
 from psnb._src.monitor.told.feed import Feed
 from psnb._src.monitor.told.plain import plain
 from psnb._src.monitor.told.protocol import Update
@@ -133,7 +134,7 @@ class Publisher:
         # wait.
         viewed = self._viewed()
         if viewed is None:
-            self._end("closed", "The coordinator is gone.")
+            self._end(CLOSED, "The coordinator is gone.")
             return False
         # Read before the update is made, so that `stop` always gets an update made after it.
         last, full = self._stopped.is_set(), self._hello.is_set()
@@ -141,12 +142,12 @@ class Publisher:
         viewed.watch()
         update = self._feed.next(viewed, time.time(), full or last)
         if update is not None:
-            if last and update["summary"]["state"] != "closed":
+            if last and update["summary"]["state"] != CLOSED:
                 # The coordinator goes on without the view.
                 update["notice"] = "No longer updated."
             self._last = update
             self._send(update)
-        return not last and self._last["summary"]["state"] != "closed"
+        return not last and self._last["summary"]["state"] != CLOSED
 
     def _end(self, state: str, notice: str) -> None:
         # Figures that are not updated must not look live: the view would say "running" for ever.
@@ -157,7 +158,12 @@ class Publisher:
             coordinator=last["coordinator"],
             sequence=last["sequence"] + 1,
             full=False,
-            summary={**last["summary"], "state": state},
+            summary={
+                **last["summary"],
+                "state": state,
+                "tone": coordinator_tone(state),
+                "meaning": notice,
+            },
             notice=notice,
         )
         try:

@@ -1,13 +1,26 @@
-"""Viewed: the interface of a coordinator for its views."""
+"""Viewed: the interface of a coordinator for its views. OptimizerState: a part of what it says."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from psnb._src.monitor.recorded import Event, Records, Statistics
 from psnb._src.monitor.told.protocol import CommandName, Identity
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """The optimizer of one parameter, now."""
+
+    optimizer: str
+    """Its class."""
+    learning_rate: float
+    """Of the next update, on the parameter's first shard; NaN if its function has none."""
+    schedule: str = ""
+    """What the rate is a function of the step by; empty if it is a number."""
 
 
 class Viewed(Protocol):
@@ -30,8 +43,8 @@ class Viewed(Protocol):
     def identity(self) -> Identity:
         """Return its identity, for people."""
 
-    def optimizers(self) -> Mapping[str, tuple[str, float | str]]:
-        """Return class and learning rate of each parameter's optimizer; cheap."""
+    def optimizers(self) -> Mapping[str, OptimizerState]:
+        """Return the optimizer of each parameter; cheap."""
 
     def controls(self) -> dict[CommandName, str]:
         """Return for each command why it cannot be given now; empty if it can."""

@@ -56,7 +56,8 @@ class Optimizer(ABC):
     else meanwhile. It is called once for an update, when that reaches the server, before anything
     of it is applied; a copy on another server takes the same rate. (So while closures commit to
     several servers, it may be asked for one step more than once. And for step 0 whenever
-    hyperparameters are set, and for reads that show a closure its own pushes.) If it raises, or
+    hyperparameters are set, for reads that show a closure its own pushes, and for a dashboard that
+    shows the rate.) If it raises, or
     returns no number that is finite and not below 0, the whole commit is refused with
     ConfigurationError. A checkpoint has the function's name only.
     """

@@ -1,0 +1,78 @@
+"""SavedSummaries: what a notebook shows of a coordinator when it is opened without its kernel.
+
+A notebook is saved at any moment, and a widget's output is nothing without its kernel. So each live
+widget has a second output: a static summary, which the page hides while the widget lives, and which
+is replaced while the coordinator works. Each is written by the thread that shows it first, then by
+the publisher's (see `told.Publisher`), and emptied by the thread that closes the coordinator.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from psnb._src.monitor.shown.summary import render
+from psnb._src.monitor.told import Summary, Update
+
+INTERVAL = 10.0
+"""Seconds between two summaries while a coordinator works: each is saved with the notebook."""
+
+LAST_KNOWN = (
+    "This is the last state that the notebook was told. The panel “psnb” shows it live, also while "
+    "a cell runs; a new live view appears here when the cell runs again."
+)
+
+_MOVING = ("time", "elapsed", "eta")
+
+
+class SavedSummaries:
+    """The static summaries beside the widgets of one coordinator. Thread-safe."""
+
+    def __init__(self) -> None:
+        # So that nothing is written after the end; nobody waits for a network under it.
+        self._lock = threading.Lock()
+        self._outputs: list[str] = []
+        self._written: Summary | None = None
+
+    def show(self, update: Update, output: str) -> None:
+        """Display a summary in an output of this id; in a notebook only."""
+        from IPython.display import display
+
+        with self._lock:
+            self._outputs.append(output)
+            self._written = update["summary"]
+            display(_bundle(update), raw=True, display_id=output)
+
+    def due(self, summary: Summary) -> bool:
+        """Return whether a coordinator's figures differ so that the outputs are to be replaced."""
+        written = self._written
+        if written is None or _figures(summary) == _figures(written):
+            return False
+        return summary["state"] != written["state"] or summary["time"] - written["time"] >= INTERVAL
+
+    def write(self, update: Update) -> None:
+        """Replace the outputs by the summary of a full update."""
+        with self._lock:
+            self._written = update["summary"]
+            self._replace(_bundle(update))
+
+    def end(self) -> None:
+        """Empty the outputs: another one has the final summary. Idempotent."""
+        with self._lock:
+            self._replace({"text/html": "", "text/plain": ""})
+            self._outputs, self._written = [], None
+
+    def _replace(self, bundle: dict[str, Any]) -> None:
+        from IPython.display import update_display
+
+        for output in self._outputs:
+            update_display(bundle, raw=True, display_id=output)
+
+
+def _bundle(update: Update) -> dict[str, Any]:
+    html = f'<div class="psnb-static">{render(update, LAST_KNOWN)}</div>'
+    return {"text/html": html, "text/plain": ""}
+
+
+def _figures(summary: Summary) -> dict[str, Any]:
+    return {name: value for name, value in summary.items() if name not in _MOVING}

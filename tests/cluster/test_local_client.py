@@ -1,0 +1,98 @@
+"""The local clusters of this process: a second one, the same once more, and Dask's dashboard."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from importlib.util import find_spec
+from types import SimpleNamespace
+from urllib.request import urlopen
+
+import pytest
+from distributed import Client
+
+import psnb
+from psnb import errors
+from psnb._src.cluster import cluster as clusters
+from psnb._src.cluster import dashboard_link
+from psnb._src.cluster.local_client import LocalClient, Shape
+from psnb._src.coordinator import coordinator as coordinators
+from psnb._src.dask_internals import serves_dashboard
+
+SHAPE = Shape(workers=1, servers=1, threads_per_worker=1, dashboard_address=None, security=False)
+
+
+@pytest.fixture
+def small() -> Iterator[Client]:
+    with psnb.local_cluster(workers=1, servers=1) as client:
+        yield client
+
+
+def test_shapes_tell_in_what_they_differ() -> None:
+    other = Shape(3, 1, 1, None, True)
+    assert SHAPE.differences(other) == "workers=3, security=True"
+    assert not SHAPE.differences(SHAPE)
+
+
+@pytest.mark.slow
+def test_a_cluster_that_runs_is_used_again_until_it_is_closed(small: Client) -> None:
+    assert psnb.local_cluster(workers=1, servers=1, reuse=True) is small
+    small.close()
+    with psnb.local_cluster(workers=1, servers=1, reuse=True) as another:
+        assert another is not small
+
+
+@pytest.mark.slow
+def test_a_cluster_of_another_shape_is_not_used(small: Client) -> None:
+    with pytest.raises(errors.ClusterError, match=r"was started with workers=1: ask for the same"):
+        psnb.local_cluster(workers=7, servers=1, reuse=True)
+
+
+@pytest.mark.slow
+def test_a_second_cluster_warns_of_the_first(
+    small: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "psnb"), psnb.local_cluster(workers=1, servers=1):
+        pass
+    [told] = [each.getMessage() for each in caplog.records if "another local" in each.getMessage()]
+    assert small.scheduler.address in told
+    assert "workers=1, servers=1" in told
+    assert "reuse=True" in told
+
+
+def test_a_dashboard_without_bokeh_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "find_spec", lambda name: None)
+    with pytest.raises(errors.ClusterError, match=r"bokeh.*pip install 'psnb\[dashboard\]'"):
+        psnb.local_cluster(dashboard=True)
+
+
+@pytest.mark.slow
+def test_a_link_leads_only_where_there_is_a_dashboard(small: Client) -> None:
+    assert dashboard_link(small) == ""
+    assert "http" not in small._repr_html_()
+    with psnb.ParameterServerStrategy(small) as strategy:
+        view = coordinators.view_of(psnb.ClusterCoordinator(strategy))
+        assert view.identity()["dashboard"] == ""
+
+
+def test_a_scheduler_serves_a_dashboard_if_bokeh_does() -> None:
+    served_by_bokeh = type("BokehTornado", (), {"__module__": "bokeh.server.tornado"})
+    dasks = type("DaskBokehTornado", (served_by_bokeh,), {"__module__": "distributed"})
+
+    def scheduler(*applications: object) -> SimpleNamespace:
+        return SimpleNamespace(http_application=SimpleNamespace(applications=list(applications)))
+
+    assert not serves_dashboard(scheduler())  # type: ignore[arg-type]
+    assert not serves_dashboard(scheduler(object()))  # type: ignore[arg-type]
+    assert serves_dashboard(scheduler(dasks()))  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("bokeh") is None, reason="Dask's dashboard needs bokeh")
+def test_dasks_dashboard_is_where_its_link_leads() -> None:
+    with psnb.local_cluster(workers=1, servers=1, dashboard=True) as client:
+        assert isinstance(client, LocalClient)
+        link = dashboard_link(client)
+        assert link == client.dashboard_link
+        assert urlopen(link, timeout=30).status == 200
+        assert link in client._repr_html_()

@@ -1,0 +1,102 @@
+"""Scripts as people write them: with a guard and without, and what they are told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from multiprocessing import spawn
+from pathlib import Path
+from textwrap import indent
+
+import pytest
+
+from psnb._src.dask_internals.spawning import script_hidden
+
+pytestmark = pytest.mark.slow
+
+BEGINNING = """
+import os
+import psnb
+
+print("script begins", flush=True)
+
+
+class Pair:
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+
+
+def double(number):
+    return 2 * number
+
+
+def step(number):
+    return Pair(double(number), os.getpid())
+
+
+"""
+
+WORK = """
+client = psnb.local_cluster(workers=1, servers=1)
+coordinator = psnb.ClusterCoordinator(psnb.ParameterServerStrategy(client))
+pair = coordinator.schedule(step, (21,)).fetch()
+print(pair.first, type(pair) is Pair, pair.second != os.getpid())
+"""
+
+KILL = """
+os.kill(pair.second, 9)
+print("once more", coordinator.schedule(step, (4,)).fetch().first)
+"""
+
+GUARD = 'if __name__ == "__main__":\n'
+
+
+def run(tmp_path: Path, *parts: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "job.py").write_text("".join(parts))
+    return subprocess.run(
+        [sys.executable, "job.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["without a guard", "with a guard"])
+def test_a_script_trains_and_workers_get_its_functions(tmp_path: Path, guarded: bool) -> None:
+    work = GUARD + indent(WORK, "    ") if guarded else WORK
+    done = run(tmp_path, BEGINNING, work)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["script begins", "42 True True"]
+    assert not done.stderr
+
+
+def test_a_worker_that_is_killed_comes_back_in_a_script_without_a_guard(tmp_path: Path) -> None:
+    done = run(tmp_path, BEGINNING, WORK, KILL)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["script begins", "42 True True", "once more 8"]
+
+
+def test_a_cluster_that_cannot_start_says_what_went_wrong(tmp_path: Path) -> None:
+    preload = '{"distributed.worker.preload": ["not_installed"]}'
+    done = run(tmp_path, f"import dask\ndask.config.set({preload})\n", BEGINNING, WORK)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "psnb.errors.ClusterError: the local cluster did not start: "
+        "ModuleNotFoundError: No module named 'not_installed'"
+    )
+    assert "AttributeError" not in done.stderr
+
+
+def test_other_processes_import_the_script_as_ever() -> None:
+    before = spawn.get_preparation_data
+    theirs = before("another")
+    with script_hidden(), script_hidden():
+        assert spawn.get_preparation_data("another") == theirs
+        ours = spawn.get_preparation_data("Dask Worker process (from Nanny)")
+    assert theirs.keys() - ours.keys() <= {"init_main_from_name", "init_main_from_path"}
+    assert theirs.keys() - ours.keys()
+    assert spawn.get_preparation_data is before

@@ -1,0 +1,63 @@
+"""Events and failures as a notebook and a terminal show them."""
+
+from __future__ import annotations
+
+import re
+
+from psnb._src.monitor.recorded.events import Event, EventKind
+from psnb._src.monitor.recorded.failures import Failure
+from psnb._src.monitor.shown.html_table import MOST_ROWS
+from psnb._src.monitor.shown.lists import Events, Failures
+from tests.monitor.test_summary import HOSTILE, Reader
+
+
+def event(message: str = "it ended") -> Event:
+    return Event(1.0, EventKind.WORKER_LOST, "alice", message, ())
+
+
+def failure(number: int = 0, text: str = "boo") -> Failure:
+    return Failure(number, 1.0, "alice", f"step #{number}", f"ValueError: {text}", text, text)
+
+
+def test_both_are_tuples() -> None:
+    assert Events([event()]) == (event(),)
+    assert Failures([failure()])[0] == failure()
+
+
+def test_a_line_tells_each_event() -> None:
+    text = repr(Events([event(), event("again")]))
+    clock = r"\d\d:\d\d:\d\d"
+    assert re.fullmatch(rf"{clock}  worker lost: it ended\n{clock}  worker lost: again", text)
+    assert repr(event()) == "<psnb.Event worker lost: it ended>"
+
+
+def test_a_line_tells_each_failure_and_where_it_is_in_the_tuple() -> None:
+    lines = repr(Failures([failure(7), failure(8)])).splitlines()
+    assert re.fullmatch(r"\[1\] \d\d:\d\d:\d\d  step #8 on alice: ValueError: boo", lines[1])
+    assert repr(failure()) == "<psnb.Failure 0: step #0 on alice: ValueError: boo>"
+
+
+def test_nothing_is_told_in_words() -> None:
+    assert repr(Events()) == Events()._repr_html_() == "no events"
+    assert repr(Failures()) == Failures()._repr_html_() == "no failures"
+
+
+def test_what_users_have_written_is_escaped() -> None:
+    for shown in (Events([event(HOSTILE)]), Failures([failure(0, HOSTILE)])):
+        read = Reader(shown._repr_html_())
+        assert "img" not in read.elements
+        assert HOSTILE in read.text
+
+
+def test_the_traceback_of_a_failure_folds_out() -> None:
+    read = Reader(Failures([failure(0, "the lines")])._repr_html_())
+    assert {"details", "summary", "pre"} <= set(read.elements)
+    assert "the lines" in read.text
+
+
+def test_of_many_the_latest_are_shown() -> None:
+    text = Reader(Failures(map(failure, range(MOST_ROWS + 5)))._repr_html_()).text
+    assert f"the last {MOST_ROWS} of {MOST_ROWS + 5} failures" in text
+    assert "[4]" not in text
+    assert "[5]" in text
+    assert f"[{MOST_ROWS + 4}]" in text

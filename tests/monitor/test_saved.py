@@ -1,0 +1,74 @@
+"""When the static summaries that a saved notebook keeps are replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from psnb._src.monitor.shown.saved import INTERVAL, LAST_KNOWN, SavedSummaries
+from tests.monitor.notebook_outputs import notebook_outputs
+from tests.monitor.updates import full_update
+
+START = 1_700_000_000.0
+
+
+@pytest.fixture
+def outputs() -> Iterator[list[dict[str, Any]]]:
+    yield from notebook_outputs()
+
+
+@pytest.fixture
+def saved(outputs: list[dict[str, Any]]) -> SavedSummaries:
+    saved = SavedSummaries()
+    saved.show(full_update(), "an-output")
+    return saved
+
+
+def due(saved: SavedSummaries, **summary: Any) -> bool:
+    return saved.due(full_update(summary=summary)["summary"])
+
+
+def test_a_summary_says_that_it_is_the_last_known_one(
+    saved: SavedSummaries, outputs: list[dict[str, Any]]
+) -> None:
+    (shown,) = outputs
+    assert LAST_KNOWN in shown["data"]["text/html"]
+    assert shown["transient"] == {"display_id": "an-output"}
+
+
+def test_it_is_due_some_seconds_after_figures_have_changed(saved: SavedSummaries) -> None:
+    assert not due(saved, completed=12346, time=START + INTERVAL - 1)
+    assert due(saved, completed=12346, time=START + INTERVAL)
+
+
+def test_it_is_due_at_once_when_the_state_has_changed(saved: SavedSummaries) -> None:
+    assert due(saved, state="idle", time=START + 0.25)
+
+
+def test_it_is_not_due_while_only_time_passes(saved: SavedSummaries) -> None:
+    assert not due(saved, time=START + 100 * INTERVAL, elapsed=5000.0, eta=3.0)
+
+
+def test_a_new_summary_replaces_the_old_one(
+    saved: SavedSummaries, outputs: list[dict[str, Any]]
+) -> None:
+    saved.write(full_update(summary={"completed": 54321, "time": START + 60}))
+    replaced = outputs[-1]
+    assert replaced["update"]
+    assert replaced["transient"] == {"display_id": "an-output"}
+    assert "54,321" in replaced["data"]["text/html"]
+    assert not due(saved, completed=54322, time=START + 61)
+
+
+def test_at_the_end_it_is_emptied_and_nothing_is_written_any_more(
+    saved: SavedSummaries, outputs: list[dict[str, Any]]
+) -> None:
+    saved.end()
+    assert outputs[-1]["data"]["text/html"] == ""
+    count = len(outputs)
+    saved.write(full_update())
+    saved.end()
+    assert len(outputs) == count
+    assert not due(saved, state="idle")

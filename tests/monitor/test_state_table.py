@@ -1,0 +1,50 @@
+"""The states of a coordinator: one table, of which the first that holds counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from psnb._src.coordinator.workers.connection_state import ConnectionState
+from psnb._src.monitor.recorded import (
+    WORKER_TONES,
+    Situation,
+    coordinator_state,
+    coordinator_tone,
+    meaning,
+)
+
+BUSY = {"queued": 242, "in_flight": 2}
+
+
+@pytest.mark.parametrize(
+    ("state", "tone", "situation"),
+    [
+        ("idle", "good", Situation()),
+        ("idle", "good", Situation(workers=0)),
+        ("running", "busy", Situation(**BUSY)),
+        ("running", "busy", Situation(in_flight=1)),
+        ("running", "busy", Situation(in_flight=1, workers=0)),
+        ("no workers", "bad", Situation(queued=242, workers=0)),
+        ("paused", "waiting", Situation(paused=True)),
+        ("paused", "waiting", Situation(paused=True, queued=3, workers=0)),
+        ("draining", "waiting", Situation(paused=True, **BUSY)),
+        ("parameters lost", "bad", Situation(parameters_lost=True)),
+        ("parameters lost", "bad", Situation(parameters_lost=True, paused=True, **BUSY)),
+        ("failing", "bad", Situation(failing=True, parameters_lost=True, **BUSY)),
+        ("closed", "quiet", Situation(closed=True, failing=True, parameters_lost=True, **BUSY)),
+    ],
+)
+def test_the_first_state_that_holds_is_told_with_its_tone_and_meaning(
+    state: str, tone: str, situation: Situation
+) -> None:
+    assert coordinator_state(situation) == state
+    assert coordinator_tone(state) == tone
+    assert meaning(state).endswith(".")
+
+
+def test_an_unknown_state_is_quiet_and_means_nothing() -> None:
+    assert (coordinator_tone("unknown"), meaning("unknown")) == ("quiet", "")
+
+
+def test_every_state_of_a_connection_has_a_tone() -> None:
+    assert {state.value for state in ConnectionState} <= set(WORKER_TONES)

@@ -1,0 +1,72 @@
+"""What people are told of what a worker does."""
+
+from __future__ import annotations
+
+import threading
+
+import numba
+import pytest
+
+from psnb._src.runtime import activity
+from psnb._src.runtime.activity import Doing, longest
+
+ME = threading.get_ident
+
+
+def test_a_thread_that_does_nothing_is_not_told() -> None:
+    assert longest([ME(), None]) == ("", 0.0)
+
+
+def test_the_innermost_is_told_and_lasts_since_the_outermost() -> None:
+    with Doing("running step"):
+        _, before = activity._doing[ME()]
+        with Doing("loading step"):
+            assert activity._doing[ME()] == ("loading step", before)
+        assert activity._doing[ME()] == ("running step", before)
+    assert ME() not in activity._doing
+
+
+def test_an_error_ends_it() -> None:
+    with pytest.raises(ZeroDivisionError), Doing("running step"):
+        _ = 1 // 0
+    assert longest([ME()]) == ("", 0.0)
+
+
+def test_of_several_threads_the_one_that_is_at_it_the_longest_is_told() -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def run() -> None:
+        with Doing("running first"):
+            begun.set()
+            end.wait(10)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    begun.wait(10)
+    with Doing("running second"):
+        assert longest([ME(), thread.ident])[0] == "running first"
+        assert longest([ME()])[0] == "running second"
+    end.set()
+    thread.join()
+
+
+def test_compiling_is_told_while_a_closure_waits_for_it() -> None:
+    told = []
+
+    class Listener(numba.core.event.Listener):
+        def on_start(self, event: object) -> None:
+            told.append(longest([ME()])[0])
+
+        def on_end(self, event: object) -> None:
+            told.append(longest([ME()])[0])
+
+    @numba.njit
+    def add_one(number: int) -> int:
+        return number + 1
+
+    with Doing("running step"), numba.core.event.install_listener("numba:compile", Listener()):
+        assert add_one(1) == 2
+        assert add_one(2) == 3
+        assert longest([ME()])[0] == "running step"
+    assert told == ["compiling add_one", "running step"]
+    assert longest([ME()]) == ("", 0.0)

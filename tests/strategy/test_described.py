@@ -1,0 +1,24 @@
+"""What a notebook shows of a strategy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from psnb._src.monitor import ServerStatistics
+from psnb._src.strategy.described import describe
+from tests.monitor.test_summary import HOSTILE, Reader
+from tests.parameters.in_process import DIM, embedding, variable
+
+
+def test_servers_and_parameters_are_told_and_escaped() -> None:
+    server = ServerStatistics(HOSTILE, "tcp://host:1", "ready", 3)
+    parameters = {HOSTILE: variable(np.ones((5, 2), np.float32)), "ids": embedding(None)}
+    read = Reader(describe("the title", [server], parameters))
+    assert "img" not in read.elements
+    for told in ("the title", "tcp://host:1", "variable", "(5, 2)", f"any id of {DIM}", "float32"):
+        assert told in read.text
+    assert read.text.count(HOSTILE) == 2
+
+
+def test_a_strategy_without_parameters_has_no_table_of_them() -> None:
+    assert "<table" not in describe("the title", [], {})

@@ -1,0 +1,28 @@
+"""Whose code a file is."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from psnb._src import excerpt
+from psnb._src.users_code import is_psnbs, is_users
+
+
+@pytest.mark.parametrize(
+    "file",
+    [__file__, "train.py", "<ipython-input-3-abc>", "/tmp/ipykernel_3/4.py", "<stdin>", "<string>"],
+)
+def test_cells_scripts_and_modules_are_the_users(file: str) -> None:
+    assert is_users(file)
+    assert not is_psnbs(file)
+
+
+@pytest.mark.parametrize(
+    "file", [json.__file__, np.__file__, "<frozen importlib._bootstrap>", excerpt.__file__]
+)
+def test_pythons_libraries_and_psnb_are_not(file: str) -> None:
+    assert not is_users(file)
+    assert is_psnbs(file) == (file == excerpt.__file__)
