@@ -28,6 +28,9 @@ class TrainStep:
     ``loss``, ``examples``, what ``has_aux`` returns, and ``programs``: how many programs XLA has
     compiled on that worker, whenever there is another one.
 
+    Let functions capture it, or be it: as an argument it would be made, and compiled, anew in each
+    closure. A function with a batch at hand calls ``step.train_on(batch)``.
+
     Parameters
     ----------
     loss, params, tables, ids, combiner, has_aux, seed
@@ -80,7 +83,10 @@ class TrainStep:
         StopIteration
             If the iterator has no further batch.
         """
-        batch = next(iterator)
+        return self.train_on(next(iterator))
+
+    def train_on(self, batch: Any) -> float:
+        """Train on a batch that is here, and return its loss; see the class."""
         context = current_context()
         number = next(self._numbers) if context is None else context.closure
         ((loss, metrics), (by_values, by_rows)), pulled = self._program(batch, number)
