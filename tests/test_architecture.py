@@ -105,7 +105,7 @@ FRAMEWORKS = {"jax.py", "torch.py"}
 KNOWN_PRIVATE = {
     *("_replace", "_fields"),  # of named tuples, documented
     "_getframe",  # of sys
-    "_version",  # of tensors: how often they were changed
+    "_version",  # of tensors: there is no other count of their changes
     *("_strip_protocol", "_get_kwargs_from_urls", "_parent"),  # of fsspec
 }
 """Private names that psnb does not define and uses all the same."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Iterator
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from distributed import Client
 import psnb
 from psnb import errors
 from psnb._src.cluster import cluster as clusters
-from psnb._src.cluster import dashboard_link
+from psnb._src.cluster import dashboard_link, local_client
 from psnb._src.cluster.local_client import LocalClient, Shape
 from psnb._src.coordinator import coordinator as coordinators
 from psnb._src.dask_internals import serves_dashboard
@@ -23,7 +24,9 @@ SHAPE = Shape(workers=1, servers=1, threads_per_worker=1, dashboard_address=None
 
 
 @pytest.fixture
-def small() -> Iterator[Client]:
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A cluster that seems to be the only one, though that of all tests may run."""
+    monkeypatch.setattr(local_client, "_all", weakref.WeakSet())
     with psnb.local_cluster(workers=1, servers=1) as client:
         yield client
 
