@@ -12,6 +12,9 @@ import pytest
 
 import psnb.jax
 from psnb._src.coordinator.closures.closure import FunctionRegistry
+from psnb._src.parameters.embedding import Embedding
+from psnb._src.parameters.handles import shards_of
+from psnb._src.parameters.sparse_shards import SparseShards
 from psnb._src.runtime.worker_context import WorkerContext, entered
 from psnb._src.server import SGD
 from psnb.data import Ragged
@@ -103,7 +106,9 @@ def test_features_may_share_a_table() -> None:
 
     ids = {"a": [1, 2], "b": [2, 2]}
     before = np.array(model.ads.lookup([1, 2]))
-    step = psnb.jax.step(loss, tables={"a": model.ads, "b": model.ads})
+    _, arguments = shards_of(model.ads).__reduce__()  # type: ignore[misc]
+    travelled = Embedding(SparseShards(*arguments[:2], model.strategy.transport))
+    step = psnb.jax.step(loss, tables={"a": model.ads, "b": travelled})
     step(iter([ids]))
     one, two = before
     expected = before - 0.5 * np.array([two, one + 2 * two])
