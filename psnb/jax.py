@@ -4,10 +4,17 @@ Not imported with `psnb`; it needs JAX: ``pip install psnb[jax]``.
 """
 
 try:
-    import jax as _jax  # noqa: F401
-except ImportError as error:
-    raise ImportError(f"psnb.jax needs JAX: pip install 'psnb[jax]' ({error})") from error
-
-from psnb._src.jax_models import ForwardPass, TrainStep, TreeVariables, forward, step, variables
+    from psnb._src.jax_models import (
+        ForwardPass,
+        TrainStep,
+        TreeVariables,
+        forward,
+        step,
+        variables,
+    )
+except ModuleNotFoundError as error:
+    if error.name != "jax":
+        raise
+    raise ImportError("psnb.jax needs JAX: pip install 'psnb[jax]'") from error
 
 __all__ = ["ForwardPass", "TrainStep", "TreeVariables", "forward", "step", "variables"]

@@ -128,7 +128,9 @@ def test_the_public_names_are_these() -> None:
         assert hasattr(psnb, name)
 
 
-@pytest.mark.parametrize("name", ["psnb", "psnb.data", "psnb.demo", "psnb.errors"])
+@pytest.mark.parametrize(
+    "name", ["psnb", "psnb.data", "psnb.demo", "psnb.errors", "psnb.jax", "psnb.torch"]
+)
 def test_completion_offers_public_names_only(name: str) -> None:
     module = importlib.import_module(name)
     offered = {each for each in dir(module) if not each.startswith("__")}

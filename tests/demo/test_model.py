@@ -1,7 +1,10 @@
 """Tests of the wide and deep model."""
 
 from itertools import pairwise
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -9,112 +12,89 @@ from psnb._src.demo import model
 
 FIELDS, DENSE_COLUMNS, BATCH = 3, 2, 4
 
+Inputs = tuple[Any, dict[str, Any], dict[str, Any]]
+
 
 @pytest.fixture
-def inputs() -> tuple[np.ndarray, ...]:
-    """Return weights, wide rows, deep rows, dense columns and labels of a small batch."""
+def inputs() -> Inputs:
+    """Return layers, rows and a small batch."""
     rng = np.random.default_rng(0)
-    shapes = [(BATCH, FIELDS, 1), (BATCH, FIELDS, model.DIMENSION), (BATCH, DENSE_COLUMNS)]
-    rows = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.normal(size=shape).astype(np.float32)
+
+    layers = model.initial_layers(FIELDS, DENSE_COLUMNS, seed=0)
+    rows = {"wide": normal(BATCH, FIELDS, 1), "deep": normal(BATCH, FIELDS, model.DIMENSION)}
     labels = np.array([0, 1, 1, 0], np.float32)
-    return model.initial_weights(FIELDS, DENSE_COLUMNS, seed=0), *rows, labels
+    return layers, rows, {"dense": normal(BATCH, DENSE_COLUMNS), "labels": labels}
 
 
-def test_weights_are_one_float32_vector_of_every_layer() -> None:
+gradients = jax.jit(jax.value_and_grad(model.loss, argnums=(0, 1), has_aux=True))
+
+
+def test_layers_have_the_shapes_of_the_network() -> None:
     widths = (FIELDS * model.DIMENSION + DENSE_COLUMNS, *model.HIDDEN, 1)
-    size = sum((a + 1) * b for a, b in pairwise(widths))
-    weights = model.initial_weights(FIELDS, DENSE_COLUMNS, seed=0)
-    assert weights.shape == (size,)
-    assert weights.dtype == np.float32
+    layers = model.initial_layers(FIELDS, DENSE_COLUMNS, seed=0)
+    assert [matrix.shape for matrix, _ in layers] == list(pairwise(widths))
+    assert [bias.shape for _, bias in layers] == [(width,) for width in widths[1:]]
+    assert {each.dtype for layer in layers for each in layer} == {np.dtype("float32")}
 
 
 def test_weights_follow_from_the_seed() -> None:
-    first, second, other = (model.initial_weights(FIELDS, DENSE_COLUMNS, s) for s in (1, 1, 2))
+    first, second, other = (
+        model.initial_layers(FIELDS, DENSE_COLUMNS, seed)[0][0] for seed in (1, 1, 2)
+    )
     assert np.array_equal(first, second)
     assert not np.array_equal(first, other)
 
 
-def test_results_are_numpy_arrays_of_the_shapes_given(inputs: tuple[np.ndarray, ...]) -> None:
-    loss, probabilities, by = model.gradients(*inputs)
-    assert isinstance(loss, float)
-    assert isinstance(probabilities, np.ndarray)
-    assert probabilities.shape == (BATCH,)
-    for gradient, value in zip(by, inputs[:3], strict=True):
-        assert isinstance(gradient, np.ndarray)
-        assert gradient.shape == value.shape
-        assert gradient.dtype == np.float32
+def test_the_loss_is_the_summed_cross_entropy_of_the_probabilities(inputs: Inputs) -> None:
+    p, labels = model.predict(*inputs), inputs[2]["labels"]
+    expected = -np.log(np.where(labels == 1, p, 1 - p))
+    found, told = model.loss(*inputs)
+    assert found == pytest.approx(expected.sum(), rel=1e-5)
+    assert told["loss"] == pytest.approx(expected.mean(), rel=1e-5)
+    assert told["auc"] == pytest.approx(model.auc(labels, np.asarray(p)))
 
 
-def test_loss_is_the_mean_cross_entropy_of_the_probabilities(
-    inputs: tuple[np.ndarray, ...],
-) -> None:
-    loss, p, _ = model.gradients(*inputs)
-    assert loss == pytest.approx(-np.log(np.where(inputs[-1] == 1, p, 1 - p)).mean(), rel=1e-5)
+def test_row_gradients_do_not_shrink_with_the_batch(inputs: Inputs) -> None:
+    layers, rows, batch = inputs
+    doubled = jax.tree.map(lambda each: np.concatenate([each, each]), (rows, batch))
+    once, twice = gradients(*inputs)[1][1], gradients(layers, *doubled)[1][1]
+    np.testing.assert_allclose(twice["deep"][:BATCH], once["deep"], atol=1e-6)
 
 
-@pytest.mark.parametrize("argument", [0, 1, 2], ids=["weights", "wide", "deep"])
-def test_gradients_are_the_slopes_of_the_summed_loss(
-    inputs: tuple[np.ndarray, ...], argument: int
-) -> None:
-    gradient = model.gradients(*inputs)[2][argument]
-    direction = np.random.default_rng(1).normal(size=gradient.shape).astype(np.float32)
-    direction /= np.linalg.norm(direction)
-
-    def summed_loss(step: float) -> float:
-        moved = list(inputs)
-        moved[argument] = inputs[argument] + np.float32(step) * direction
-        return model.gradients(*moved)[0] * BATCH
-
-    slope = (summed_loss(0.01) - summed_loss(-0.01)) / 0.02
-    assert slope == pytest.approx(float((gradient * direction).sum()), rel=0.02, abs=1e-3)
-
-
-def test_wide_gradient_is_the_error_of_the_prediction(inputs: tuple[np.ndarray, ...]) -> None:
-    _, probabilities, (_, by_wide, _) = model.gradients(*inputs)
-    for field in range(FIELDS):
-        assert by_wide[:, field, 0] == pytest.approx(probabilities - inputs[-1], abs=1e-6)
-
-
-def test_row_gradients_do_not_shrink_with_the_batch(inputs: tuple[np.ndarray, ...]) -> None:
-    weights, *rest = inputs
-    doubled = [np.concatenate([each, each]) for each in rest]
-    once, twice = model.gradients(*inputs)[2][2], model.gradients(weights, *doubled)[2][2]
-    assert twice[:BATCH] == pytest.approx(once, abs=1e-6)
-
-
-def test_extreme_logits_give_a_finite_loss(inputs: tuple[np.ndarray, ...]) -> None:
-    weights, wide, deep, dense, labels = inputs
-    loss, _, by = model.gradients(weights, wide - 1000, deep, dense, labels)
+def test_extreme_logits_give_a_finite_loss(inputs: Inputs) -> None:
+    layers, rows, batch = inputs
+    (loss, _), by = gradients(layers, {**rows, "wide": rows["wide"] - 1000}, batch)
     assert np.isfinite(loss)
-    assert all(np.isfinite(gradient).all() for gradient in by)
+    assert all(np.isfinite(each).all() for each in jax.tree.leaves(by))
 
 
-def test_predict_agrees_with_the_probabilities_of_gradients(
-    inputs: tuple[np.ndarray, ...],
-) -> None:
-    assert model.predict(*inputs[:-1]) == pytest.approx(model.gradients(*inputs)[1], abs=1e-6)
-
-
-def test_steps_against_the_gradient_learn_a_separable_batch(
-    inputs: tuple[np.ndarray, ...],
-) -> None:
-    weights, wide, deep, dense, labels = inputs
-    first = model.gradients(*inputs)[0]
+def test_steps_against_the_gradient_learn_a_separable_batch(inputs: Inputs) -> None:
+    layers, rows, batch = inputs
+    first = model.loss(*inputs)[0]
     for _ in range(100):
-        _, _, (by_weights, by_wide, by_deep) = model.gradients(weights, wide, deep, dense, labels)
-        weights, wide = weights - 0.05 * by_weights, wide - 0.05 * by_wide
-        deep = deep - 0.05 * by_deep
-    last, probabilities, _ = model.gradients(weights, wide, deep, dense, labels)
+        _, by = gradients(layers, rows, batch)
+        layers, rows = jax.tree.map(lambda value, g: value - 0.05 * g, (layers, rows), by)
+    last, told = model.loss(layers, rows, batch)
     assert last < first / 5
-    assert model.auc(labels, probabilities) == 1
+    assert told["auc"] == 1
 
 
+def test_both_tables_have_a_row_for_each_id() -> None:
+    ids = np.arange(3)
+    assert all(each is ids for each in model.ids({"ids": ids}).values())
+
+
+@pytest.mark.parametrize("module", [np, jnp])
 @pytest.mark.parametrize("levels", [2, 5, 1000], ids=["many ties", "ties", "few ties"])
-def test_auc_is_the_share_of_pairs_in_order(levels: int) -> None:
+def test_auc_is_the_share_of_pairs_in_order(levels: int, module: Any) -> None:
     rng = np.random.default_rng(levels)
     labels, scores = rng.integers(0, 2, 60), rng.integers(0, levels, 60) / levels
     pairs = [(p > n) + (p == n) / 2 for p in scores[labels == 1] for n in scores[labels == 0]]
-    assert model.auc(labels, scores) == pytest.approx(np.mean(pairs))
+    found = model.auc(module.asarray(labels), module.asarray(scores))
+    assert found == pytest.approx(np.mean(pairs), rel=1e-6)
 
 
 def test_auc_of_equal_scores_is_a_half() -> None:

@@ -135,6 +135,29 @@ def test_a_server_killed_in_a_step_changes_nothing_where_there_are_copies(
         assert_as_alone(losses, model)
 
 
+@pytest.mark.parametrize(
+    "mode", [psnb.Async(), psnb.BoundedStaleness(1), psnb.Geo(3)], ids=["async", "bounded", "geo"]
+)
+def test_a_module_learns_in_every_mode(whole: Client, mode: Any) -> None:
+    class Normed(WideDeep):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(wd.DENSE)
+
+        def forward(self, batch: Inputs) -> Tensor:
+            return super().forward({**batch, "x": self.norm(batch["x"])})
+
+    with psnb.ParameterServerStrategy(whole, mode=mode) as strategy:
+        model = psnb.torch.distribute(
+            Normed(), strategy, sparse=psnb.Adagrad(wd.SPARSE_RATE), dense=psnb.Adam(wd.RATE)
+        )
+        losses = wd.trained(strategy, step_of(model), wd.STEPS)
+        tracked = model.state_dict()["norm.num_batches_tracked"].item()
+    assert np.mean(losses[-10:]) < 0.9 * np.mean(losses[:10])
+    # In mode Geo, what workers have learned is averaged: so are these counts.
+    assert tracked == (2 * wd.STEPS if not isinstance(mode, psnb.Geo) else tracked) > 0
+
+
 class Loaded(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
     """A dataset of torch's own."""
 

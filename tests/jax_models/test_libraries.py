@@ -46,6 +46,7 @@ def of_haiku() -> tuple[Any, Predict]:
     return net.init(jax.random.key(0), X), net.apply
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [of_flax, of_equinox, of_haiku])
 def test_a_librarys_model_is_a_tree_of_parameters(made: Callable[[], tuple[Any, Predict]]) -> None:
     tree, predict = made()

@@ -11,6 +11,10 @@ import numpy as np
 import pytest
 
 import psnb.jax
+from psnb._src.coordinator.closures.closure import FunctionRegistry
+from psnb._src.parameters.embedding import Embedding
+from psnb._src.parameters.handles import shards_of
+from psnb._src.parameters.sparse_shards import SparseShards
 from psnb._src.runtime.worker_context import WorkerContext, entered
 from psnb._src.server import SGD
 from psnb.data import Ragged
@@ -64,6 +68,7 @@ def combined(rows: Any, combiner: str) -> Any:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 def test_a_step_is_one_of_gradient_descent_with_gradients_summed_by_id(combiner: str) -> None:
     model = Model(combiner)
@@ -101,7 +106,9 @@ def test_features_may_share_a_table() -> None:
 
     ids = {"a": [1, 2], "b": [2, 2]}
     before = np.array(model.ads.lookup([1, 2]))
-    step = psnb.jax.step(loss, tables={"a": model.ads, "b": model.ads})
+    _, arguments = shards_of(model.ads).__reduce__()  # type: ignore[misc]
+    travelled = Embedding(SparseShards(*arguments[:2], model.strategy.transport))
+    step = psnb.jax.step(loss, tables={"a": model.ads, "b": travelled})
     step(iter([ids]))
     one, two = before
     expected = before - 0.5 * np.array([two, one + 2 * two])
@@ -117,6 +124,7 @@ def test_padding_is_in_no_bag() -> None:
     np.testing.assert_allclose(predict({"e": ids}), [rows.mean(0), [0, 0]], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_batches_that_need_about_as_many_rows_need_one_program() -> None:
     model = Model()
     step = model.step()
@@ -148,6 +156,7 @@ def test_metrics_and_the_number_of_programs_are_reported() -> None:
     assert (told[0]["examples"], told[0]["programs"]) == (3, 1)
 
 
+@pytest.mark.slow
 def test_the_random_key_is_that_of_the_closure() -> None:
     def loss(params: Any, rows: Any, batch: Any, key: Any) -> Any:
         return jax.random.uniform(key) + 0 * params["w"].sum()
@@ -161,10 +170,26 @@ def test_the_random_key_is_that_of_the_closure() -> None:
     assert drawn(3, 1) == drawn(3, 2) != drawn(4, 1)
 
 
+@pytest.mark.slow
 def test_a_step_travels_and_leaves_its_programs_behind() -> None:
     step = Model().step()
     step(iter([BATCH]))
     assert cloudpickle.loads(cloudpickle.dumps(step)).programs == 0
+
+
+def test_a_change_of_what_a_loss_refers_to_is_noticed() -> None:
+    factors = [2.0]
+
+    def loss(params: Any, rows: Any, batch: Any) -> Any:
+        return factors[0] * params["b"]
+
+    step = Model().step(loss, tables={})
+    registry = FunctionRegistry()
+    first = registry.register(step)
+    assert "step of" in first.name
+    assert registry.register(step).id == first.id
+    factors[0] = 3.0
+    assert registry.register(step).id != first.id
 
 
 def test_predictions_leave_no_trace_in_tables() -> None:

@@ -9,6 +9,7 @@ from psnb._src.parameters.local_copies import LocalCopies
 from psnb._src.parameters.updates import Updates, buffered
 from psnb._src.server.admission import CountFilter
 from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import GradientError, IdOutOfRangeError
 from tests.parameters.in_process import DIM, KINDS, SHARDS, InProcess, embedding
 from tests.parameters.test_local_copies import Worker, on_shards
@@ -57,7 +58,7 @@ def test_in_a_closure_it_happens_at_once() -> None:
 
 def test_a_workers_copy_has_the_new_rows_and_has_not_learned_them() -> None:
     transport = InProcess(1)
-    e = embedding(transport=transport, shards=1, optimizer=Adagrad())
+    e = embedding(transport=transport, shards=1, optimizer=SGD(1.0))
     worker = Worker(transport, closures=10)
     assert isinstance(worker.copies, LocalCopies)
     closures = on_shards(e)
@@ -66,11 +67,12 @@ def test_a_workers_copy_has_the_new_rows_and_has_not_learned_them() -> None:
             closures.lookup([1]),
             closures.assign([1, 2], np.ones((2, DIM), np.float32)),
             np.array(closures.lookup([1, 2])),
+            closures.push([1], np.full((1, DIM), 0.25, np.float32)),
         )
     )
     assert found[2].tolist() == [[1, 1], [1, 1]]
     worker.copies.exchange()
-    assert e.lookup([1, 2]).tolist() == [[1, 1], [1, 1]]
+    assert e.lookup([1, 2]).tolist() == [[0.75, 0.75], [1, 1]]
 
 
 @pytest.mark.parametrize(

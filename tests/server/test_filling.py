@@ -25,6 +25,7 @@ from psnb._src.server.table_operations import (
     FinishTable,
     LookUpRows,
     OnTable,
+    PutRows,
     PutSegment,
     RecordUse,
     ShrinkTable,
@@ -62,6 +63,7 @@ STEP = st.one_of(
     st.tuples(st.just("prepare"), IDS),
     st.tuples(st.just("apply"), IDS),
     st.tuples(st.just("use"), IDS),
+    st.tuples(st.just("assign"), IDS),
     st.tuples(st.just("load"), IDS),
     st.tuples(st.just("anew"), st.none()),
     st.tuples(st.just("day"), st.none()),
@@ -127,6 +129,10 @@ def take(pair: Pair, what: str, value: Any) -> None:
         case "use":
             ones = np.ones(len(value), np.float32)
             pair.commit(OnTable("e", RecordUse(np.array(value, np.uint64), ones, ones)))
+        case "assign":
+            ids = np.unique(np.array(value, np.uint64))
+            rows = np.full((ids.size, 2), 7, np.float32)
+            pair.commit(OnTable("e", PutRows(ids, rows)))
         case "shrink":
             pair.send("a", OnTable("e", ShrinkTable(0.5, 1.0, forget_waiting=False)))
         case "load":

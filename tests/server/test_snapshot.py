@@ -80,6 +80,7 @@ STEP = st.one_of(
     st.tuples(st.just("record"), IDS),
     st.tuples(st.just("merge"), IDS),
     st.tuples(st.just("put"), IDS),
+    st.tuples(st.just("assign"), IDS),
     st.tuples(st.just("preview"), IDS),
     st.tuples(st.just("day"), st.none()),
     st.tuples(st.just("read"), st.integers(1, 3)),
@@ -128,6 +129,9 @@ def take(table: SparseTable, what: str, value: Any, has_use: bool) -> None:
             other = sparse(accessor=CtrAccessor()) if has_use else sparse(9)
             push(other, *value)
             table.put(other.segment(0, other.extent))
+        case "assign":
+            distinct = np.unique(ids)
+            table.assign(distinct, np.full((distinct.size, 2), 7, np.float32))
         case "preview":
             gradients = np.ones((len(value), 2), np.float32)
             table.preview([PushRows(ids, gradients)], LookUpRows(ids))

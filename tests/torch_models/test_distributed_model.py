@@ -277,6 +277,15 @@ def test_a_state_goes_both_ways_and_gives_equal_predictions() -> None:
         torch.testing.assert_close(loss_of(module), loss_of(other), rtol=1e-6, atol=1e-6)
 
 
+def test_buffers_of_another_shape_change_nothing() -> None:
+    module = Normed()
+    model = distributed(module, sparse=None)
+    state = {key: value + 1 for key, value in module.state_dict().items() if key != "mask"}
+    with pytest.raises(GradientError, match=r"'norm.running_mean' was made with shape \(3,\)"):
+        model.load_state_dict({**state, "mask": module.mask, "norm.running_mean": torch.zeros(4)})
+    assert_same(model, module)
+
+
 def test_a_state_of_another_model_changes_nothing() -> None:
     module = WideDeep()
     model = distributed(module)
@@ -327,6 +336,7 @@ def test_autocast_computes_in_half_precision_and_keeps_float32() -> None:
     assert all(value.dtype == torch.float32 for value in model.state_dict().values())
 
 
+@pytest.mark.slow
 def test_a_compiled_part_works() -> None:
     module = WideDeep()
     model_alone = WideDeep()
@@ -374,6 +384,15 @@ def test_threads_train_at_the_same_time() -> None:
     assert losses[0] == losses[1]
     loss_of(module).backward()
     torch.optim.SGD(module.parameters(), 2 * RATE).step()
+    assert_same(model, module)
+
+
+def test_gradients_of_an_evaluation_are_no_part_of_the_next_step() -> None:
+    module = WideDeep()
+    model = distributed(module)
+    loss_of(model.eval()).backward()
+    step(model.train())
+    step_alone(module)
     assert_same(model, module)
 
 

@@ -191,8 +191,8 @@ class _Job:
         before = self._coordinator.statistics().completed
         self._speed.begin()
         for number in range(first, stop):
-            arguments = (self._model, self._data, number, self._options.batch_size)
-            self._coordinator.schedule(train.step, arguments)
+            arguments = (self._data, number, self._options.batch_size)
+            self._coordinator.schedule(self._model.step, arguments)
         while not self._coordinator.done():
             time.sleep(_POLL_SECONDS)
             self._show(progress, bar, first, before)

@@ -1,13 +1,14 @@
 """The flights job on parameter servers: what `psnb demo` and the quickstart notebook share.
 
-Everything here is the user's side of psnb: parameters are made in the notebook's process, `step`
-and `score` run on the workers.
+Everything here is the user's side of psnb: parameters are made in the notebook's process, steps
+and scores run on the workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -27,63 +28,45 @@ Data = tuple[Flights, Flights]
 
 @dataclass(frozen=True)
 class WideAndDeep:
-    """The model's parameters on the servers, after Cheng et al., *Wide & Deep Learning*, 2016.
+    """The model on the servers.
 
     Attributes
     ----------
-    wide : psnb.Embedding
-        One weight for each value of each field.
-    deep : psnb.Embedding
-        A vector for each value of each field, the input of the network.
-    network : psnb.Variable
-        All weights of the network as one vector.
+    step : callable
+        Trains on one batch: takes the flights, the number of the batch and its size. It reports the
+        loss and the AUC.
+    score : callable
+        Takes the flights and a range of held-out ones, and returns their probabilities of label 1.
     """
 
-    wide: psnb.Embedding
-    deep: psnb.Embedding
-    network: psnb.Variable
+    step: Callable[[Data, int, int], None]
+    score: Callable[[Data, int, int], np.ndarray]
 
     @classmethod
     def create(cls, strategy: psnb.ParameterServerStrategy) -> WideAndDeep:
         """Place fresh parameters on the servers."""
+        import psnb.jax
         from psnb._src.demo import model
 
-        weights = model.initial_weights(len(FIELDS), len(DENSE_COLUMNS), seed=0)
         adagrad = psnb.Adagrad(EMBEDDING_RATE)
         start = psnb.Normal(stddev=0.01)
-        return cls(
-            strategy.embedding("wide", 1, initializer=0.0, optimizer=adagrad),
-            strategy.embedding("deep", model.DIMENSION, initializer=start, optimizer=adagrad),
-            strategy.variable(weights, "network", optimizer=psnb.Adagrad(NETWORK_RATE)),
-        )
+        layers = model.initial_layers(len(FIELDS), len(DENSE_COLUMNS), seed=0)
+        tables = {
+            "wide": strategy.embedding("wide", 1, initializer=0.0, optimizer=adagrad),
+            "deep": strategy.embedding("deep", model.DIMENSION, None, start, adagrad),
+        }
+        params = psnb.jax.variables(strategy, layers, psnb.Adagrad(NETWORK_RATE), "network")
+        of: dict[str, Any] = {"params": params, "tables": tables, "ids": model.ids}
+        train = psnb.jax.step(model.loss, has_aux=True, **of)
+        predict = psnb.jax.forward(model.predict, **of)
 
+        def step(data: Data, number: int, batch_size: int) -> None:
+            train.train_on(vars(data[0].batch(number, batch_size)))
 
-def step(model: WideAndDeep, data: Data, number: int, batch_size: int) -> None:
-    """Train on one batch: pull, compute gradients with JAX, push, report."""
-    from psnb._src.demo.model import auc, gradients
+        def score(data: Data, start: int, stop: int) -> np.ndarray:
+            return predict(vars(data[1][start:stop]))
 
-    batch = data[0].batch(number, batch_size)
-    loss, probabilities, (by_network, by_wide, by_deep) = gradients(
-        model.network.read(),
-        model.wide.lookup(batch.ids),
-        model.deep.lookup(batch.ids),
-        batch.dense,
-        batch.labels,
-    )
-    model.network.push(by_network)
-    model.wide.push(batch.ids, by_wide)
-    model.deep.push(batch.ids, by_deep)
-    psnb.report(loss=loss, auc=auc(batch.labels, probabilities))
-
-
-def score(model: WideAndDeep, data: Data, start: int, stop: int) -> np.ndarray:
-    """Return the probabilities of some held-out flights, float32 ``(stop - start,)``."""
-    from psnb._src.demo.model import predict
-
-    batch = data[1][start:stop]
-    wide = model.wide.lookup(batch.ids, training=False)
-    deep = model.deep.lookup(batch.ids, training=False)
-    return predict(model.network.read(), wide, deep, batch.dense)
+        return cls(step, score)
 
 
 def evaluate(
@@ -108,7 +91,7 @@ def evaluate(
     from psnb._src.demo.model import auc
 
     scores = [
-        coordinator.schedule(score, (model, data, start, stop))
+        coordinator.schedule(model.score, (data, start, stop))
         for start, stop in _ranges(len(labels), _EVALUATION_BATCH)
     ]
     return auc(labels, np.concatenate(coordinator.fetch(scores)))

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from psnb._src.jax_models.program import Program, check_tables
+from psnb._src.jax_models.program import Program, check_tables, name_of
 from psnb._src.jax_models.tree_variables import TreeVariables
 from psnb._src.parameters import Embedding
 from psnb._src.runtime import current_context
@@ -36,6 +36,7 @@ class ForwardPass:
         seed: int | None,
     ) -> None:
         self._made_of = (function, params, tables, ids, combiner, seed)
+        self.__wrapped__, self.__qualname__ = function, f"forward pass of {name_of(function)}"
         self._program = Program(*self._made_of, inside=_as_it_is, training=False)
         self._numbers = itertools.count()
 

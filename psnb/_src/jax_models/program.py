@@ -215,3 +215,9 @@ def check_tables(
                 "strategy.embedding(..., optimizer=psnb.Adagrad(0.05))"
             )
     return found
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name of a function, for messages."""
+    name: str = getattr(function, "__qualname__", type(function).__qualname__)
+    return name

@@ -186,20 +186,17 @@ class RowLayout:
         names: Sequence[str],
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the bag of each id in bags, and what each bag's sum is multiplied by."""
-        total = sum(len(ids[name]) for name in names)
         bags, scales, first = [], [], 0
         for name in names:
             given, table = ids[name], self._tables[name]
             count = len(given)
-            bag = np.repeat(np.arange(count, dtype=np.int32), given.lengths)  # type: ignore[union-attr]
+            bag = np.repeat(np.arange(first, first + count, dtype=np.int32), given.lengths)  # type: ignore[union-attr]
+            lengths = given.lengths  # type: ignore[union-attr]
             if table.padding_idx is not None:
-                # Padding is in no bag, as in `Embedding.lookup_bags`.
+                # Its row is of zeros, and it is not counted, as in `Embedding.lookup_bags`.
                 padding = rows.find(table, table.padding_idx)
                 real = positions[name].reshape(-1) != padding
-                lengths = np.bincount(bag[real], minlength=count)
-                bag = np.where(real, bag + first, total).astype(np.int32)
-            else:
-                lengths, bag = given.lengths, bag + np.int32(first)  # type: ignore[union-attr]
+                lengths = np.bincount(bag[real] - first, minlength=count)
             bags.append(bag)
             scales.append(_scale(self._combiners[name], lengths))
             first += count

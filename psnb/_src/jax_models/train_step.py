@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from psnb._src.jax_models.program import Program, check_tables
+from psnb._src.jax_models.program import Program, check_tables, name_of
 from psnb._src.jax_models.tree_variables import TreeVariables
 from psnb._src.models import batch_summary
 from psnb._src.parameters import Embedding, Handle
@@ -27,6 +27,9 @@ class TrainStep:
     iterator)``. It asks each server once and tells it once. It returns the loss, and reports
     ``loss``, ``examples``, what ``has_aux`` returns, and ``programs``: how many programs XLA has
     compiled on that worker, whenever there is another one.
+
+    Let functions capture it, or be it: as an argument it would be made, and compiled, anew in each
+    closure. A function with a batch at hand calls ``step.train_on(batch)``.
 
     Parameters
     ----------
@@ -45,6 +48,8 @@ class TrainStep:
         seed: int | None,
     ) -> None:
         self._made_of = (loss, params, tables, ids, combiner, has_aux, seed)
+        # So psnb names its closures, and notices when what the loss refers to has changed.
+        self.__wrapped__, self.__qualname__ = loss, f"step of {name_of(loss)}"
         self._program = Program(
             *(loss, params, tables, ids, combiner, seed),
             inside=_with_gradients if has_aux else _without_aux,
@@ -57,8 +62,7 @@ class TrainStep:
         return TrainStep, self._made_of  # what is compiled stays
 
     def __repr__(self) -> str:
-        name = getattr(self._made_of[0], "__name__", type(self._made_of[0]).__name__)
-        return f"<psnb.jax step of {name!r}, {self._program.compiled} programs compiled here>"
+        return f"<psnb.jax {self.__qualname__}, {self._program.compiled} programs compiled here>"
 
     @property
     def programs(self) -> int:
@@ -79,7 +83,10 @@ class TrainStep:
         StopIteration
             If the iterator has no further batch.
         """
-        batch = next(iterator)
+        return self.train_on(next(iterator))
+
+    def train_on(self, batch: Any) -> float:
+        """Train on a batch that is here, and return its loss; see the class."""
         context = current_context()
         number = next(self._numbers) if context is None else context.closure
         ((loss, metrics), (by_values, by_rows)), pulled = self._program(batch, number)

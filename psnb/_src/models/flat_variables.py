@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from psnb._src.parameters import Embedding, Variable
-from psnb._src.server import OPTIMIZABLE, Optimizer
+from psnb._src.server import OPTIMIZABLE, Initializer, Optimizer
 from psnb.errors import ConfigurationError, GradientError
 
 OptimizerChoice = Optimizer | Callable[[str], Optimizer]
@@ -33,7 +33,15 @@ class Strategy(Protocol):
     ) -> Variable:
         """Put an array on the servers."""
 
-    def embedding(self, name: str, dim: int, rows: int | None = None, **options: Any) -> Embedding:
+    def embedding(
+        self,
+        name: str,
+        dim: int,
+        rows: int | None = None,
+        initializer: Initializer | float | None = None,
+        optimizer: Optimizer | None = None,
+        dtype: Any = np.float32,
+    ) -> Embedding:
         """Put a table on the servers."""
 
 
