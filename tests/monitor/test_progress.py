@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 
 import pytest
@@ -36,6 +37,18 @@ def test_it_tells_state_work_and_metrics() -> None:
     figures = ("10 completed", "7 to do", "1,234/s", "1:15 left", "1 failed", "loss 0.25")
     for part in ("running", *figures):
         assert part in text
+
+
+def test_of_an_epoch_it_tells_the_parts_that_are_done(
+    notebook: list[tuple[dict[str, str], str, bool]],
+) -> None:
+    viewed = FakeViewed(state="running", eta=0.0)
+    with ProgressLine(viewed, delay=0.0, epoch=lambda: (6, 16)):
+        viewed.wait_for_looks(1)
+    shown = notebook[-1][0]
+    assert "6 of 16 parts of the epoch" in shown["text/plain"]
+    assert 'value="6" max="16"' in shown["text/html"]
+    assert not re.search("to do|left", shown["text/plain"])
 
 
 def test_it_is_drawn_while_the_work_goes_on() -> None:
