@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 
 from psnb._src.monitor.shown import progress
 from psnb._src.monitor.shown.progress import ProgressLine, describe, wanted
-from tests.monitor.viewed import FakeViewed, reporting
+from tests.monitor.viewed import WORKER, FakeViewed, reporting
 
 
 class Terminal(io.StringIO):
@@ -37,6 +38,13 @@ def test_it_tells_state_work_and_metrics() -> None:
     figures = ("10 completed", "7 to do", "1,234/s", "1:15 left", "1 failed", "loss 0.25")
     for part in ("running", *figures):
         assert part in text
+
+
+def test_it_tells_what_takes_the_workers_long_until_closures_end() -> None:
+    viewed = FakeViewed(workers=(replace(WORKER, activity="compiling step"),))
+    assert "compiling step" in describe(viewed.statistics())
+    viewed.set(closures_per_second=3.0)
+    assert "compiling" not in describe(viewed.statistics())
 
 
 def test_of_an_epoch_it_tells_the_parts_that_are_done(

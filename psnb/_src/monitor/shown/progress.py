@@ -136,6 +136,8 @@ def describe(now: Statistics, epoch: tuple[int, int] | None = None) -> str:
         else "{:,} of {:,} parts of the epoch".format(*epoch),
         f"{now.closures_per_second:,.0f}/s",
     ]
+    if not now.closures_per_second:  # what takes it so long to begin
+        parts += sorted({worker.activity for worker in now.workers if worker.activity})[:1]
     if now.eta is not None and epoch is None:
         minutes, seconds = divmod(round(now.eta), 60)
         parts.append(f"{minutes}:{seconds:02d} left")
