@@ -34,8 +34,10 @@ def test_a_server_that_is_killed_with_its_parameters_is_told_until_they_are_brou
         assert state(coordinator) == "idle"
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: state(coordinator) == "parameters lost", "it is told")
+        assert [each.state for each in coordinator.statistics().servers] == ["lost"]
         strategy.recover()
         assert state(coordinator) == "idle"
+        assert "lost" not in [each.state for each in coordinator.statistics().servers]
         assert variable.read().tolist() == [0, 0]
 
 

@@ -33,7 +33,7 @@ def test_what_nobody_expected_is_logged_once_and_the_servers_are_asked_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(watch, "_INTERVAL", 0.001)
-    servers = SimpleNamespace(running=[ServerAddress("tcp://a", "psnb-server-0")])
+    servers = SimpleNamespace(running=[ServerAddress("tcp://a", "psnb-server-0")], lost=[])
     server_client = Broken()
     watched = watch.ServerWatch(servers, server_client, dict)  # type: ignore[arg-type]
     with caplog.at_level(logging.ERROR, "psnb"):

@@ -263,7 +263,7 @@ class Reconciler:
                 kind = EventKind.SERVER_LOST if lost else EventKind.SERVER_SILENT
                 self._servers.events.add(kind, watched.why())
             if health is Health.GONE:
-                self._servers.give_up(server)
+                self._servers.lose(server)
 
     def _recruit(self, now: float) -> None:
         missing = self._wanted - len(self._servers.running)

@@ -71,6 +71,7 @@ class Servers:
         self.control = ServerControl(pool_of(client), patience)
         self._numbers = itertools.count()
         self._running: dict[ServerAddress, None] = {}
+        self._lost: dict[ServerAddress, None] = {}  # since all shards had a server
         self._layout = Layout(self.name, 0, 0, patience, ())
         self._stopping: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Task[None] | None = None  # keeps a reference to the task
@@ -98,6 +99,11 @@ class Servers:
         Any thread.
         """
         return tuple(self._running)
+
+    @property
+    def lost(self) -> tuple[ServerAddress, ...]:
+        """The servers that were lost, until all shards have a server again; any thread."""
+        return tuple(self._lost)
 
     async def start(self, addresses: Sequence[str]) -> list[ServerAddress]:
         """Start a server at each of some Dask workers; return them. On the client's event loop.
@@ -145,6 +151,11 @@ class Servers:
             del self._running[server]
             self._stop(server)
 
+    def lose(self, server: ServerAddress) -> None:
+        """Remove a server whose process has ended; on the client's event loop."""
+        self._lost[server] = None
+        self.give_up(server)
+
     async def publish(self, layout: Layout) -> None:
         """Make a layout the current one; on the client's event loop.
 
@@ -155,6 +166,8 @@ class Servers:
         """
         # Known here first: what this process decides on next must not forget it.
         self._layout = layout
+        if not layout.incomplete:
+            self._lost.clear()
         self.layout_cache.learn(layout)
         await self._publish(layout.packed())
 

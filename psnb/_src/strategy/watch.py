@@ -70,10 +70,12 @@ class ServerWatch:
 
     def statistics(self) -> tuple[ServerStatistics, ...]:
         """Return the latest figures of each server; cheap, never waits."""
-        return tuple(
-            self._found.get(server) or ServerStatistics(server.name, server.address)
-            for server in self._servers.running
-        )
+        lost = [ServerStatistics(each.name, each.address, "lost") for each in self._servers.lost]
+        there = [
+            self._found.get(each) or ServerStatistics(each.name, each.address)
+            for each in self._servers.running
+        ]
+        return *there, *lost
 
     def optimizers(self) -> Mapping[str, OptimizerState]:
         """Return the latest state of the optimizers, by parameter; cheap, never waits."""

@@ -100,8 +100,14 @@ WORKER_TONES: dict[str, Tone] = {
 """The states of a worker. Retired is one that left on purpose; released, one whose coordinator was
 closed."""
 
-SERVER_TONES: dict[str, Tone] = {"unknown": "quiet", "serving": "good", "unreachable": "bad"}
-"""The states of a server. Unknown is one that was not asked yet."""
+SERVER_TONES: dict[str, Tone] = {
+    "unknown": "quiet",
+    "serving": "good",
+    "unreachable": "bad",
+    "lost": "bad",
+}
+"""The states of a server. Unknown is one that was not asked yet; lost, one whose process has ended,
+until all shards have a server again."""
 
 _RULES = {rule.state: rule for rule in COORDINATOR_STATES}
 

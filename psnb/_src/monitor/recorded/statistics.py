@@ -93,7 +93,8 @@ class ServerStatistics:
     address : str
         Its Dask address.
     state : str
-        ``"unknown"`` (not asked yet), ``"serving"`` or ``"unreachable"``.
+        ``"unknown"`` (not asked yet), ``"serving"``, ``"unreachable"``, or ``"lost"`` until all
+        shards have a server again.
     shards : int
         Shards that it serves, and copies that it keeps.
     bytes : int
