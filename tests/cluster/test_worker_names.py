@@ -27,6 +27,11 @@ def test_a_worker_keeps_its_name_while_others_come_and_go() -> None:
     assert names.of({B: B, C: C}) == {B: "worker-1", C: "worker-0"}
 
 
+def test_workers_are_told_in_the_order_of_their_names() -> None:
+    workers = {A: "worker-10", B: "worker-9", C: "gpu box"}
+    assert [*WorkerNames().of(workers).values()] == ["gpu box", "worker-9", "worker-10"]
+
+
 def test_two_never_have_one_name() -> None:
     names = WorkerNames()
     names.of({A: A})

@@ -77,8 +77,7 @@ def test_a_record_that_cannot_be_read_costs_the_rest_of_its_file() -> None:
     files = D.from_files(Numbers(bad=74), ["7", "2"])
     found, error = until_error(files)
     assert found == [70, 71, 72]
-    assert "7, record 4: not good" in str(error)
-    assert str(error).startswith("files(")
+    assert str(error) == "7, record 4: not good"  # the file first, no settings of readers
     assert values(files.ignore_errors()) == [70, 71, 72, 20, 21]
 
 

@@ -62,7 +62,7 @@ def test_closures_of_a_lost_worker_run_elsewhere(
             return x
 
         remotes = [coordinator.schedule(once_stuck, (x,)) for x in range(50)]
-        wait_until(begun.exists, "the first closure runs")
+        wait_until(lambda: begun.exists() and begun.read_text() != "", "the first closure runs")
         stuck = next(
             w.address for w in coordinator.statistics().workers if w.name == begun.read_text()
         )

@@ -97,7 +97,7 @@ def client() -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(scope="module", params=[(True, 20), (False, 10)], ids=["closed", "dropped"])
+@pytest.fixture(scope="module", params=[(True, 20), (False, 20)], ids=["closed", "dropped"])
 def growth(client: Client, request: pytest.FixtureRequest) -> Growth:
     """Rounds after rounds, each closed or just not held any more."""
     close, number = request.param

@@ -56,6 +56,24 @@ def test_the_last_worker_that_leaves_is_retired_and_what_waits_has_no_workers() 
         assert state(coordinator) == "idle"
 
 
+def test_a_worker_that_is_started_again_takes_the_place_of_the_one_whose_name_it_has() -> None:
+    with (
+        psnb.local_cluster(workers=2, servers=1) as client,
+        psnb.ParameterServerStrategy(client) as strategy,
+    ):
+        coordinator = psnb.ClusterCoordinator(strategy)
+        pid = coordinator.schedule(os.getpid, worker="worker-1").fetch(DEADLINE)
+
+        def workers() -> list[tuple[str, str]]:
+            return [(each.name, each.state) for each in coordinator.statistics().workers]
+
+        coordinator.retire_worker("worker-0")
+        wait_until(lambda: workers()[0] == ("worker-0", "retired"), "the first has left")
+        os.kill(pid, signal.SIGKILL)
+        assert coordinator.schedule(os.getpid).fetch(DEADLINE) != pid
+        assert workers() == [("worker-0", "retired"), ("worker-1", "ready")]
+
+
 def test_a_closed_coordinator_has_released_its_workers(
     coordinator: psnb.ClusterCoordinator,
 ) -> None:

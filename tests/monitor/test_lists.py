@@ -49,6 +49,12 @@ def test_what_users_have_written_is_escaped() -> None:
         assert HOSTILE in read.text
 
 
+def test_short_cells_are_in_one_line_and_long_ones_may_be_broken() -> None:
+    shown = Events([event("it has ended, which was to be expected")])._repr_html_()
+    assert re.search(r'nowrap">alice<', shown)
+    assert not re.search(r'nowrap">it has ended', shown)
+
+
 def test_the_traceback_of_a_failure_folds_out() -> None:
     read = Reader(Failures([failure(0, "the lines")])._repr_html_())
     assert {"details", "summary", "pre"} <= set(read.elements)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
+from dataclasses import replace
 
 import pytest
 
 from psnb._src.monitor.shown import progress
 from psnb._src.monitor.shown.progress import ProgressLine, describe, wanted
-from tests.monitor.viewed import FakeViewed, reporting
+from tests.monitor.viewed import WORKER, FakeViewed, reporting
 
 
 class Terminal(io.StringIO):
@@ -36,6 +38,25 @@ def test_it_tells_state_work_and_metrics() -> None:
     figures = ("10 completed", "7 to do", "1,234/s", "1:15 left", "1 failed", "loss 0.25")
     for part in ("running", *figures):
         assert part in text
+
+
+def test_it_tells_what_takes_the_workers_long_until_closures_end() -> None:
+    viewed = FakeViewed(workers=(replace(WORKER, activity="compiling step"),))
+    assert "compiling step" in describe(viewed.statistics())
+    viewed.set(closures_per_second=3.0)
+    assert "compiling" not in describe(viewed.statistics())
+
+
+def test_of_an_epoch_it_tells_the_parts_that_are_done(
+    notebook: list[tuple[dict[str, str], str, bool]],
+) -> None:
+    viewed = FakeViewed(state="running", eta=0.0)
+    with ProgressLine(viewed, delay=0.0, epoch=lambda: (6, 16)):
+        viewed.wait_for_looks(1)
+    shown = notebook[-1][0]
+    assert "6 of 16 parts of the epoch" in shown["text/plain"]
+    assert 'value="6" max="16"' in shown["text/html"]
+    assert not re.search("to do|left", shown["text/plain"])
 
 
 def test_it_is_drawn_while_the_work_goes_on() -> None:

@@ -33,4 +33,4 @@ def test_join_shows_its_progress_in_one_output_of_its_cell(
     assert set(kinds[1:]) == {"update_display_data"}
     cells = {message["parent_header"]["msg_id"] for message in shown}
     assert len(cells) == 1
-    assert shown[-1]["content"]["data"]["text/plain"].startswith("idle, 3 done, 0 to do")
+    assert shown[-1]["content"]["data"]["text/plain"].startswith("idle, 3 completed, 0 to do")

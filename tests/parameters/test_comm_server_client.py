@@ -320,9 +320,7 @@ def test_a_server_that_cannot_be_reached_is_lost_when_patience_is_over(
     monkeypatch.setattr(comm_server_client, "PATIENCE", 1.0)
     server = ServerAddress("tcp://127.0.0.1:1", "psnb-server-x")
     before = time.monotonic()
-    with pytest.raises(
-        ServerSilentError, match=r"psnb-server-x at tcp://127.0.0.1:1 does not answer"
-    ):
+    with pytest.raises(ServerSilentError, match=r"^parameter server x at .*:1 does not answer: "):
         strategy._core.server_client.call([Request(server, CountTraffic())])
     assert 1 <= time.monotonic() - before < 4
 

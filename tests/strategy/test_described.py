@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from psnb._src.monitor import ServerStatistics
-from psnb._src.strategy.described import describe
+from psnb._src.strategy.described import counted, describe
 from tests.monitor.test_summary import HOSTILE, Reader
 from tests.parameters.in_process import DIM, embedding, variable
 
@@ -18,6 +18,14 @@ def test_servers_and_parameters_are_told_and_escaped() -> None:
     for told in ("the title", "tcp://host:1", "variable", "(5, 2)", f"any id of {DIM}", "float32"):
         assert told in read.text
     assert read.text.count(HOSTILE) == 2
+
+
+def test_one_is_not_told_as_several() -> None:
+    assert [counted(count, "server") for count in (0, 1, 1200)] == [
+        "0 servers",
+        "1 server",
+        "1,200 servers",
+    ]
 
 
 def test_a_strategy_without_parameters_has_no_table_of_them() -> None:

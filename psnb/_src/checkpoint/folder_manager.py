@@ -74,7 +74,7 @@ class FolderManager:
     def _repr_html_(self) -> str:
         rows = [(each.name, _written(each)) for each in reversed(self.checkpoints)]
         table = html_table("checkpoints", ("checkpoint", "written"), rows)
-        return f"<div><strong>{escape(repr(self))}</strong></div>{table}"
+        return f"<div><strong>Checkpoints in {escape(str(self.directory))}</strong></div>{table}"
 
     @property
     def status(self) -> CheckpointStatistics:

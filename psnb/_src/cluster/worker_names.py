@@ -23,7 +23,7 @@ class WorkerNames:
     def of(
         self, workers: Mapping[str, str], connected: Collection[str] | None = None
     ) -> dict[str, str]:
-        """Return the names of workers by their addresses; a worker keeps its name.
+        """Return the names of workers by their addresses, in order; a worker keeps its name.
 
         Parameters
         ----------
@@ -48,7 +48,12 @@ class WorkerNames:
                     found = next(each for each in numbered if each not in taken)
                 self._names[address] = found
                 taken.add(found)
-            return {address: self._names[address] for address in workers}
+            return {a: self._names[a] for a in sorted(workers, key=self._in_order)}
+
+    def _in_order(self, address: str) -> tuple[list[str], list[int]]:
+        # ``worker-10`` comes after ``worker-9``.
+        name = self._names[address]
+        return re.split(r"\d+", name), [int(digits) for digits in re.findall(r"\d+", name)]
 
 
 def _wanted(address: str, name: str) -> str:

@@ -457,7 +457,7 @@ class ClusterCoordinator(Observed):
                 f"sharding='dynamic')), or of one in memory, found {iterator!r}"
             )
         every = (iterator, *positional(args))
-        with self._core.progress(progress):
+        with self._core.progress(progress, lambda: iterator.progress().parts):
             self._core.run_epoch(
                 iterator, lambda chooser: self.schedule(fn, every, kwargs, worker=chooser)
             )

@@ -163,9 +163,13 @@ class CoordinatorCore:
             self.queue.settled,
         )
 
-    def progress(self, shown: bool | None = None) -> AbstractContextManager[None]:
+    def progress(
+        self, shown: bool | None = None, epoch: Callable[[], tuple[int, int]] | None = None
+    ) -> AbstractContextManager[None]:
         """Return a context in which progress is shown: if told so, else where people look."""
-        return ProgressLine(self.view) if wanted(shown, self.live.watched) else nullcontext()
+        if not wanted(shown, self.live.watched):
+            return nullcontext()
+        return ProgressLine(self.view, epoch=epoch)
 
     @property
     def closed(self) -> bool:

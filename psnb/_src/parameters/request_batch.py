@@ -15,6 +15,7 @@ from typing import Any
 from psnb._src.dask_internals import cloudpickled
 from psnb._src.placement import ServerAddress, ShardId
 from psnb._src.server import (
+    CommitParts,
     Done,
     Failed,
     HostOperation,
@@ -22,6 +23,7 @@ from psnb._src.server import (
     OnShard,
     OnTable,
     Packed,
+    PreparePart,
     ServerAnswer,
     ShardOperation,
     TableOperation,
@@ -55,34 +57,42 @@ def on_table(shard: ShardId, table: str, operation: TableOperation) -> Request:
 
 def silent(request: Request, reason: str) -> ServerSilentError:
     """Return the error for a request that may still be answered, or carried out, later."""
-    what = f"({request.operation})"
     to = request.to
     if isinstance(to, ServerAddress):
-        return ServerSilentError(
-            f"parameter server {to.key} at {to.address} does not answer {what}: {reason}"
-        )
+        return ServerSilentError(f"parameter {to.name} at {to.address} does not answer: {reason}")
     return ServerSilentError(
-        f"shard {to.number} of the parameters does not answer {what}: {reason}. If it does not "
+        f"shard {to.number} of {_tables(request)} does not answer: {reason}. If it does not "
         "come back, strategy.recover() brings the shard back from the last checkpoint"
     )
 
 
 def lost(request: Request, reason: BaseException | None) -> ServerLostError:
     """Return the error for a request that cannot be answered any more."""
-    what = f"({request.operation})"
-    if isinstance(request.to, ServerAddress):
-        error = ServerLostError(
-            f"parameter server {request.to.key} at {request.to.address} does not answer {what}: "
-            f"{reason}"
-        )
+    to = request.to
+    if isinstance(to, ServerAddress):
+        error = ServerLostError(f"parameter {to.name} at {to.address} does not answer: {reason}")
     else:
         error = ServerLostError(
-            f"shard {request.to.number} of the parameters is gone with its server {what}: "
+            f"shard {to.number} of {_tables(request)} is gone with its server: "
             f"{reason or 'no server has it'}. Bring it back from the last checkpoint with "
             "strategy.recover(); with replicas=1 a copy takes over"
         )
     error.__cause__ = reason
     return error
+
+
+def _tables(request: Request) -> str:
+    """Return the names of the parameters that a request to a shard is about."""
+    match request.operation:
+        case OnTable(table=table):
+            names = {table}
+        case PreparePart(part=part):
+            names = {write.table for write in part.writes}
+        case CommitParts(parts=parts):
+            names = {write.table for part in parts.values() for write in part.writes}
+        case _:
+            names = set()
+    return ", ".join(map(repr, sorted(names))) or "the parameters"
 
 
 def unreadable(request: Request, error: UnreadableError) -> SerializationError:

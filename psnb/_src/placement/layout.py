@@ -27,6 +27,11 @@ class ServerAddress(NamedTuple):
     address: str
     key: str
 
+    @property
+    def name(self) -> str:
+        """What people read: its number among its strategy's, as on the dashboard."""
+        return f"server {self.key.rpartition('-')[2]}"
+
 
 class ShardId(NamedTuple):
     """The id of a shard, wherever it is.

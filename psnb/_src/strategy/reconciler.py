@@ -256,7 +256,7 @@ class Reconciler:
                 continue
             watched.told = health
             if health is Health.ALIVE:
-                text = f"parameter server {server.key} at {server.address} answers again"
+                text = f"parameter {server.name} at {server.address} answers again"
                 self._servers.events.add(EventKind.SERVER_BACK, text)
             else:
                 lost = health is Health.GONE

@@ -131,9 +131,9 @@ class ServerControl:
 
 def gone(server: ServerAddress, error: BaseException) -> str:
     """Return the text that says that a server has ended."""
-    return f"parameter server {server.key} at {server.address} is gone: {error}"
+    return f"parameter {server.name} at {server.address} is gone: {error}"
 
 
 def silent(server: ServerAddress, silence: float) -> str:
     """Return the text that says that a server does not respond."""
-    return f"parameter server {server.key} at {server.address} says nothing for {silence:.0f} s"
+    return f"parameter {server.name} at {server.address} says nothing for {silence:.0f} s"

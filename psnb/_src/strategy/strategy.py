@@ -50,7 +50,7 @@ from psnb._src.server import (
 )
 from psnb._src.strategy.bringing_back import bring_back
 from psnb._src.strategy.core import StrategyCore
-from psnb._src.strategy.described import describe
+from psnb._src.strategy.described import counted, describe
 from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.servers import Servers, begin
 from psnb._src.strategy.watch import ServerWatch
@@ -173,12 +173,14 @@ class ParameterServerStrategy:
         self.name = label or made_up_label()
 
     def __repr__(self) -> str:
-        state = "closed" if self._core.closed else f"{self.num_servers} servers"
-        count = len(self._core.registry)
-        return f"<psnb.ParameterServerStrategy {self.name!r}: {state}, {count} parameters>"
+        return f"<psnb.ParameterServerStrategy {self._title()}>"
+
+    def _title(self) -> str:
+        state = "closed" if self._core.closed else counted(self.num_servers, "server")
+        return f"{self.name!r}: {state}, {counted(len(self._core.registry), 'parameter')}"
 
     def _repr_html_(self) -> str:
-        return describe(repr(self), self._core.watch.statistics(), self.parameters)
+        return describe(f"Strategy {self._title()}", self._core.watch.statistics(), self.parameters)
 
     def __enter__(self) -> ParameterServerStrategy:
         return self

@@ -71,7 +71,7 @@ class ServerWatch:
     def statistics(self) -> tuple[ServerStatistics, ...]:
         """Return the latest figures of each server; cheap, never waits."""
         return tuple(
-            self._found.get(server) or ServerStatistics(_name(server), server.address)
+            self._found.get(server) or ServerStatistics(server.name, server.address)
             for server in self._servers.running
         )
 
@@ -118,13 +118,13 @@ class ServerWatch:
         try:
             (load,) = self._server_client.call([Request(server, CountTraffic())])
         except (PsnbError, OSError):  # reported as out of reach
-            return ServerStatistics(_name(server), server.address, "unreachable")
+            return ServerStatistics(server.name, server.address, "unreachable")
         now = time.monotonic()
         before, last = self._counts.get(server, (-math.inf, load))
         self._counts[server] = now, load
         new = {key: load[key] - last[key] for key in load}
         return ServerStatistics(
-            _name(server),
+            server.name,
             server.address,
             "serving",
             load["shards"],
@@ -152,7 +152,3 @@ class ServerWatch:
                 live, answers[: len(live)], answers[len(live) :], strict=True
             )
         }
-
-
-def _name(server: ServerAddress) -> str:
-    return f"server {server.key.rpartition('-')[2]}"

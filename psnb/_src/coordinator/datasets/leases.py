@@ -66,6 +66,11 @@ class Progress:
     visits: int
 
     @property
+    def parts(self) -> tuple[int, int]:
+        """How many splits are done, and how many there are."""
+        return self.done, self.done + self.leased + self.left
+
+    @property
     def over(self) -> bool:
         """Whether all splits are done."""
         return not self.leased and not self.left

@@ -237,10 +237,7 @@ class Membership:
         for connection in self._tasks:
             connection.num_workers = count
         for address in newcomers:
-            index = next(
-                (connection.index for connection in self._connections if connection.state.ended),
-                len(self._connections),
-            )
+            index = self._free_index(names[address])
             connection = WorkerConnection(
                 names[address],
                 address,
@@ -254,6 +251,12 @@ class Membership:
             task = asyncio.create_task(connection.run(), name=f"psnb connection to {address}")
             self._tasks[connection] = task
             task.add_done_callback(partial(self._ended, connection))
+
+    def _free_index(self, name: str) -> int:
+        # Preferably that of an earlier worker of this name: a view shows no name twice.
+        ended = [connection for connection in self._connections if connection.state.ended]
+        ended.sort(key=lambda connection: connection.name != name)
+        return ended[0].index if ended else len(self._connections)
 
     def _ended(self, connection: WorkerConnection, task: asyncio.Task[None]) -> None:
         del self._tasks[connection]

@@ -134,11 +134,9 @@ class _FilesIterator(NodeIterator):
                 records = next(self._chunks, None)
             except Exception as error:  # a user's own format may raise anything
                 self._next_file()
-                if isinstance(error, DatasetError):
-                    raise DatasetError(f"{self._node.label()}: {error}") from error
-                raise DatasetError(
-                    f"{self._node.label()}: {path}: {type(error).__name__}: {error}"
-                ) from error
+                if isinstance(error, DatasetError) and path in str(error):
+                    raise
+                raise DatasetError(f"{path}: {type(error).__name__}: {error}") from error
             if records is None:
                 self._next_file()
                 continue

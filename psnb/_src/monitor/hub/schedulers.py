@@ -95,7 +95,8 @@ class Schedulers:
             That of its dashboard, or what `psnb.connect` takes.
         """
         errors: list[str] = []
-        for address in dashboards(address):  # noqa: B020 # what is attached is what answers
+        typed = address
+        for address in dashboards(typed):  # what is attached is what answers
             if error := malformed(address):
                 return error
             watched = _AttachedScheduler(address, self._clock())
@@ -104,7 +105,7 @@ class Schedulers:
             except _NothingYetError as error:
                 answer, watched.error = None, str(error)  # it will, once there is a coordinator
             except _AnswerError as error:
-                errors.append(f"{address}: {error}" if errors else str(error))
+                errors.append(str(error) if address == typed else f"{address}: {error}")
                 continue
             break
         else:

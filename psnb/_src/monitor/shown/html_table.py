@@ -9,7 +9,10 @@ MOST_ROWS = 50
 """Further rows are only counted, because the page is saved in the notebook."""
 
 _LINE = "1px solid rgba(128,128,128,0.4)"
-_CELL = f'style="padding:2px 8px;text-align:left;vertical-align:top;border-bottom:{_LINE}"'
+_STYLE = f"padding:2px 8px;text-align:left;vertical-align:top;border-bottom:{_LINE}"
+_CELL = f'style="{_STYLE}"'
+_SHORT = f'style="{_STYLE};white-space:nowrap"'  # else `worker-0` is broken at its hyphen
+_SHORTEST_TEXT = 24
 
 
 class Markup(str):
@@ -33,10 +36,7 @@ def html_table(what: str, head: Iterable[str], rows: Sequence[tuple[str, ...]]) 
     if not rows:
         return ""
     cells = [f"<th {_CELL}>{escape(cell)}</th>" for cell in head]
-    body = [
-        "<tr>" + "".join(f"<td {_CELL}>{_escaped(cell)}</td>" for cell in row) + "</tr>"
-        for row in rows[:MOST_ROWS]
-    ]
+    body = ["<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows[:MOST_ROWS]]
     return (
         '<table style="border-collapse:collapse;margin-top:8px">'
         f"<thead><tr>{''.join(cells)}</tr></thead><tbody>{''.join(body)}</tbody></table>"
@@ -50,5 +50,7 @@ def left_out(count: int, what: str) -> str:
     return f"<div>and {more:,} {what} more</div>" if more > 0 else ""
 
 
-def _escaped(cell: str) -> str:
-    return cell if isinstance(cell, Markup) else escape(cell)
+def _cell(cell: str) -> str:
+    if isinstance(cell, Markup):
+        return f"<td {_CELL}>{cell}</td>"
+    return f"<td {_SHORT if len(cell) < _SHORTEST_TEXT else _CELL}>{escape(cell)}</td>"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from psnb._src.jupyter_internals import in_notebook
@@ -51,10 +52,19 @@ class ProgressLine:
         Where to write in place of stderr.
     delay : float
         Seconds before it appears.
+    epoch : callable, optional
+        Returns how many parts of an epoch are done, and how many there are: its closures are
+        scheduled a few at a time, so those to do say nothing.
     """
 
-    def __init__(self, viewed: Viewed, stream: TextIO | None = None, delay: float = _DELAY) -> None:
-        self._viewed, self._stream, self._delay = viewed, stream, delay
+    def __init__(
+        self,
+        viewed: Viewed,
+        stream: TextIO | None = None,
+        delay: float = _DELAY,
+        epoch: Callable[[], tuple[int, int]] | None = None,
+    ) -> None:
+        self._viewed, self._stream, self._delay, self._epoch = viewed, stream, delay, epoch
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="psnb-progress", daemon=True)
 
@@ -74,8 +84,12 @@ class ProgressLine:
             while True:
                 ended = self._ended.is_set()  # before it looks: what is shown last is the end
                 now = self._viewed.statistics()
-                done = now.completed - before
-                line.draw(done, max(1, done + now.queued + now.in_flight), describe(now))
+                if self._epoch is None:
+                    done = now.completed - before
+                    line.draw(done, max(1, done + now.queued + now.in_flight), describe(now))
+                else:
+                    parts = self._epoch()
+                    line.draw(*parts, describe(now, parts))
                 if ended:
                     return
                 self._ended.wait(_INTERVAL)
@@ -111,16 +125,20 @@ class _TerminalLine:
         )
 
 
-def describe(now: Statistics) -> str:
-    """Return a coordinator's state in one line."""
+def describe(now: Statistics, epoch: tuple[int, int] | None = None) -> str:
+    """Return a coordinator's state in one line; with the parts of an epoch, done and in all."""
     ready = sum(worker.state == "ready" for worker in now.workers)
     parts = [
         now.state,
         f"{now.completed:,} completed",
-        f"{now.queued + now.in_flight:,} to do",
+        f"{now.queued + now.in_flight:,} to do"
+        if epoch is None
+        else "{:,} of {:,} parts of the epoch".format(*epoch),
         f"{now.closures_per_second:,.0f}/s",
     ]
-    if now.eta is not None:
+    if not now.closures_per_second:  # what takes it so long to begin
+        parts += sorted({worker.activity for worker in now.workers if worker.activity})[:1]
+    if now.eta is not None and epoch is None:
         minutes, seconds = divmod(round(now.eta), 60)
         parts.append(f"{minutes}:{seconds:02d} left")
     parts.append(f"{ready} worker{'s' if ready != 1 else ''}")

@@ -1,0 +1,40 @@
+"""What a request that cannot be answered says: parameters by their names, no names of classes."""
+
+from __future__ import annotations
+
+import pytest
+
+from psnb._src.parameters.request_batch import Request, lost, silent
+from psnb._src.placement import ServerAddress, ShardId
+from psnb._src.server import CommitParts, CountTraffic, PreparePart, ReadValues
+from psnb._src.server.commit_messages import Commit, Part
+from psnb._src.server.operations import MeasureTables, ShardOperation
+from psnb._src.server.table_operations import OnTable
+
+SHARD = ShardId("s", 3)
+COMMIT = Commit("writer", 1, 0)
+PARTS = {
+    0: Part([OnTable("users", ReadValues())]),
+    3: Part([OnTable("w", ReadValues()), OnTable("users", ReadValues())]),
+}
+
+
+@pytest.mark.parametrize(
+    ("operation", "named"),
+    [
+        (OnTable("w", ReadValues()), "'w'"),
+        (PreparePart(COMMIT, PARTS[0]), "'users'"),
+        (CommitParts(COMMIT, PARTS), "'users', 'w'"),
+        (MeasureTables(), "the parameters"),
+    ],
+)
+def test_a_shard_is_called_by_its_parameters(operation: ShardOperation, named: str) -> None:
+    request = Request(SHARD, operation)
+    assert str(lost(request, None)).startswith(f"shard 3 of {named} is gone with its server: no ")
+    assert str(silent(request, "why")).startswith(f"shard 3 of {named} does not answer: why. ")
+
+
+def test_a_server_is_called_as_on_the_dashboard() -> None:
+    request = Request(ServerAddress("tcp://host:1", "psnb-server-e953cf12-2"), CountTraffic())
+    for error in (lost(request, OSError("why")), silent(request, "why")):
+        assert str(error) == "parameter server 2 at tcp://host:1 does not answer: why"
