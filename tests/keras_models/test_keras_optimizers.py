@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 import psnb
 from psnb.errors import ConfigurationError
 
-os.environ.setdefault("KERAS_BACKEND", "jax")
 keras = pytest.importorskip("keras")
 from psnb._src.keras_models.keras_optimizers import as_optimizer  # noqa: E402
 
