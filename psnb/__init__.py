@@ -151,7 +151,7 @@ _ROOMS = (
 
 def __getattr__(name: str) -> object:
     """Import a public name from the folder of `psnb._src` that exports it."""
-    if name in ("data", "jax", "torch"):  # public modules
+    if name in ("data", "jax", "keras", "torch"):  # public modules
         return import_module(f"psnb.{name}")
     if name in __all__:
         for room in _ROOMS:

@@ -99,7 +99,7 @@ INTERNAL_PARTS = {
 CLIENTS_PARTS = {"loop", "scheduler", "status"}
 """Attributes of what is called client or worker."""
 
-FRAMEWORKS = {"jax.py", "torch.py"}
+FRAMEWORKS = {"jax.py", "keras.py", "torch.py"}
 """Front doors of frameworks; nothing of psnb imports them, or the framework for them."""
 
 KNOWN_PRIVATE = {
@@ -138,7 +138,7 @@ def test_completion_offers_public_names_only(name: str) -> None:
     assert not any(each.startswith("_") for each in offered)
 
 
-def test_what_is_public_is_six_modules_and_all_else_is_private_by_its_path() -> None:
+def test_what_is_public_is_seven_modules_and_all_else_is_private_by_its_path() -> None:
     found = {path.relative_to(PACKAGE).parts[0] for path in FILES}
     assert found == {"__init__.py", "_src", *FRAMEWORKS, "data.py", "demo.py", "errors.py"}
 
@@ -295,7 +295,7 @@ def test_nothing_else_imports_what_is_for_a_framework() -> None:
         private = {framework, f"psnb.{framework}", f"psnb._src.{framework}_models"}
         for path in FILES:
             own = path.name == door or f"{framework}_models" in path.parts
-            demo = framework == "jax" and "demo" in path.parts
+            demo = framework == "jax" and {"demo", "keras_models"} & {*path.parts}
             if not own and not demo:
                 found = {name for module in imported(path) for name in (module, *_packages(module))}
                 assert not found & private, path
@@ -321,6 +321,8 @@ def test_each_public_name_comes_from_the_room_that_type_checkers_see() -> None:
 
 
 def _undocumented(path: Path) -> Iterator[str]:
+    if "keras" in path.stem or "keras_models" in path.parts:
+        pytest.importorskip("keras")
     module = importlib.import_module(
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     )

@@ -87,6 +87,12 @@ class TrainStep:
 
     def train_on(self, batch: Any) -> float:
         """Train on a batch that is here, and return its loss; see the class."""
+        loss, metrics, examples = self.trained(batch)
+        self._report(loss, metrics, examples)
+        return loss
+
+    def trained(self, batch: Any) -> tuple[float, Any, int]:
+        """Train on a batch, and return its loss, metrics and examples without a report."""
         context = current_context()
         number = next(self._numbers) if context is None else context.closure
         ((loss, metrics), (by_values, by_rows)), pulled = self._program(batch, number)
@@ -106,8 +112,7 @@ class TrainStep:
                     f"examples: {_summary(batch)}. {error}"
                 ) from error
             raise
-        self._report(value, metrics, pulled.examples)
-        return value
+        return value, metrics, pulled.examples
 
     def _report(self, loss: float, metrics: Any, examples: int) -> None:
         told = {"examples": float(examples)}

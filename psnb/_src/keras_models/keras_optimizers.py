@@ -1,0 +1,57 @@
+"""Optimizers of Keras as those of psnb, which the servers apply."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from psnb._src.server import SGD, Adagrad, Adam, Momentum, Optimizer, RMSProp
+from psnb.errors import ConfigurationError
+
+_REFUSED = ("loss_scale_factor", "gradient_accumulation_steps", "use_ema", "global_clipnorm")
+
+
+def as_optimizer(given: Any) -> Optimizer:
+    """Return psnb's optimizer for one of Keras, by name or as an object, with its hyperparameters.
+
+    Raises
+    ------
+    ConfigurationError
+        If psnb has not the same one.
+    """
+    if isinstance(given, Optimizer):
+        return given
+    config = keras.optimizers.get(given).get_config()
+    kind = type(keras.optimizers.get(given)).__name__
+    if used := [name for name in _REFUSED if config.get(name)]:
+        raise ConfigurationError(f"optimizer {kind}: servers do not do {', '.join(used)}")
+    rate = config["learning_rate"]
+    if isinstance(rate, float):
+        rate = float(str(np.float32(rate)))  # Keras keeps float32: 0.01 is 0.00999999977 there
+    if not isinstance(rate, float | int):
+        raise ConfigurationError(
+            f"optimizer {kind}: a schedule of Keras does not travel to servers; take one of psnb: "
+            "psnb.Adam(psnb.CosineDecay(...))"
+        )
+    own: dict[str, Any] = {"clipnorm": config["clipnorm"], "clipvalue": config["clipvalue"]}
+    decay = config["weight_decay"] or 0.0
+    match kind:
+        case "SGD" if not decay and config["momentum"]:
+            return Momentum(rate, config["momentum"], config["nesterov"], **own)
+        case "SGD" if not decay and not config["momentum"]:
+            return SGD(rate, **own)
+        case "Adagrad" if not decay:
+            start = config["initial_accumulator_value"]
+            return Adagrad(rate, start, config["epsilon"], **own)
+        case "Adam" | "AdamW" if not config["amsgrad"]:
+            betas = config["beta_1"], config["beta_2"]
+            return Adam(rate, *betas, config["epsilon"], weight_decay=decay, **own)
+        case "RMSprop" if not decay:
+            options = {name: config[name] for name in ("rho", "momentum", "epsilon", "centered")}
+            return RMSProp(rate, **options, **own)
+    raise ConfigurationError(
+        f"optimizer {kind} with {config}: psnb has no such one. Servers apply SGD, Momentum, "
+        "Adagrad, Adam (AdamW) and RMSProp: give one of them, as psnb.Adam(1e-3) or of Keras"
+    )
