@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Iterator
-from importlib.util import find_spec
 from types import SimpleNamespace
 from urllib.request import urlopen
 
@@ -91,7 +90,6 @@ def test_a_scheduler_serves_a_dashboard_if_bokeh_does() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("bokeh") is None, reason="Dask's dashboard needs bokeh")
 def test_dasks_dashboard_is_where_its_link_leads() -> None:
     with psnb.local_cluster(workers=1, servers=1, dashboard=True) as client:
         assert isinstance(client, LocalClient)

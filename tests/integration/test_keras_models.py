@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 from distributed import Client
 
 import psnb
+import psnb.keras
 from tests.integration import wide_and_deep as wd
-
-keras = pytest.importorskip("keras")
-import psnb.keras  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,

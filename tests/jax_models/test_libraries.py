@@ -21,7 +21,7 @@ Predict = Callable[[Any, Any], Any]
 
 
 def of_flax() -> tuple[Any, Predict]:
-    nnx = pytest.importorskip("flax.nnx")
+    from flax import nnx
 
     class Net(nnx.Module):  # type: ignore[misc,name-defined]
         def __init__(self, rngs: Any) -> None:
@@ -35,13 +35,15 @@ def of_flax() -> tuple[Any, Predict]:
 
 
 def of_equinox() -> tuple[Any, Predict]:
-    equinox = pytest.importorskip("equinox")
+    import equinox
+
     net = equinox.nn.MLP(3, 1, 5, 1, key=jax.random.key(0))
     return net, lambda params, x: jax.vmap(params)(x)
 
 
 def of_haiku() -> tuple[Any, Predict]:
-    haiku = pytest.importorskip("haiku")
+    import haiku
+
     net = haiku.without_apply_rng(haiku.transform(lambda x: haiku.nets.MLP([5, 1])(x)))
     return net.init(jax.random.key(0), X), net.apply
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import pytest
 
 import psnb
+from psnb._src.keras_models.keras_optimizers import as_optimizer
 from psnb.errors import ConfigurationError
-
-keras = pytest.importorskip("keras")
-from psnb._src.keras_models.keras_optimizers import as_optimizer  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
