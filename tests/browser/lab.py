@@ -78,13 +78,28 @@ class Lab:
 
     def end_kernels(self) -> None:
         """End all kernels, with the clusters that they have started."""
-        for kernel in self.api("kernels"):
+        for kernel in self._kernels():
             # One that was killed may be started again, or be gone, at this very moment.
             with suppress(urllib.error.HTTPError):
                 if kernel["execution_state"] == "busy":
                     self.api(f"kernels/{kernel['id']}/interrupt", "POST")
             with suppress(urllib.error.HTTPError):
                 self.api(f"kernels/{kernel['id']}", "DELETE")
+
+    def _kernels(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+
+        def listed() -> bool:
+            try:
+                found[:] = self.api("kernels")
+            except urllib.error.HTTPError as error:
+                if error.code != 500:  # as it is for a moment while a kernel starts
+                    raise
+                return False
+            return True
+
+        wait_until(listed, "the server lists its kernels")
+        return found
 
 
 @contextmanager

@@ -250,7 +250,9 @@ def test_what_was_typed_stays_when_it_cannot_be_attached(notebook: OpenNotebook)
     dialog = opened.page.locator(".jp-Dialog")
     dialog.locator("input").fill("127.0.0.1:1")
     dialog.get_by_role("button", name="Attach").click()
-    expect(dialog).to_contain_text("Not attached: nothing can be reached there", timeout=PATIENCE)
+    expect(dialog).to_contain_text(
+        "Not attached: http://127.0.0.1:1: nothing can be reached there", timeout=PATIENCE
+    )
     expect(dialog.locator("input")).to_have_value("127.0.0.1:1")
     dialog.get_by_role("button", name="Cancel").click()
     expect(dialog).to_have_count(0)

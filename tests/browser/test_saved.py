@@ -84,6 +84,8 @@ def test_a_saved_notebook_shows_the_final_state_without_a_kernel(
     Dashboard(opened.output(1)).wait_for_state("idle")
     opened.run(3, 4)
     for cell in (1, 2):
+        live = opened.output(cell).locator(".psnb-dashboard, .psnb-static")
+        expect(live).to_have_count(0, timeout=PATIENCE)
         expect(opened.output(cell)).to_contain_text("completed 123", timeout=PATIENCE)
     saved = opened.save()
     for cell in (1, 2):
