@@ -137,5 +137,5 @@ def test_two_workers_learn_a_regression_together(cluster: Client) -> None:
         for seed in range(300):
             coordinator.schedule(step, (seed,))
         coordinator.join(DEADLINE)
-        np.testing.assert_allclose(w.read(), truth, atol=0.01)
+        np.testing.assert_allclose(w.read(), truth, atol=0.05)
         assert 60 <= coordinator.statistics().staleness.count <= 62
