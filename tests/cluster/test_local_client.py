@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import time
 import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -18,6 +21,7 @@ from psnb._src.cluster import dashboard_link, local_client
 from psnb._src.cluster.local_client import LocalClient, Shape
 from psnb._src.coordinator import coordinator as coordinators
 from psnb._src.dask_internals import serves_dashboard
+from tests.conftest import wait_until
 
 SHAPE = Shape(workers=1, servers=1, threads_per_worker=1, dashboard_address=None, security=False)
 
@@ -42,6 +46,27 @@ def test_a_cluster_that_runs_is_used_again_until_it_is_closed(small: Client) -> 
     small.close()
     with psnb.local_cluster(workers=1, servers=1, reuse=True) as another:
         assert another is not small
+
+
+SET_UP = """
+client = psnb.local_cluster(workers=1, servers=1, reuse=True)
+strategy = psnb.ParameterServerStrategy(client)
+coordinator = psnb.ClusterCoordinator(strategy)
+for _ in range(100):
+    coordinator.schedule(time.sleep, (0.1,))
+"""
+
+
+@pytest.mark.slow
+def test_a_set_up_cell_that_runs_again_ends_what_it_has_made_before(small: Client) -> None:
+    notebook: dict[str, Any] = {"psnb": psnb, "time": time}
+    exec(SET_UP, notebook)
+    before = coordinators.view_of(notebook["coordinator"])._queue  # it keeps nobody alive
+    exec(SET_UP, notebook)
+    gc.collect()
+    wait_until(lambda: before.statistics().closed, "the first coordinator has ended")
+    assert notebook["coordinator"].statistics().state == "running"
+    notebook["strategy"].close()
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -180,6 +181,7 @@ def test_work_without_any_worker_fails_after_the_worker_timeout_and_goes_on_late
         assert EventKind.NO_WORKERS in [event.kind for event in coordinator.events()]
         fragile.cluster.scale(2)
         wait_until(lambda: strategy.num_workers == 1, "a worker has joined")
+        assert re.fullmatch(r"worker-\d", *strategy.worker_names())
 
         def works() -> bool:
             try:
