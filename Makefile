@@ -74,6 +74,7 @@ bench: $(VENV)/test.stamp
 	$(BIN)/python -m tests.benchmarks.watching
 	$(BIN)/python -m tests.benchmarks.frames
 	$(BIN)/python -m tests.benchmarks.data
+	$(BIN)/python -m tests.benchmarks.counting
 	$(BIN)/python -m tests.benchmarks.formats
 	$(BIN)/python -m tests.benchmarks.in_memory
 

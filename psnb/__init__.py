@@ -4,13 +4,14 @@ Names are imported at their first use: the Jupyter server, which loads an extens
 package, does not need Dask and numba, which take a second and 90 MB.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from psnb import errors
 
 if TYPE_CHECKING:
-    from psnb import data
+    from psnb import data, metrics
     from psnb._src.cluster import connect, local_cluster
     from psnb._src.coordinator import (
         CheckpointManager,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         RemoteValue,
         as_completed,
     )
+    from psnb._src.export import LoadedModel, export, load_model
     from psnb._src.modes import Async, BoundedStaleness, Geo, Sync
     from psnb._src.monitor import (
         CheckpointStatistics,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
         EventKind,
         Failure,
         MetricStatistics,
+        PhaseStatistics,
         ServerStatistics,
         StalenessStatistics,
         Statistics,
@@ -70,6 +73,22 @@ if TYPE_CHECKING:
         Warmup,
     )
     from psnb._src.strategy import ParameterServerStrategy
+    from psnb._src.training import (
+        Callback,
+        CSVLog,
+        DeviceWorker,
+        Downpour,
+        EarlyStopping,
+        EpochRow,
+        Hogwild,
+        JSONLinesLog,
+        LearningRateScheduler,
+        Section,
+        TensorBoard,
+        Trainer,
+        TrainingHistory,
+        TrainingSnapshot,
+    )
 
 __version__ = "0.1.0"
 
@@ -82,6 +101,8 @@ __all__ = [
     "Always",
     "Async",
     "BoundedStaleness",
+    "CSVLog",
+    "Callback",
     "CheckpointManager",
     "CheckpointStatistics",
     "ClosureStatus",
@@ -90,16 +111,24 @@ __all__ = [
     "CosineDecay",
     "CountFilter",
     "CtrAccessor",
+    "DeviceWorker",
+    "Downpour",
+    "EarlyStopping",
     "Embedding",
     "EmbeddingStatistics",
+    "EpochRow",
     "Event",
     "EventKind",
     "ExponentialDecay",
     "Failure",
     "FixedShards",
     "Geo",
+    "Hogwild",
     "Initializer",
     "InputContext",
+    "JSONLinesLog",
+    "LearningRateScheduler",
+    "LoadedModel",
     "MaxSize",
     "MetricStatistics",
     "MinSize",
@@ -108,6 +137,7 @@ __all__ = [
     "Optimizer",
     "ParameterServerStrategy",
     "PerWorkerValues",
+    "PhaseStatistics",
     "PiecewiseConstant",
     "PolynomialDecay",
     "Probability",
@@ -115,10 +145,15 @@ __all__ = [
     "RemoteValue",
     "RowStatistics",
     "Schedule",
+    "Section",
     "ServerStatistics",
     "StalenessStatistics",
     "Statistics",
     "Sync",
+    "TensorBoard",
+    "Trainer",
+    "TrainingHistory",
+    "TrainingSnapshot",
     "Uniform",
     "Variable",
     "Warmup",
@@ -128,7 +163,10 @@ __all__ = [
     "connect",
     "data",
     "errors",
+    "export",
+    "load_model",
     "local_cluster",
+    "metrics",
     "prefetch",
     "pull",
     "push",
@@ -138,6 +176,7 @@ __all__ = [
 ]
 
 _ROOMS = (
+    "export",  # first: it is there without Dask
     "cluster",
     "coordinator",
     "modes",
@@ -146,12 +185,13 @@ _ROOMS = (
     "runtime",
     "server",
     "strategy",
+    "training",
 )
 
 
 def __getattr__(name: str) -> object:
     """Import a public name from the folder of `psnb._src` that exports it."""
-    if name in ("data", "jax", "keras", "torch"):  # public modules
+    if name in ("data", "jax", "keras", "metrics", "torch"):  # public modules
         return import_module(f"psnb.{name}")
     if name in __all__:
         for room in _ROOMS:
@@ -168,4 +208,6 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    # Modules that were imported: a look at what all names are must not import frameworks.
+    modules = [name for name in ("demo", "jax", "keras", "torch") if f"psnb.{name}" in sys.modules]
+    return sorted([*__all__, *modules, "__version__"])

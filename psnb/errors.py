@@ -17,6 +17,7 @@
     ├── CoordinatorClosedError    the caller's: used after ``close``, parameters too
     ├── CheckpointError           a checkpoint that cannot be written, found or loaded
     ├── DatasetError              a dataset's source
+    ├── ExportError               an exported model that cannot be written, found or loaded
     └── InternalError             ours: please report it
 
     EndOfDataWarning              a closure has returned nothing, as its data had ended
@@ -99,6 +100,10 @@ class CheckpointError(PsnbError):
 
 class DatasetError(PsnbError):
     """A dataset cannot be made or read."""
+
+
+class ExportError(PsnbError):
+    """A model cannot be exported to a folder, or is not there, or is damaged."""
 
 
 class InternalError(PsnbError):

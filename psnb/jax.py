@@ -6,9 +6,11 @@ Not imported with `psnb`; it needs JAX: ``pip install psnb[jax]``.
 try:
     from psnb._src.jax_models import (
         ForwardPass,
+        PipelinePart,
         TrainStep,
         TreeVariables,
         forward,
+        stage,
         step,
         variables,
     )
@@ -17,4 +19,13 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError("psnb.jax needs JAX: pip install 'psnb[jax]'") from error
 
-__all__ = ["ForwardPass", "TrainStep", "TreeVariables", "forward", "step", "variables"]
+__all__ = [
+    "ForwardPass",
+    "PipelinePart",
+    "TrainStep",
+    "TreeVariables",
+    "forward",
+    "stage",
+    "step",
+    "variables",
+]

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numba.extending import intrinsic
 
-from psnb._src.threads.interrupts import Section, uninterrupted
+from psnb._src.threads.interrupts import Uninterrupted, uninterrupted
 
 Scene = tuple[Callable[[], object], Callable[[BaseException | None], None]]
 """What is interrupted, and what checks how that left things: given what it raised, if it did."""
@@ -151,9 +151,9 @@ def assert_as_before() -> None:
 
 def when_it_sleeps(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
     """Have another thread do something whenever the main thread is about to sleep."""
-    sleep = Section.sleep
+    sleep = Uninterrupted.sleep
 
-    def then_sleep(section: Section, lock: Any, timeout: float | None) -> None:
+    def then_sleep(section: Uninterrupted, lock: Any, timeout: float | None) -> None:
         if threading.current_thread() is threading.main_thread():
             with untraced():
                 doing = threading.Thread(target=action)
@@ -161,7 +161,7 @@ def when_it_sleeps(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]
                 doing.join()
         sleep(section, lock, timeout)
 
-    monkeypatch.setattr(Section, "sleep", then_sleep)
+    monkeypatch.setattr(Uninterrupted, "sleep", then_sleep)
 
 
 @contextlib.contextmanager
@@ -208,15 +208,15 @@ def interrupt_when(condition: Callable[[], bool]) -> Iterator[None]:
 
 def interrupt_its_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupt the main thread when it sleeps next; once."""
-    sleep = Section.sleep
+    sleep = Uninterrupted.sleep
 
-    def interrupted(section: Section, lock: Any, timeout: float | None) -> None:
+    def interrupted(section: Uninterrupted, lock: Any, timeout: float | None) -> None:
         if threading.current_thread() is threading.main_thread():
-            monkeypatch.setattr(Section, "sleep", sleep)
+            monkeypatch.setattr(Uninterrupted, "sleep", sleep)
             signal.raise_signal(signal.SIGINT)
         sleep(section, lock, timeout)
 
-    monkeypatch.setattr(Section, "sleep", interrupted)
+    monkeypatch.setattr(Uninterrupted, "sleep", interrupted)
 
 
 def sleeping() -> bool:

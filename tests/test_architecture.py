@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from IPython.core.completer import IPCompleter, provisionalcompleter
 
 import psnb
+from psnb import errors
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "psnb"
@@ -27,7 +29,8 @@ PUBLIC = [
     *("Admission", "Always", "CountFilter", "CtrAccessor", "Probability"),
     *("EmbeddingStatistics", "RowStatistics", "StalenessStatistics"),
     *("Async", "BoundedStaleness", "Geo", "Sync"),
-    *("CheckpointStatistics", "Failure", "ServerStatistics"),
+    *("CheckpointStatistics", "Failure", "PhaseStatistics", "ServerStatistics"),
+    *("LoadedModel", "export", "load_model"),
     *("CheckpointManager", "ClosureStatus", "ClusterCoordinator", "Constant"),
     *("Embedding", "Event", "EventKind", "FixedShards", "Initializer", "InputContext"),
     *("MaxSize", "MetricStatistics", "MinSize", "Normal"),
@@ -39,6 +42,7 @@ PUBLIC = [
         "data",
         "errors",
         "local_cluster",
+        "metrics",
         "prefetch",
         "pull",
         "push",
@@ -46,6 +50,9 @@ PUBLIC = [
         "worker_context",
     ),
     "worker_index",
+    *("Callback", "DeviceWorker", "Downpour", "EpochRow", "Hogwild", "Section"),
+    *("CSVLog", "EarlyStopping", "JSONLinesLog", "LearningRateScheduler", "TensorBoard"),
+    *("Trainer", "TrainingHistory", "TrainingSnapshot"),
 ]
 
 FOREIGN = {
@@ -58,7 +65,12 @@ FOREIGN = {
 NOT_PURE = [
     *("cluster/cluster", "cluster/local", "cluster/local_client", "cluster/protection"),
     "cluster/resizing",
-    *("cluster/scaling", "coordinator/closures/awaiting", "coordinator/steps"),
+    *(
+        "cluster/scaling",
+        "cluster/start_local",
+        "coordinator/closures/awaiting",
+        "coordinator/steps",
+    ),
     *("coordinator/coordinator_view", "coordinator/workers/membership"),
     *("coordinator/workers/worker_connection", "coordinator/workers/worker_link", "demo/run"),
     *("dask_internals/__init__", "dask_internals/additions", "dask_internals/borrowed"),
@@ -103,8 +115,10 @@ FRAMEWORKS = {"jax.py", "keras.py", "torch.py"}
 """Front doors of frameworks; nothing of psnb imports them, or the framework for them."""
 
 KNOWN_PRIVATE = {
-    *("_replace", "_fields"),  # of named tuples, documented
+    *("_replace", "_fields", "_asdict"),  # of named tuples, documented
     "_getframe",  # of sys
+    "_schema",  # of operators of PyTorch: whether they change what they are given
+    "_ops",  # of torch: what an operator is
     "_version",  # of tensors: there is no other count of their changes
     *("_strip_protocol", "_get_kwargs_from_urls", "_parent"),  # of fsspec
 }
@@ -128,19 +142,44 @@ def test_the_public_names_are_these() -> None:
         assert hasattr(psnb, name)
 
 
-@pytest.mark.parametrize(
-    "name", ["psnb", "psnb.data", "psnb.demo", "psnb.errors", "psnb.jax", "psnb.torch"]
-)
-def test_completion_offers_public_names_only(name: str) -> None:
+MODULES = ["data", "demo", "errors", "jax", "keras", "metrics", "torch"]
+"""The public modules."""
+
+
+@pytest.mark.parametrize("jedi", [False, True])
+@pytest.mark.parametrize("name", ["psnb", *(f"psnb.{each}" for each in MODULES)])
+def test_completion_in_a_notebook_offers_the_public_names_only(name: str, jedi: bool) -> None:
+    for each in MODULES:
+        importlib.import_module(f"psnb.{each}")
     module = importlib.import_module(name)
-    offered = {each for each in dir(module) if not each.startswith("__")}
-    assert offered == set(getattr(module, "__all__", offered))
-    assert not any(each.startswith("_") for each in offered)
+    completer = IPCompleter(namespace={"psnb": psnb}, use_jedi=jedi)
+    with provisionalcompleter():
+        offered = {
+            each.text.lstrip(".") for each in completer.completions(f"{name}.", len(name) + 1)
+        }
+    public = {each.__name__ for each in vars(errors).values() if inspect.isclass(each)}
+    if name != "psnb.errors":
+        public = {*module.__all__, *(MODULES if name == "psnb" else ())}
+    assert offered == public
 
 
-def test_what_is_public_is_seven_modules_and_all_else_is_private_by_its_path() -> None:
+def test_frameworks_are_offered_once_they_are_imported() -> None:
+    code = "import psnb; print('jax' in dir(psnb)); import psnb.jax; print('jax' in dir(psnb))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
+
+
+def test_what_is_public_is_eight_modules_and_all_else_is_private_by_its_path() -> None:
     found = {path.relative_to(PACKAGE).parts[0] for path in FILES}
-    assert found == {"__init__.py", "_src", *FRAMEWORKS, "data.py", "demo.py", "errors.py"}
+    assert found == {
+        "__init__.py",
+        "_src",
+        *FRAMEWORKS,
+        "data.py",
+        "demo.py",
+        "errors.py",
+        "metrics.py",
+    }
 
 
 def _packages(name: str) -> list[str]:
@@ -294,9 +333,11 @@ def test_nothing_else_imports_what_is_for_a_framework() -> None:
         framework = door.removesuffix(".py")
         private = {framework, f"psnb.{framework}", f"psnb._src.{framework}_models"}
         for path in FILES:
-            own = path.name == door or f"{framework}_models" in path.parts
-            demo = framework == "jax" and {"demo", "keras_models"} & {*path.parts}
-            if not own and not demo:
+            rooms = {f"{framework}_models", f"{framework}_programs"}
+            own = path.name == door or bool(rooms & {*path.parts})
+            keras = framework in ("jax", "torch") and "keras_models" in path.parts
+            demo = framework == "jax" and "demo" in path.parts
+            if not own and not demo and not keras:
                 found = {name for module in imported(path) for name in (module, *_packages(module))}
                 assert not found & private, path
 

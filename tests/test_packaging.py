@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,3 +128,18 @@ def test_what_the_settings_start_with_is_what_the_panel_starts_with() -> None:
     source = (EXTENSION / "src" / "preferences.ts").read_text()
     written = ", ".join(f"{name}: {value}" for name, value in defaults.items())
     assert f"{{ {written} }}" in source
+
+
+@pytest.mark.slow  # the frameworks are imported
+def test_the_names_that_people_are_pointed_to_are_there() -> None:
+    text = (ROOT / "docs" / "coming_from.md").read_text()
+    for line in text.splitlines():
+        if line.startswith("|"):
+            assert line.count("|") == 3, line  # two columns, without a hole
+            assert all(cell.strip() for cell in line.strip("|").split("|")), line
+    names = set(re.findall(r"`psnb\.([A-Za-z_.]+)", text))
+    assert len(names) > 30
+    for name in names:
+        found: Any = psnb
+        for part in name.split("."):
+            found = getattr(found, part)

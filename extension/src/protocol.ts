@@ -30,6 +30,7 @@ export interface Summary {
   retried: number;
   staleness_mean: Num;
   staleness_max: number;
+  phases: number[];
 }
 
 export interface WorkerRow {
@@ -48,6 +49,7 @@ export interface WorkerRow {
   last_error: string;
   activity: string;
   running_since: number | null;
+  phases: number[];
 }
 
 export interface ServerRow {
@@ -117,6 +119,7 @@ export type CommandName =
   | 'resume'
   | 'drain'
   | 'cancel_queued'
+  | 'stop_training'
   | 'checkpoint'
   | 'set_learning_rate'
   | 'add_worker'
@@ -140,6 +143,7 @@ export interface Update {
   full: boolean;
   summary: Summary;
   notice?: string;
+  starved?: string;
   identity?: Identity;
   depth?: [number, number, number][];
   workers?: WorkerRow[];

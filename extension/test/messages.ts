@@ -36,6 +36,7 @@ export function update(changes: Partial<Update> = {}): Update {
       retried: 0,
       staleness_mean: 'nan',
       staleness_max: 0,
+      phases: [0, 0, 0, 0, 0],
     },
     controls: { pause: '', resume: 'it is not paused' },
     ...changes,

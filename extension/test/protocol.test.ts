@@ -82,6 +82,7 @@ const summary = members<Summary>({
   retried: number,
   staleness_mean: num,
   staleness_max: number,
+  phases: list(number),
 });
 
 const worker = members<WorkerRow>({
@@ -100,6 +101,7 @@ const worker = members<WorkerRow>({
   last_error: text,
   activity: text,
   running_since: maybe,
+  phases: list(number),
 });
 
 const server = members<ServerRow>({
@@ -174,6 +176,7 @@ const controls: Members<Record<CommandName, string>> = {
   resume: text,
   drain: text,
   cancel_queued: text,
+  stop_training: text,
   checkpoint: text,
   set_learning_rate: text,
   add_worker: text,
@@ -182,6 +185,7 @@ const controls: Members<Record<CommandName, string>> = {
 
 const parts = {
   notice: text,
+  starved: text,
   identity,
   depth: list(triple),
   workers: list(worker),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psnb
@@ -19,6 +20,8 @@ _EXAMPLE = """\
 example:
   psnb demo --workers 2 --checkpoint-dir my-demo
       train on a cluster on this machine; again, to resume where it was
+  psnb predict my-model day-17.csv --to scores.csv
+      score a file with an exported model
 
 psnb COMMAND --help tells all options of a command.
 """
@@ -88,6 +91,23 @@ def _parser() -> argparse.ArgumentParser:
         default=10,
         help="how often to save between evaluations",
     )
+    predict = commands.add_parser(
+        "predict",
+        help="score files with an exported model",
+        description="Write a row of predictions for each row of CSV, JSON-lines or Parquet files, "
+        "with a model that psnb.export wrote. Columns have the names of its feeds; in CSV, a feed "
+        "of several numbers a row has the columns NAME.0, NAME.1, ...",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    predict.add_argument("model", metavar="MODEL", type=Path, help="the folder of the model")
+    predict.add_argument("files", metavar="FILES", nargs="+", help="what to score, in this order")
+    predict.add_argument("--to", metavar="OUT", help="where to write (default: standard output)")
+    predict.add_argument(
+        "--format",
+        choices=("csv", "jsonl", "parquet"),
+        help="what to write (default: by the end of OUT, else csv)",
+    )
+    predict.add_argument("--batch-size", type=_positive, default=1024, help="rows at a time")
     return parser
 
 
@@ -95,36 +115,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0, 1 for an error, 130 when interrupted."""
     parser = _parser()
     given = parser.parse_args(arguments)
+    if given.command == "predict":
+        return _told(lambda: _predict(given), "psnb: interrupted; nothing was written")
+    return _told(
+        lambda: _demo(parser, given),
+        "psnb: interrupted; run the same command again to resume from the last checkpoint",
+    )
+
+
+def _demo(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
     if given.scheduler is not None and given.workers is not None:
         parser.error("--workers is for the local cluster: a running one has the workers it has")
     if given.scheduler is not None and given.security:
         parser.error("--security is for the local cluster: a running one is as it was started")
-    try:
-        from psnb._src.demo import flights
-        from psnb._src.demo.run import DemoOptions, run
+    from psnb._src.demo import flights
+    from psnb._src.demo.run import DemoOptions, run
 
-        if given.batch_size > flights.TRAINING:
-            parser.error(f"--batch-size must be {flights.TRAINING:,} at most: the training flights")
-        run(
-            DemoOptions(
-                scheduler=given.scheduler,
-                workers=given.workers or 2,
-                servers=given.servers,
-                security=given.security,
-                epochs=given.epochs,
-                batch_size=given.batch_size,
-                checkpoint_dir=given.checkpoint_dir,
-                checkpoint_seconds=given.checkpoint_seconds,
-            )
+    if given.batch_size > flights.TRAINING:
+        parser.error(f"--batch-size must be {flights.TRAINING:,} at most: the training flights")
+    run(
+        DemoOptions(
+            scheduler=given.scheduler,
+            workers=given.workers or 2,
+            servers=given.servers,
+            security=given.security,
+            epochs=given.epochs,
+            batch_size=given.batch_size,
+            checkpoint_dir=given.checkpoint_dir,
+            checkpoint_seconds=given.checkpoint_seconds,
         )
+    )
+
+
+def _predict(given: argparse.Namespace) -> None:
+    from psnb._src.export import load_model, score_files
+
+    model = load_model(given.model)
+    rows = score_files(model, given.files, given.to, given.format, given.batch_size)
+    if given.to is not None:
+        print(f"psnb: {rows:,} rows are in {given.to}")
+
+
+def _told(command: Callable[[], None], interrupted: str) -> int:
+    """Run a command, tell what went wrong, and return the exit status."""
+    try:
+        command()
     except (psnb.errors.PsnbError, ImportError) as error:
         print(f"psnb: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # who reads the output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it
+        return 0
     except KeyboardInterrupt:
-        print(
-            "psnb: interrupted; run the same command again to resume from the last checkpoint",
-            file=sys.stderr,
-        )
+        print(interrupted, file=sys.stderr)
         return 130
     return 0
 

@@ -4,7 +4,8 @@ The same wide & deep model on the same batches. With psnb: two workers and one s
 closure, whose updates are made exactly once. Alone: each of the two workers trains a model of its
 own in its memory, with sparse gradients: one process a core, and nothing is shared. A third of the
 figures is what the machine does at that moment, so only the ratios count: each is the median of
-pairs that were measured one after the other.
+pairs that were measured one after the other. If there is an interpreter that has TorchRec
+(``TORCHREC_PYTHON=...``), it does the same work after that, see `torchrec_peer`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 import psnb
-from tests.benchmarks import clicks
+from tests.benchmarks import clicks, peers
 
 SIZES = {512: 100, 4096: 24}
 """Steps by batch size."""
@@ -171,9 +172,79 @@ def jax_alone() -> Step:
     return step
 
 
+def keras_model() -> Any:
+    """Return the model, the same for both."""
+    import keras
+
+    keras.utils.set_random_seed(0)
+    ids = keras.Input((clicks.FIELDS,), dtype="int32", name="ids")
+    numbers = keras.Input((clicks.NUMBERS,), name="numbers")
+    normal = keras.initializers.RandomNormal(stddev=0.01)
+    deep = keras.layers.Embedding(clicks.ROWS, clicks.DIM, normal, name="deep")(ids)
+    wide = keras.layers.Embedding(clicks.ROWS, 1, "zeros", name="wide")(ids)
+    hidden = keras.layers.Concatenate()([keras.layers.Flatten()(deep), numbers])
+    for units in (256, 128):
+        hidden = keras.layers.Dense(units, "relu", kernel_initializer="he_normal")(hidden)
+    sums = keras.ops.sum(keras.layers.Flatten()(wide), 1, keepdims=True)
+    return keras.Model([ids, numbers], keras.layers.Dense(1)(hidden) + sums)
+
+
+def keras_options() -> dict[str, Any]:
+    """Return what both are compiled with."""
+    import keras
+
+    return {
+        "optimizer": keras.optimizers.Adagrad(clicks.RATE),
+        "loss": keras.losses.BinaryCrossentropy(from_logits=True),
+    }
+
+
+def keras_with_psnb(strategy: psnb.ParameterServerStrategy) -> Step:
+    """Return a step as `fit` makes them."""
+    import psnb.keras
+
+    model = psnb.keras.distribute(keras_model(), strategy)
+    model.compile(**keras_options())
+    made = model._made
+    assert made is not None
+    metrics = made.metrics("metrics", next(clicks_of_keras(clicks.batches(8, 0)))).variable
+    program = made.program
+
+    def step(data: Iterator[clicks.Batch]) -> float:
+        return program.train(next(clicks_of_keras(data)), metrics, False)[0]
+
+    return step
+
+
+def keras_alone() -> Step:
+    """Return a step of the model in memory."""
+    os.environ.setdefault("KERAS_BACKEND", "jax")  # as psnb.keras does
+    import keras
+
+    model = keras_model()
+    if keras.backend.backend() == "torch":
+        import torch
+
+        torch.set_num_threads(1)
+    model.compile(**keras_options())
+
+    def step(data: Iterator[clicks.Batch]) -> float:
+        return float(model.train_on_batch(*next(clicks_of_keras(data))))
+
+    return step
+
+
+def clicks_of_keras(data: Iterator[clicks.Batch]) -> Iterator[Any]:
+    """Yield batches as Keras takes them."""
+    for ids, numbers, labels in data:
+        yield {"ids": ids, "numbers": numbers}, labels[:, None]
+
+
 FRAMEWORKS: dict[str, tuple[Callable[..., Step], Callable[[], Step]]] = {
     "torch": (torch_with_psnb, torch_alone),
     "jax": (jax_with_psnb, jax_alone),
+    # With the backend that Keras has in this process: JAX, or KERAS_BACKEND=torch.
+    "keras": (keras_with_psnb, keras_alone),
 }
 
 
@@ -214,13 +285,21 @@ def main() -> None:
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     table = Table(
-        *("", "batch", "psnb", "alone", "psnb / alone"),
+        *("", "batch", "psnb", "alone", "psnb / alone", "TorchRec"),
         title="wide & deep, examples/s: two workers and a server beside two processes alone",
     )
+    before = os.getloadavg()[0]
     for framework in sys.argv[1:] or FRAMEWORKS:
         for size in SIZES:
             ours, theirs, ratio = measure(framework, size)
-            table.add_row(framework, f"{size}", f"{ours:,.0f}", f"{theirs:,.0f}", f"{ratio:.2f}")
+            other = peers.torchrec(str(size)) if framework == "torch" else None
+            told = "-" if other is None else f"{other:,.0f}"
+            table.add_row(
+                framework, f"{size}", f"{ours:,.0f}", f"{theirs:,.0f}", f"{ratio:.2f}", told
+            )
+    table.caption = (
+        f"load average over a minute: {before:.1f} before, {os.getloadavg()[0]:.1f} after"
+    )
     Console().print(table)
 
 

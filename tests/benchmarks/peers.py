@@ -8,20 +8,28 @@ import subprocess
 import sys
 from pathlib import Path
 
-_PYTHON = os.environ.get("TENSORFLOW_PYTHON", sys.executable)
-"""An interpreter that has TensorFlow; it may be another one than ours."""
-
 
 def tensorflow(work: str, module: str = "tests.benchmarks.tensorflow_peer") -> float | None:
     """Return what TensorFlow does a second; None if it is not installed.
 
-    See the module for what ``work`` may be.
+    See the module for what ``work`` may be. ``TENSORFLOW_PYTHON`` names an interpreter that has it.
     """
-    here = subprocess.run([_PYTHON, "-c", "import tensorflow"], capture_output=True, check=False)
+    return _measured("tensorflow", module, work)
+
+
+def torchrec(work: str) -> float | None:
+    """Return what TorchRec does a second, with ``TORCHREC_PYTHON``; None if it is not installed."""
+    return _measured("torchrec", "tests.benchmarks.torchrec_peer", work)
+
+
+def _measured(package: str, module: str, work: str) -> float | None:
+    # It may be another interpreter than ours.
+    python = os.environ.get(f"{package.upper()}_PYTHON", sys.executable)
+    here = subprocess.run([python, "-c", f"import {package}"], capture_output=True, check=False)
     if here.returncode:
         return None
     done = subprocess.run(
-        [_PYTHON, "-m", module, work],
+        [python, "-m", module, work],
         capture_output=True,
         text=True,
         check=True,

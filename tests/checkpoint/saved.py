@@ -11,8 +11,9 @@ import numpy as np
 from xxhash import xxh3_64_hexdigest
 
 from psnb._src.checkpoint import shard_files
+from psnb._src.checkpoint.checkpoint_folder import MANIFEST
 from psnb._src.checkpoint.manifest import read_manifest
-from psnb._src.checkpoint.shard_files import MANIFEST, checksum
+from psnb._src.whole_files import checksum
 
 Parameter = tuple[str, Mapping[str, Any], Mapping[str, Any] | None, list[shard_files.State]]
 

@@ -13,10 +13,10 @@ from safetensors.numpy import load_file, save_file
 
 from psnb._src.checkpoint import shard_files
 from psnb._src.checkpoint.checkpoint import Checkpoint
+from psnb._src.first_rows import hash_ids
+from psnb._src.first_rows.admission import CountFilter
 from psnb._src.parameters import DenseShards, SparseShards, shards_of
-from psnb._src.server.admission import CountFilter
 from psnb._src.server.ctr import CtrAccessor
-from psnb._src.server.kernels import hash_ids
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb.errors import CheckpointError
 from tests.checkpoint.saved import forge

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from xxhash import xxh3_64_hexdigest
 
+from psnb._src import whole_files
 from psnb._src.checkpoint import shard_files
 from psnb._src.checkpoint.manifest import read_manifest
 from psnb.errors import CheckpointError
@@ -110,13 +111,14 @@ def test_checkpoint_bears_its_name_only_when_it_is_whole(tmp_path: Path) -> None
 
 
 def test_all_of_a_checkpoint_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sync, synced = shard_files._sync, {}
+    sync, synced = whole_files.sync, {}
 
     def syncing(path: Path) -> None:
         synced[path.name] = path.stat().st_size
         sync(path)
 
-    monkeypatch.setattr(shard_files, "_sync", syncing)
+    for module in (whole_files, shard_files):
+        monkeypatch.setattr(module, "sync", syncing)
     path = shard_files.write_checkpoint(tmp_path, [parameter()], {})
     assert {file.name: file.stat().st_size for file in path.iterdir()}.items() <= synced.items()
 
@@ -157,6 +159,6 @@ def test_shard_that_vanishes_after_the_check_is_told(checkpoint: Path) -> None:
 
 
 def test_checksum_is_that_of_all_pieces(tmp_path: Path) -> None:
-    content = np.random.default_rng(0).bytes(shard_files._CHUNK * 2 + 5)
+    content = np.random.default_rng(0).bytes(whole_files._CHUNK * 2 + 5)
     (tmp_path / "file").write_bytes(content)
-    assert shard_files.checksum(tmp_path / "file") == xxh3_64_hexdigest(content)
+    assert whole_files.checksum(tmp_path / "file") == xxh3_64_hexdigest(content)

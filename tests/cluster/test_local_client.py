@@ -16,14 +16,13 @@ from distributed import Client
 
 import psnb
 from psnb import errors
-from psnb._src.cluster import cluster as clusters
-from psnb._src.cluster import dashboard_link, local_client
+from psnb._src.cluster import dashboard_link, local_client, start_local
 from psnb._src.cluster.local_client import LocalClient, Shape
 from psnb._src.coordinator import coordinator as coordinators
 from psnb._src.dask_internals import serves_dashboard
 from tests.conftest import wait_until
 
-SHAPE = Shape(workers=1, servers=1, threads_per_worker=1, dashboard_address=None, security=False)
+SHAPE = Shape(1, 1, 1, None, False, True)
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
 
 
 def test_shapes_tell_in_what_they_differ() -> None:
-    other = Shape(3, 1, 1, None, True)
+    other = Shape(3, 1, 1, None, True, True)
     assert SHAPE.differences(other) == "workers=3, security=True"
     assert not SHAPE.differences(SHAPE)
 
@@ -88,7 +87,7 @@ def test_a_second_cluster_warns_of_the_first(
 
 
 def test_a_dashboard_without_bokeh_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clusters, "find_spec", lambda name: None)
+    monkeypatch.setattr(start_local, "find_spec", lambda name: None)
     with pytest.raises(errors.ClusterError, match=r"bokeh.*pip install 'psnb\[dashboard\]'"):
         psnb.local_cluster(dashboard=True)
 

@@ -18,7 +18,16 @@ def test_positional_arguments_are_any_iterable(args: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [5, None, "ab", b"ab", {1}, np.arange(3), PerWorkerIterator(ResourceRegistry(), len)]
+    "args",
+    [
+        5,
+        None,
+        "ab",
+        b"ab",
+        {1},
+        np.arange(3),
+        PerWorkerIterator(ResourceRegistry(), len, spec=dict),
+    ],
 )
 def test_a_single_argument_without_its_tuple_is_refused(args: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"found .*args=\(value,\).*mind the comma"):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from psnb._src.coordinator.closures.remote_value import RemoteValue
 from psnb._src.coordinator.closures.status import ClosureStatus
@@ -22,6 +25,9 @@ class Epoch:
         self.scheduled: list[RemoteValue] = []
         self.withdrawn: list[str] = []
         self.woken = threading.Event()
+        self.watch: Callable[[], object] = bool
+        self.wanted = 1000
+        self.ended: list[RemoteValue] = []
 
     def progress(self) -> Any:
         return self
@@ -44,14 +50,17 @@ class Epoch:
             self.settled.notify_all()
 
     def run(self) -> None:
-        run_epoch(
+        for remote in run_epoch(
             self,  # type: ignore[arg-type]
             self.schedule,
             lambda chooser, why: self.withdrawn.append(why),
             lambda: 2,
             self.woken.set,
             self.settled,
-        )
+            self.watch,
+            lambda waiting: len(self.ended) + waiting < self.wanted,
+        ):
+            self.ended.append(remote)
 
 
 def test_a_long_closure_does_not_hold_up_the_others() -> None:
@@ -72,3 +81,40 @@ def test_idle_workers_are_asked_again_from_time_to_time() -> None:
     assert epoch.woken.wait(TIMEOUT)
     epoch.over = True
     running.result(TIMEOUT)
+
+
+def test_whoever_watches_is_called_when_closures_end_and_while_none_does() -> None:
+    epoch = Epoch()
+    called = threading.Semaphore(0)
+    epoch.watch = called.release
+    running = in_thread(epoch.run)
+    for _ in range(3):
+        assert called.acquire(timeout=TIMEOUT)
+    epoch.over = True
+    running.result(TIMEOUT)
+
+
+def test_what_whoever_watches_raises_ends_the_epoch() -> None:
+    epoch = Epoch()
+
+    def watch() -> None:
+        raise ValueError("enough")
+
+    epoch.watch = watch
+    with pytest.raises(ValueError, match="enough"):
+        in_thread(epoch.run).result(TIMEOUT)
+
+
+def test_closures_are_yielded_as_they_end_and_no_more_are_scheduled_than_are_wanted() -> None:
+    epoch = Epoch()
+    epoch.wanted = 9
+    running = in_thread(epoch.run)
+    wait_until(lambda: len(epoch.scheduled) == 8, "four for each worker")
+    epoch.end(3)
+    wait_until(lambda: epoch.ended == [epoch.scheduled[3]], "it is yielded while others run")
+    wait_until(lambda: len(epoch.scheduled) == 9, "the last one")
+    epoch.end(*{*range(9)} - {3})
+    running.result(TIMEOUT)
+    assert len(epoch.scheduled) == 9
+    assert {*epoch.ended} == {*epoch.scheduled}
+    assert epoch.withdrawn == ["the epoch is over"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from psnb._src.coordinator.workers.connection_state import ConnectionState
 from psnb._src.coordinator.workers.worker_figures import WorkerFigures
+from psnb._src.phases import PhaseStatistics
 
 READY = ConnectionState.READY
 
@@ -41,3 +44,13 @@ def test_an_activity_keeps_its_beginning_until_another_begins() -> None:
     assert told(ConnectionState.LOST) == ("", None)
     figures.add([0.1], 1, 0)
     assert told() == ("", None)
+
+
+def test_the_time_of_closures_is_added_phase_by_phase() -> None:
+    figures = WorkerFigures("w", "tcp://1", 0)
+    figures.add_phases([1.0, 2.0, 3.0, 0.0, 0.5])
+    figures.add_phases([0.0, 2.0, 1.0, 0.25, 0.0])
+    found = figures.snapshot(READY, in_flight=0, threads=1)
+    assert found.phases == PhaseStatistics(1.0, 4.0, 4.0, 0.25, 0.5)
+    lately = found.phases_lately
+    assert lately.shares == pytest.approx(found.phases.shares)

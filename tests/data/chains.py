@@ -113,6 +113,12 @@ MEMORY: dict[str, Callable[[], Dataset]] = {
     "ragged_batch": lambda: ragged().ragged_batch(4),
     "unbatch": lambda: slices().batch(4).unbatch(),
     "unbatch of ragged": lambda: ragged().ragged_batch(4).unbatch(),
+    "merge_by": lambda: (
+        D.range(12)
+        .map(lambda n: {"key": n % 5, "rows": np.arange(n % 3), "same": n % 5 + 1})
+        .merge_by("key")
+        .shuffle(3, seed=13)
+    ),
     "window": lambda: D.range(10).window(3, shift=2),
     "window, stride": lambda: generated().window(3, 1, 2, drop_remainder=True),
     "window, gaps": lambda: generated().window(2, 5).flat_map(lambda w: w.batch(2)),

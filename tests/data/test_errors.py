@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+from psnb._src.data.nodes import shuffle_buffer
 from psnb.data import ArraySpec, Dataset, Options, Ragged
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.chains import fails_at_five
@@ -227,3 +229,36 @@ def test_arguments_that_cannot_work_are_refused_at_once(make: Callable[[], Datas
 def test_a_parallel_map_takes_its_threads_from_the_options() -> None:
     assert Options(threads=3).parallelism(-1) == 3
     assert Options(threads=3).parallelism(2) == 2
+
+
+def _stops(number: int) -> int:
+    if number == 2:
+        raise StopIteration
+    return number
+
+
+@pytest.mark.parametrize("threads", [None, 2])
+def test_a_stop_iteration_of_a_function_is_an_error_and_no_end(threads: int | None) -> None:
+    found, error = until_error(D.range(9).map(_stops, num_parallel_calls=threads))
+    assert found == [0, 1]
+    assert "does not end a dataset" in str(error)
+    assert len(list(D.range(9).map(_stops, threads).ignore_errors())) == 8
+
+
+def test_a_buffer_that_fills_for_long_says_so(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = D.range(5000).filter(lambda n: n >= 0)  # not to be found by their number
+    assert sorted(numbers.shuffle(4000)) == list(range(5000))
+    assert not caplog.messages
+    monkeypatch.setattr(shuffle_buffer, "_TELL_SECONDS", 0.0)
+    iterator = numbers.shuffle(4000).iterator()
+    next(iterator)
+    assert re.fullmatch(
+        r"shuffle fills its buffer: [\d,]+ of 4,000 elements after 0 s; the first .*",
+        caplog.messages[-1],
+    )
+    state = iterator.state()
+    caplog.clear()
+    next(numbers.shuffle(4000).iterator(state))
+    assert caplog.messages

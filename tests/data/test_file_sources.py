@@ -10,7 +10,17 @@ import pyarrow.parquet
 import pytest
 
 from psnb import errors
-from psnb.data import Dataset, FixedLen, Ragged, Slot, TFRecordWriter, VarLen, encode_example
+from psnb.data import (
+    ArraySpec,
+    Dataset,
+    FixedLen,
+    QueueDataset,
+    Ragged,
+    Slot,
+    TFRecordWriter,
+    VarLen,
+    encode_example,
+)
 
 
 def test_text_lines_of_several_files_follow_each_other(tmp_path: Path) -> None:
@@ -109,3 +119,31 @@ def test_what_is_wrong_in_a_file_names_it_and_the_line(slots: list[str]) -> None
 def test_no_file_is_an_error_at_once(tmp_path: Path) -> None:
     with pytest.raises(errors.DatasetError, match="no file matches"):
         Dataset.text_lines(tmp_path / "*.txt")
+
+
+def test_records_and_lines_of_bytes_make_batches_of_bytes(tmp_path: Path) -> None:
+    rows = [b"", b"one\x00", b"three"]  # of several lengths; zeros at the end are kept
+    with TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
+        for row in rows:
+            writer.write(row)
+    (tmp_path / "a.txt").write_bytes(b"\n".join(rows))
+    for dataset in (
+        Dataset.tfrecords(tmp_path / "a.tfrecord"),
+        Dataset.text_lines(tmp_path / "a.txt", encoding=None),
+    ):
+        assert list(dataset) == rows
+        assert dataset.shuffle(2).batch(3).element_spec == ArraySpec((None,), object)
+        (batch,) = dataset.batch(3)
+        assert batch.dtype == object
+        assert batch.tolist() == rows
+
+
+def test_batches_of_multi_slot_files_are_read_ahead_if_wished(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("1 7\n" * 10)
+    slots = [Slot("a")]
+    for queue_size in (None, 3):
+        queue = QueueDataset(tmp_path / "a.txt", slots, 4, queue_size=queue_size)
+        assert [len(batch["a"]) for batch in queue] == [4, 4, 2]
+        assert ("prefetch" in repr(queue)) == (queue_size is not None)
+    with pytest.raises(errors.ConfigurationError, match="queue_size"):
+        QueueDataset(tmp_path / "a.txt", slots, 4, queue_size=0)

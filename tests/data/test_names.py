@@ -16,19 +16,41 @@ PUBLIC = [
     *("AUTOTUNE", "ArraySpec", "Dataset", "DatasetIterator", "DatasetSpec", "FileRange", "Format"),
     *("Options", "Ragged", "sharded", "splits"),
     *("InMemoryDataset", "MemoryStatistics", "QueueDataset"),
-    *("FixedLen", "MultiSlotDataGenerator", "Slot", "TFRecordWriter", "VarLen", "encode_example"),
+    *(
+        "FixedLen",
+        "MultiSlotDataGenerator",
+        "Slot",
+        "StageStatistics",
+        "TFRecordWriter",
+        "VarLen",
+        "encode_example",
+    ),
 ]
 
-BELOW = ("psnb.errors", "psnb._src.checks", "psnb._src.threads")
+BELOW = {
+    "psnb.errors",
+    *(f"psnb._src.{name}" for name in ("checks", "phases", "stages", "threads")),
+}
 """What is pure and below every room."""
 
 METHODS = [
     *("batch", "cache", "cardinality", "concatenate", "element_spec", "enumerate", "filter"),
     *("flat_map", "from_files", "from_generator", "from_tensor_slices", "from_tensors"),
-    *("ignore_errors", "interleave", "iterator", "list_files", "map", "node", "npy"),
-    *("padded_batch", "prefetch", "ragged_batch", "range", "repeat", "sample_from_datasets"),
+    *("ignore_errors", "interleave", "iterator", "list_files", "map", "merge_by", "node"),
+    *("npy", "padded_batch", "prefetch", "ragged_batch", "range", "repeat", "sample_from_datasets"),
     *("criteo", "csv", "fixed_length_records", "multi_slot", "parquet", "text_lines", "tfrecords"),
-    *("scan", "shard", "shuffle", "skip", "take", "unbatch", "window", "with_options", "zip"),
+    *(
+        "scan",
+        "shard",
+        "shuffle",
+        "skip",
+        "take",
+        "unbatch",
+        "window",
+        "with_files",
+        "with_options",
+        "zip",
+    ),
 ]
 
 

@@ -17,12 +17,12 @@ from safetensors.numpy import load, save_file
 
 from psnb._src.checkpoint.checkpoint import Checkpoint
 from psnb._src.checkpoint.shard_files import MANIFEST, write_checkpoint
+from psnb._src.first_rows.admission import CountFilter
+from psnb._src.first_rows.initializers import Uniform
 from psnb._src.parameters import DenseShards, SparseShards, shards_of
 from psnb._src.parameters.embedding import Embedding
 from psnb._src.parameters.variable import Variable
-from psnb._src.server.admission import CountFilter
 from psnb._src.server.ctr import CtrAccessor
-from psnb._src.server.initializers import Uniform
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.adam import Adam
 from psnb._src.server.table import Segment

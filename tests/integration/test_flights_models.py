@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import optax
 import pytest
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 import psnb
 import psnb.jax
+import psnb.keras
 import psnb.torch
 from psnb.demo import flights, model
 
@@ -134,3 +136,43 @@ def in_torch(strategy: psnb.ParameterServerStrategy) -> Any:
 @pytest.mark.parametrize("make", [in_jax, in_torch])
 def test_one_pass_over_the_flights_reaches_an_auc_of_081(whole: Client, make: Any) -> None:
     assert auc_of(whole, make) > 0.81
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype:UserWarning")
+def test_one_epoch_of_keras_over_the_flights_reaches_an_auc_of_081(whole: Client) -> None:
+    keras.utils.set_random_seed(SEED)
+    # Keras's embeddings have a number of rows: ids are numbered, 0 is what was not seen.
+    train, held_out = flights.load()
+    known = np.unique(train.ids)
+
+    def inputs(data: flights.Flights) -> dict[str, np.ndarray]:
+        place = np.searchsorted(known, data.ids).clip(max=len(known) - 1)
+        numbers = np.where(known[place] == data.ids, place + 1, 0)
+        return {"ids": numbers.astype(np.int32), "numbers": data.dense}
+
+    rows, x, held_out_x = len(known) + 1, inputs(train), inputs(held_out)
+    ids = keras.Input((len(flights.FIELDS),), dtype="int32", name="ids")
+    dense = keras.Input((len(flights.DENSE_COLUMNS),), name="numbers")
+    normal = keras.initializers.RandomNormal(stddev=0.01)
+    hidden = keras.layers.Flatten()(keras.layers.Embedding(rows, DIM, normal, name="deep")(ids))
+    hidden = keras.layers.Concatenate()([hidden, dense])
+    for units in HIDDEN:
+        hidden = keras.layers.Dense(units, "relu", kernel_initializer="he_normal")(hidden)
+    wide = keras.layers.Flatten()(keras.layers.Embedding(rows, 1, "zeros", name="wide")(ids))
+    logit = keras.layers.Add()(
+        [keras.layers.Dense(1)(hidden), keras.ops.sum(wide, 1, keepdims=True)]
+    )
+    net = keras.Model([ids, dense], logit)
+    loss = keras.losses.BinaryCrossentropy(from_logits=True, reduction="sum")
+    with psnb.ParameterServerStrategy(whole) as strategy:
+        found = psnb.keras.distribute(net, strategy, sparse=SPARSE, dense=DENSE)
+        found.compile(loss=loss, metrics=[keras.metrics.AUC(from_logits=True, name="auc")])
+        found.fit(x, train.labels[:, None], batch_size=BATCH, verbose=0)
+        scores = found.predict(held_out_x, batch_size=8192, verbose=0)[:, 0]
+        told = found.evaluate(
+            held_out_x, held_out.labels[:, None], 8192, return_dict=True, verbose=0
+        )
+    assert model.auc(held_out.labels, scores) > 0.81
+    # That of Keras is taken from 200 thresholds.
+    assert told["auc"] == pytest.approx(model.auc(held_out.labels, scores), abs=0.01)

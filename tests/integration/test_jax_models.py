@@ -16,6 +16,7 @@ from distributed import Client
 
 import psnb
 import psnb.jax
+from psnb.errors import GradientError
 from tests.integration import wide_and_deep as wd
 
 pytestmark = pytest.mark.slow
@@ -154,3 +155,51 @@ def test_a_server_killed_in_a_step_changes_nothing_where_there_are_copies(
     expected_losses, expected = alone()
     wd.assert_close(found, expected)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sharding", ["dynamic", "none"])
+def test_a_loss_that_is_nan_says_which_element_of_which_file_it_is(
+    whole: Client, tmp_path: Path, sharding: str
+) -> None:
+    for name in "ab":
+        values = ["nan" if (name, row) == ("b", 11) else "0.5" for row in range(16)]
+        (tmp_path / name).write_text("\n".join(values))
+    lines = psnb.data.Dataset.text_lines([tmp_path / "a", tmp_path / "b"])
+    batches = lines.map(np.float32).batch(4)
+    with psnb.ParameterServerStrategy(whole) as strategy:
+        params = psnb.jax.variables(strategy, {"w": jnp.ones(())}, psnb.SGD(0.01))
+        step = psnb.jax.step(lambda params, rows, x: (params["w"] * x).sum(), params=params)
+        coordinator = psnb.ClusterCoordinator(strategy)
+        splits = 2 if sharding == "dynamic" else None
+        dataset = coordinator.create_per_worker_dataset(batches, sharding=sharding, splits=splits)
+
+        def train(iterator: Iterator[Any]) -> list[float]:
+            return [step(iterator) for _ in range(8)]
+
+        coordinator.schedule(train, (iter(dataset),))
+        with pytest.raises(GradientError) as raised:
+            coordinator.join()
+    element, of = (2, "split 1 of 2") if sharding == "dynamic" else (6, "this worker's dataset")
+    where = f"element {element} (its first example is of {tmp_path / 'b'}, record 9) of {of}"
+    assert where in str(raised.value)
+    assert "[4] 0.5 to 0.5, 1 not finite" in str(raised.value)
+
+
+def test_a_step_that_is_an_argument_is_compiled_once_a_worker(whole: Client) -> None:
+    with psnb.ParameterServerStrategy(whole) as strategy:
+        step = step_of(strategy, placed(strategy))
+
+        def train(step: psnb.jax.TrainStep, batch: wd.Batch) -> tuple[int, int]:
+            step.train_on(batch)
+            return psnb.worker_index(), step.programs
+
+        coordinator = psnb.ClusterCoordinator(strategy)
+        batch = wd.batches(1)[0]
+        remotes = [coordinator.schedule(train, (step, batch), worker=n % 2) for n in range(20)]
+        coordinator.join()
+        found = coordinator.fetch(remotes)
+        assert {programs for _, programs in found} == {1}
+        assert {worker for worker, _ in found} == {0, 1}
+        assert coordinator.statistics().metrics["programs"].last == 1
+        told = coordinator.history()["programs"]["value"]
+        assert list(told) == [1, 1]  # once by each worker

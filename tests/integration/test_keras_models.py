@@ -1,10 +1,19 @@
-"""Keras models on a real cluster: the numbers of Keras alone, its callbacks and its files."""
+"""Keras models on a real cluster: the numbers of Keras alone, whatever dies; its callbacks, files.
+
+For the backend that Keras has in this process; `test_keras_torch` runs them with torch.
+"""
 
 from __future__ import annotations
 
+import base64
+import csv
+import os
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import keras
 import numpy as np
 import pytest
@@ -12,7 +21,9 @@ from distributed import Client
 
 import psnb
 import psnb.keras
+from psnb.errors import ConfigurationError
 from tests.integration import wide_and_deep as wd
+from tests.keras_models import nets
 
 pytestmark = [
     pytest.mark.slow,
@@ -21,84 +32,297 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Explicitly requested dtype:UserWarning"),
 ]
 
+PADDED = 4
+"""Words of an example, with 0 where there is none."""
 
-def model() -> Any:
-    """A wide & deep net with 26 tables, whose ids are columns of one input."""
+
+@pytest.fixture(autouse=True)
+def _other_default(started: Client) -> None:
+    """Let workers have another backend by default: models bring theirs along."""
+    other = {"jax": "torch", "torch": "jax"}[keras.backend.backend()]
+    started.run(os.environ.update, {"KERAS_BACKEND": other})
+
+
+class Calling(keras.layers.Layer):
+    """Passes what it gets on, and calls a function in the middle of the backward pass."""
+
+    def __init__(self, function: Any, **options: Any) -> None:
+        super().__init__(**options)
+        self.function = function
+
+    def call(self, x: Any) -> Any:
+        if keras.backend.backend() == "torch":
+            if x.requires_grad:
+                x.register_hook(lambda gradient: self.function())
+            return x
+        from tests.integration.test_jax_models import calling
+
+        zero = calling(self.function)(keras.ops.sum(x) * 0.0)
+        return x + zero
+
+    def get_config(self) -> dict[str, Any]:
+        pickled = base64.b64encode(cloudpickle.dumps(self.function)).decode()
+        return {**super().get_config(), "function": pickled}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Calling:
+        function = config["function"]
+        if isinstance(function, str):
+            function = cloudpickle.loads(base64.b64decode(function))
+        return cls(**{**config, "function": function})
+
+
+def model(function: Callable[[], Any] | None = None) -> Any:
+    """A wide & deep net with 26 tables, whose ids are columns of one input; ``words`` are bags."""
     keras.utils.set_random_seed(0)
-    ids, x = keras.Input((24,), dtype="int32", name="ids"), keras.Input((wd.DENSE,), name="x")
+    count = len(wd.COLUMNS)
+    ids, x = keras.Input((count,), dtype="int32", name="ids"), keras.Input((wd.DENSE,), name="x")
+    bags = keras.Input((PADDED,), dtype="int32", name="bags")
     columns = [
         keras.layers.Embedding(wd.ROWS, wd.DIM, name=name)(ids[:, number])
         for number, name in enumerate(wd.COLUMNS)
     ]
-    words = keras.layers.GlobalAveragePooling1D()(
-        keras.layers.Embedding(wd.ROWS, wd.DIM, name="words")(ids)
-    )
+    words = keras.layers.Embedding(wd.ROWS + 1, wd.DIM, mask_zero=True, name="words")(bags)
+    mean = keras.layers.GlobalAveragePooling1D()(words)
     wide = keras.layers.Flatten()(keras.layers.Embedding(wd.ROWS, 1, name="wide")(ids))
-    hidden = keras.layers.Concatenate()([*columns, words, x])
-    hidden = keras.layers.BatchNormalization()(hidden)
-    hidden = keras.layers.Dense(wd.HIDDEN, activation="relu", kernel_regularizer="l2")(hidden)
-    logit = keras.layers.Add()([keras.layers.Dense(1)(hidden), keras.layers.Dense(1)(wide)])
-    return keras.Model([ids, x], keras.layers.Activation("sigmoid")(logit))
+    hidden = keras.layers.Concatenate()([*columns, mean, x])
+    hidden = keras.layers.Dense(wd.HIDDEN, "relu", kernel_regularizer="l2", name="first")(hidden)
+    if function is not None:
+        hidden = Calling(function)(hidden)
+    logit = keras.layers.Add()(
+        [keras.layers.Dense(1, name=name)(x) for name, x in (("last", hidden), ("linear", wide))]
+    )
+    return keras.Model([ids, bags, x], keras.layers.Activation("sigmoid")(logit))
 
 
-def data(steps: int = 20) -> tuple[Any, np.ndarray]:
+def data(steps: int = wd.STEPS) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the batches of all rounds, one after another."""
     batches = wd.batches(steps)
     ids, x, y = (np.concatenate([each[name] for each in batches]) for name in ("ids", "x", "y"))
-    return {"ids": ids, "x": x}, y[:, None]
+    # Without a word, Keras's mean is 0 / 0.
+    rows = [row + 1 if len(row) else np.ones(1, int) for each in batches for row in each["words"]]
+    words = np.concatenate([np.pad(row, (0, PADDED - len(row))) for row in rows])
+    given = {"ids": ids, "bags": words.reshape(-1, PADDED).astype(np.int32), "x": x}
+    return given, y[:, None]
 
 
 def adagrad() -> Any:
-    return keras.optimizers.Adagrad(0.1, initial_accumulator_value=0.1, epsilon=1e-7)
+    return keras.optimizers.Adagrad(wd.SPARSE_RATE, initial_accumulator_value=0.1)
 
 
-def test_rounds_are_steps_of_keras_alone(whole: Client) -> None:
-    # Leases say which batch comes when, and at the end of an epoch a round may have one closure
-    # with data: so all batches are the same, and a round has one closure.
-    batch = {name: each[: wd.HALF] for name, each in data()[0].items()}, data()[1][: wd.HALF]
-    rounds = 25
-    x, y = keras.tree.map_structure(lambda each: np.concatenate([each] * rounds), batch)
-    options = {"loss": "binary_crossentropy", "metrics": [keras.metrics.AUC(name="auc")]}
-    alone = model()
-    alone.compile(adagrad(), **options)
-    expected = alone.fit(x, y, batch_size=wd.HALF, epochs=2, shuffle=False, verbose=0)
-    with psnb.ParameterServerStrategy(whole, mode=psnb.Sync(1)) as strategy:
-        found = psnb.keras.distribute(model(), strategy)
-        options["metrics"] = [keras.metrics.AUC(name="auc")]
-        found.compile(adagrad(), **options)
-        batches = keras.tree.map_structure(lambda each: np.stack([each] * rounds), batch)
-        history = found.fit(psnb.data.Dataset.from_tensor_slices(batches), epochs=2, verbose=0)
-        weights = found.get_weights()
-    assert history.history.keys() == expected.history.keys()
-    for name, values in expected.history.items():
-        np.testing.assert_allclose(history.history[name], values, rtol=1e-4, err_msg=name)
-    for value, other in zip(weights, alone.get_weights(), strict=True):
-        np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-5)
+def options() -> dict[str, Any]:
+    return {"loss": "binary_crossentropy", "metrics": [keras.metrics.AUC(name="auc")]}
 
 
-def test_fit_drives_callbacks_and_saves_a_plain_file(whole: Client, tmp_path: Path) -> None:
+@cache
+def alone() -> tuple[dict[str, list[float]], dict[str, np.ndarray]]:
+    """Train with Keras in this process, on the joined batches of each round."""
+    found = model()
+    found.compile(adagrad(), **options())
     x, y = data()
-    held_out = {name: each[:100] for name, each in x.items()}, y[:100]
+    history = found.fit(x, y, batch_size=2 * wd.HALF, epochs=1, shuffle=False, verbose=0)
+    return history.history, named(found, found.get_weights())
+
+
+def named(plain: Any, weights: list[np.ndarray]) -> dict[str, np.ndarray]:
+    """Return weights by name: another layer may give them another order."""
+    return {each.path: value for each, value in zip(plain.weights, weights, strict=True)}
+
+
+def fitted(
+    client: Client, function: Callable[[], Any] | None = None, **how: Any
+) -> tuple[dict[str, list[float]], dict[str, np.ndarray]]:
+    """Train with rounds of two batches on two workers and two servers."""
+    with wd.synchronous(client, **how) as strategy:
+        plain = model(function)
+        found = psnb.keras.distribute(plain, strategy)
+        found.compile(adagrad(), **options())
+        assert "26 tables" in repr(found)
+        x, y = data()
+        history = found.fit(x, y, batch_size=wd.HALF, shuffle=False, verbose=0)
+        return history.history, named(plain, found.get_weights())
+
+
+def assert_as_alone(history: dict[str, list[float]], weights: dict[str, np.ndarray]) -> None:
+    expected_history, expected = alone()
+    assert history.keys() == expected_history.keys()
+    for name, values in expected_history.items():
+        np.testing.assert_allclose(history[name], values, rtol=1e-4, err_msg=name)
+    wd.assert_close(weights, expected)
+
+
+def test_fifty_rounds_are_fifty_steps_of_keras_alone(whole: Client) -> None:
+    assert_as_alone(*fitted(whole))
+
+
+def test_a_worker_killed_in_the_middle_of_backward_changes_nothing(
+    whole: Client, tmp_path: Path
+) -> None:
+    killed = wd.KilledOnce(tmp_path)
+    found = fitted(whole, killed)
+    assert killed.happened()
+    assert_as_alone(*found)
+
+
+def test_a_server_killed_in_a_step_changes_nothing_where_there_are_copies(
+    whole: Client, tmp_path: Path
+) -> None:
     with psnb.ParameterServerStrategy(whole) as strategy:
-        found = psnb.keras.distribute(model(), strategy, sparse=psnb.Adagrad(0.1))
-        found.compile("adam", "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
-        stop = keras.callbacks.EarlyStopping("loss", patience=0, min_delta=10.0)
-        history = found.fit(
-            x,
-            y,
-            batch_size=24,
-            epochs=5,
-            validation_data=held_out,
-            callbacks=[stop],
-            verbose=0,
-            class_weight={0: 1.0, 1: 2.0},
-        )
-        assert len(history.history["loss"]) == 2
-        assert set(history.history) == {"loss", "auc", "val_loss", "val_auc"}
-        predicted = found.predict(held_out[0], batch_size=40)
-        evaluated = found.evaluate(*held_out, batch_size=50, return_dict=True)
-        found.save(tmp_path / "model.keras")
+        victim = strategy.server_addresses[0]
+    with wd.ServerKilled(whole, victim, tmp_path) as killed:
+        assert_as_alone(*fitted(whole, killed.wait, replicas=1))
+
+
+class Recorder(keras.callbacks.Callback):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[int] = []
+        self.logs: list[dict[str, Any]] = []
+        self.begun: list[str] = []
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.begun.append("train")
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self.begun.append("test")
+
+    def on_predict_begin(self, logs: Any = None) -> None:
+        self.begun.append("predict")
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.batches.append(batch)
+        self.logs.append(dict(logs))
+
+
+@pytest.fixture
+def small(whole: Client) -> Iterator[psnb.keras.DistributedKeras]:
+    """A small model on servers, compiled."""
+    keras.utils.set_random_seed(0)
+    with psnb.ParameterServerStrategy(whole) as strategy:
+        found = psnb.keras.distribute(nets.normalized(), strategy)
+        # Of probabilities that are NaN, torch itself makes no cross-entropy.
+        found.compile(keras.optimizers.Adam(0.01), **{**options(), "loss": "mse"})
+        yield found
+
+
+def test_fit_has_keras_parameters_drives_callbacks_and_saves_a_plain_file(
+    small: psnb.keras.DistributedKeras, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x, y = nets.joined(nets.data(steps=20))
+    recorder = Recorder()
+    history = small.fit(
+        x,
+        y,
+        batch_size=24,
+        epochs=4,
+        initial_epoch=1,
+        validation_split=0.2,
+        validation_freq=2,
+        validation_batch_size=40,
+        callbacks=[recorder, keras.callbacks.CSVLogger(tmp_path / "log.csv")],
+        class_weight={0: 1.0, 1: 2.0},
+        verbose=2,
+    )
+    assert recorder.batches == [*range(8)] * 3
+    assert recorder.logs[-1].keys() >= {"loss"}
+    assert recorder.begun == ["train", "test", "test"]
+    assert len(history.history["loss"]) == 3
+    assert len(history.history["val_loss"]) == 2
+    assert set(history.history) == {"loss", "auc", "val_loss", "val_auc"}
+    assert "Epoch 4/4" in capsys.readouterr().out
+    rows = list(csv.DictReader((tmp_path / "log.csv").read_text().splitlines()))
+    assert [row["epoch"] for row in rows] == ["1", "2", "3"]
+
+    predicted = small.predict(x, batch_size=50, verbose=0, callbacks=[recorder])
+    assert recorder.begun[-1] == "predict"
+    evaluated = small.evaluate(x, y, batch_size=50, return_dict=True, verbose=0)
+    small.save(tmp_path / "model.keras")
+    small.save_weights(tmp_path / "model.weights.h5")
     plain = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(plain.predict(held_out[0], verbose=0), predicted, rtol=1e-5)
-    plain.compile(loss="binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
-    expected = plain.evaluate(*held_out, batch_size=50, return_dict=True, verbose=0)
+    np.testing.assert_allclose(plain.predict(x, verbose=0), predicted, rtol=1e-4, atol=1e-6)
+    plain.compile(**{**options(), "loss": "mse"})
+    expected = plain.evaluate(x, y, batch_size=50, return_dict=True, verbose=0)
     assert evaluated == pytest.approx(expected, rel=1e-4)
+
+    small.set_weights([each * 0 for each in small.get_weights()])
+    small.load_weights(tmp_path / "model.weights.h5")
+    again = small.predict(x, batch_size=50, verbose=0)
+    np.testing.assert_allclose(again, predicted, rtol=1e-5, atol=1e-6)
+
+
+def test_datasets_steps_and_what_is_refused(small: psnb.keras.DistributedKeras) -> None:
+    x, y = nets.joined(nets.data(steps=20))
+    dataset = psnb.data.Dataset.from_tensor_slices((x, y)).batch(24)
+    recorder = Recorder()
+    small.fit(dataset, epochs=3, steps_per_epoch=3, callbacks=[recorder], verbose=0)
+    assert recorder.batches == [*range(3)] * 3
+    loss, auc = small.evaluate(dataset, verbose=0)
+    assert loss > 0 <= auc <= 1
+    assert len(small.evaluate(dataset, steps=2, verbose=0)) == 2
+    whole = small.predict(dataset, verbose=0)
+    np.testing.assert_allclose(whole, small.predict(x, verbose=0), rtol=1e-5, atol=1e-6)
+    assert len(small.predict(dataset, steps=2, verbose=0)) == 48
+    # It cannot be cut into parts.
+    small.fit(dataset.repeat(), epochs=2, steps_per_epoch=3, callbacks=[recorder], verbose=0)
+    assert recorder.batches[-6:] == [*range(3)] * 2
+    with pytest.raises(ConfigurationError, match="leave y and"):
+        small.fit(dataset, y)
+    with pytest.raises(ConfigurationError, match="dataset has no end"):
+        small.predict(dataset.repeat())
+    with pytest.raises(ConfigurationError, match="CheckpointManager"):
+        small.fit(x, y, callbacks=[keras.callbacks.BackupAndRestore("folder")])
+    with pytest.raises(ConfigurationError, match="is compiled"):
+        small.compile()
+    with pytest.raises(ConfigurationError, match="different numbers of examples"):
+        small.fit(x, y[:5])
+
+
+def test_callbacks_steer_restore_and_stop(
+    small: psnb.keras.DistributedKeras, tmp_path: Path
+) -> None:
+    x, y = nets.joined(nets.data(steps=10))
+    kept: list[list[np.ndarray]] = []
+    keep = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: kept.append(small.get_weights())
+    )
+    schedule = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.02 / (epoch + 1))
+    # No epoch is better than the first one by so much.
+    stop = keras.callbacks.EarlyStopping(
+        "loss", patience=1, min_delta=10.0, restore_best_weights=True
+    )
+    best = keras.callbacks.ModelCheckpoint(
+        tmp_path / "{epoch}.weights.h5", "loss", save_weights_only=True
+    )
+    history = small.fit(
+        x, y, 24, epochs=9, verbose=0, callbacks=[keep, schedule, stop, best], shuffle=False
+    )
+    assert history.history["learning_rate"] == pytest.approx([0.02, 0.01])
+    for value, other in zip(small.get_weights(), kept[0], strict=True):
+        np.testing.assert_array_equal(value, other)
+    assert {each.name for each in tmp_path.iterdir()} == {"1.weights.h5", "2.weights.h5"}
+
+    plateau = keras.callbacks.ReduceLROnPlateau("loss", 0.5, patience=0, min_delta=10.0)
+    before = small.optimizer.learning_rate
+    small.fit(x, y, 24, epochs=2, verbose=0, callbacks=[plateau])
+    assert small.optimizer.learning_rate == pytest.approx(before / 2)
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = batch == 1
+
+    recorder = Recorder()
+    small.fit(x, y, 4, epochs=5, verbose=0, callbacks=[Stop(), recorder])
+    assert recorder.batches == [0, 1]
+
+    x["x"][50] = np.nan
+    weights = small.get_weights()
+    with pytest.raises(ValueError, match="loss is nan"):
+        small.fit(x, y, len(y), verbose=0)
+    ended = small.fit(
+        x, y, len(y), epochs=5, verbose=0, callbacks=[keras.callbacks.TerminateOnNaN()]
+    )
+    assert len(ended.history["loss"]) == 1
+    for value, other in zip(small.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(value, other)

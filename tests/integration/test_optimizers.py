@@ -145,3 +145,26 @@ def test_unknown_choice_for_what_is_not_finite_is_refused(
     with pytest.raises(ConfigurationError, match="'e': nonfinite must be one of"):
         strategy.embedding("e", 2, nonfinite="drop")
     assert not strategy.parameters
+
+
+def test_how_many_updates_were_applied_can_be_read_and_not_set(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    strategy = coordinator.strategy
+    v = strategy.variable([1.0], optimizer=psnb.SGD(0.1))
+    e = strategy.embedding("counted", 2, optimizer=psnb.Adam(0.1))
+    assert v.optimizer is not None
+    assert e.optimizer is not None
+    assert v.optimizer.iterations == e.optimizer.iterations == 0
+
+    def step() -> int:
+        v.push([1.0])
+        e.push(np.arange(100), np.ones((100, 2), np.float32))
+        return v.optimizer.iterations  # type: ignore[union-attr]
+
+    remotes = [coordinator.schedule(step) for _ in range(7)]
+    coordinator.join(DEADLINE)
+    assert all(0 <= remote.fetch() < 7 for remote in remotes)
+    assert v.optimizer.iterations == e.optimizer.iterations == 7
+    with pytest.raises(ConfigurationError, match="no hyperparameter 'iterations'"):
+        v.optimizer.iterations = 3

@@ -7,6 +7,7 @@ import os
 import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 from distributed import Client
 
@@ -114,3 +115,42 @@ def test_a_per_worker_value_nobody_holds_is_released_on_the_workers(
         return sum(cluster.run(_count_live).values()) == 0
 
     wait_until(released, "both workers have let it go")
+
+
+def test_shapes_and_dtypes_of_a_dataset_are_those_on_the_workers(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    def made() -> psnb.data.Dataset:
+        # Not known without running it.
+        return psnb.data.Dataset.range(8).map(lambda n: (n, np.zeros(3, np.float32))).batch(2)
+
+    first, second = psnb.data.ArraySpec((None,), np.int64), psnb.data.ArraySpec((None, 3), "f4")
+    dataset = coordinator.create_per_worker_dataset(made)
+    assert dataset.element_spec == (first, second)
+    assert iter(dataset).element_spec == (first, second)
+    for sharding in ("static", "dynamic"):
+        other = coordinator.create_per_worker_dataset(made(), sharding=sharding)
+        assert other.element_spec == iter(other).element_spec == (first, second)
+
+
+def test_only_datasets_that_agree_tell_shapes_and_dtypes(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    with pytest.raises(errors.ConfigurationError, match="is a list"):
+        _ = coordinator.create_per_worker_dataset([1, 2]).element_spec
+
+    def differing(context: psnb.InputContext) -> psnb.data.Dataset:
+        return psnb.data.Dataset.range(8).batch(context.worker_index + 1, drop_remainder=True)
+
+    with pytest.raises(errors.ConfigurationError, match="different shapes"):
+        _ = coordinator.create_per_worker_dataset(differing).element_spec
+
+
+def test_a_dataset_in_the_workers_memory_tells_its_batches(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    kept = psnb.data.InMemoryDataset.of(psnb.data.Dataset.range(10), 4)
+    dataset = coordinator.create_per_worker_dataset(kept)
+    dataset.load_into_memory()
+    expected = psnb.data.ArraySpec((None,), np.int64)
+    assert dataset.element_spec == iter(dataset).element_spec == expected

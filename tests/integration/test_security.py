@@ -19,7 +19,7 @@ from distributed.comm import connect as reach
 
 import psnb
 from psnb import errors
-from psnb._src.cluster import cluster as clusters
+from psnb._src.cluster import start_local as clusters
 from psnb._src.cluster.cluster import identity
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter, kill

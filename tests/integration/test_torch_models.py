@@ -2,101 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as functional
 from distributed import Client
 from torch import Tensor, nn
 
 import psnb
 import psnb.torch
+from psnb.errors import GradientError, IdOutOfRangeError
 from tests.integration import wide_and_deep as wd
+from tests.integration.torch_wide_deep import (
+    Inputs,
+    WideDeep,
+    assert_as_alone,
+    distributed,
+    step_of,
+)
 
 pytestmark = pytest.mark.slow
-
-Inputs = dict[str, Any]
-
-
-class WideDeep(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        rows = {name: torch.tensor(array) for name, array in wd.initial_tables().items()}
-        network = {name: torch.tensor(array) for name, array in wd.initial_network().items()}
-        self.columns = nn.ModuleList(
-            nn.Embedding.from_pretrained(rows[name], freeze=False) for name in wd.COLUMNS
-        )
-        self.words = nn.EmbeddingBag.from_pretrained(rows["words"], freeze=False, mode="mean")
-        self.wide = nn.Embedding.from_pretrained(rows["wide"], freeze=False)
-        self.first, self.bias, self.last = (nn.Parameter(each) for each in network.values())
-
-    def forward(self, batch: Inputs) -> Tensor:
-        ids = batch["ids"]
-        columns = [column(ids[:, number]) for number, column in enumerate(self.columns)]
-        hidden = torch.cat([*columns, self.words(*batch["words"]), batch["x"]], 1)
-        hidden = functional.relu(hidden @ self.first + self.bias)
-        return (hidden @ self.last)[:, 0] + self.wide(ids).sum((1, 2))
-
-
-def loss_of(model: Callable[[Inputs], Tensor], batch: wd.Batch) -> Tensor:
-    inputs = psnb.torch.as_torch(batch)
-    return functional.binary_cross_entropy_with_logits(model(inputs), inputs["y"])
-
-
-@cache
-def alone() -> tuple[list[float], dict[str, Tensor]]:
-    """Train with torch in this process; return losses and the state."""
-    module = WideDeep()
-    own = {name: each for name, each in module.named_parameters() if "." not in name}
-    rows = [each for name, each in module.named_parameters() if "." in name]
-    optimizers = [
-        torch.optim.Adagrad(rows, wd.SPARSE_RATE, initial_accumulator_value=0.1, eps=1e-7),
-        torch.optim.Adam(own.values(), wd.RATE),
-    ]
-    losses, data = [], wd.batches()
-    for first, second in zip(data[::2], data[1::2], strict=True):
-        module.zero_grad()
-        loss = loss_of(module, wd.joined(first, second))
-        loss.backward()
-        for each in optimizers:
-            each.step()
-        losses.append(loss.item())
-    return losses, module.state_dict()
-
-
-def distributed(strategy: psnb.ParameterServerStrategy) -> psnb.torch.DistributedModel:
-    return psnb.torch.distribute(
-        WideDeep(), strategy, sparse=psnb.Adagrad(wd.SPARSE_RATE), dense=psnb.Adam(wd.RATE)
-    )
-
-
-def step_of(
-    model: psnb.torch.DistributedModel, before_backward: Callable[[Tensor], Any] = lambda loss: None
-) -> Callable[[Iterator[wd.Batch]], float]:
-    def step(iterator: Iterator[wd.Batch]) -> float:
-        with model.step():
-            loss = loss_of(model, next(iterator))
-            before_backward(loss)
-            loss.backward()
-        psnb.report(loss=loss.item())
-        return loss.item()
-
-    return step
-
-
-def assert_as_alone(losses: list[float], model: psnb.torch.DistributedModel) -> None:
-    expected_losses, expected = alone()
-    found = model.state_dict()
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-5, msg=name)
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
-    assert losses[-1] < 0.8 * losses[0]
 
 
 def test_fifty_rounds_are_fifty_steps_of_torch_alone(whole: Client) -> None:
@@ -106,33 +34,6 @@ def test_fifty_rounds_are_fifty_steps_of_torch_alone(whole: Client) -> None:
         assert_as_alone(losses, model)
         assert len(model.tables) == 26
         assert len(model.variables) == 1
-
-
-def test_a_worker_killed_in_the_middle_of_backward_changes_nothing(
-    whole: Client, tmp_path: Path
-) -> None:
-    killed = wd.KilledOnce(tmp_path)
-
-    def kill_in_backward(loss: Tensor) -> None:
-        loss.register_hook(lambda gradient: killed())
-
-    with wd.synchronous(whole) as strategy:
-        model = distributed(strategy)
-        losses = wd.trained(strategy, step_of(model, kill_in_backward), wd.STEPS)
-        assert killed.happened()
-        assert_as_alone(losses, model)
-
-
-def test_a_server_killed_in_a_step_changes_nothing_where_there_are_copies(
-    whole: Client, tmp_path: Path
-) -> None:
-    with wd.synchronous(whole, replicas=1) as strategy:
-        model = distributed(strategy)
-        victim = strategy.server_addresses[0]
-        with wd.ServerKilled(whole, victim, tmp_path) as killed:
-            wait = killed.wait
-            losses = wd.trained(strategy, step_of(model, lambda loss: wait()), wd.STEPS)
-        assert_as_alone(losses, model)
 
 
 @pytest.mark.parametrize(
@@ -177,3 +78,87 @@ def test_a_loader_of_torch_is_a_workers_dataset(whole: Client) -> None:
         iterator = iter(coordinator.create_per_worker_dataset(loader))
         found = coordinator.fetch([coordinator.schedule(take, (iterator,)) for _ in range(2)])
         assert set(found) <= {sum(range(6)), sum(range(6, 12))}
+
+
+def test_torch_datasets_need_no_function(whole: Client) -> None:
+    def take(iterator: Iterator[Tensor]) -> int:
+        return int(next(iterator).sum())
+
+    with psnb.ParameterServerStrategy(whole) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        for source in (Loaded(), torch.utils.data.DataLoader(Loaded(), batch_size=1)):
+            iterator = iter(coordinator.create_per_worker_dataset(source))
+            assert coordinator.schedule(take, (iterator,)).fetch() == 1
+
+
+def test_a_closure_has_the_modes_that_the_notebook_had_when_it_was_scheduled(
+    whole: Client,
+) -> None:
+    with psnb.ParameterServerStrategy(whole) as strategy:
+        model = distributed(strategy)
+        coordinator = psnb.ClusterCoordinator(strategy)
+
+        def mode() -> tuple[bool, bool]:
+            found = model.training
+            model.train(not found)  # for the rest of this closure
+            return found, model.training
+
+        for expected in (True, False, True):
+            model.train(expected)
+            remotes = [coordinator.schedule(mode) for _ in range(8)]
+            assert set(coordinator.fetch(remotes)) == {(expected, not expected)}
+
+
+def test_what_is_wrong_with_a_batch_is_told_in_the_notebook(whole: Client) -> None:
+    with psnb.ParameterServerStrategy(whole) as strategy:
+        model = distributed(strategy)
+        coordinator = psnb.ClusterCoordinator(strategy)
+        (batch,) = wd.batches(1)[:1]
+        ids = batch["ids"].copy()
+        ids[3, 2] = 70
+        wrong: list[tuple[wd.Batch, type[Exception], str]] = [
+            (
+                {**batch, "ids": ids},
+                IdOutOfRangeError,
+                r"columns.2.weight' has 12 rows.*found id 70 at \[3\]; these ids are input "
+                r"\[0\]\['ids'\]\[:, 2\]",
+            ),
+            ({**batch, "ids": ids * 1.0}, GradientError, "'columns.0.weight'.*float64: ids are"),
+            ({k: v for k, v in batch.items() if k != "x"}, KeyError, "x"),
+            (
+                {**batch, "x": batch["x"] * np.nan},
+                GradientError,
+                r"not finite; the batch: \[0\]\['x'\] \[12, 4\] nothing finite, 48 not finite",
+            ),
+        ]
+        for given, kind, message in wrong:
+            coordinator.schedule(step_of(model), (iter([given]),))
+            with pytest.raises(kind, match=message) as error:
+                coordinator.join()
+            if kind is KeyError:
+                assert any("it has ['ids', 'words', 'y']" in n for n in error.value.__notes__)
+
+
+def test_gradients_that_are_nan_say_which_element_of_which_file_the_batch_is(
+    whole: Client, tmp_path: Path
+) -> None:
+    values = ["nan" if row == 9 else "0.5" for row in range(16)]
+    (tmp_path / "a").write_text("\n".join(values))
+    batches = psnb.data.Dataset.text_lines(tmp_path / "a").map(np.float32).batch(4)
+    with psnb.ParameterServerStrategy(whole) as strategy:
+        model = psnb.torch.distribute(nn.Linear(4, 1), strategy, dense=psnb.SGD(0.01))
+        coordinator = psnb.ClusterCoordinator(strategy)
+        dataset = coordinator.create_per_worker_dataset(batches, sharding="dynamic", splits=1)
+
+        def train(iterator: Iterator[Any]) -> None:
+            for batch in iterator:
+                with model.step():
+                    model(psnb.torch.as_torch(batch)).sum().backward()
+
+        coordinator.schedule(train, (iter(dataset),))
+        with pytest.raises(GradientError) as raised:
+            coordinator.join()
+    told = str(raised.value)
+    assert "'weight' (1 of 2 parameters) are not finite; the batch: [0] [4] 0.5 to 0.5, 1" in told
+    where = f"element 2 (its first example is of {tmp_path / 'a'}, record 9) of split 0 of 1"
+    assert where in told

@@ -230,6 +230,17 @@ def test_a_function_that_forgets_a_feature_is_told_which() -> None:
         step(iter([BATCH]))
 
 
+def test_a_loss_that_asks_for_a_field_that_is_not_there_is_told_which_are() -> None:
+    step = Model().step(lambda params, rows, batch: (batch["price"] * rows["ads"]).sum())
+    with pytest.raises(
+        ConfigurationError, match=r"'price': the batch has the fields \['ads', 'words', 'y'\]"
+    ):
+        step(iter([BATCH]))
+    other = Model().step(lambda params, rows, batch: params["absent"])
+    with pytest.raises(ConfigurationError, match=r"'absent'.*rows are there of \['ads', 'words'\]"):
+        other(iter([BATCH]))
+
+
 def test_64_bit_ids_are_not_in_the_program_and_say_so_when_they_are_used() -> None:
     step = Model().step(lambda params, rows, batch: (batch["ads"] > 2).sum())
     with pytest.raises(ConfigurationError, match=r"batch\['ads'\] is not there.*32 bits"):
@@ -243,6 +254,12 @@ def test_a_loss_that_is_nan_says_of_which_batch() -> None:
     y = np.array([1, np.nan, 2], np.float32)
     with pytest.raises(GradientError, match=r"loss is nan in step 0.*\['y'\] \[3\] 1 to 2, 1 not"):
         Model().step()(iter([{**BATCH, "y": y}]))
+
+
+def test_a_gradient_that_is_nan_says_of_which_batch_also_where_the_loss_is_finite() -> None:
+    step = Model().step(lambda params, rows, batch: jnp.sqrt(0 * params["b"]), tables={})
+    with pytest.raises(GradientError, match=r"loss is 0\.0 in step 0.*\['y'\] \[3\] -1 to 1"):
+        step(iter([BATCH]))
 
 
 def test_a_step_is_refused_that_has_nothing_to_train() -> None:

@@ -74,6 +74,24 @@ def test_a_function_of_the_name_chooses_the_optimizer() -> None:
     assert names[:2] == ["['layers'][0].kernel", "['layers'][0].bias"]
 
 
+def test_each_leaf_learns_with_its_own_optimizer_wherever_it_lies() -> None:
+    tree = {"a": jnp.arange(6.0).reshape(2, 3), "bias": jnp.ones(2), "c": jnp.ones(()), "d": 5}
+    made = psnb.jax.variables(
+        InProcessStrategy(), tree, lambda name: SGD(0.5 if "bias" in name else 0.25)
+    )
+    assert len(made.variables) == 2
+
+    def loss(params: Any, rows: Any, batch: Any) -> Any:
+        return (params["a"] ** 2).sum() + (params["bias"] * batch).sum() + 3 * params["c"]
+
+    psnb.jax.step(loss, params=made)(iter([jnp.array([1.0, 2.0])]))
+    found = made.read()
+    np.testing.assert_allclose(found["a"], 0.5 * np.arange(6.0).reshape(2, 3))
+    assert found["bias"].tolist() == [0.5, 0.0]
+    assert found["c"] == 0.25
+    assert found["d"] == 5
+
+
 def test_a_module_that_registered_itself_travels() -> None:
     made = psnb.jax.variables(InProcessStrategy(), Module(jnp.ones(2), doubled), SGD())
     travelled = pickle.loads(pickle.dumps(made))

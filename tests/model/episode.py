@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from random import Random
 
 import numpy as np
 
@@ -45,12 +46,17 @@ class Episode:
         How many copies.
     careful : bool
         Whether a server is killed only if nothing can be lost by it.
+    cancels : bool
+        Whether closures are cancelled.
     """
 
-    def __init__(self, seed: int, *, mode: str, replicas: int, careful: bool) -> None:
+    def __init__(
+        self, seed: int, *, mode: str, replicas: int, careful: bool, cancels: bool = False
+    ) -> None:
         self.world = world = World(seed)
         self.notebook = Notebook(world, mode, servers=3, shards=4, replicas=replicas, workers=3)
         self._mode, self._careful = mode, careful
+        self._cancels = Random(seed) if cancels else None  # its own: old seeds stay what they were
         self._name = f"seed {seed}, {mode}, replicas={replicas}, careful={careful}"
 
     def run(self, steps: int) -> Counter[str]:
@@ -90,6 +96,8 @@ class Episode:
 
     def _act(self) -> None:
         world, notebook = self.world, self.notebook
+        if self._cancels is not None and self._cancels.random() < 0.02:
+            notebook.do(lambda: notebook.cancel(self._cancels))
         choice = world.random.random()
         if choice < 0.10:
             notebook.do(notebook.feed)

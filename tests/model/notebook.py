@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,17 @@ class Notebook(Keeper):
         closure = Closure(len(self.closures), FUNCTION, NO_ARGUMENTS, ScheduleOptions(1000), remote)
         self.queue.put(closure)
         self.closures.append(closure)
+
+    def cancel(self, random: Random) -> None:
+        """Cancel a closure that has not ended."""
+        left = [each for each in self.closures if not each.remote.done()]
+        if left:
+            remote = random.choice(left).remote
+            closure = self.queue.cancel(remote, in_flight=self._mode != "geo")
+            self.world.counts["closures cancelled"] += remote.done()
+            if closure is not None:
+                self.world.counts["closures revoked"] += 1
+                self.resolver.revoke(closure)
 
     def feed(self) -> None:
         """Give a worker something to do."""

@@ -34,3 +34,11 @@ def test_what_has_been_wrong_is_wrong_no_more(seed: int) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_with_copies_nothing_is_lost_while_one_of_them_lives(mode: str, seed: int) -> None:
     Episode(seed, mode=mode, replicas=1, careful=True).run(STEPS)
+
+
+@pytest.mark.parametrize("seed", range(7))
+@pytest.mark.parametrize("mode", MODES)
+def test_a_cancelled_closure_has_completed_or_leaves_nothing(mode: str, seed: int) -> None:
+    counts = Episode(seed, mode=mode, replicas=1, careful=False, cancels=True).run(STEPS)
+    assert counts["closures cancelled"]
+    assert mode == "geo" or counts["closures revoked"]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from psnb._src.first_rows import Admission, Always
 from psnb._src.parameters.dense_shards import DenseShard, DenseShards
 from psnb._src.parameters.embedding import Embedding
 from psnb._src.parameters.embedding_spec import EmbeddingSpec
@@ -62,15 +63,34 @@ class InProcessStrategy:
         optimizer: Optimizer | None = None,
         dtype: Any = np.float32,
         padding_idx: int | None = None,
+        admission: Admission | None = None,
     ) -> Embedding:
         shards = self.transport.shards
         kind, start = np.dtype(dtype), as_initializer(initializer, name)
+        spec = EmbeddingSpec(
+            name,
+            dim,
+            rows,
+            kind,
+            optimizer,
+            padding_idx=padding_idx,
+            initializer=start,
+            admission=admission or Always(),
+        )
         for index, shard in enumerate(shards):
             made = CreateSparse(
-                name, dim, rows, index, len(shards), kind.str, start, seed=3, optimizer=optimizer
+                name,
+                dim,
+                rows,
+                index,
+                len(shards),
+                kind.str,
+                start,
+                spec.seed,
+                optimizer,
+                admission=spec.admission,
             )
             self.transport.call([Request(shard, made)])
-        spec = EmbeddingSpec(name, dim, rows, kind, optimizer, padding_idx=padding_idx)
         made_table = Embedding(SparseShards(spec, shards, self.transport))
         return self._parameters.setdefault(name, made_table)  # type: ignore[return-value]
 

@@ -45,6 +45,7 @@ def answer(viewed: FakeViewed, message: object) -> CommandReply:
         ("resume", {}, ("resume",)),
         ("drain", {}, ("drain",)),
         ("cancel_queued", {}, ("cancel_queued",)),
+        ("stop_training", {}, ("stop_training",)),
         ("checkpoint", {}, ("checkpoint",)),
         ("add_worker", {}, ("add_worker",)),
         ("retire_worker", {"worker": "alice"}, ("retire_worker", "alice")),

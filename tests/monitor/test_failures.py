@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 
-from psnb._src.monitor.recorded.failures import MOST_FAILURES, FailureLog
+import pytest
+
+from psnb._src.monitor.recorded.failures import MOST_CALL_BYTES, MOST_FAILURES, FailureLog
 from psnb._src.runtime.packing import pack_error, unpack_error
+from psnb.errors import ConfigurationError
 
 
 def failed(message: str) -> bytes:
@@ -62,3 +66,45 @@ def test_an_exception_whose_message_raises_is_told_by_its_type() -> None:
     log = FailureLog(lambda packed: SilentError())
     log.add("alice", "a #1", b"")
     assert log.last_of("alice").startswith("SilentError")
+
+
+class Call:
+    """What calls a closure again."""
+
+    def __init__(self, *parts: bytes) -> None:
+        self.parts = list(parts)
+
+    def __call__(self) -> int:
+        return len(self.parts)
+
+
+def test_a_failure_calls_again_what_its_log_keeps() -> None:
+    log = FailureLog(unpack_error)
+    log.add("alice", "a #1", failed("first"), Call(b"x", b"y"))
+    (failure,) = log.since(0)
+    assert failure.rerun() == 2
+    elsewhere = pickle.loads(pickle.dumps(failure))
+    assert elsewhere == failure
+    del log
+    gc.collect()
+    for each in (failure, elsewhere):
+        with pytest.raises(ConfigurationError, match="are not kept"):
+            each.rerun()
+
+
+def test_the_oldest_calls_are_dropped_and_what_they_share_counts_once() -> None:
+    log = FailureLog(unpack_error)
+    shared, own = bytes(MOST_CALL_BYTES // 2), MOST_CALL_BYTES // 4 - 1000
+    for number in range(3):
+        log.add("alice", f"a #{number}", failed("x"), Call(shared, bytes(own)))
+    first, second, third = log.since(0)
+    with pytest.raises(ConfigurationError, match="are not kept"):
+        first.rerun()
+    assert second.rerun() == third.rerun() == 2
+
+
+def test_a_call_that_is_too_large_is_not_kept() -> None:
+    log = FailureLog(unpack_error)
+    log.add("alice", "a #1", failed("x"), Call(bytes(MOST_CALL_BYTES + 1)))
+    with pytest.raises(ConfigurationError, match="are not kept"):
+        log.since(0)[0].rerun()

@@ -16,6 +16,8 @@ from psnb._src.monitor.recorded.statistics import CheckpointStatistics
 from psnb._src.monitor.told.feed import Feed
 from psnb._src.monitor.told.protocol import VERSION, Metric, Update
 from psnb._src.monitor.told.viewed import OptimizerState
+from psnb._src.phases import PhaseStatistics
+from psnb._src.stages import Stages, StageStatistics
 from tests.monitor.hub.updates import batch
 from tests.monitor.viewed import SERVER, WORKER, FakeViewed, reporting
 
@@ -191,3 +193,29 @@ def test_no_figure_and_no_text_makes_an_update_that_the_hub_refuses() -> None:
         body = json.dumps(batch(update), allow_nan=False).encode()
         assert messages.batch(body)["updates"][0]["summary"]["examples"] == "inf"
     assert "optimizers" not in update  # NaN is no news the second time
+
+
+def starving(share: float) -> FakeViewed:
+    """Return a coordinator whose worker reads for that share of its time."""
+    read = PhaseStatistics(read=share, compute=1 - share)
+    stages = {"range>map": Stages([StageStatistics("map(parse)", 3, 1.0)])}
+    worker = replace(WORKER, phases_lately=read, stages=stages)
+    viewed = FakeViewed()
+    viewed.set(workers=(worker,), state="running")
+    return viewed
+
+
+def test_the_phases_of_each_worker_and_of_all_are_told_as_shares() -> None:
+    update = told(Feed(), starving(0.25))
+    assert update["workers"][0]["phases"] == [0.25, 0.0, 0.75, 0.0, 0.0]
+    assert update["summary"]["phases"] == [0.25, 0.0, 0.75, 0.0, 0.0]
+
+
+def test_the_sentence_for_what_workers_wait_stays_for_some_seconds_and_ends_at_once() -> None:
+    feed, viewed = Feed(), starving(0.4)
+    assert told(feed, viewed)["starved"] == "workers wait 40% of their time for map(parse)"
+    viewed.set(workers=starving(0.41).now.workers)
+    assert "starved" not in told(feed, viewed, 101.0)
+    assert told(feed, viewed, 106.0)["starved"].startswith("workers wait 41%")
+    viewed.set(workers=starving(0.1).now.workers)
+    assert told(feed, viewed, 106.25)["starved"] == ""

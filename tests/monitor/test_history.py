@@ -25,6 +25,14 @@ def test_metrics_hold_count_last_value_and_total() -> None:
     assert (metric.count, metric.last, metric.total) == (4, 4.0, 10.0)
 
 
+def test_the_total_is_of_finite_values_and_the_others_are_counted() -> None:
+    history = History()
+    for value in (1.0, math.nan, math.inf, 2.0):
+        history.add(0.0, {"loss": value})
+    metric = history.metrics()["loss"]
+    assert (metric.count, metric.total, metric.not_finite) == (4, 3.0, 2)
+
+
 def test_metrics_keep_the_order_in_which_they_were_first_reported() -> None:
     history = History()
     history.add(0.0, {"z": 1.0, "a": 1.0})
@@ -53,6 +61,14 @@ def test_metrics_beyond_the_most_are_dropped_and_told_of_once(
 
 def test_the_smoothed_value_is_the_mean_of_the_first_values() -> None:
     assert filled(10).metrics()["loss"].smoothed == pytest.approx(5.5)
+
+
+def test_the_smoothed_value_of_one_that_is_a_mean_already_is_the_value() -> None:
+    history = History()
+    for value in (0.5, math.nan, 0.75):
+        history.add(0.0, {"auc": value}, averaged=False)
+        assert history.metrics()["auc"].smoothed == pytest.approx(value, nan_ok=True)
+    assert history.series("auc")["smoothed"].tolist()[-1] == 0.75
 
 
 def test_the_smoothed_value_is_an_exponential_average_later() -> None:

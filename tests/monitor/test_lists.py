@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from psnb._src.monitor.recorded.events import Event, EventKind
 from psnb._src.monitor.recorded.failures import Failure
 from psnb._src.monitor.shown.html_table import MOST_ROWS
-from psnb._src.monitor.shown.lists import Events, Failures
+from psnb._src.monitor.shown.lists import Events, Failures, Phases, WorkerPhases
+from psnb._src.phases import PhaseStatistics
 from tests.monitor.test_summary import HOSTILE, Reader
 
 
@@ -16,7 +18,8 @@ def event(message: str = "it ended") -> Event:
 
 
 def failure(number: int = 0, text: str = "boo") -> Failure:
-    return Failure(number, 1.0, "alice", f"step #{number}", f"ValueError: {text}", text, text)
+    call: Any = None  # it is not run again here
+    return Failure(number, 1.0, "alice", f"step #{number}", f"ValueError: {text}", text, text, call)
 
 
 def test_both_are_tuples() -> None:
@@ -67,3 +70,31 @@ def test_of_many_the_latest_are_shown() -> None:
     assert "[4]" not in text
     assert "[5]" in text
     assert f"[{MOST_ROWS + 4}]" in text
+
+
+PHASES = Phases(
+    [
+        WorkerPhases("alice", PhaseStatistics(3.0, 0.5, 6.0, 0.0, 0.5)),
+        WorkerPhases("bob", PhaseStatistics(1.0, 0.5, 0.0, 0.5, 0.0)),
+    ]
+)
+
+
+def test_phases_are_a_table_of_workers_with_their_sum() -> None:
+    assert repr(PHASES).splitlines() == [
+        "worker          read          pull       compute          push        commit    in all",
+        "alice   3.000 s  30%  0.500 s   5%  6.000 s  60%  0.000 s   0%  0.500 s   5%  10.000 s",
+        "bob     1.000 s  50%  0.500 s  25%  0.000 s   0%  0.500 s  25%  0.000 s   0%   2.000 s",
+        "all     4.000 s  33%  1.000 s   8%  6.000 s  50%  0.500 s   4%  0.500 s   4%  12.000 s",
+    ]
+    assert PHASES.total.read == 4.0
+    assert PHASES[1].phases.total == 2.0
+
+
+def test_the_phases_of_one_worker_need_no_sum_and_those_of_none_are_no_table() -> None:
+    assert len(repr(Phases(PHASES[:1])).splitlines()) == 2
+    assert repr(Phases()) == Phases()._repr_html_() == "no workers"
+
+
+def test_the_phases_of_a_worker_with_a_hostile_name_are_text() -> None:
+    assert HOSTILE not in Phases([WorkerPhases(HOSTILE, PhaseStatistics(1.0))])._repr_html_()

@@ -37,6 +37,7 @@ def _update() -> Update:
         metrics=[metric("loss", [1.0])],
         later={"anything": SECRET},
         notice=f"No longer updated: ValueError: {SECRET}",
+        starved=f"workers wait 90% of their time for csv({SECRET})",
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from psnb._src.monitor.shown import progress
-from psnb._src.monitor.shown.progress import ProgressLine, describe, wanted
+from psnb._src.monitor.shown.progress import ProgressLine, Share, describe, wanted
 from tests.monitor.viewed import WORKER, FakeViewed, reporting
 
 
@@ -51,12 +51,31 @@ def test_of_an_epoch_it_tells_the_parts_that_are_done(
     notebook: list[tuple[dict[str, str], str, bool]],
 ) -> None:
     viewed = FakeViewed(state="running", eta=0.0)
-    with ProgressLine(viewed, delay=0.0, epoch=lambda: (6, 16)):
+    with ProgressLine(viewed, delay=0.0, epoch=lambda: Share(6, 16, "parts of the epoch")):
         viewed.wait_for_looks(1)
     shown = notebook[-1][0]
     assert "6 of 16 parts of the epoch" in shown["text/plain"]
     assert 'value="6" max="16"' in shown["text/html"]
     assert not re.search("to do|left", shown["text/plain"])
+
+
+def test_of_an_epoch_it_tells_its_name_and_the_time_left() -> None:
+    now = FakeViewed(state="running", examples_per_second=1234.0).statistics()
+    shown = describe(now, Share(30, 40, "batches", "epoch 2 of 3"), 65.0)
+    for part in ("epoch 2 of 3", "30 of 40 batches", "1,234 examples/s", "1:05 left"):
+        assert part in shown
+
+
+def test_the_time_left_is_that_of_the_epoch_at_its_own_speed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter((100.0, 110.0, 120.0, 121.0))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    left = progress._TimeLeft()
+    assert left.of(Share(20, 50, "batches", "epoch 1")) is None  # it was begun earlier
+    assert left.of(Share(40, 50, "batches", "epoch 1")) == 5.0
+    assert left.of(Share(0, 50, "batches", "epoch 2")) is None
+    assert left.of(Share(1, 50, "batches", "epoch 2")) == 49.0
 
 
 def test_it_is_drawn_while_the_work_goes_on() -> None:

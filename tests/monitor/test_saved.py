@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from psnb._src.monitor.shown.saved import INTERVAL, LAST_KNOWN, SavedSummaries
+from psnb._src.monitor.shown.saved import INTERVAL, KEPT, LAST_KNOWN, SavedSummaries
 from tests.monitor.notebook_outputs import notebook_outputs
 from tests.monitor.updates import full_update
 
@@ -72,3 +72,16 @@ def test_at_the_end_it_is_emptied_and_nothing_is_written_any_more(
     saved.end()
     assert len(outputs) == count
     assert not due(saved, state="idle")
+
+
+def test_of_a_cell_that_runs_again_and_again_the_newest_outputs_are_replaced(
+    saved: SavedSummaries, outputs: list[dict[str, Any]]
+) -> None:
+    for number in range(KEPT):
+        saved.show(full_update(), f"output-{number}")
+    emptied = [each for each in outputs if each["data"]["text/html"] == ""]
+    assert [each["transient"]["display_id"] for each in emptied] == ["an-output"]
+    before = len(outputs)
+    saved.write(full_update())
+    written = [each["transient"]["display_id"] for each in outputs[before:]]
+    assert written == [f"output-{number}" for number in range(KEPT)]

@@ -79,6 +79,14 @@ def test_workers_and_servers_have_their_rows() -> None:
         assert part in text
 
 
+def test_what_the_time_of_closures_goes_to_is_told_and_for_what_workers_wait() -> None:
+    phases = [0.38, 0.02, 0.5, 0.0, 0.1]
+    html = render(full_update(summary={"phases": phases}, starved=f"workers wait for {HOSTILE}"))
+    assert "read 38% · pull 2% · compute 50% · push 0% · commit 10%; workers wait for" in html
+    assert HOSTILE not in html
+    assert "time of closures" not in render(full_update())
+
+
 def test_a_note_stands_in_it() -> None:
     assert "as it was" in Reader(render(full_update(), "as it was")).text
 

@@ -49,6 +49,7 @@ def full_update(**parts: Any) -> Update:
         "retried": 3,
         "staleness_mean": "nan",
         "staleness_max": 0,
+        "phases": [0.0] * 5,
     }
     identity = {
         "name": "strategy-1",
@@ -75,6 +76,7 @@ def full_update(**parts: Any) -> Update:
         "last_error": "",
         "activity": "",
         "running_since": None,
+        "phases": [0.25, 0.0, 0.5, 0.0, 0.25],
     }
     server = {
         "name": "keeper",
@@ -96,6 +98,7 @@ def full_update(**parts: Any) -> Update:
         "summary": summary | parts.pop("summary", {}),
         "identity": identity | parts.pop("identity", {}),
         "notice": "",
+        "starved": "",
         "depth": [],
         "workers": [worker | row for row in parts.pop("workers", [{}])],
         "servers": [server | row for row in parts.pop("servers", [{}])],

@@ -82,6 +82,9 @@ class FakeViewed:
         self._do("cancel_queued")
         return 1234
 
+    def stop_training(self) -> None:
+        self._do("stop_training")
+
     def checkpoint(self) -> Path:
         self._do("checkpoint")
         return Path("here") / "checkpoint-1"

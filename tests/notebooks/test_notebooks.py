@@ -85,7 +85,7 @@ def test_the_notebook_of_datasets_uses_every_example_once_though_a_worker_is_kil
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [2, 3], ids=["pytorch", "jax"])
+@pytest.mark.parametrize("number", [2, 3, 4], ids=["pytorch", "jax", "keras"])
 def test_the_notebooks_of_frameworks_train_and_end_in_a_figure(tmp_path: Path, number: int) -> None:
     notebook = run(NOTEBOOKS[number], tmp_path)
     assert told(notebook) == told(nbformat.read(NOTEBOOKS[number], as_version=4)), _ANEW
@@ -96,3 +96,24 @@ def test_the_notebooks_of_frameworks_train_and_end_in_a_figure(tmp_path: Path, n
     assert "True" in said
     assert "False" not in said
     assert len(outputs(notebook, "image/png")) == 1
+
+
+@pytest.mark.slow
+def test_the_notebook_from_paddle_trains_day_by_day_restores_and_predicts(tmp_path: Path) -> None:
+    (path,) = [each for each in NOTEBOOKS if each.stem == "06_from_paddle"]
+    notebook = run(path, tmp_path)
+    assert told(notebook) == told(nbformat.read(path, as_version=4)), _ANEW
+    said = printed(notebook)
+    days = [float(auc) for auc in re.findall(r"trained: AUC of the next day ([\d.]+)", said)]
+    assert len(days) == 3
+    assert days[2] > days[0] > 0.70
+    new, restored = (
+        float(re.search(rf"^{word}: AUC ([\d.]+)", said, re.MULTILINE)[1])  # type: ignore[index]
+        for word in ("new", "restored")
+    )
+    assert restored == days[2] > new + 0.1
+    predicted = re.search(r"(\d+) files, 16,384 rows, AUC ([\d.]+)", said)
+    assert predicted is not None
+    assert float(predicted[2]) > 0.75
+    assert len(list((tmp_path / "predictions").iterdir())) == int(predicted[1])
+    assert 1 <= len(list((tmp_path / "checkpoints").glob("ckpt-*"))) <= 3

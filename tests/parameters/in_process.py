@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psnb._src.first_rows.admission import Admission, Always
+from psnb._src.first_rows.initializers import Uniform
 from psnb._src.parameters import server_client
 from psnb._src.parameters.commit import committing, drive
 from psnb._src.parameters.dense_shards import DenseShard, DenseShards
@@ -18,11 +20,9 @@ from psnb._src.parameters.server_client import set_process_client
 from psnb._src.parameters.sparse_shards import SparseShards
 from psnb._src.parameters.variable import Variable
 from psnb._src.placement.layout import ShardId, ShardPlace
-from psnb._src.server.admission import Admission, Always
 from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.host import Host
-from psnb._src.server.initializers import Uniform
 from psnb._src.server.operations import (
     CreateDense,
     CreateSparse,
@@ -61,6 +61,9 @@ class InProcess:
             host.run([hosting], PendingReply(lambda answers: None), nowhere)
         self.carried: list[Request] = []
         self.calls = 0
+
+    def server_name(self, shard: ShardId) -> str:
+        return f"server {shard.number}"
 
     def lend(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
         """There is no memory between processes."""

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from psnb._src.first_rows.initializers import Constant, Normal, Uniform
 from psnb._src.parameters.parameter_arguments import (
     as_initializer,
     check_optimizer,
@@ -15,7 +16,6 @@ from psnb._src.parameters.parameter_arguments import (
     checked_ids,
     initial_array,
 )
-from psnb._src.server.initializers import Constant, Normal, Uniform
 from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
 
@@ -112,9 +112,14 @@ def test_ids_that_are_no_integers_are_refused(bad: Any) -> None:
 
 
 @pytest.mark.parametrize("bad", [-1, 10, 2**64 - 1])
-def test_id_outside_the_rows_is_named_with_table_and_rows(bad: int) -> None:
-    with pytest.raises(IdOutOfRangeError, match=rf"'e' has 10 rows.* 0 to 9; found id {bad}$"):
-        checked_ids([3, bad], "e", 10)
+def test_id_outside_the_rows_is_named_with_table_rows_and_place(bad: int) -> None:
+    told = rf"'e' has 10 rows.* 0 to 9; found id {bad}"
+    with pytest.raises(IdOutOfRangeError, match=rf"{told} at \[1\]$"):
+        checked_ids([3, bad, bad], "e", 10)
+    with pytest.raises(IdOutOfRangeError, match=rf"{told} at \[1, 0\]$"):
+        checked_ids([[3, 4], [bad, 5]], "e", 10)
+    with pytest.raises(IdOutOfRangeError, match=rf"{told}$"):
+        checked_ids(bad, "e", 10)
 
 
 @pytest.mark.parametrize("dim", [0, -1, 2.0, "2", None])

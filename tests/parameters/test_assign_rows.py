@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from psnb._src.first_rows.admission import CountFilter
 from psnb._src.parameters.local_copies import LocalCopies
 from psnb._src.parameters.updates import Updates, buffered
-from psnb._src.server.admission import CountFilter
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import GradientError, IdOutOfRangeError

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import psnb
+from psnb._src.first_rows.admission import Admission, Always, CountFilter, Probability
 from psnb._src.parameters.embedding import Embedding
 from psnb._src.parameters.updates import Updates, buffered
-from psnb._src.server.admission import Admission, Always, CountFilter, Probability
 from psnb._src.server.optimizers.sgd import SGD
 from tests.parameters.in_process import DIM, KINDS, SHARDS, embedding
 

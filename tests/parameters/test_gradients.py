@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psnb._src.first_rows.admission import CountFilter
 from psnb._src.parameters.gradients import as_nonfinite, split_finite
 from psnb._src.parameters.updates import Updates, buffered
 from psnb._src.parameters.variable import Variable
-from psnb._src.server.admission import CountFilter
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import ConfigurationError, GradientError

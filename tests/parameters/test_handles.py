@@ -7,8 +7,8 @@ import cloudpickle
 import numpy as np
 import pytest
 
+from psnb._src.first_rows.initializers import Uniform
 from psnb._src.parameters.server_client import set_process_client
-from psnb._src.server.initializers import Uniform
 from psnb._src.server.operations import (
     CommitParts,
     PreparePart,

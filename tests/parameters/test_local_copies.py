@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psnb._src.first_rows.admission import CountFilter
 from psnb._src.parameters.commit import UndecidedError
 from psnb._src.parameters.embedding import Embedding
 from psnb._src.parameters.handles import shards_of
@@ -17,7 +18,6 @@ from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.updates import Updates, buffered, read_request
 from psnb._src.parameters.variable import Variable
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.admission import CountFilter
 from psnb._src.server.commit_messages import Commit
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.operations import (

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import psnb
+from psnb._src.first_rows.admission import CountFilter, Probability
 from psnb._src.parameters.table_statistics import EmbeddingStatistics
 from psnb._src.parameters.updates import Updates, buffered
-from psnb._src.server.admission import CountFilter, Probability
 from psnb._src.server.array_checks import forms
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.expecting import SavedShard

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,6 +66,26 @@ def test_a_closure_that_runs_again_gets_the_very_same(leases: LeaseRegistry) -> 
     rest = list(second.iterator)
     assert again == taken
     assert sorted(int(each) for each in again + rest) == list(range(30))
+
+
+def test_a_closure_knows_which_element_it_took_last_also_when_it_runs_again(
+    leases: LeaseRegistry, tmp_path: Path
+) -> None:
+    for name in "ab":
+        (tmp_path / name).write_text(f"{name}\n" * 10)
+    lines = Dataset.text_lines([tmp_path / "a", tmp_path / "b"])
+    first, second = workers(leases, lines.batch(2), 2, parts=2)
+    assert first.begin(7).latest == ""
+    for _ in range(7):
+        next(first.iterator)
+    path = tmp_path / "b"
+    told = f"element 1 (its first example is of {path}, record 3) of split 1 of 2"
+    assert first.requests.latest == told
+    leases.lose(first)
+    again = second.begin(7)
+    for _ in range(7):
+        next(second.iterator)
+    assert again.latest == told
 
 
 def test_what_is_taken_after_a_worker_was_given_up_does_not_count(leases: LeaseRegistry) -> None:

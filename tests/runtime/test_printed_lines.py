@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
-from psnb._src.runtime.printed_lines import PrintedLines, end_printed_line
+from psnb._src.runtime.printed_lines import (
+    LINES_PER_SECOND,
+    MOST_LINES,
+    PrintedLines,
+    Throttle,
+    end_printed_lines,
+)
 from psnb._src.runtime.worker_context import Cancellation, WorkerContext, entered
 
 
@@ -27,7 +34,9 @@ def closure() -> Iterator[list[str]]:
     """Run a closure of worker ``w`` in this thread; give what is written, by writes."""
     recorder = Recorder()
     context = WorkerContext(0, 1, "w", 1, lambda metrics: None, Cancellation(), None, None)  # type: ignore[arg-type]
-    with redirect_stdout(PrintedLines(recorder)), entered(context):  # type: ignore[type-var]
+    throttle = Throttle()
+    out, err = PrintedLines(recorder, throttle), PrintedLines(recorder, throttle)  # type: ignore[arg-type]
+    with redirect_stdout(out), redirect_stderr(err), entered(context):  # type: ignore[type-var]
         yield recorder.written
 
 
@@ -47,9 +56,9 @@ def test_a_line_that_was_begun_is_written_when_the_closure_ends() -> None:
     with closure() as written:
         print("a", end="", flush=True)
         assert written == []
-        end_printed_line()
+        end_printed_lines()
         assert written == ["[w] a\n"]
-        end_printed_line()
+        end_printed_lines()
         assert written == ["[w] a\n"]
 
 
@@ -61,6 +70,41 @@ def test_a_line_without_an_end_is_not_kept_for_ever() -> None:
 
 def test_what_is_printed_outside_of_closures_passes_through() -> None:
     recorder = Recorder()
-    with redirect_stdout(PrintedLines(recorder)):  # type: ignore[type-var]
+    with redirect_stdout(PrintedLines(recorder, Throttle())):  # type: ignore[type-var]
         print("a", end="")
     assert "".join(recorder.written) == "a"
+
+
+def test_what_logging_writes_comes_like_what_is_printed() -> None:
+    with closure() as written:
+        logger = logging.Logger("closures")  # without handlers: the last resort is standard error
+        logger.warning("slow")
+    assert written == ["[w] slow\n"]
+
+
+def test_of_a_progress_bar_only_its_end_is_shown() -> None:
+    with closure() as written:
+        for percent in (0, 50, 100):
+            print(f"\r{percent}%", end="")
+        print()
+        print("windows\r")
+    assert written == ["[w] 100%\n", "[w] windows\n"]
+
+
+def test_beyond_a_rate_lines_are_left_out_and_counted() -> None:
+    now = [0.0]
+    throttle = Throttle(lambda: now[0])
+    assert len(throttle.admit(["x"] * (MOST_LINES + 7))) == MOST_LINES
+    assert throttle.admit(["x"]) == []
+    now[0] += 3 / LINES_PER_SECOND
+    assert throttle.admit(["a"]) == ["... 8 lines were left out, as there were too many", "a"]
+    assert throttle.admit(["b", "c", "d"]) == ["b", "c"]
+    assert throttle.left_out() == ["... 1 lines were left out, as there were too many"]
+    assert throttle.left_out() == []
+
+
+def test_how_many_were_left_out_is_said_when_the_closure_ends() -> None:
+    with closure() as written:
+        print("x\n" * (MOST_LINES + 5000), end="")
+        end_printed_lines()
+    assert written[-1].startswith("[w] ... 5,000 lines")

@@ -7,6 +7,8 @@ import asyncio
 from psnb._src.runtime.result_sender import ResultSender
 from psnb._src.runtime.session_messages import ClosureResult, ClosureResults
 
+NONE = [0.0] * 5
+
 
 class _Sent:
     """Keeps what was sent, and tells when something was."""
@@ -33,9 +35,9 @@ def test_a_lone_result_leaves_without_waiting_for_the_clock() -> None:
     async def run() -> None:
         sent = _Sent()
         sender = ResultSender(asyncio.get_running_loop(), {}, sent)
-        sender.add_result(result(1))
+        sender.add_result(result(1), NONE)
         await asyncio.sleep(0)  # one turn of the loop
-        assert sent.messages == [ClosureResults([], [result(1)])]
+        assert sent.messages == [ClosureResults([], [result(1)], NONE)]
 
     asyncio.run(run())
 
@@ -46,12 +48,12 @@ def test_results_gather_while_more_closures_wait() -> None:
         unstarted = dict.fromkeys(range(3))
         sender = ResultSender(asyncio.get_running_loop(), unstarted, sent)
         for number in range(2):
-            sender.add_result(result(number))
+            sender.add_result(result(number), NONE)
         await asyncio.sleep(0)
         assert sent.messages == []
-        sender.add_result(result(2))
+        sender.add_result(result(2), NONE)
         await asyncio.sleep(0)
-        assert sent.messages == [ClosureResults([], [result(number) for number in range(3)])]
+        assert sent.messages == [ClosureResults([], [result(number) for number in range(3)], NONE)]
 
     asyncio.run(run())
 
@@ -61,9 +63,9 @@ def test_a_result_does_not_wait_for_a_closure_that_takes_long() -> None:
         sent = _Sent()
         sender = ResultSender(asyncio.get_running_loop(), dict.fromkeys(range(100)), sent)
         sender.expect(2)
-        sender.add_result(result(1))
+        sender.add_result(result(1), NONE)
         await sent.wait()
-        assert sent.messages == [ClosureResults([], [result(1)])]
+        assert sent.messages == [ClosureResults([], [result(1)], NONE)]
 
     asyncio.run(run())
 
@@ -75,7 +77,7 @@ def test_reports_leave_while_their_closure_runs() -> None:
         sender.expect(1)
         sender.add_report(0.0, {"loss": 1.0})
         await sent.wait()
-        assert sent.messages == [ClosureResults([(0.0, {"loss": 1.0})], [])]
+        assert sent.messages == [ClosureResults([(0.0, {"loss": 1.0})], [], NONE)]
 
     asyncio.run(run())
 
@@ -86,8 +88,22 @@ def test_the_clock_stops_when_nothing_is_expected() -> None:
         sender.expect(2)
         sender.forgo(1)
         assert sender._ticking
-        sender.add_result(result(1))
+        sender.add_result(result(1), NONE)
         while sender._ticking:
             await asyncio.sleep(0.001)
 
     asyncio.run(asyncio.wait_for(run(), 10))
+
+
+def test_the_phases_of_results_that_travel_together_add_up() -> None:
+    async def run() -> None:
+        sent = _Sent()
+        unstarted = dict.fromkeys(range(2))
+        sender = ResultSender(asyncio.get_running_loop(), unstarted, sent)
+        sender.add_result(result(1), [1.0, 0.0, 2.0, 0.0, 0.5])
+        sender.add_result(result(2), [0.0, 4.0, 1.0, 0.0, 0.5])
+        unstarted.clear()
+        sender.add_result(result(3), NONE)
+        assert [each.phases for each in sent.messages] == [[1.0, 4.0, 3.0, 0.0, 1.0], NONE]
+
+    asyncio.run(run())

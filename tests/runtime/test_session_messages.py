@@ -36,9 +36,12 @@ from psnb._src.runtime.session_messages import (
     ToWorker,
     WorkerLeaves,
 )
+from psnb._src.stages import Stages, StageStatistics
 from psnb._src.transport.message import Message, unwired
 
 ASSIGNMENT = Assignment(7, "f", 2, 5, None, b"args", [b"input"], [Portion(1, 3, {"at": 4}, 2)])
+
+STAGE = StageStatistics("map(parse)", 7, 0.5, level=1, limit=2, place=1 << 62)
 
 MESSAGES = [
     RunClosures(4, ["layout"], 3, {"f": ("name", b"pickled")}, ["g"], [ASSIGNMENT] * 2),
@@ -49,13 +52,15 @@ MESSAGES = [
     DefineResource(1, b"call"),
     ReleaseResources([1]),
     TakeAnswer(1, Lease(0, 2, None, None, [2])),
-    ClosureResults([(1.0, {"loss": 0.5})], [ClosureResult(7, True, b"value", 0.1, True, 3)] * 2),
-    ClosureResults([], []),
-    ClosureUndecided(7, b"value", 0.1, True, ("writer", 5)),
+    ClosureResults(
+        [(1.0, {"loss": 0.5})], [ClosureResult(7, True, b"value", 0.1, True, 3)] * 2, [0.1] * 5
+    ),
+    ClosureResults([], [], [0.0] * 5),
+    ClosureUndecided(7, b"value", 0.1, [0.02] * 5, True, ("writer", 5)),
     ClosuresReturned([7]),
     CopiesFlushed(b"", 2),
     FlushUndecided(("writer", 5)),
-    SignOfLife(1 << 30, "running step", 2.5),
+    SignOfLife(1 << 30, "running step", 2.5, {"range>map": Stages([STAGE])}),
     WorkerLeaves(),
     QuestionAsked(1, AskLease(2)),
     QuestionAsked(1, TakeElements(2, 0, 7, 1, None, {"at": 1}, False)),
@@ -71,9 +76,14 @@ def test_a_message_arrives_as_it_was_sent(message: Any) -> None:
     assert arrived == message
 
 
-@pytest.mark.parametrize("message", [MESSAGES[0], MESSAGES[8]], ids=["closures", "results"])
-def test_a_batch_travels_as_tuples_which_pickle_faster_than_objects(message: Any) -> None:
-    assert all(type(each) is tuple for each in message.wire()[-1])
+@pytest.mark.parametrize(
+    ("message", "batch"), [(MESSAGES[0], -1), (MESSAGES[8], 2)], ids=["closures", "results"]
+)
+def test_a_batch_travels_as_tuples_which_pickle_faster_than_objects(
+    message: Any, batch: int
+) -> None:
+    assert message.wire()[batch]
+    assert all(type(each) is tuple for each in message.wire()[batch])
 
 
 def test_an_opening_travels_in_a_dask_message() -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from psnb._src.first_rows.admission import CountFilter
+from psnb._src.first_rows.initializers import Constant
 from psnb._src.placement.layout import ServerAddress, ShardPlace
 from psnb._src.placement.shard_status import CopyState, ShardStatus
-from psnb._src.server.admission import CountFilter
 from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.host import Host
-from psnb._src.server.initializers import Constant
 from psnb._src.server.operations import (
     CommitParts,
     CreateDense,

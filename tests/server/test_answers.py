@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from psnb._src.first_rows.initializers import Constant
 from psnb._src.server import answers
-from psnb._src.server.initializers import Constant
 from psnb._src.server.tables import DenseTable, SparseTable
 
 F4 = np.dtype("f4")

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.server.admission import Always, CountFilter
+from psnb._src.first_rows.admission import Always, CountFilter
+from psnb._src.first_rows.initializers import Constant
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.dense import DenseTable
-from psnb._src.server.initializers import Constant
 from psnb._src.server.operations import (
     CreateDense,
     FinishCopy,

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from psnb import errors
+from psnb._src.first_rows.initializers import Constant
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import ENDED, PROCESS, CommitLog, CommitState
 from psnb._src.server.commit_messages import Commit, Part
-from psnb._src.server.initializers import Constant
 from psnb._src.server.operations import (
     ApplyCommit,
     CommitPart,

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from psnb._src.first_rows import hash_ids
 from psnb._src.server import kernels
 
 SLOTS = 1 << 14
@@ -49,7 +50,7 @@ def test_probes_stay_short_whatever_the_ids(pattern: str) -> None:
     keys, rows, _ = inserted(PATTERNS[pattern]())
     used = np.flatnonzero(rows != kernels.EMPTY)
     home = np.empty(used.size, np.uint64)
-    kernels.hash_ids(keys[used], home)
+    hash_ids(keys[used], home)
     home = ((home & np.uint64(0xFFFFFFFF)) * np.uint64(SLOTS)) >> np.uint64(32)
     distance = (used - home.astype(np.int64)) % SLOTS
     assert distance.mean() < 2  # 1 is expected of a good hash at this load
@@ -95,7 +96,7 @@ def test_id_zero_is_told_from_a_free_slot() -> None:
 def test_hash_of_distinct_ids_is_distinct() -> None:
     ids = np.concatenate([make() for make in PATTERNS.values()])
     out = np.empty_like(ids)
-    kernels.hash_ids(ids, out)
+    hash_ids(ids, out)
     assert np.unique(out).size == np.unique(ids).size
 
 

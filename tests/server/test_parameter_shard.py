@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from psnb._src.first_rows.initializers import Constant
 from psnb._src.server.commit_messages import Commit, Part
-from psnb._src.server.initializers import Constant
 from psnb._src.server.operations import (
     ApplyCommit,
     CommitPart,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from psnb._src.server.admission import CountFilter
+from psnb._src.first_rows.admission import CountFilter
 from psnb._src.server.row_index import FixedRowIndex, GrowingRowIndex, RowIndex
 
 ROWS = 5000

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.server.admission import CountFilter
+from psnb._src.first_rows.admission import CountFilter
+from psnb._src.first_rows.initializers import Constant
 from psnb._src.server.ctr import CtrAccessor
-from psnb._src.server.initializers import Constant
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.adam import Adam
 from psnb._src.server.snapshot import Snapshot, snapshot

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from psnb._src.first_rows.admission import Admission, Always, CountFilter, Probability
+from psnb._src.first_rows.initializers import Uniform
 from psnb._src.parameters.partition import shard_of_ids
-from psnb._src.server.admission import Admission, Always, CountFilter, Probability
 from psnb._src.server.ctr import CtrAccessor
-from psnb._src.server.initializers import Uniform
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.table_operations import (
     LookUpRows,

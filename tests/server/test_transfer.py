@@ -7,8 +7,8 @@ import pickle
 import numpy as np
 import pytest
 
+from psnb._src.first_rows.initializers import Constant
 from psnb._src.server import transfer
-from psnb._src.server.initializers import Constant
 from psnb._src.server.operations import (
     CreateSparse,
 )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.server.initializers import Constant
+from psnb._src.first_rows.initializers import Constant
 from psnb._src.server.operations import (
     CreateDense,
     CreateSparse,

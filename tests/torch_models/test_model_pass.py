@@ -19,7 +19,7 @@ def test_rows_of_all_tables_go_to_a_device_in_one_copy() -> None:
     found.fetch(())
     leaves = dict(found.leaves())
     assert [tuple(leaves[name].shape) for name in tables] == [(4, 2), (5, 3)]
-    assert {each.untyped_storage().nbytes() for each in leaves.values()} == {4 * (8 + 15)}
+    assert len({each.untyped_storage()._cdata for each in leaves.values()}) == 1
     assert all(each.is_leaf and each.requires_grad for each in leaves.values())
 
 

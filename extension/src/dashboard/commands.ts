@@ -17,6 +17,7 @@ const LABELS: Record<CommandName, string> = {
   resume: 'Resume',
   drain: 'Drain',
   cancel_queued: 'Cancel queued',
+  stop_training: 'Stop training',
   checkpoint: 'Checkpoint',
   set_learning_rate: 'Learning rate',
   add_worker: 'Add worker',

@@ -51,6 +51,7 @@ export class Controls implements Part {
         'Drop the closures that wait for a worker',
         () => `Really cancel ${plural(this.queued, 'queued closure')}?`,
       ),
+      button('stop_training', 'Stop training', 'Let what runs end, and return the history'),
       button('add_worker', 'Add worker', 'Have the cluster start one more worker'),
     ];
     this.checkpoint = make('div', 'psnb-checkpoint', root);
@@ -75,6 +76,8 @@ export class Controls implements Part {
     });
     for (const [command, label, button] of this.buttons) {
       const saving = command === 'checkpoint' && checkpoint.state === 'saving';
+      // Most notebooks have no trainer, and nothing to learn from a button that is never of use.
+      setHidden(button.root, command === 'stop_training' && controls[command] !== '');
       button.update({
         label,
         reason: controls[command] ?? '',

@@ -49,6 +49,7 @@ export interface State {
   coordinator: string;
   summary: Summary;
   notice: string;
+  starved: string;
   identity: Identity;
   depth: [number, number, number][];
   workers: Map<number, WorkerRow>;
@@ -70,6 +71,7 @@ export const PARTS: readonly Part[] = [
   'problem',
   'summary',
   'notice',
+  'starved',
   'identity',
   'depth',
   'workers',
@@ -99,6 +101,7 @@ function empty(update: Update): State {
     coordinator: update.coordinator,
     summary: update.summary,
     notice: '',
+    starved: '',
     identity: {
       name: '',
       kernel: '',
@@ -221,6 +224,7 @@ export class Store {
       changed.add(part);
     };
     whole('notice', update.notice);
+    whole('starved', update.starved);
     whole('identity', update.identity);
     whole('servers', update.servers);
     whole('optimizers', update.optimizers);

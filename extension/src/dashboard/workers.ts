@@ -6,6 +6,7 @@ import { ActionButton } from './button';
 import { Keyed, make, Section, setData, setHidden, setText, type Item } from './dom';
 import { formatBytes, formatClock, formatCount, formatRate, formatShare, plural } from './format';
 import type { Context, Part } from './part';
+import { PhaseBar, PhaseSummary } from './phases';
 import { toNumber, type State } from './store';
 import { makeCell, makeRow, makeTable, type ColumnTitle } from './table';
 import { Visibility } from './visible';
@@ -16,7 +17,7 @@ const COLUMNS: readonly ColumnTitle[] = [
   ['in flight', 'Closures it holds'],
   ['completed', 'Closures that ended well there, and those that raised'],
   ['per s', 'Closures that ended there, per second'],
-  ['busy', "Share of its threads' time spent inside closures lately"],
+  ['busy', "Share of its threads' time spent inside closures lately, and what that went to"],
   ['memory', 'Memory of its process'],
   ['', 'Retire the worker'],
 ];
@@ -31,7 +32,7 @@ class Row implements Item<WorkerRow> {
   private readonly cells: HTMLElement[];
   private readonly failed: HTMLElement;
   private readonly share: HTMLElement;
-  private readonly fill: HTMLElement;
+  private readonly bar: PhaseBar;
   private readonly memory: HTMLElement;
   private readonly retire: ActionButton;
   private worker: WorkerRow;
@@ -58,9 +59,7 @@ class Row implements Item<WorkerRow> {
     this.cells = [flying, completed, makeCell(root)];
     const busy = makeCell(root);
     this.share = make('span', '', busy);
-    const bar = make('span', 'psnb-bar', busy);
-    bar.setAttribute('aria-hidden', 'true'); // The number beside it says the same.
-    this.fill = make('span', '', bar);
+    this.bar = new PhaseBar(busy, 'psnb-bar');
     this.memory = makeCell(root);
     this.retire = new ActionButton(
       makeCell(root, 'psnb-retire'),
@@ -110,17 +109,18 @@ class Row implements Item<WorkerRow> {
     setText(this.failed, worker.failed ? ` ${formatCount(worker.failed)} failed` : '');
     const busy = toNumber(worker.busy);
     setText(this.share, formatShare(busy));
-    this.fill.style.width = formatShare(Math.min(1, busy));
+    this.bar.update(worker.phases, Math.min(1, busy));
     setText(this.memory, worker.memory === null ? '–' : formatBytes(worker.memory));
   }
 }
 
 export class Workers implements Part {
-  readonly needs = ['workers', 'controls', 'commands'] as const;
+  readonly needs = ['workers', 'controls', 'commands', 'summary', 'starved'] as const;
   /** Why no worker can be retired; empty if they can. */
   reason = '';
 
   private readonly section: Section;
+  private readonly phases: PhaseSummary;
   private readonly rows: Keyed<number, WorkerRow>;
   private readonly visible: Visibility;
 
@@ -128,6 +128,7 @@ export class Workers implements Part {
     this.section = new Section(root, 'Workers', true, () => {
       context.redraw(this);
     });
+    this.phases = new PhaseSummary(this.section.body);
     const body = makeTable(this.section.body, 'psnb-workers', 'Workers', COLUMNS);
     const parts = new Map<Element, Row>();
     this.visible = new Visibility(null, (rows) => {
@@ -167,7 +168,9 @@ export class Workers implements Part {
     }
     const note = `${plural(workers.length, 'worker')}, ${formatCount(ready)} ready`;
     this.section.describe(lost ? `${note}, ${formatCount(lost)} lost` : note);
-    if (this.section.open) this.rows.update(workers.map((worker) => [worker.index, worker]));
+    if (!this.section.open) return;
+    this.phases.update(state);
+    this.rows.update(workers.map((worker) => [worker.index, worker]));
   }
 
   dispose(): void {

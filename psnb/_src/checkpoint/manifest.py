@@ -8,25 +8,20 @@ against attacks: an attacker can compute a new checksum. So a valid checksum alo
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from xxhash import xxh3_64_hexdigest
-
 from psnb._src.checkpoint.checkpoint_folder import MANIFEST
+from psnb._src.sealed_json import FormatError, keys, plain_json, read_sealed, require, sealed
 from psnb.errors import CheckpointError
 
 FORMAT = 3
 
 _FILE = re.compile(r"\d{4,9}-\d{5,9}\.safetensors", re.ASCII)
 """The names of shards' files, which are in the checkpoint's folder and nowhere else."""
-
-_MOST_BYTES = 1 << 28
-"""A manifest has some hundred bytes for each parameter; a larger file is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +62,10 @@ class Manifest:
             If JSON cannot hold it.
         """
         content = {
-            "format": FORMAT,
             "metadata": dict(self.metadata),
             "parameters": [asdict(entry) for entry in self.entries.values()],
         }
-        # As it will be read: for example, keys that are numbers become texts.
-        content = _parsed(_json(content))
-        return json.dumps({**content, "xxh3": _sum(content)}, indent=1)
+        return sealed(content, FORMAT)
 
 
 def checked_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -85,8 +77,8 @@ def checked_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
         If it is not a mapping, or JSON cannot hold it (for example NaN).
     """
     try:
-        _require(isinstance(metadata, Mapping), f"expected a mapping, found {metadata!r:.80}")
-        _parsed(_json(dict(metadata)))
+        require(isinstance(metadata, Mapping), f"expected a mapping, found {metadata!r:.80}")
+        plain_json(dict(metadata))
     except (TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"the metadata of a checkpoint must be a mapping that JSON can hold: {error}"
@@ -103,20 +95,9 @@ def read_manifest(path: Path) -> Manifest:
         If it is not a checkpoint, is damaged, or has a version that cannot be read.
     """
     try:
-        with open(path / MANIFEST, "rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        _require(len(data) <= _MOST_BYTES, f"its manifest has more than {_MOST_BYTES} bytes")
-        content = _parsed(data.decode())
-        _require(isinstance(content, dict), "its manifest is no JSON object")
-        found = content.pop("format", None)
-        if found != FORMAT:
-            raise CheckpointError(
-                f"checkpoint {str(path)!r} has format {found!r:.80}, this psnb reads {FORMAT}"
-            )
-        content = {"format": FORMAT, **content}
-        sum_ = content.pop("xxh3", None)
-        _require(sum_ == _sum(content), "its manifest does not have the checksum that it says")
-        return _manifest(content)
+        return _manifest(read_sealed(path / MANIFEST, FORMAT))
+    except FormatError as error:
+        raise CheckpointError(f"checkpoint {str(path)!r} {error}") from error
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{str(path)!r} is no checkpoint, or a damaged one: {str(error)[:500]}; restore "
@@ -125,60 +106,27 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def _manifest(content: dict[str, Any]) -> Manifest:
-    _keys("its manifest", content, {"format", "metadata", "parameters"})
+    keys("its manifest", content, {"metadata", "parameters"})
     metadata, parameters = content["metadata"], content["parameters"]
-    _require(isinstance(metadata, dict), "its metadata are no JSON object")
-    _require(isinstance(parameters, list), "its parameters are no list")
+    require(isinstance(metadata, dict), "its metadata are no JSON object")
+    require(isinstance(parameters, list), "its parameters are no list")
     entries: dict[str, ManifestEntry] = {}
     files: set[str] = set()
     for each in parameters:
-        _require(isinstance(each, dict), "one of its parameters is no JSON object")
-        _keys("one of its parameters", each, {"name", "description", "optimizer", "files"})
+        require(isinstance(each, dict), "one of its parameters is no JSON object")
+        keys("one of its parameters", each, {"name", "description", "optimizer", "files"})
         entry = ManifestEntry(**each)
         name = entry.name
-        _require(isinstance(name, str), f"the name of a parameter is {name!r:.80}")
-        _require(name not in entries, f"parameter {name!r:.80} is there twice")
-        _require(isinstance(entry.description, dict), f"{name!r:.80} is not described")
+        require(isinstance(name, str), f"the name of a parameter is {name!r:.80}")
+        require(name not in entries, f"parameter {name!r:.80} is there twice")
+        require(isinstance(entry.description, dict), f"{name!r:.80} is not described")
         optimizer = entry.optimizer
-        _require(optimizer is None or isinstance(optimizer, dict), f"optimizer of {name!r:.80}")
-        _require(isinstance(entry.files, dict) and bool(entry.files), f"{name!r:.80} has no files")
+        require(optimizer is None or isinstance(optimizer, dict), f"optimizer of {name!r:.80}")
+        require(isinstance(entry.files, dict) and bool(entry.files), f"{name!r:.80} has no files")
         for file, sum_ in entry.files.items():
-            _require(_FILE.fullmatch(file) is not None, f"{file!r:.80} is no name of a shard")
-            _require(file not in files, f"shard {file} is there twice")
-            _require(isinstance(sum_, str), f"the checksum of {file} is {sum_!r:.80}")
+            require(_FILE.fullmatch(file) is not None, f"{file!r:.80} is no name of a shard")
+            require(file not in files, f"shard {file} is there twice")
+            require(isinstance(sum_, str), f"the checksum of {file} is {sum_!r:.80}")
             files.add(file)
         entries[name] = entry
     return Manifest(entries, metadata)
-
-
-def _keys(what: str, found: Mapping[str, Any], expected: set[str]) -> None:
-    _require(
-        found.keys() == expected, f"{what}: expected {sorted(expected)}, found {sorted(found)}"
-    )
-
-
-def _require(condition: bool, otherwise: str) -> None:
-    if not condition:
-        raise ValueError(otherwise)
-
-
-def _sum(content: Mapping[str, Any]) -> str:
-    return xxh3_64_hexdigest(_json(content).encode())
-
-
-def _json(content: Any) -> str:
-    return json.dumps(content, allow_nan=False)
-
-
-def _parsed(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    _require(len(made) == len(pairs), f"a key is there twice among {[key for key, _ in pairs]}")
-    return made
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON's")

@@ -15,26 +15,20 @@ of its shards, for any number of servers.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial as bound
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
-from xxhash import xxh3_64
 
 from psnb._src.checkpoint.checkpoint_folder import MANIFEST, partial, place
 from psnb._src.checkpoint.manifest import Manifest, ManifestEntry, checked_metadata
-from psnb._src.threads import Answer, uninterrupted
+from psnb._src.whole_files import sync, synced
 from psnb.errors import CheckpointError
 
 State = dict[str, np.ndarray]
-
-_CHUNK = 1 << 18
 
 
 def write_checkpoint(
@@ -74,14 +68,14 @@ def write_checkpoint(
                     # safetensors writes memory as it is, so make it C-contiguous.
                     arrays = {k: np.asarray(v, order="C") for k, v in state.items()}
                     save_file(arrays, folder / file)
-                    files[file] = _synced(folder / file)
+                    files[file] = synced(folder / file)
                 entries[name] = ManifestEntry(name, description, optimizer, files)
             manifest.file.write(Manifest(entries, kept).text())
             manifest.file.flush()
-            _sync(folder / MANIFEST)
-            _sync(folder)
+            sync(folder / MANIFEST)
+            sync(folder)
             path = place(folder, manifest)
-        _sync(directory)
+        sync(directory)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"a checkpoint cannot be written to {str(directory)!r}: {error}"
@@ -110,32 +104,3 @@ def damaged(path: Path, file: str, name: str, reason: object) -> CheckpointError
         f"checkpoint {str(path)!r}: shard {file} of {name!r} is damaged: {reason}; restore another "
         "one, or copy it again from where it is whole"
     )
-
-
-def checksum(file: Path) -> str:
-    """Return the checksum of a file, which is read piece by piece."""
-    found, chunk = xxh3_64(), bytearray(_CHUNK)
-    view = memoryview(chunk)
-    with open(file, "rb", buffering=0) as opened:
-        while size := opened.readinto(chunk):
-            found.update(view[:size])
-    return found.hexdigest()
-
-
-def _synced(file: Path) -> str:
-    """Sync a file to disk, and return its checksum, computed meanwhile."""
-    synced: Answer[None] = Answer()
-    sync = bound(synced.give, _sync, file)
-    with uninterrupted:
-        threading.Thread(target=sync, name="psnb-sync", daemon=True).start()
-    found = checksum(file)
-    synced.result()
-    return found
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -7,13 +7,13 @@ from psnb._src.cluster.cluster import (
     connect,
     dashboard_link,
     identity,
-    local_cluster,
     roles,
 )
 from psnb._src.cluster.demand import Demand
 from psnb._src.cluster.protection import ServerProtection
 from psnb._src.cluster.resizing import add_worker, cannot_add, retire_worker
 from psnb._src.cluster.scaling import DEMAND, ClosureScaling
+from psnb._src.cluster.start_local import local_cluster
 from psnb._src.cluster.worker_names import WorkerNames
 
 __all__ = [

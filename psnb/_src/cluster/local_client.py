@@ -27,6 +27,7 @@ class Shape:
     threads_per_worker: int
     dashboard_address: str | None
     security: bool
+    processes: bool
 
     def __str__(self) -> str:
         return f"workers={self.workers}, servers={self.servers}"

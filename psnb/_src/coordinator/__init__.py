@@ -2,14 +2,30 @@
 
 from psnb._src.coordinator.checkpoint_manager import CheckpointManager
 from psnb._src.coordinator.closures import ClosureStatus, RemoteValue, as_completed
-from psnb._src.coordinator.coordinator import ClusterCoordinator
-from psnb._src.coordinator.datasets import PerWorkerValues
+from psnb._src.coordinator.coordinator import (
+    ClusterCoordinator,
+    closures_of_epoch,
+    map_whole_splits,
+    training_shown,
+)
+from psnb._src.coordinator.datasets import (
+    Epochs,
+    LeasedIterator,
+    PartitionedDataset,
+    PerWorkerValues,
+)
 
 __all__ = [
     "CheckpointManager",
     "ClosureStatus",
     "ClusterCoordinator",
+    "Epochs",
+    "LeasedIterator",
+    "PartitionedDataset",
     "PerWorkerValues",
     "RemoteValue",
     "as_completed",
+    "closures_of_epoch",
+    "map_whole_splits",
+    "training_shown",
 ]

@@ -7,9 +7,12 @@ methods may be called from any thread but the event loop's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
+from psnb._src.checks import integer
 from psnb._src.coordinator.closures import (
     DEFAULT_RETRIES,
     Pin,
@@ -22,6 +25,7 @@ from psnb._src.coordinator.closures import (
 from psnb._src.coordinator.coordinator_core import CoordinatorCore
 from psnb._src.coordinator.coordinator_view import CoordinatorView
 from psnb._src.coordinator.datasets import (
+    Epochs,
     LeasedDataset,
     LeasedIterator,
     PartitionedDataset,
@@ -34,6 +38,7 @@ from psnb._src.coordinator.settings import DEFAULT_QUEUE_SIZE, Settings
 from psnb._src.coordinator.structure import map_structure
 from psnb._src.coordinator.workers import DRAIN, HEARTBEAT, StartDelay, Timeouts
 from psnb._src.labels import check_label
+from psnb._src.monitor import Share
 from psnb._src.strategy import Fences, ParameterServerStrategy, core_of
 from psnb._src.threads import uninterrupted
 from psnb.errors import ConfigurationError
@@ -412,6 +417,29 @@ class ClusterCoordinator(Observed):
         self._core.check_open()
         return PerWorkerValues(self._core.resources, fn, positional(args), keyword(kwargs))
 
+    def use_threads(self, count: int | None) -> None:
+        """Have each worker run so many closures at the same time, from now on.
+
+        Closures that run go on; workers that join do the same. Returns at once; any thread.
+
+        Parameters
+        ----------
+        count : int or None
+            How many; None for as many as the Dask worker has threads, as in the beginning. More
+            than the cores pay where closures wait: for parameters, or for files.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is below 1.
+        CoordinatorClosedError
+            If the coordinator is closed.
+        """
+        if count is not None:
+            count = integer("use_threads: count", count, 1)
+        self._core.check_open()
+        self._core.membership.use_threads(count)
+
     def run_epoch(
         self,
         fn: Callable[..., Any],
@@ -420,6 +448,7 @@ class ClusterCoordinator(Observed):
         kwargs: Mapping[str, Any] | None = None,
         *,
         progress: bool | None = None,
+        watch: Callable[[], object] | None = None,
     ) -> Progress:
         """Call a function on the workers until every example of an epoch was used exactly once.
 
@@ -439,6 +468,10 @@ class ClusterCoordinator(Observed):
             As for `schedule`.
         progress : bool, optional
             As for `join`.
+        watch : callable, optional
+            Called in this thread ten times a second, and more often while closures end; it must be
+            quick. If it raises, closures that have not begun are withdrawn, and ``run_epoch``
+            raises the same at once: `join` waits for those that run.
 
         Returns
         -------
@@ -457,10 +490,13 @@ class ClusterCoordinator(Observed):
                 f"sharding='dynamic')), or of one in memory, found {iterator!r}"
             )
         every = (iterator, *positional(args))
-        with self._core.progress(progress, lambda: iterator.progress().parts):
-            self._core.run_epoch(
-                iterator, lambda chooser: self.schedule(fn, every, kwargs, worker=chooser)
+        with self._core.progress(progress, iterator.share):
+            ended = self._core.run_epoch(
+                iterator,
+                lambda chooser: self.schedule(fn, every, kwargs, worker=chooser),
+                bool if watch is None else watch,
             )
+            deque(ended, maxlen=0)
             self._core.queue.join()
         return iterator.progress()
 
@@ -479,6 +515,46 @@ class ClusterCoordinator(Observed):
                 self._live.stop()
 
 
+def closures_of_epoch(
+    coordinator: ClusterCoordinator,
+    fn: Callable[..., Any],
+    iterator: LeasedIterator,
+    wanted: Callable[[int], bool],
+) -> Iterator[RemoteValue]:
+    """Do what `ClusterCoordinator.run_epoch` does, and yield closures as they end; for psnb only.
+
+    Those that found no data, and those that failed, come as well. ``wanted`` takes how many were
+    scheduled and have not come yet, and tells whether one more is wanted.
+    """
+    return coordinator._core.run_epoch(
+        iterator,
+        lambda chooser: coordinator.schedule(fn, (iterator,), worker=chooser),
+        wanted=wanted,
+    )
+
+
 def view_of(coordinator: ClusterCoordinator) -> CoordinatorView:
     """Return the view of a coordinator, which dashboards read."""
     return coordinator._view
+
+
+def map_whole_splits(
+    coordinator: ClusterCoordinator,
+    function: Callable[..., Any],
+    dataset: Epochs[Any],
+    shown: bool | None,
+) -> list[Any]:
+    """Call ``function(datasets, number)`` for each split; see `datasets.map_splits`."""
+    return coordinator._core.map_splits(function, dataset.whole_splits(), shown)
+
+
+@contextmanager
+def training_shown(
+    coordinator: ClusterCoordinator,
+    shown: bool | None,
+    share: Callable[[], Share],
+    stop: Callable[[], object],
+) -> Iterator[None]:
+    """Show the progress of a trainer while the block runs, and offer views to stop it."""
+    with coordinator._view.training(stop), coordinator._core.progress(shown, share):
+        yield

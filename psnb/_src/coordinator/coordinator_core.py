@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 from psnb._src.coordinator.closures import (
@@ -32,10 +33,13 @@ from psnb._src.coordinator.datasets import (
     PerWorkerDataset,
     PerWorkerValues,
     ResourceRegistry,
+    WholeSplits,
     fetch_per_worker,
     make_dataset_of,
+    map_splits,
     run_epoch,
 )
+from psnb._src.coordinator.failed_call import pickled_call
 from psnb._src.coordinator.queue import ClosureQueue, PinnedCalls, Resolver
 from psnb._src.coordinator.saving import Saving
 from psnb._src.coordinator.settings import Settings
@@ -43,7 +47,7 @@ from psnb._src.coordinator.steps import Steps, gate_for
 from psnb._src.coordinator.workers import Membership, Services
 from psnb._src.labels import Labels
 from psnb._src.modes import Geo
-from psnb._src.monitor import LiveView, ProgressLine, Records, tell_panels, wanted
+from psnb._src.monitor import LiveView, ProgressLine, Records, Share, tell_panels, wanted
 from psnb._src.runtime import unpack_error
 from psnb._src.strategy import ParameterServerStrategy, core_of
 from psnb._src.threads import uninterrupted
@@ -88,12 +92,19 @@ class CoordinatorCore:
             known = weak()
             return "" if known is None else known.ended()
 
+        resources = self.resources
+
+        def failed(worker: str, closure: Closure, error: bytes) -> None:
+            call = pickled_call(worker, closure, resources, weak)
+            records.failures.add(worker, str(closure), error, call)
+
         self.queue = ClosureQueue(
             settings.max_queue_size,
             records.events,
             gate_for(strategy.mode),
-            on_failure=records.failures.add,
+            on_failure=failed,
             on_end=self._leases.end,
+            on_states=records.merged.add,
             ended=ended,
         )
         self.resolver = Resolver(self.queue, core, isinstance(strategy.mode, Geo))
@@ -117,6 +128,13 @@ class CoordinatorCore:
         self.queue.attach(self.membership.wake, Steps(self.queue, self.membership, core).begin)
         self.resources.attach(self.membership.wake_all)
         self._ids = itertools.count()
+        me = weakref.ref(self)
+
+        def cancel(remote: RemoteValue) -> bool:
+            known = me()
+            return known is not None and known.cancel(remote)
+
+        self._cancel = cancel  # what remote values hold, which do not keep the coordinator
         label = _labels.take(settings.name or strategy.name, self)
         self.view = CoordinatorView(label, core, self.queue, self.membership, records, Saving())
         self.live = LiveView()
@@ -139,9 +157,24 @@ class CoordinatorCore:
         """Queue a call; see `ClusterCoordinator.schedule`."""
         function = self._functions.register(fn)
         call = pack_call(function.name, args, kwargs, self.queue.settled)
-        remote = RemoteValue(self.queue.settled)
+        remote = RemoteValue(self.queue.settled, self._cancel)
         self.queue.put(Closure(next(self._ids), function, call, options, remote))
         return remote
+
+    @uninterrupted  # to the end: nobody else finds out what became of a closure that is open
+    def cancel(self, remote: RemoteValue) -> bool:
+        """Begin to cancel a closure; return whether it is going to end."""
+        kept = isinstance(self._strategy.mode, Geo)
+        closure = self.queue.cancel(remote, in_flight=not kept)
+        if closure is not None:
+            # In this order: what the worker hears after this, it hears as of a cancelled closure.
+            self.membership.soon(partial(self._revoke, closure))
+        return not kept or remote.done()
+
+    def _revoke(self, closure: Closure) -> None:
+        # On the event loop.
+        self.membership.revoke(closure)
+        self.resolver.revoke(closure)
 
     def make_dataset(
         self, dataset_or_fn: Any, sharding: str, splits: int | None
@@ -151,20 +184,32 @@ class CoordinatorCore:
         return make_dataset_of(dataset_or_fn, sharding, splits, count, self._dataset_services())
 
     def run_epoch(
-        self, iterator: LeasedIterator, schedule: Callable[[Chooser], RemoteValue]
-    ) -> None:
+        self,
+        iterator: LeasedIterator,
+        schedule: Callable[[Chooser], RemoteValue],
+        watch: Callable[[], object] = bool,
+        wanted: Callable[[int], bool] = lambda waiting: True,
+    ) -> Iterator[RemoteValue]:
         """Schedule closures until an epoch is over; see `datasets.run_epoch`."""
-        run_epoch(
+        return run_epoch(
             iterator,
             schedule,
             self.queue.withdraw,
             lambda: len(self.membership.statistics()),
             self.membership.wake,
             self.queue.settled,
+            watch,
+            wanted,
         )
 
+    def map_splits(
+        self, function: Callable[..., Any], splits: WholeSplits, shown: bool | None
+    ) -> list[Any]:
+        """Call a function for each split of a dataset; see `datasets.map_splits`."""
+        return map_splits(function, splits, self._dataset_services(), shown)
+
     def progress(
-        self, shown: bool | None = None, epoch: Callable[[], tuple[int, int]] | None = None
+        self, shown: bool | None = None, epoch: Callable[[], Share] | None = None
     ) -> AbstractContextManager[None]:
         """Return a context in which progress is shown: if told so, else where people look."""
         if not wanted(shown, self.live.watched):
@@ -191,8 +236,10 @@ class CoordinatorCore:
             if self.link is not None:
                 self.link.close()
 
-    def _fetch_per_worker(self, value: PerWorkerValues, timeout: float | None) -> list[Any]:
-        return fetch_per_worker(value, timeout, self._dataset_services().pinned)
+    def _fetch_per_worker(
+        self, value: PerWorkerValues, question: Callable[[Any], Any], timeout: float | None
+    ) -> list[Any]:
+        return fetch_per_worker(value, question, timeout, self._dataset_services().pinned)
 
     def _dataset_services(self) -> DatasetServices:
         def schedule(

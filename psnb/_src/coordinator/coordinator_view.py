@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,6 +78,8 @@ class CoordinatorView:
         self.records, self.saving = records, saving
         self._started, self._began = time.monotonic(), time.time()
         self._elapsed: float | None = None  # when it was closed
+        # How to stop each trainer that trains; one call each adds, removes or copies, atomically.
+        self._trainings: list[Callable[[], object]] = []
         self._last_workers: tuple[WorkerStatistics, ...] | None = None  # likewise
 
     def __repr__(self) -> str:
@@ -129,7 +132,8 @@ class CoordinatorView:
         )
         rate = sum(worker.closures_per_second for worker in workers)
         left = queue.queued + queue.in_flight
-        metrics = records.history.metrics()
+        records.merged.draw(time.time())
+        metrics = records.merged.bring_up_to_date(records.history.metrics())
         return Statistics(
             state=state,
             elapsed=time.monotonic() - self._started if self._elapsed is None else self._elapsed,
@@ -181,6 +185,7 @@ class CoordinatorView:
             "resume": closed or ("" if queue.paused else "it is not paused"),
             "drain": closed,
             "cancel_queued": closed or ("" if queue.queued else "nothing is queued"),
+            "stop_training": closed or ("" if self._trainings else "no trainer trains"),
             "checkpoint": closed or self.saving.cannot,
             "set_learning_rate": closed,
             "add_worker": closed or cannot_add(self._client),
@@ -209,6 +214,20 @@ class CoordinatorView:
     def cancel_queued(self) -> int:
         """Cancel the closures that wait; return how many."""
         return self._queue.cancel_queued()
+
+    @contextmanager
+    def training(self, stop: Callable[[], object]) -> Iterator[None]:
+        """Offer views to stop a trainer while the block runs; ``stop`` returns at once."""
+        self._trainings.append(stop)
+        try:
+            yield
+        finally:
+            self._trainings.remove(stop)
+
+    def stop_training(self) -> None:
+        """End the training of all trainers when what runs has ended; returns at once."""
+        for stop in self._trainings.copy():
+            stop()
 
     def checkpoint(self) -> Path:
         """Save all parameters; return the path."""

@@ -5,6 +5,7 @@ All methods may be called from any thread, also while another one is blocked in 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +14,19 @@ import numpy as np
 
 from psnb._src.coordinator.coordinator_view import CoordinatorView
 from psnb._src.jupyter_internals import in_notebook
-from psnb._src.monitor import Event, Events, Failure, Failures, LiveView, Statistics, plot
+from psnb._src.metrics import MetricStates
+from psnb._src.monitor import (
+    Event,
+    Events,
+    Failure,
+    Failures,
+    LiveView,
+    Phases,
+    Statistics,
+    plot,
+)
 from psnb._src.server import LearningRate
+from psnb._src.stages import Stages
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,6 +86,40 @@ class Observed:
         """
         return Failures(self._view.records.failures.since(0))
 
+    @property
+    def metrics(self) -> MetricStates:
+        """What closures reported as states of metrics, merged over all that have returned.
+
+        A frozen mapping from names to `psnb.metrics.MetricState`, as of now, since the coordinator
+        was made; any thread may ask. A closure counts exactly once, when it has returned and had
+        its effect, also if it ran twice; one that raised does not count. After `join` all are in.
+
+        It is also a mark: ``coordinator.metrics.since(mark)`` has what was merged since then,
+        exactly, whoever else reads. So each epoch, or each period of a printed line, has its own::
+
+            mark = coordinator.metrics
+            coordinator.run_epoch(step, iterator)
+            print(coordinator.metrics.since(mark)["auc"].result())
+        """
+        return self._view.records.merged.states()
+
+    def phases(self) -> Phases:
+        """Return what the time of the closures that have ended went to, by worker; any thread.
+
+        A row is the name of a worker and its `PhaseStatistics`; ``total`` is their sum. Printed, or
+        as the last line of a cell, it is a table.
+        """
+        return Phases.of(self.statistics())
+
+    def stages(self) -> Stages:
+        """Return what each part of the datasets has given to closures, and what it took.
+
+        Any thread may call. Of all workers together, as of the last second; see
+        `psnb.data.DatasetIterator.stages`. What ``statistics().starved`` says is made of this and
+        of `phases`.
+        """
+        return self.statistics().stages
+
     def history(self) -> dict[str, dict[str, np.ndarray]]:
         """Return everything that closures reported with `psnb.report`, by metric.
 
@@ -85,7 +131,9 @@ class Observed:
             ``(points,)``. A series is thinned out evenly when it gets longer than ten thousand
             points, so it always spans the whole run.
         """
-        history = self._view.records.history
+        records = self._view.records
+        records.merged.draw(time.time(), period=0.0)  # with the very last examples
+        history = records.history
         return {name: history.series(name) for name in history.metrics()}
 
     def plot(self, metrics: Sequence[str] | None = None, *, log: bool = False) -> Figure:

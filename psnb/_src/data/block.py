@@ -46,6 +46,10 @@ class Origin(NamedTuple):
     files: np.ndarray
     records: np.ndarray
 
+    def place(self, index: int) -> str:
+        """Return where an element comes from, for a message."""
+        return f"{self.files[index]}, record {self.records[index] + 1}"
+
 
 class Block(NamedTuple):
     """Some consecutive elements.
@@ -101,7 +105,7 @@ class Block(NamedTuple):
         """Return where an element comes from, for a message; empty if unknown."""
         if self.origin is None:
             return ""
-        return f" ({self.origin.files[index]}, record {self.origin.records[index] + 1})"
+        return f" ({self.origin.place(index)})"
 
 
 def read_only(block: Block) -> Block:

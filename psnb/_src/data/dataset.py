@@ -11,9 +11,12 @@ from typing import Any, Self
 from psnb._src.checks import integer
 from psnb._src.data import nodes
 from psnb._src.data.dataset_sources import DatasetSources
+from psnb._src.data.file_sources import Paths
+from psnb._src.data.formats import list_files
 from psnb._src.data.iteration_context import AUTOTUNE, Options
 from psnb._src.data.iterator import DatasetIterator
 from psnb._src.data.node import INFINITE, UNKNOWN
+from psnb._src.data.replaced_files import replaced_files
 from psnb._src.data.spec import Spec
 from psnb.errors import ConfigurationError
 
@@ -104,6 +107,23 @@ class Dataset(DatasetSources):
     def __getstate__(self) -> dict[str, Any]:
         return {"node": self.node}
 
+    def with_files(self, files: Paths) -> Self:
+        """Return the same chain over other files: those of another day, for example.
+
+        Parameters
+        ----------
+        files : path or sequence of paths
+            In place of all that it reads, with patterns.
+
+        Raises
+        ------
+        DatasetError
+            If no file matches a pattern.
+        ConfigurationError
+            If its source is no files, or it has several sources of files.
+        """
+        return type(self)(replaced_files(self.node, list_files(files)))
+
     # Functions
 
     def map(
@@ -118,7 +138,8 @@ class Dataset(DatasetSources):
         Parameters
         ----------
         function : callable
-            Returns the new element.
+            Returns the new element. A StopIteration that it raises is an error like any other, and
+            does not end the dataset, whose length is that of its input: as in TensorFlow 2.
         num_parallel_calls : int, optional
             How many threads call it; with `AUTOTUNE`, as many as there are processors.
         deterministic : bool, optional
@@ -363,6 +384,41 @@ class Dataset(DatasetSources):
         if buffer_size != AUTOTUNE:
             buffer_size = integer("prefetch: buffer_size", buffer_size, 0)
         return type(self)(nodes.Prefetch(self.node, buffer_size))
+
+    def merge_by(
+        self,
+        key: str,
+        min_merge_size: int = 2,
+        keep_unmerged: bool = True,
+        erase_duplicates: bool = True,
+    ) -> Self:
+        """Join the elements of one instance, which have the same key: Paddle's ``merge_by_insid``.
+
+        Elements are dicts. Arrays whose first axis may differ in length between elements are
+        joined, in the order of the elements; all else must be equal: an instance whose elements
+        differ there is left out, with a warning. (After a function of yours, that is so of every
+        array that is no scalar.)
+        Everything is read, and kept in memory, before the first element comes. So such a chain
+        cannot be cut: elements of one instance could be anywhere.
+
+        Parameters
+        ----------
+        key : str
+            The column that tells the instances apart, such as ``Slot("id", "bytes", ())``.
+        min_merge_size : int
+            Fewer elements than this are not merged.
+        keep_unmerged : bool
+            Whether elements that are not merged are kept, each as it is, or left out.
+        erase_duplicates : bool
+            Whether an integer that occurs again in a row that was joined is left out.
+
+        Raises
+        ------
+        DatasetError
+            From the iterator, if elements are no dicts with the key.
+        """
+        size = integer("merge_by: min_merge_size", min_merge_size, 1)
+        return type(self)(nodes.MergeBy(self.node, key, size, keep_unmerged, erase_duplicates))
 
     def ignore_errors(self) -> Self:
         """Leave out elements that raise an error.

@@ -195,6 +195,7 @@ class FileSources:
         threads: int = 1,
         pipe_command: str | None = None,
         max_record_bytes: int = MAX_RECORD_BYTES,
+        queue_size: int | None = None,
     ) -> Self:
         """Return batches from files in Paddle's MultiSlot text, as dicts by slot.
 
@@ -212,16 +213,24 @@ class FileSources:
             A shell command that each file is piped through.
         max_record_bytes : int
             Limit of a line in bytes; longer ones are refused before memory is allocated for them.
+        queue_size : int, optional
+            How many batches of a file are read ahead, by a thread of its own; by default 2 with
+            several threads, else none. Paddle's queue holds 100.
         """
         threads = integer("threads", threads, 1)
+        if queue_size is not None:
+            queue_size = integer("queue_size", queue_size, 1)
         form = MultiSlot(slots, pipe_command, max_record_bytes=max_record_bytes)
         paths = list_files(files)
         if threads == 1:
-            return cls.from_files(form, paths).ragged_batch(batch_size)  # type: ignore[attr-defined]
-        one = partial(_batches, cls, form, batch_size)
+            return _batches(cls, form, batch_size, queue_size, paths)
+        one = partial(_batches, cls, form, batch_size, queue_size or 2)
         names: Any = cls.list_files(paths)  # type: ignore[attr-defined]
         return names.interleave(one, cycle_length=threads)
 
 
-def _batches(cls: Any, form: MultiSlot, batch_size: int, path: str) -> Any:
-    return cls.from_files(form, path).ragged_batch(batch_size).prefetch(2)
+def _batches(
+    cls: Any, form: MultiSlot, batch_size: int, queue_size: int | None, paths: Paths
+) -> Any:
+    batches = cls.from_files(form, paths).ragged_batch(batch_size)
+    return batches if queue_size is None else batches.prefetch(queue_size)

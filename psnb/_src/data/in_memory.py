@@ -19,6 +19,7 @@ import psutil
 from psnb._src.checks import integer
 from psnb._src.data import nodes
 from psnb._src.data.dataset import Dataset
+from psnb._src.data.file_sources import Paths
 from psnb._src.data.formats import MAX_RECORD_BYTES, MultiSlot, Slot, list_files
 from psnb._src.data.iterator import DatasetIterator
 from psnb._src.data.memory import Loading, Memory, MemoryStatistics, ShufflePlan
@@ -137,6 +138,24 @@ class InMemoryDataset:
         self._generation = 0  # 0: nothing is in memory
         self._layout = ShufflePlan(0)
         self._loading: Loading | None = None
+
+    def with_files(self, files: Paths) -> Self:
+        """Return the same over other files, with nothing in memory; Paddle's ``set_filelist``.
+
+        Parameters
+        ----------
+        files : path or sequence of paths
+            What to read, with patterns.
+
+        Raises
+        ------
+        DatasetError
+            If no file matches a pattern.
+        ConfigurationError
+            If its source is no files, or has several sources of files.
+        """
+        source = self.source.with_files(files)
+        return self.of(source, self.batch_size, self.threads, self.memory_limit)
 
     def load_into_memory(self) -> None:
         """Read everything, and replace what was read before.

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from psnb._src.data.random_numbers import mixed
+from psnb._src.data.stage_book import StageBook
+
+if TYPE_CHECKING:
+    from psnb._src.data.stage_counts import StageCounts
 
 AUTOTUNE = -1
 """In place of a number: psnb chooses it, and may change it."""
@@ -36,6 +41,7 @@ class Counters:
     """The counts of an iteration, by place in the chain."""
 
     errors_ignored: dict[int, int] = field(default_factory=dict)
+    stages: StageBook = field(default_factory=StageBook)
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,8 @@ class Context:
         The options of the nearest `Dataset.with_options`.
     counters : Counters
         The iteration's own.
+    stage : StageCounts or None
+        What reads the part that gets this.
     """
 
     seed: int
@@ -62,10 +70,15 @@ class Context:
     epoch: int = 0
     options: Options = Options()
     counters: Counters = field(default_factory=Counters)
+    stage: StageCounts | None = None
 
     def child(self, index: int) -> Context:
         """Return the context for an input."""
         return replace(self, seed=mixed(self.seed, index), place=mixed(self.place, index))
+
+    def read_by(self, stage: StageCounts) -> Context:
+        """Return the context for what a stage reads."""
+        return replace(self, stage=stage)
 
     def element(self, number: int) -> Context:
         """Return the context for the dataset that is made from an element."""

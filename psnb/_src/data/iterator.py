@@ -9,6 +9,9 @@ from typing import Any
 from psnb._src.data.iteration_context import Context, Counters
 from psnb._src.data.node import Node
 from psnb._src.data.reader import Reader
+from psnb._src.data.stage_book import book_for
+from psnb._src.phases import READ, counted_as
+from psnb._src.stages import Stages
 from psnb.errors import DatasetError
 
 VERSION = 1
@@ -36,7 +39,7 @@ class DatasetIterator(Iterator[Any]):
 
     def __init__(self, node: Node, state: dict[str, Any] | None = None) -> None:
         self._chain = node.fingerprint()
-        self._counters = Counters()
+        self._counters = Counters(stages=book_for(node))
         inner = None
         if state is None:
             self._seed = secrets.randbits(63)
@@ -54,6 +57,7 @@ class DatasetIterator(Iterator[Any]):
     def __iter__(self) -> DatasetIterator:
         return self
 
+    @counted_as(READ)
     def __next__(self) -> Any:
         if self._closed:
             raise StopIteration
@@ -62,6 +66,27 @@ class DatasetIterator(Iterator[Any]):
             self.close()
             raise StopIteration
         return found[0]
+
+    def stages(self) -> Stages:
+        """Return what each part of the chain has given so far, and what it took; any thread.
+
+        Printed, it is a table, from the sources on: what takes most of the time is what to make
+        faster, or parallel. In a closure, it counts all iterations of the worker over such a chain.
+
+        Returns
+        -------
+        tuple of StageStatistics
+            A snapshot; its ``slowest`` is the stage with the most time of its own.
+        """
+        return self._counters.stages.statistics()
+
+    def latest(self) -> str:
+        """Return which element came last, for a message.
+
+        Its number, from 0; and file and record of its first example, if they are known. A batch of
+        shuffled examples has others of other files.
+        """
+        return self._reader.latest()
 
     def state(self) -> dict[str, Any]:
         """Return the position of this iterator.

@@ -19,6 +19,8 @@ from psnb.errors import DatasetError
 State = Any
 """With JSON's types only, and small: it has no data that can be read again."""
 
+_BRIEF = 60
+
 INFINITE = -1
 UNKNOWN = -2
 
@@ -40,6 +42,10 @@ class NodeIterator(ABC):
     @abstractmethod
     def state(self) -> State:
         """Return the state with which `Node.iterate` goes on after the elements returned so far."""
+
+    def level(self) -> tuple[int, int] | None:
+        """Return what is in its buffer, and how much has room; None if it has none. Any thread."""
+        return None
 
     def close(self) -> None:  # noqa: B027  # most have nothing to close
         """End threads and close files; idempotent."""
@@ -71,6 +77,9 @@ class Node(ABC):
     name: ClassVar[str]
     """The name of the method of `Dataset` that makes it."""
 
+    waits: ClassVar[bool] = False
+    """Whether all that it does in the reader's thread is to wait for its input."""
+
     @abstractmethod
     def iterate(self, context: Context, state: State = None) -> NodeIterator:
         """Begin at the first element, or where a state was taken."""
@@ -86,6 +95,11 @@ class Node(ABC):
             elif isinstance(value, tuple):
                 found += [item for item in value if isinstance(item, Node)]
         return tuple(found)
+
+    @property
+    def counted(self) -> Node:
+        """The node whose elements are counted: its input, if it only passes these on."""
+        return self
 
     def indexed(self) -> Indexed | None:
         """Return the elements with random access, if that is possible; may open files."""
@@ -125,6 +139,11 @@ class Node(ABC):
     def label(self) -> str:
         """Return its name in messages and drawings."""
         return f"{self.name}({', '.join(self.parameters())})"
+
+    def brief(self) -> str:
+        """Return its name in tables and sentences."""
+        label = self.label()
+        return label if len(label) <= _BRIEF else f"{label[: _BRIEF - 1]}…"
 
     def lines(self, depth: int = 0) -> Iterator[str]:
         """Yield the chain from its sources on, one line per node, inputs indented."""

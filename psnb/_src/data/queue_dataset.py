@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Self
 
 from psnb._src.data.dataset import Dataset
+from psnb._src.data.file_sources import Paths
 from psnb._src.data.formats import MAX_RECORD_BYTES, Slot
 from psnb._src.data.iterator import DatasetIterator
 
@@ -31,6 +33,9 @@ class QueueDataset:
         A shell command that each file is piped through.
     max_record_bytes : int
         Limit of a line in bytes; longer ones are refused before memory is allocated for them.
+    queue_size : int, optional
+        How many batches of a file are read ahead, by a thread of its own; by default 2 with several
+        threads, else none. Paddle's queue holds 100.
 
     Attributes
     ----------
@@ -53,10 +58,28 @@ class QueueDataset:
         threads: int = 1,
         pipe_command: str | None = None,
         max_record_bytes: int = MAX_RECORD_BYTES,
+        queue_size: int | None = None,
     ) -> None:
         self.dataset = Dataset.multi_slot(
-            files, slots, batch_size, threads, pipe_command, max_record_bytes
+            files, slots, batch_size, threads, pipe_command, max_record_bytes, queue_size
         )
+
+    def with_files(self, files: Paths) -> Self:
+        """Return the same over other files; Paddle's ``set_filelist``.
+
+        Parameters
+        ----------
+        files : path or sequence of paths
+            The files to read, with patterns.
+
+        Raises
+        ------
+        DatasetError
+            If no file matches a pattern.
+        """
+        made = object.__new__(type(self))
+        made.dataset = self.dataset.with_files(files)
+        return made
 
     def __iter__(self) -> DatasetIterator:
         return iter(self.dataset)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, NamedTuple
 
-from psnb._src.data.block import Block, concatenate
+from psnb._src.data.block import Block, Origin, concatenate
 from psnb._src.data.iteration_context import Context
 from psnb._src.data.node import Node, State
+from psnb._src.data.stage_counts import begin_stage
 from psnb.errors import DatasetError
 
 ENOUGH = 64
@@ -50,10 +51,12 @@ class Reader:
         self._swallow: int  # errors that were raised before the state was taken
         self.position, base, skip, self._swallow = (0, None, 0, 0) if state is None else state
         self._node, self._ahead = node, node.ahead
-        self._input = node.iterate(context, base)
+        self._input, self._stage = begin_stage(node, context, base)
+        self._stages = context.counters.stages
         self._errors = 0
         self._held: deque[Block] = deque()
         self._at = 0  # how many elements of the first block were taken
+        self._origin: tuple[Origin, int] | None = None  # of the latest `next_element`
         self._pulled: int = self.position - skip
         self._bases = deque([_Base(self._pulled, base, 0)])
         while skip and (block := self._next(skip)) is not None:
@@ -93,6 +96,7 @@ class Reader:
         if not self._held and not self._fill(1):
             return None
         block, at = self._held[0], self._at
+        self._origin = block.origin and (block.origin, at)
         self.position += 1
         if at + 1 == block.count:
             self._held.popleft()
@@ -100,6 +104,13 @@ class Reader:
         else:
             self._at = at + 1
         return (block.element(at),)
+
+    def latest(self) -> str:
+        """Return which element `next_element` has returned, for a message."""
+        if self._origin is None:
+            return f"element {self.position - 1}"
+        origin, at = self._origin
+        return f"element {self.position - 1} (its first example is of {origin.place(at)})"
 
     def put_back(self, block: Block) -> None:
         """Put back the last elements of the latest `take`."""
@@ -126,6 +137,7 @@ class Reader:
     def close(self) -> None:
         """Close the input."""
         self._input.close()
+        self._stages.end(self._stage)
 
     def _pull(self, limit: int) -> Block | None:
         if not self._held and not self._fill(limit):
@@ -165,7 +177,7 @@ class Reader:
     def _next(self, limit: int) -> Block | None:
         while True:
             try:
-                return self._input.next_block(limit)
+                return self._stage.next_block(self._input, limit)
             except DatasetError:
                 self._errors += 1
                 if self._swallow == 0:

@@ -61,6 +61,29 @@ def sharded(dataset: Dataset, count: int, index: int) -> Dataset:
     return Dataset(_sharded(dataset.node, count, index))
 
 
+def check_order(dataset: Dataset) -> None:
+    """Check that the splits of a dataset, one after another, have its order.
+
+    Raises
+    ------
+    ConfigurationError
+        If a part of the chain mixes elements, or need not keep their order.
+    """
+    _check_order(dataset.node)
+
+
+def _check_order(node: Node) -> None:
+    mixed = isinstance(node, nodes.Shuffle | nodes.Interleave | nodes.Sample)
+    free = isinstance(node, nodes.Map) and node.deterministic is False
+    if mixed or free or (isinstance(node, nodes.WithOptions) and not node.options.deterministic):
+        raise ConfigurationError(
+            f"{node.label()}: this has no order that its parts keep when they are read apart from "
+            "each other; leave it out (of MultiSlot files: threads=1)"
+        )
+    for each in node.inputs:
+        _check_order(each)
+
+
 def _cut(node: Node, count: int, quantum: int) -> list[Node]:
     # A part has whole batches, so that only the last one is smaller.
     if isinstance(node, nodes.Batch | nodes.RaggedBatch | nodes.PaddedBatch):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
-import numpy as np
-
-from psnb._src.jax_models.program import Program, check_tables, name_of
+from psnb._src.export import Exported
+from psnb._src.jax_models.batch_function import BatchFunction, batch_function
+from psnb._src.jax_models.jax_export import exported
+from psnb._src.jax_models.program import Program
 from psnb._src.jax_models.tree_variables import TreeVariables
+from psnb._src.jax_models.worker_programs import travelling
 from psnb._src.parameters import Embedding
-from psnb._src.runtime import current_context
 
 
 class ForwardPass:
@@ -22,38 +21,40 @@ class ForwardPass:
 
     Parameters
     ----------
-    function, params, tables, ids, combiner, seed
-        As `forward` takes them.
+    of : BatchFunction
+        The function, with what it is applied to.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        params: TreeVariables | None,
-        tables: Mapping[str, Embedding],
-        ids: Callable[[Any], Mapping[str, Any]] | None,
-        combiner: str | Mapping[str, str],
-        seed: int | None,
-    ) -> None:
-        self._made_of = (function, params, tables, ids, combiner, seed)
-        self.__wrapped__, self.__qualname__ = function, f"forward pass of {name_of(function)}"
-        self._program = Program(*self._made_of, inside=_as_it_is, training=False)
-        self._numbers = itertools.count()
+    def __init__(self, of: BatchFunction) -> None:
+        self._of = of
+        self.__wrapped__, self.__qualname__ = of.function, f"forward pass of {of.name}"
+        self._program = Program(of, inside=_as_it_is, training=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ForwardPass, self._made_of
+        return travelling(ForwardPass, self._of)
 
     @property
     def programs(self) -> int:
         """How many programs were compiled in this process."""
         return self._program.compiled
 
+    def to_export(self, example: Any) -> Exported:
+        """Return what `psnb.export` writes of it."""
+        return exported(self._of, example)
+
     def __call__(self, batch: Any) -> Any:
-        """Return what the function returns for a batch, with numpy arrays."""
-        context = current_context()
-        number = next(self._numbers) if context is None else context.closure
-        result, _ = self._program(batch, number)
-        return jax.tree.map(np.asarray, result)
+        """Return what the function returns for a batch, with numpy arrays.
+
+        Raises
+        ------
+        ConfigurationError
+            If the batch lacks a feature, or the device is not there.
+        GradientError, IdOutOfRangeError
+            If ids are no integers, or outside their table.
+        ServerLostError
+            If a server is gone.
+        """
+        return self._program(batch)[0]
 
 
 def forward(
@@ -64,6 +65,7 @@ def forward(
     ids: Callable[[Any], Mapping[str, Any]] | None = None,
     combiner: str | Mapping[str, str] = "mean",
     seed: int | None = None,
+    device: Any = None,
 ) -> ForwardPass:
     """Make a function of batches from one of parameters, rows and a batch.
 
@@ -71,16 +73,21 @@ def forward(
     ----------
     function : callable
         ``function(params, rows, batch)`` returns a tree of arrays; see `psnb.jax.step`.
-    params, tables, ids, combiner, seed
+    params, tables, ids, combiner, seed, device
         As in `psnb.jax.step`.
 
     Returns
     -------
     ForwardPass
         Takes a batch; a closure like any other.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is of the wrong kind.
     """
-    return ForwardPass(function, params, check_tables(tables, optimizer=False), ids, combiner, seed)
+    return ForwardPass(batch_function(function, params, tables, ids, combiner, seed, device))
 
 
-def _as_it_is(function: Any, values: list[Any], matrices: list[Any]) -> Any:
-    return function(values, matrices)
+def _as_it_is(function: Any, leaves: dict[str, Any], matrices: list[Any]) -> Any:
+    return function(leaves, matrices)

@@ -1,4 +1,4 @@
-"""Program: a function of parameters, rows and a batch, compiled, with the pull that goes before it.
+"""Program: a function of a batch, compiled, with the pull that goes before it.
 
 Threads: closures of several threads may use one. Each has its own `BatchRows`; what is kept are the
 compiled programs and the sizes that they were compiled for.
@@ -6,49 +6,47 @@ compiled programs and the sizes that they were compiled for.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from psnb._src.data import Ragged
 from psnb._src.jax_models.batch_form import BatchForm, form_of
-from psnb._src.jax_models.row_layout import GroupForm, GroupGather, Ids, RowLayout
-from psnb._src.jax_models.tree_variables import TreeVariables
+from psnb._src.jax_models.batch_function import BatchFunction, described
+from psnb._src.jax_models.one_copy import OneCopy, device_called, together
+from psnb._src.jax_models.purity import pure
+from psnb._src.jax_models.row_layout import GroupForm, RowLayout
 from psnb._src.models import BatchRows
-from psnb._src.parameters import Embedding, Variable
-from psnb.errors import ConfigurationError, GradientError
+from psnb._src.parameters import Embedding
+from psnb._src.runtime import current_context
+from psnb.errors import ConfigurationError
 
-COMBINERS = ("sum", "mean", "sqrtn")
-
-Inside = Callable[[Callable[[list[Any], list[Any]], Any], list[Any], list[Any]], Any]
-"""What is done in the program: takes the function, the variables' values and the groups' rows."""
+Inside = Callable[[Callable[[dict[str, Any], list[Any]], Any], dict[str, Any], list[Any]], Any]
+"""What is done in the program: takes the function, the parameters by name and the groups' rows."""
 
 
-class Pulled:
-    """What one batch needs, and what it was pulled with.
+class Pulled(NamedTuple):
+    """What one batch needs.
 
     Attributes
     ----------
     rows : BatchRows
         The rows that the batch uses.
-    values : dict
-        Of the variables.
     fetched : dict
         The rows of each table.
     examples : int
         How many the batch has: the length of its first ids, or of its first array.
+    number : int
+        Of the step: the closure's, or how many there were before, where there is no closure.
     """
 
-    def __init__(
-        self,
-        rows: BatchRows,
-        values: dict[Variable, np.ndarray],
-        fetched: dict[Embedding, np.ndarray],
-        examples: int,
-    ) -> None:
-        self.rows, self.values, self.fetched, self.examples = rows, values, fetched, examples
+    rows: BatchRows
+    fetched: dict[Embedding, np.ndarray]
+    examples: int
+    number: int
 
 
 class Program:
@@ -56,18 +54,8 @@ class Program:
 
     Parameters
     ----------
-    function : callable
-        ``function(params, rows, batch)``, with ``key`` if there is a seed; pure.
-    params : TreeVariables or None
-        Its parameters.
-    tables : mapping of str to Embedding
-        The table of each feature.
-    ids : callable or None
-        Takes a batch, returns the ids of each feature; None for ``batch[feature]``.
-    combiner : str or mapping of str to str
-        How the rows of bags become one, for all features or by feature.
-    seed : int or None
-        Of the random keys.
+    of : BatchFunction
+        The function.
     inside : callable
         See `Inside`.
     training : bool
@@ -81,143 +69,91 @@ class Program:
         How many programs were compiled so far.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        params: TreeVariables | None,
-        tables: Mapping[str, Embedding],
-        ids: Callable[[Any], Mapping[str, Any]] | None,
-        combiner: str | Mapping[str, str],
-        seed: int | None,
-        inside: Inside,
-        *,
-        training: bool,
-    ) -> None:
-        self._function, self._params, self._tables = function, params, dict(tables)
-        self._ids, self._seed, self._inside, self._training = ids, seed, inside, training
-        self.layout = RowLayout(tables, _combiners(combiner, tables))
+    def __init__(self, of: BatchFunction, inside: Inside, *, training: bool) -> None:
+        self._of, self._inside, self._training = of, inside, training
+        self.layout = RowLayout(of.tables, of.combiners)
         self.compiled = 0
-        self._run = jax.jit(self._traced, static_argnames=("forms", "batch_form"))
+        self._numbers = itertools.count()  # where there is no closure
+        self._run = jax.jit(self._traced, static_argnames=("forms", "batch_form", "copy"))
 
-    def __call__(self, batch: Any, number: int) -> tuple[Any, Pulled]:
-        """Pull what a batch needs and run; ``number`` makes the random key."""
-        ids = self._ids_of(batch)
+    def __call__(self, batch: Any) -> tuple[Any, Pulled]:
+        """Pull what a batch needs and run; return the result, in arrays of numpy."""
+        ids = self._of.ids_of(batch)
         rows = BatchRows(training=self._training)
-        positions = self.layout.locate(ids, rows)
-        variables = self._params.variables if self._params is not None else ()
-        values, fetched = rows.fetch(variables)
-        forms, matrices, gathers = self.layout.form(ids, positions, rows, fetched)
+        located = self.layout.locate(ids, rows)
+        values, fetched = rows.fetch(self._of.variables)
+        forms, matrices, gathers = self.layout.form(located, rows, fetched)
         batch_form, arrays = form_of(batch)
-        result = self._run(
-            [values[each] for each in variables],
+        context = current_context()
+        number = next(self._numbers) if context is None else context.closure
+        given: Any = (
+            [values[each] for each in self._of.variables],
             matrices,
             gathers,
             arrays,
             np.uint32(number & 0xFFFFFFFF),
-            forms=forms,
-            batch_form=batch_form,
         )
-        first = next((len(each) for each in (*ids.values(), *arrays) if each.shape), 1)
-        return result, Pulled(rows, values, fetched, first)
+        copy = None
+        if self._device is not None:
+            copy, flat = together(given)
+            given = jax.device_put(flat, self._device)
+        result = self._run(given, forms=forms, batch_form=batch_form, copy=copy)
+        examples = next((len(each) for each in (*ids.values(), *arrays) if each.shape), 1)
+        return jax.device_get(result), Pulled(rows, fetched, examples, number)
+
+    def traced(self, batch: Any) -> tuple[Any, dict[Embedding, int]]:
+        """Return the program for a batch as JAX's expression, and how many rows each table gives.
+
+        Servers are not asked: shapes are enough.
+        """
+        rows, compiled = BatchRows(training=False), self.compiled
+        located = self.layout.locate(self._of.ids_of(batch), rows)
+        counts = rows.counts()
+        fetched = {each: np.zeros((count, each.dim), each.dtype) for each, count in counts.items()}
+        forms, matrices, gathers = self.layout.form(located, rows, fetched)
+        batch_form, arrays = form_of(batch)
+        values = [np.zeros(each.shape, each.dtype) for each in self._of.variables]
+        given = values, matrices, gathers, arrays, np.uint32(0)
+        run = partial(self._traced, forms=forms, batch_form=batch_form, copy=None)
+        expression = jax.make_jaxpr(run)(given)
+        self.compiled = compiled  # nothing was
+        return expression, counts
+
+    @cached_property
+    def _device(self) -> jax.Device | None:
+        return None if self._of.device is None else device_called(self._of.device)
 
     def _traced(
         self,
-        values: list[Any],
-        matrices: list[Any],
-        gathers: list[GroupGather],
-        arrays: list[Any],
-        number: Any,
+        given: Any,
         *,
         forms: tuple[GroupForm, ...],
         batch_form: BatchForm,
+        copy: OneCopy | None,
     ) -> Any:
         self.compiled += 1  # runs once for each program, while it is traced
+        of = self._of
+        values, matrices, gathers, arrays, number = given if copy is None else copy.apart(given)
         batch = batch_form.batch(arrays)
         options = {}
-        if self._seed is not None:
-            options["key"] = jax.random.fold_in(jax.random.key(self._seed), number)
+        if of.seed is not None:
+            options["key"] = jax.random.fold_in(jax.random.key(of.seed), number)
 
-        def function(values: list[Any], matrices: list[Any]) -> Any:
+        def function(leaves: dict[str, Any], matrices: list[Any]) -> Any:
             rows: dict[str, Any] = {}
             for form, matrix, gather in zip(forms, matrices, gathers, strict=True):
                 rows |= form.rows(matrix, gather)
-            params = self._params.tree(values) if self._params is not None else None
-            return self._function(params, rows, batch, **options)
+            params = None if of.params is None else of.params.tree_of(leaves)
+            try:
+                return of.function(params, rows, batch, **options)
+            except KeyError as error:
+                if isinstance(batch, Mapping) and error.args[0] not in batch:
+                    raise ConfigurationError(
+                        f"{of.name} asks for {error.args[0]!r}: the batch has {described(batch)}, "
+                        f"and rows are there of {sorted(rows)}"
+                    ) from error
+                raise
 
-        return self._inside(function, values, matrices)
-
-    def _ids_of(self, batch: Any) -> dict[str, Ids]:
-        names = list(self._tables)
-        try:
-            if self._ids is None:
-                found: Mapping[str, Any] = {name: batch[name] for name in names}
-            else:
-                found = self._ids(batch)
-        except (KeyError, IndexError, TypeError) as error:
-            raise ConfigurationError(
-                f"the ids of a batch could not be found ({type(error).__name__}: {error}): the "
-                f"batch has {_described(batch)}, and tables are there for {names}. ids= takes a "
-                "function from a batch to a dict of ids, one for each table"
-            ) from error
-        if not isinstance(found, Mapping) or (missing := [n for n in names if n not in found]):
-            given = list(found) if isinstance(found, Mapping) else type(found).__name__
-            raise ConfigurationError(
-                f"ids(batch) must return the ids of {names}, found {given}; missing are "
-                f"{missing if isinstance(found, Mapping) else names}"
-            )
-        return {name: _as_ids(name, found[name]) for name in names}
-
-
-def _as_ids(name: str, given: Any) -> Ids:
-    ids = given if isinstance(given, Ragged) else np.asarray(given)
-    if ids.dtype.kind not in "iu":
-        raise GradientError(
-            f"the ids of feature {name!r} are of {ids.dtype}: ids are integers. A column that lost "
-            "its type on the way (missing values make floats) is converted where it is read"
-        )
-    if isinstance(ids, Ragged) and ids.values.ndim != 1:
-        raise GradientError(f"the bags of feature {name!r} must have one id a place, found {ids!r}")
-    return ids
-
-
-def _described(batch: Any) -> str:
-    if isinstance(batch, Mapping):
-        return f"the fields {sorted(map(str, batch))}"
-    return f"no fields: it is a {type(batch).__name__}"
-
-
-def _combiners(
-    combiner: str | Mapping[str, str], tables: Mapping[str, Embedding]
-) -> dict[str, str]:
-    given = combiner if isinstance(combiner, Mapping) else dict.fromkeys(tables, combiner)
-    found = {name: given.get(name, "mean") for name in tables}
-    if unknown := sorted(set(given) - set(tables)):
-        raise ConfigurationError(f"combiner has features that are none of the tables: {unknown}")
-    if wrong := {name: each for name, each in found.items() if each not in COMBINERS}:
-        raise ConfigurationError(f"combiner must be one of {', '.join(COMBINERS)}; found {wrong}")
-    return found
-
-
-def check_tables(
-    tables: Mapping[str, Embedding] | None, *, optimizer: bool
-) -> dict[str, Embedding]:
-    """Return the tables, or raise ConfigurationError if they are none, or cannot learn."""
-    found = dict(tables or {})
-    for name, table in found.items():
-        if not isinstance(table, Embedding):
-            raise ConfigurationError(
-                f"tables[{name!r}] must be a psnb.Embedding, as strategy.embedding(...) makes, "
-                f"found {table!r}"
-            )
-        if optimizer and table.optimizer is None:
-            raise ConfigurationError(
-                f"tables[{name!r}], embedding {table.name!r}, was made without an optimizer: "
-                "strategy.embedding(..., optimizer=psnb.Adagrad(0.05))"
-            )
-    return found
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """Return the name of a function, for messages."""
-    name: str = getattr(function, "__qualname__", type(function).__qualname__)
-    return name
+        with pure(of.function):
+            leaves = {} if of.params is None else of.params.leaves(values)
+            return self._inside(function, leaves, matrices)

@@ -15,10 +15,24 @@ import jax
 import numpy as np
 
 from psnb._src.data import Ragged
+from psnb._src.jax_models.batch_function import Ids
 from psnb._src.models import BatchRows, FewSizes
 from psnb._src.parameters import Embedding, Handle, shards_of
 
-Ids = np.ndarray | Ragged
+
+class LocatedIds(NamedTuple):
+    """The ids of a feature.
+
+    Attributes
+    ----------
+    ids : numpy.ndarray or Ragged
+        As the batch has them.
+    positions : int64 numpy.ndarray
+        That of each among the rows of its table, of the ids' shape; of a Ragged's values.
+    """
+
+    ids: Ids
+    positions: np.ndarray
 
 
 class _ShapedFeature(NamedTuple):
@@ -113,20 +127,20 @@ class RowLayout:
             kinds.setdefault((table.dtype.name, table.dim), {})[id(table)] = table
         self._groups = [_Group(list(found.values())) for found in kinds.values()]
 
-    def locate(self, ids: Mapping[str, Ids], rows: BatchRows) -> dict[str, np.ndarray]:
-        """Return the position of each id among the rows of its table, by feature."""
-        found: dict[str, np.ndarray] = {}
+    def locate(self, ids: Mapping[str, Ids], rows: BatchRows) -> dict[str, LocatedIds]:
+        """Find the position of each id among the rows of its table, by feature."""
+        found: dict[str, LocatedIds] = {}
         for group in self._groups:
             for table in group.tables:
                 names = [name for name, each in self._tables.items() if each is table]
-                flat = [_flat(ids[name]) for name in names]
-                found |= zip(names, rows.locate(table, *flat), strict=True)
+                positions = rows.locate(table, *(_flat(ids[name]) for name in names))
+                for name, each in zip(names, positions, strict=True):
+                    found[name] = LocatedIds(ids[name], each)
         return found
 
     def form(
         self,
-        ids: Mapping[str, Ids],
-        positions: Mapping[str, np.ndarray],
+        located: Mapping[str, LocatedIds],
         rows: BatchRows,
         fetched: Mapping[Embedding, np.ndarray],
     ) -> tuple[tuple[GroupForm, ...], list[np.ndarray], list[GroupGather]]:
@@ -134,22 +148,22 @@ class RowLayout:
         forms, matrices, gathers = [], [], []
         for group in self._groups:
             starts, matrix = _joined(group, fetched)
-            names = [name for name, table in self._tables.items() if id(table) in starts]
-            dense = [name for name in names if not isinstance(ids[name], Ragged)]
-            bags = [name for name in names if isinstance(ids[name], Ragged)]
+            own = {name: each for name, each in located.items() if id(self._tables[name]) in starts}
+            bags = {name: each for name, each in own.items() if isinstance(each.ids, Ragged)}
+            shaped = {name: each for name, each in own.items() if name not in bags}
             parts = [
-                positions[name].reshape(-1) + starts[id(self._tables[name])]
-                for name in (*dense, *bags)
+                each.positions.reshape(-1) + starts[id(self._tables[name])]
+                for name, each in (*shaped.items(), *bags.items())
             ]
-            bag, scale = self._bags(ids, positions, rows, bags)
+            bag, scale = self._bags(bags, rows)
             padding = 0
             if bags:
                 padding = group.bag_sizes.at_least(bag.size) - bag.size
                 bag = np.pad(bag, (0, padding), constant_values=scale.size)
             forms.append(
                 GroupForm(
-                    tuple(_ShapedFeature(name, positions[name].shape) for name in dense),
-                    tuple(_BagFeature(name, len(ids[name])) for name in bags),
+                    tuple(_ShapedFeature(n, each.positions.shape) for n, each in shaped.items()),
+                    tuple(_BagFeature(name, len(each.ids)) for name, each in bags.items()),
                 )
             )
             matrices.append(matrix)
@@ -179,28 +193,22 @@ class RowLayout:
         return found
 
     def _bags(
-        self,
-        ids: Mapping[str, Ids],
-        positions: Mapping[str, np.ndarray],
-        rows: BatchRows,
-        names: Sequence[str],
+        self, features: Mapping[str, LocatedIds], rows: BatchRows
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the bag of each id in bags, and what each bag's sum is multiplied by."""
         bags, scales, first = [], [], 0
-        for name in names:
-            given, table = ids[name], self._tables[name]
-            count = len(given)
-            bag = np.repeat(np.arange(first, first + count, dtype=np.int32), given.lengths)  # type: ignore[union-attr]
-            lengths = given.lengths  # type: ignore[union-attr]
+        for name, (ids, positions) in features.items():
+            assert isinstance(ids, Ragged)
+            table, lengths, count = self._tables[name], ids.lengths, len(ids)
+            bag = np.repeat(np.arange(first, first + count, dtype=np.int32), lengths)
             if table.padding_idx is not None:
                 # Its row is of zeros, and it is not counted, as in `Embedding.lookup_bags`.
-                padding = rows.find(table, table.padding_idx)
-                real = positions[name].reshape(-1) != padding
+                real = positions.reshape(-1) != rows.find(table, table.padding_idx)
                 lengths = np.bincount(bag[real] - first, minlength=count)
             bags.append(bag)
             scales.append(_scale(self._combiners[name], lengths))
             first += count
-        if not names:
+        if not bags:
             return np.empty(0, np.int32), np.empty(0, np.float32)
         return np.concatenate(bags), np.concatenate(scales)
 

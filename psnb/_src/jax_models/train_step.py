@@ -5,18 +5,20 @@ Threads: those of all closures on a worker may share one.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from psnb._src.jax_models.program import Program, check_tables, name_of
+from psnb._src.jax_models.batch_function import BatchFunction, batch_function
+from psnb._src.jax_models.described_step import described_step
+from psnb._src.jax_models.program import Program
 from psnb._src.jax_models.tree_variables import TreeVariables
-from psnb._src.models import batch_summary
+from psnb._src.jax_models.worker_programs import travelling
+from psnb._src.models import StepDescription, batch_summary
 from psnb._src.parameters import Embedding, Handle
-from psnb._src.runtime import current_context, report
+from psnb._src.runtime import report
 from psnb.errors import ConfigurationError, GradientError
 
 
@@ -28,38 +30,26 @@ class TrainStep:
     ``loss``, ``examples``, what ``has_aux`` returns, and ``programs``: how many programs XLA has
     compiled on that worker, whenever there is another one.
 
-    Let functions capture it, or be it: as an argument it would be made, and compiled, anew in each
-    closure. A function with a batch at hand calls ``step.train_on(batch)``.
+    Functions may capture it, or be it, or take it as an argument: each worker compiles it once. A
+    function with a batch at hand calls ``step.train_on(batch)``.
 
     Parameters
     ----------
-    loss, params, tables, ids, combiner, has_aux, seed
-        As `step` takes them.
+    of : BatchFunction
+        The loss, with what it is applied to.
+    has_aux : bool
+        As `step` takes it.
     """
 
-    def __init__(
-        self,
-        loss: Callable[..., Any],
-        params: TreeVariables | None,
-        tables: Mapping[str, Embedding],
-        ids: Callable[[Any], Mapping[str, Any]] | None,
-        combiner: str | Mapping[str, str],
-        has_aux: bool,
-        seed: int | None,
-    ) -> None:
-        self._made_of = (loss, params, tables, ids, combiner, has_aux, seed)
+    def __init__(self, of: BatchFunction, has_aux: bool) -> None:
+        self._of, self._has_aux = of, has_aux
         # So psnb names its closures, and notices when what the loss refers to has changed.
-        self.__wrapped__, self.__qualname__ = loss, f"step of {name_of(loss)}"
-        self._program = Program(
-            *(loss, params, tables, ids, combiner, seed),
-            inside=_with_gradients if has_aux else _without_aux,
-            training=True,
-        )
-        self._params, self._told = params, 0
-        self._numbers = itertools.count()  # where there is no closure
+        self.__wrapped__, self.__qualname__ = of.function, f"step of {of.name}"
+        self._program = Program(of, self._gradients, training=True)
+        self._told = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TrainStep, self._made_of  # what is compiled stays
+        return travelling(TrainStep, self._of, self._has_aux)  # what is compiled stays
 
     def __repr__(self) -> str:
         return f"<psnb.jax {self.__qualname__}, {self._program.compiled} programs compiled here>"
@@ -75,7 +65,8 @@ class TrainStep:
         Raises
         ------
         ConfigurationError
-            If the batch lacks a feature, or ``loss`` uses what no program can take.
+            If the batch lacks a feature, ``loss`` uses what no program can take or changes what it
+            refers to, or the device is not there.
         GradientError
             If ids are no integers, or a gradient is not finite.
         IdOutOfRangeError
@@ -93,26 +84,53 @@ class TrainStep:
 
     def trained(self, batch: Any) -> tuple[float, Any, int]:
         """Train on a batch, and return its loss, metrics and examples without a report."""
-        context = current_context()
-        number = next(self._numbers) if context is None else context.closure
-        ((loss, metrics), (by_values, by_rows)), pulled = self._program(batch, number)
-        variables = self._params.variables if self._params is not None else ()
+        ((loss, metrics), (by_values, by_rows)), pulled = self._program(batch)
         gradients: dict[Handle, np.ndarray] = {
             variable: np.asarray(gradient, variable.dtype)
-            for variable, gradient in zip(variables, by_values, strict=True)
+            for variable, gradient in zip(self._of.variables, by_values, strict=True)
         }
         gradients.update(self._program.layout.gradients(pulled.fetched, by_rows))
         value = float(loss)
         try:
             pulled.rows.push(gradients)
         except GradientError as error:
-            if not np.isfinite(value):
-                raise GradientError(
-                    f"the loss is {value} in step {number}, for a batch of {pulled.examples} "
-                    f"examples: {_summary(batch)}. {error}"
-                ) from error
-            raise
+            raise GradientError(
+                f"the loss is {value} in step {pulled.number}, for a batch of {pulled.examples} "
+                f"examples: {_summary(batch)}. {error}"
+            ) from error
         return value, metrics, pulled.examples
+
+    def _gradients(self, function: Any, leaves: dict[str, Any], matrices: list[Any]) -> Any:
+        """Return loss, metrics and gradients, in the program."""
+
+        def of_loss(*given: Any) -> Any:
+            return function(*given) if self._has_aux else (function(*given), None)
+
+        found, (by_leaves, by_rows) = jax.value_and_grad(of_loss, (0, 1), has_aux=True)(
+            leaves, matrices
+        )
+        # Not by the variables' values: the gradient of a part of an array is a whole array.
+        by_values = [] if self._of.params is None else self._of.params.flat(by_leaves)
+        return found, (by_values, by_rows)
+
+    def describe(self, batch: Any) -> StepDescription:
+        """Return the operations of a step for a batch, in their order; nothing is carried out.
+
+        First what is pulled from which servers; then JAX's operations with their dtypes and shapes,
+        those of functions within them indented, and marked where they compute a gradient; then what
+        is pushed. Printed, it has a line for each.
+
+        Parameters
+        ----------
+        batch : object
+            As the iterator gives it.
+
+        Raises
+        ------
+        ConfigurationError, GradientError, IdOutOfRangeError
+            As a call.
+        """
+        return described_step(self._program, self._of.variables, batch)
 
     def _report(self, loss: float, metrics: Any, examples: int) -> None:
         told = {"examples": float(examples)}
@@ -131,6 +149,7 @@ def step(
     combiner: str | Mapping[str, str] = "mean",
     has_aux: bool = False,
     seed: int | None = None,
+    device: Any = None,
 ) -> TrainStep:
     """Make a training step from a loss function.
 
@@ -156,6 +175,9 @@ def step(
     seed : int, optional
         If given, ``loss`` gets ``key=``, a random key that is another one in each closure, and the
         same when the closure runs again.
+    device : str or jax.Device, optional
+        Where workers compute: ``"cuda"``, ``"cuda:1"``, ``"cpu"``. What a batch needs is moved
+        there in one copy for each dtype. By default where JAX computes.
 
     Returns
     -------
@@ -173,17 +195,16 @@ def step(
     few sizes, so that XLA compiles a handful of programs; batches of another length need their own
     (``batch(n, drop_remainder=True)``).
     """
-    if not callable(loss):
-        raise ConfigurationError(f"psnb.jax.step: loss must be a function, found {loss!r}")
-    if params is not None and not isinstance(params, TreeVariables):
-        raise ConfigurationError(
-            "psnb.jax.step: params must be what psnb.jax.variables(strategy, tree, optimizer) "
-            f"returns, found {type(params).__name__}"
-        )
-    found = check_tables(tables, optimizer=True)
-    if params is None and not found:
+    of = batch_function(loss, params, tables, ids, combiner, seed, device)
+    if params is None and not of.tables:
         raise ConfigurationError("psnb.jax.step: give params=, tables= or both")
-    return TrainStep(loss, params, found, ids, combiner, bool(has_aux), seed)
+    for name, table in of.tables.items():
+        if table.optimizer is None:
+            raise ConfigurationError(
+                f"tables[{name!r}], embedding {table.name!r}, was made without an optimizer: "
+                "strategy.embedding(..., optimizer=psnb.Adagrad(0.05))"
+            )
+    return TrainStep(of, bool(has_aux))
 
 
 def _summary(batch: Any) -> str:
@@ -203,14 +224,3 @@ def _named(metrics: Any) -> dict[str, float]:
             f"name, found {type(metrics).__name__}"
         )
     return {str(name): np.asarray(value).item() for name, value in metrics.items()}
-
-
-def _with_gradients(function: Any, values: list[Any], matrices: list[Any]) -> Any:
-    return jax.value_and_grad(function, argnums=(0, 1), has_aux=True)(values, matrices)
-
-
-def _without_aux(function: Any, values: list[Any], matrices: list[Any]) -> Any:
-    def with_none(*given: Any) -> Any:
-        return function(*given), None
-
-    return _with_gradients(with_none, values, matrices)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -81,9 +81,27 @@ class TreeVariables:
         arrays, _ = _parted(tree)
         self._flat.assign(arrays)
 
+    def read_leaves(self) -> dict[str, np.ndarray]:
+        """Fetch the leaves that are on the servers, by name."""
+        return self._flat.read()
+
     def tree(self, values: Sequence[Any]) -> Any:
         """Return the tree from the values of `variables`, which may be traced."""
-        leaves = self._flat.split(values)
+        return self.tree_of(self.leaves(values))
+
+    def leaves(self, values: Sequence[Any]) -> dict[str, Any]:
+        """Return the leaves by name from the values of `variables`, which may be traced."""
+        return self._flat.split(values)
+
+    def flat(self, leaves: Mapping[str, Any]) -> list[Any]:
+        """Return the values of `variables` from all leaves, in a program."""
+        return [
+            jax.numpy.concatenate([each.reshape(-1) for each in several])
+            for several in self._flat.grouped(leaves)
+        ]
+
+    def tree_of(self, leaves: Mapping[str, Any]) -> Any:
+        """Return the tree from the leaves by name."""
         return jax.tree.map(
             lambda leaf: leaves[leaf.name] if isinstance(leaf, _Leaf) else leaf, self._form
         )
@@ -128,6 +146,11 @@ def variables(
             "initial parameters are expected, such as those that its init function returns"
         )
     return TreeVariables(place_flat(strategy, name, arrays, optimizer), form)
+
+
+def by_name(flat: FlatVariables) -> TreeVariables:
+    """Return the tree of arrays that are on the servers: a dict by name."""
+    return TreeVariables(flat, {name: _Leaf(name) for name in flat.places})
 
 
 def _parted(tree: Any) -> tuple[dict[str, np.ndarray], Any]:

@@ -47,7 +47,9 @@ def as_optimizer(given: Any) -> Optimizer:
             return Adagrad(rate, start, config["epsilon"], **own)
         case "Adam" | "AdamW" if not config["amsgrad"]:
             betas = config["beta_1"], config["beta_2"]
-            return Adam(rate, *betas, config["epsilon"], weight_decay=decay, **own)
+            return Adam(
+                rate, *betas, config["epsilon"], epsilon_hat=True, weight_decay=decay, **own
+            )
         case "RMSprop" if not decay:
             options = {name: config[name] for name in ("rho", "momentum", "epsilon", "centered")}
             return RMSProp(rate, **options, **own)

@@ -1,197 +1,207 @@
-"""KerasProgram: what workers compute of a Keras model: steps, metrics and predictions."""
+"""KerasProgram: what workers compute of a Keras model: steps, metrics and predictions.
+
+Threads: closures of several may use one.
+"""
 
 from __future__ import annotations
 
-import pickle
+import threading
+import uuid
+from abc import ABC, abstractmethod
 from typing import Any
 
 import cloudpickle
-import jax
-import jax.numpy as jnp
 import keras
 import numpy as np
 
-from psnb._src.jax_models import TreeVariables, forward, step
-from psnb._src.keras_models.split_keras import SplitKeras
-from psnb._src.parameters import Embedding, Variable
-from psnb._src.runtime import report
+from psnb._src.export import Exported
+from psnb._src.keras_backend import unpickled
+from psnb._src.keras_models.keras_network import KerasNetwork
+from psnb._src.keras_models.placed_values import PlacedValues
+from psnb._src.parameters import Variable
+from psnb._src.runtime import current_context, report
+from psnb.errors import ConfigurationError, GradientError
+
+_FEW = 8
+"""Examples of a batch of which shapes are learned."""
+
+Trained = tuple[float, int]
+"""The loss of a batch, and its number of examples."""
 
 
-class KerasProgram:
-    """Computes with a model whose values are on servers.
+class KerasProgram(ABC):
+    """Computes with a model whose values are on servers; one for each backend.
 
-    Travels with closures; closures that use it capture it.
+    Travels with closures, and brings the backend along.
 
     Parameters
     ----------
-    parts : SplitKeras
+    network : KerasNetwork
         The model.
-    params : TreeVariables
-        Its values: ``weights``, and ``state``, which a step changes.
-    tables : dict
-        The tables of its embeddings.
-    compiled : dict
-        What ``compile`` was given: loss and metrics.
+    values : PlacedValues
+        Where its values are.
     """
 
-    def __init__(
-        self,
-        parts: SplitKeras,
-        params: TreeVariables,
-        tables: dict[str, Embedding],
-        compiled: dict[str, Any],
-    ) -> None:
-        self.parts, self._made_of = parts, (params, tables, compiled)
-        parts.tail.compile(optimizer="sgd", **compiled)
-        of: dict[str, Any] = {"params": params, "tables": tables, "ids": parts.ids_of}
-        self._train = step(self._loss, has_aux=True, seed=0, **of)
-        self._score = forward(self._scored, **of)
-        self._predict = forward(self._predicted, **of)
-        self._built = False
+    def __init__(self, network: KerasNetwork, values: PlacedValues) -> None:
+        self.network, self._values = network, values
+        self._name = uuid.uuid4().hex
+        self._pickled: bytes | None = None
+        # Held while the variables of loss and metrics are made, once.
+        self._building = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As bytes: Keras's pickles of models refer to nothing outside.
-        params, tables, compiled = self._made_of
-        return _loaded, (cloudpickle.dumps(self.parts), params, tables, cloudpickle.dumps(compiled))
+        # As bytes: Keras must not be imported before its backend is chosen.
+        if self._pickled is None:
+            self._pickled = cloudpickle.dumps(_Made(type(self), self.network, self._values))
+        return unpickled, (keras.backend.backend(), self._name, self._pickled)
 
-    def train(self, batch: Any, metrics: Variable) -> float:
-        """Train on a batch ``(x, y)`` or ``(x, y, weights)``; add to the metrics."""
-        loss, told, examples = self._train.trained(self._batch(batch))
+    def train(self, batch: Any, metrics: Variable, ends_at_nan: bool) -> Trained:
+        """Train on a batch ``(x, y)`` or ``(x, y, weights)``; add to the metrics.
+
+        Parameters
+        ----------
+        batch : tuple
+            Arrays.
+        metrics : Variable
+            Where metrics are added up.
+        ends_at_nan : bool
+            Return a loss that is not finite, and change nothing, rather than raise GradientError.
+        """
+        given, examples = self._prepared(batch)
+        if self.network.seeds:
+            given["seeds"] = self._seeds()
+        try:
+            loss, told = self._train(given)
+        except GradientError:
+            if not ends_at_nan:
+                raise
+            # Sum and count of the loss are the first of all metrics.
+            total, count = map(float, self._score(given)[:2])
+            if np.isfinite(loss := total / count):
+                raise
+            return loss, examples
         metrics.assign_add(_joined(told))
         report(loss=loss, examples=examples)
-        return loss
+        return loss, examples
 
-    def score(self, batch: Any, metrics: Variable) -> bool:
-        """Add what a batch gives to the metrics; return True."""
-        metrics.assign_add(_joined(self._score(self._batch(batch))))
-        return True
+    def score(self, batch: Any, metrics: Variable) -> Trained:
+        """Add what a batch gives to the metrics."""
+        given, examples = self._prepared(batch)
+        metrics.assign_add(_joined(self._score(given)))
+        return 0.0, examples
 
-    def predict(self, batch: Any) -> Any:
-        """Return the model's outputs for a batch ``x``."""
-        return self._predict({"x": self.parts.flat(batch)})
+    def predict(self, x: Any) -> Any:
+        """Return the model's outputs for the inputs of a batch."""
+        return self._predict({"x": self.network.inputs.arrays(x)})
 
     def build(self, batch: Any) -> None:
-        """Make the variables of the loss and of metrics, which depend on the shapes of a batch."""
-        if not self._built:
-            self._build(self._as_dict(batch))
+        """Learn shapes from a batch, and check the metrics; in the notebook, before closures run.
 
-    def metric_shapes(self) -> list[tuple[int, ...]]:
-        """Return the shapes of the metrics' variables."""
-        return [tuple(each.shape) for each in self.parts.tail.metrics_variables]
+        Raises
+        ------
+        ConfigurationError
+            If the batch is not what the model takes, or a metric does not add up.
+        """
+        given, _ = self._prepared(batch)
+        self.network.check_metrics(_few(given), self._run)
 
-    def results(self, value: np.ndarray) -> dict[str, float]:
-        """Return the metrics from what was added up."""
-        tail, start = self.parts.tail, 0
-        for variable in tail.metrics_variables:
-            size = int(np.prod(variable.shape))
-            variable.assign(value[start : start + size].reshape(variable.shape))
-            start += size
-        found = {name: float(each) for name, each in tail.get_metrics_result().items()}
-        tail.reset_metrics()
-        return found
+    def to_export(self, example: Any) -> Exported:
+        """Return what `psnb.export` writes of it; its feeds are the model's inputs.
 
-    def _batch(self, batch: Any) -> dict[str, Any]:
-        given = self._as_dict(batch)
-        if not self._built:
-            self._build(given)
-        return given
+        Layers of the user's own need no code to load, as the backend's computation is written.
 
-    def _as_dict(self, batch: Any) -> dict[str, Any]:
-        x, y, *rest = batch
-        given = {"x": self.parts.flat(x), "y": y}
-        return {**given, "weights": rest[0]} if rest and rest[0] is not None else given
+        Parameters
+        ----------
+        example : object
+            A batch of inputs; None for the shapes that the inputs say.
+        """
+        inputs = self.network.inputs
+        return self._exported(inputs.example() if example is None else inputs.arrays(example))
 
-    def _build(self, given: dict[str, Any]) -> None:
-        tail, weights = self.parts.tail, given.get("weights")
-        rows = {}
-        for name, ids in self.parts.ids_of(given).items():
-            dim = self._made_of[1][name].dim
-            rows[name] = np.zeros((*ids.shape, dim), np.float32)
-        outputs = tail(self.parts.call(given, rows))
-        y = keras.tree.map_structure(keras.ops.convert_to_tensor, given["y"])
-        tail.compute_loss(None, y, outputs, weights)
-        tail.compute_metrics(None, y, outputs, weights)
-        tail.reset_metrics()
-        self._built = True
+    @abstractmethod
+    def _exported(self, x: dict[str, np.ndarray]) -> Exported:
+        """Return what is written of the outputs for inputs."""
 
-    def _loss(self, params: Any, rows: Any, batch: Any, key: Any) -> Any:
-        tail, state = self.parts.tail, params["state"]
-        before = _with_seeds(tail, state, key)
-        outputs, after, losses = tail.stateless_call(
-            params["weights"],
-            before,
-            self.parts.call(batch, rows),
-            return_losses=True,
-            training=True,
-        )
-        loss, told = self._told(params, outputs, batch, losses)
-        # A term that is zero, with the change of the state as its gradient by it: so a step pushes
-        # the change of the state with everything else.
-        kept = [
-            new
-            for new, old in zip(after, tail.non_trainable_variables, strict=True)
-            if _is_state(old)
+    @abstractmethod
+    def _train(self, given: dict[str, Any]) -> tuple[float, list[np.ndarray]]:
+        """Train on a batch; return loss and metrics.
+
+        Raises
+        ------
+        GradientError
+            If loss or gradients are not finite; nothing was pushed.
+        """
+
+    @abstractmethod
+    def _score(self, given: dict[str, Any]) -> list[np.ndarray]:
+        """Return the metrics of a batch."""
+
+    @abstractmethod
+    def _predict(self, given: dict[str, Any]) -> Any:
+        """Return the outputs for a batch."""
+
+    @abstractmethod
+    def _run(self, function: Any, *given: Any) -> Any:
+        """Call a function with arrays."""
+
+    @abstractmethod
+    def _shaped(self, function: Any, *given: Any) -> Any:
+        """Call a function with arrays, for the shapes of what it makes."""
+
+    def _prepared(self, batch: Any) -> tuple[dict[str, Any], int]:
+        if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+            raise ConfigurationError(
+                "a batch for training or evaluation is a tuple (inputs, targets) or (inputs, "
+                f"targets, weights), found {type(batch).__name__}"
+            )
+        x, y, *weights = batch
+        given: dict[str, Any] = {"x": self.network.inputs.arrays(x), "y": y}
+        if weights and weights[0] is not None:
+            given["weights"] = weights[0]
+        with self._building:
+            self.network.build(_few(given), self._shaped)
+        return given, len(next(iter(given["x"].values())))
+
+    def _seeds(self) -> list[np.ndarray]:
+        """Return the states of random numbers: the same when a closure runs again."""
+        context = current_context()
+        number = 0 if context is None else context.closure
+        words = np.random.SeedSequence(number).generate_state(2 * len(self.network.seeds))
+        pairs = (words >> 1).reshape(-1, 2)  # they may be signed
+        return [
+            pair.astype(each.dtype) for pair, each in zip(pairs, self.network.seeds, strict=True)
         ]
-        for new, old in zip(kept, state, strict=True):
-            change = jax.lax.stop_gradient(old - new)
-            loss += (change * (old - jax.lax.stop_gradient(old))).sum()
-        return loss, told
-
-    def _scored(self, params: Any, rows: Any, batch: Any) -> Any:
-        outputs, losses = self._outputs(params, rows, batch)
-        return self._told(params, outputs, batch, losses)[1]
-
-    def _predicted(self, params: Any, rows: Any, batch: Any) -> Any:
-        return self._outputs(params, rows, batch)[0]
-
-    def _outputs(self, params: Any, rows: Any, batch: Any) -> tuple[Any, Any]:
-        before = _with_seeds(self.parts.tail, params["state"], jax.random.key(0))
-        outputs, _, losses = self.parts.tail.stateless_call(
-            params["weights"],
-            before,
-            self.parts.call(batch, rows),
-            return_losses=True,
-            training=False,
-        )
-        return outputs, losses
-
-    def _told(self, params: Any, outputs: Any, batch: Any, losses: Any) -> tuple[Any, list[Any]]:
-        """Return the loss, and what to add to the metrics' variables."""
-        tail, y, weights = self.parts.tail, batch["y"], batch.get("weights")
-        mapping = [(each, jnp.zeros(each.shape)) for each in tail.metrics_variables]
-        mapping += zip(tail.trainable_variables, params["weights"], strict=True)
-        with keras.StatelessScope(state_mapping=mapping) as scope:
-            # What layers have added in their call is in `losses` alone, what regularizers add in
-            # both.
-            more = sum(losses) - sum(tail.losses) if losses else 0.0
-            loss = tail.compute_loss(None, y, outputs, weights) + more
-            tail.metrics[0].update_state(loss, sample_weight=keras.tree.flatten(y)[0].shape[0])
-            tail.compute_metrics(None, y, outputs, weights)
-            return loss, [scope.get_current_value(each) for each in tail.metrics_variables]
 
 
-def _is_state(variable: Any) -> bool:
-    return "float" in variable.dtype
+def program(network: KerasNetwork, values: PlacedValues) -> KerasProgram:
+    """Return the program of Keras's backend."""
+    if keras.backend.backend() == "torch":
+        from psnb._src.keras_models.torch_program import TorchProgram
+
+        return TorchProgram(network, values)
+    from psnb._src.keras_models.jax_program import JaxProgram
+
+    return JaxProgram(network, values)
 
 
-def _with_seeds(tail: keras.Model, state: Any, key: Any) -> list[Any]:
-    """Return the values of all that is not trained: seeds are made of a step's key."""
-    given = iter(state)
-    return [
-        next(given)
-        if _is_state(variable)
-        else jax.random.bits(jax.random.fold_in(key, at), variable.shape, "uint32").astype(
-            variable.dtype
-        )
-        for at, variable in enumerate(tail.non_trainable_variables)
-    ]
+def _few(given: dict[str, Any]) -> dict[str, Any]:
+    return keras.tree.map_structure(lambda each: each[:_FEW], given)
 
 
-def _joined(told: list[Any]) -> np.ndarray:
+def _joined(told: list[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.asarray(each, np.float64).reshape(-1) for each in told])
 
 
-def _loaded(
-    parts: bytes, params: TreeVariables, tables: dict[str, Embedding], compiled: bytes
-) -> KerasProgram:
-    return KerasProgram(pickle.loads(parts), params, tables, pickle.loads(compiled))
+def made(kind: type[KerasProgram], network: KerasNetwork, values: PlacedValues) -> KerasProgram:
+    """Make a program again."""
+    return kind(network, values)
+
+
+class _Made:
+    """Pickles as a program does that is made of its parts."""
+
+    def __init__(self, *parts: Any) -> None:
+        self._parts = parts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return made, self._parts

@@ -1,130 +1,160 @@
-"""Splits a Keras model: embeddings become tables, the rest takes their rows as inputs."""
+"""Splits a Keras model: embeddings become tables, the rest is computed by workers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 import numpy as np
 
+from psnb._src.keras_models.served_layers import PickledLambda, TableLookup, lambda_shape
 from psnb.errors import ConfigurationError
 
+_OWN_STEPS = ("call", "train_step", "test_step", "predict_step", "compute_metrics")
 
+
+@dataclass(frozen=True)
 class SplitKeras:
-    """The parts of a model that workers compute with.
+    """The parts of a model.
 
-    Travels with closures, as Keras's own files do.
-
-    Parameters
+    Attributes
     ----------
     tail : keras.Model
-        Takes the inputs of the model, then the rows of each embedding.
-    inputs : sequence of str
-        The names of the model's inputs, in order.
-    features : sequence of str
-        The names of the embeddings, in the order of the tail's inputs.
-    sources : sequence of int or None
-        Which input has an embedding's ids; None if they are computed from several.
-    ids : keras.Model or None
-        Computes the ids that no input has.
+        The model with lookups in place of embeddings; its other variables have its values.
+    tables : dict
+        The embeddings, by the name of their table.
+    weights : list
+        For each of the model's ``weights`` the name of a table, or the variable of the tail.
     """
 
-    def __init__(
-        self,
-        tail: keras.Model,
-        inputs: Sequence[str],
-        features: Sequence[str],
-        sources: Sequence[int | None],
-        ids: keras.Model | None,
-    ) -> None:
-        self.tail, self.inputs, self.features = tail, tuple(inputs), tuple(features)
-        self._sources, self._ids = tuple(sources), ids
-
-    def flat(self, x: Any) -> list[Any]:
-        """Return the model's inputs in their order."""
-        if isinstance(x, Mapping):
-            if missing := [name for name in self.inputs if name not in x]:
-                raise ConfigurationError(
-                    f"a batch lacks the inputs {missing} of the model; it has {sorted(x)}"
-                )
-            return [x[name] for name in self.inputs]
-        flat = list(x) if isinstance(x, tuple | list) else [x]
-        if len(flat) != len(self.inputs):
-            raise ConfigurationError(
-                f"the model has {len(self.inputs)} inputs, {self.inputs}; a batch has {len(flat)}"
-            )
-        return flat
-
-    def ids_of(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Return the ids of each embedding for a batch."""
-        x = batch["x"]
-        found = {
-            name: np.asarray(x[source])
-            for name, source in zip(self.features, self._sources, strict=True)
-            if source is not None
-        }
-        if self._ids is not None:
-            left = [name for name in self.features if name not in found]
-            computed = keras.tree.flatten(self._ids([keras.ops.convert_to_tensor(e) for e in x]))
-            found |= {n: np.asarray(c) for n, c in zip(left, computed, strict=True)}
-        # Keras's data come as floats easily; a fraction is no id.
-        return {name: _whole(name, ids) for name, ids in found.items()}
-
-    def call(self, batch: Mapping[str, Any], rows: Mapping[str, Any]) -> list[Any]:
-        """Return the inputs of the tail."""
-        return [*batch["x"], *(rows[name] for name in self.features)]
+    tail: keras.Model
+    tables: dict[str, keras.layers.Embedding]
+    weights: list[Any]
 
 
-def split(model: keras.Model) -> tuple[SplitKeras, dict[str, keras.layers.Embedding]]:
-    """Split a model, which stays as it is; return its embeddings by name as well.
+def split(model: Any) -> SplitKeras:
+    """Split a model, which stays as it is.
 
     Raises
     ------
     ConfigurationError
-        If it is no functional or sequential model, or has an embedding that servers cannot keep.
+        If it is no functional or sequential model that is built, or has a part that servers cannot
+        do.
     """
-    try:
-        inputs, outputs = model.inputs, model.output
-    except (AttributeError, ValueError) as error:
-        raise ConfigurationError(
-            f"psnb.keras.distribute takes functional and sequential models that are built, found "
-            f"{type(model).__name__}: {error}"
-        ) from error
-    found: dict[str, keras.layers.Embedding] = {}
-    for layer in model.layers:
-        if type(layer) is not keras.layers.Embedding or not layer.trainable:
-            continue
-        if layer.mask_zero or layer.embeddings_regularizer or layer.embeddings_constraint:
-            raise ConfigurationError(
-                f"embedding {layer.name!r} has mask_zero, a regularizer or a constraint, which "
-                "servers do not apply: mask in a layer of its own, and let the optimizer's "
-                "weight_decay= keep rows small"
+    _check_kind(model)
+    tables: dict[str, keras.layers.Embedding] = {}
+    cloned: list[tuple[Any, Any]] = []
+
+    def clone(layer: Any) -> Any:
+        if type(layer) is keras.layers.Embedding and layer.trainable:
+            check_embedding(layer)
+            name = _free(layer.name, tables)
+            tables[name] = layer
+            made: Any = TableLookup(
+                name,
+                layer.output_dim,
+                layer.mask_zero,
+                name=layer.name,
+                dtype=layer.dtype_policy,
+                activity_regularizer=layer.activity_regularizer,
             )
-        try:
-            _ = layer.output
-        except (AttributeError, ValueError) as error:
+        else:
+            made = copied(layer, PickledLambda)
+            cloned.append((layer, made))
+        return made
+
+    tail = keras.models.clone_model(model, clone_function=clone, recursive=True)
+    found: dict[int, Any] = {id(layer.weights[0]): name for name, layer in tables.items()}
+    for layer, made in cloned:
+        if not isinstance(layer, keras.layers.Layer):
+            continue  # an operation, which has no variables
+        for theirs, ours in zip(layer.weights, made.weights, strict=True):
+            ours.assign(as_array(theirs))  # a copy: JAX frees what Keras trains with
+            found[id(theirs)] = ours
+    for variable in tail.trainable_variables:
+        if variable.constraint is not None:
             raise ConfigurationError(
-                f"embedding {layer.name!r} is called several times: concatenate the ids, and call "
-                "it once"
-            ) from error
-        found[layer.name] = layer
-    names = [each.name for each in inputs]
-    tail = keras.Model([*inputs, *(layer.output for layer in found.values())], outputs)
-    sources = [_source(layer.input, inputs) for layer in found.values()]
-    computed = [e.input for e, at in zip(found.values(), sources, strict=True) if at is None]
-    ids = keras.Model(inputs, computed) if computed else None
-    return SplitKeras(tail, names, list(found), sources, ids), found
+                f"weight {variable.path!r} has a constraint, which servers do not apply after an "
+                "update; weight_decay= or clipnorm= of the optimizer keep weights small"
+            )
+    return SplitKeras(tail, tables, [found[id(each)] for each in model.weights])
 
 
-def _source(ids: Any, inputs: Sequence[Any]) -> int | None:
-    return next((at for at, each in enumerate(inputs) if each is ids), None)
+def plain_copy(model: Any) -> Any:
+    """Return a copy of a model, which has values of its own."""
+    return keras.models.clone_model(
+        model,
+        clone_function=lambda layer: copied(layer, keras.layers.Lambda),
+        recursive=True,
+    )
 
 
-def _whole(name: str, ids: np.ndarray) -> np.ndarray:
-    if ids.dtype.kind in "iu":
-        return ids
-    whole = ids.astype(np.int64)
-    if (whole != ids).any():
-        raise ConfigurationError(f"the ids of embedding {name!r} have fractions: {ids.dtype}")
-    return whole
+def copied(layer: Any, of_lambda: type[keras.layers.Lambda]) -> Any:
+    """Return a copy of a layer without its values, a ``Lambda`` as one of a class."""
+    if type(layer) is not keras.layers.Lambda:
+        return type(layer).from_config(layer.get_config())
+    return of_lambda(
+        layer.function,
+        lambda_shape(layer),
+        layer.mask,
+        layer.arguments,
+        name=layer.name,
+        dtype=layer.dtype_policy,
+    )
+
+
+def layers_of(model: Any) -> Iterator[Any]:
+    """Yield the layers of a model, and those of the models in it."""
+    for layer in model.layers:
+        yield layer
+        if isinstance(layer, keras.Model):
+            yield from layers_of(layer)
+
+
+def check_embedding(layer: keras.layers.Embedding) -> None:
+    """Raise ConfigurationError if servers cannot do what an embedding does."""
+    if layer.embeddings_regularizer or layer.embeddings_constraint:
+        raise ConfigurationError(
+            f"embedding {layer.name!r} has a regularizer or a constraint of all its rows, which "
+            "servers do not apply: let weight_decay= of the optimizer keep rows small"
+        )
+    if getattr(layer, "lora_rank", None) or layer.dtype_policy.quantization_mode:
+        raise ConfigurationError(f"embedding {layer.name!r} is quantized or has LoRA weights")
+
+
+def _check_kind(model: Any) -> None:
+    bases = type(keras.Model(*2 * [keras.Input((1,))])), keras.Sequential
+    base = next((each for each in bases if isinstance(model, each)), None)
+    if base is None:
+        raise ConfigurationError(
+            "psnb.keras.distribute takes functional and sequential models, whose layers are known; "
+            f"found {type(model).__name__}, a {type(model).__mro__[1].__name__}. Write it as "
+            "keras.Model(inputs, outputs); layers of your own may be in it"
+        )
+    own = [name for name in _OWN_STEPS if getattr(type(model), name) is not getattr(base, name)]
+    if own:
+        raise ConfigurationError(
+            f"{type(model).__name__} has its own {', '.join(own)}, which workers would not run: "
+            "give compile(loss=..., metrics=...) what a step computes, or make a layer of it"
+        )
+    if not model.built:
+        raise ConfigurationError(
+            f"model {model.name!r} is not built: begin with keras.Input(...), or build it"
+        )
+    for layer in layers_of(model):
+        if type(layer).__name__ == "TorchModuleWrapper":
+            raise ConfigurationError(
+                f"layer {layer.name!r} is a module of torch, whose parameters Keras does not see: "
+                "psnb.torch.distribute takes modules"
+            )
+
+
+def _free(name: str, taken: dict[str, Any]) -> str:
+    return name if name not in taken else _free(f"{name}_", taken)
+
+
+def as_array(variable: Any) -> np.ndarray:
+    """Return a variable's value."""
+    return np.array(keras.ops.convert_to_numpy(variable))

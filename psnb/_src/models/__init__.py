@@ -12,6 +12,13 @@ from psnb._src.models.flat_variables import (
     optimizer_for,
     place_flat,
 )
+from psnb._src.models.step_description import (
+    StepDescription,
+    StepOperation,
+    array_text,
+    pulling,
+    pushing,
+)
 
 __all__ = [
     "BatchRows",
@@ -19,9 +26,14 @@ __all__ = [
     "FlatVariables",
     "OptimizerChoice",
     "Place",
+    "StepDescription",
+    "StepOperation",
     "Strategy",
+    "array_text",
     "batch_summary",
     "check_free",
     "optimizer_for",
     "place_flat",
+    "pulling",
+    "pushing",
 ]

@@ -23,6 +23,7 @@ from psnb._src.parameters import (
     push,
     shards_of,
 )
+from psnb._src.phases import PULL, counted_as
 from psnb._src.server import GrowingRowIndex, distinct
 
 
@@ -52,10 +53,10 @@ class _TableRows:
         at = np.flatnonzero(self._found == np.uint64(number))
         return int(at[0]) if at.size else None
 
-    def ids(self, start: int = 0) -> DistinctIds:
-        """Return the ids from a position on."""
+    def ids(self, at: slice | np.ndarray) -> DistinctIds:
+        """Return the ids at positions."""
         table = self.table
-        return DistinctIds(self._found[start:], table.name, None, table.padding_idx)
+        return DistinctIds(self._found[at], table.name, None, table.padding_idx)
 
     @property
     def count(self) -> int:
@@ -77,6 +78,7 @@ class BatchRows:
         # By the table, not by the handle: several handles of a table are one update.
         self._tables: dict[object, _TableRows] = {}
 
+    @counted_as(PULL)
     def locate(self, table: Embedding, *ids: ArrayLike) -> list[np.ndarray]:
         """Return the positions of ids among the rows of their table.
 
@@ -104,6 +106,10 @@ class BatchRows:
         parts = zip(np.split(found, ends), checked, strict=True)
         return [part.reshape(each.shape) for part, each in parts]
 
+    def counts(self) -> dict[Embedding, int]:
+        """Return how many rows of each table the batch uses."""
+        return {each.table: each.count for each in self._tables.values()}
+
     def find(self, table: Embedding, number: int) -> int | None:
         """Return the position of an id; None if the batch does not use it."""
         return self._rows_of(table).find(number)
@@ -121,14 +127,18 @@ class BatchRows:
         """
         wanted: dict[Handle, DistinctIds | None] = dict.fromkeys(variables)
         new = [each for each in self._tables.values() if each.count > each.fetched]
-        wanted |= {each.table: each.ids(each.fetched) for each in new}
+        wanted |= {each.table: each.ids(slice(each.fetched, None)) for each in new}
         found = pull(wanted, training=self._training) if wanted else {}
         for each in new:
             each.fetched = each.count
         rows = {each.table: found.pop(each.table) for each in new}
         return found, rows  # type: ignore[return-value]  # what is left are variables
 
-    def push(self, gradients: Mapping[Variable | Embedding, np.ndarray]) -> None:
+    def push(
+        self,
+        gradients: Mapping[Variable | Embedding, np.ndarray],
+        used: Mapping[Embedding, np.ndarray] | None = None,
+    ) -> None:
         """Push gradients in one round trip to each server; in a closure, at its end.
 
         Parameters
@@ -136,13 +146,17 @@ class BatchRows:
         gradients : mapping
             For a variable its gradient; for an embedding those of all its rows here, ``(n, dim)``.
             More rows than there are, of padding, are left out.
+        used : mapping, optional
+            Of embeddings whose rows were fetched in part for nothing: the positions ``(m,)`` of
+            those that get their gradient.
         """
         given: dict[Handle, object] = {}
         for handle, gradient in gradients.items():
             if isinstance(handle, Embedding):
                 rows = self._rows_of(handle)
+                at = (used or {}).get(handle, slice(rows.count))
                 if rows.count:
-                    given[rows.table] = rows.ids(), gradient[: rows.count]
+                    given[rows.table] = rows.ids(at), gradient[at]
             else:
                 given[handle] = gradient
         if given:

@@ -1,4 +1,4 @@
-"""What a batch is like, in a line: to find what is wrong with it. Pure."""
+"""What a batch is like and where it is from, in a line: to find what is wrong with it. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from psnb._src.runtime import latest_element
+
 _SHOWN = 8
 
 
 def batch_summary(fields: Iterable[tuple[str, np.ndarray]]) -> str:
     """Return shapes of a batch's fields, and the range of those that are floats.
 
-    Fields with numbers that are not finite come first.
+    Fields with numbers that are not finite come first. At the end is which element of its dataset
+    the closure took last: the batch, unless it made the batch of several.
     """
     bad, good = [], []
     for name, array in fields:
@@ -29,4 +32,6 @@ def batch_summary(fields: Iterable[tuple[str, np.ndarray]]) -> str:
             good.append(told)
     told_of = [*bad, *good]
     more = f"; and {len(told_of) - _SHOWN} more" if len(told_of) > _SHOWN else ""
-    return "; ".join(told_of[:_SHOWN]) + more
+    taken = latest_element()
+    source = f"; it is {taken} (elements count from 0)" if taken else ""
+    return "; ".join(told_of[:_SHOWN]) + more + source

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from psnb._src.parameters import Embedding, Variable
-from psnb._src.server import OPTIMIZABLE, Initializer, Optimizer
+from psnb._src.server import OPTIMIZABLE, Optimizer
 from psnb.errors import ConfigurationError, GradientError
 
 OptimizerChoice = Optimizer | Callable[[str], Optimizer]
@@ -28,20 +28,10 @@ class Strategy(Protocol):
     def parameters(self) -> Mapping[str, Variable | Embedding]:
         """All variables and embeddings by name."""
 
-    def variable(
-        self, initial_value: Any, name: str | None = None, optimizer: Optimizer | None = None
-    ) -> Variable:
+    def variable(self, *arguments: Any, **options: Any) -> Variable:
         """Put an array on the servers."""
 
-    def embedding(
-        self,
-        name: str,
-        dim: int,
-        rows: int | None = None,
-        initializer: Initializer | float | None = None,
-        optimizer: Optimizer | None = None,
-        dtype: Any = np.float32,
-    ) -> Embedding:
+    def embedding(self, *arguments: Any, **options: Any) -> Embedding:
         """Put a table on the servers."""
 
 
@@ -78,6 +68,13 @@ class FlatVariables:
             name: values[place.variable][place.part].reshape(place.shape)
             for name, place in self.places.items()
         }
+
+    def grouped(self, arrays: Mapping[str, Any]) -> list[list[Any]]:
+        """Return the arrays of each variable, in the order in which they lie there."""
+        groups: list[list[Any]] = [[] for _ in self.variables]
+        for name, place in sorted(self.places.items(), key=lambda item: item[1].start):
+            groups[place.variable].append(arrays[name])
+        return groups
 
     def join(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
         """Return the variables' values with these arrays and zeros elsewhere; None for no array."""

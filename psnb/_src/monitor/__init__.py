@@ -22,12 +22,15 @@ from psnb._src.monitor.shown import (
     Events,
     Failures,
     LiveView,
+    Phases,
     ProgressLine,
+    Share,
     html_table,
     plot,
     wanted,
 )
 from psnb._src.monitor.told import CommandName, Identity, OptimizerState
+from psnb._src.phases import PhaseStatistics
 
 __all__ = [
     "RUNNING",
@@ -43,10 +46,13 @@ __all__ = [
     "LiveView",
     "MetricStatistics",
     "OptimizerState",
+    "PhaseStatistics",
+    "Phases",
     "ProgressLine",
     "Rate",
     "Records",
     "ServerStatistics",
+    "Share",
     "Situation",
     "StalenessStatistics",
     "Statistics",

@@ -1,5 +1,6 @@
 """Parameters as users see them (variables, embeddings), and the client side of the servers."""
 
+from psnb._src.parameters.accumulated import accumulating
 from psnb._src.parameters.comm_server_client import PATIENCE, CommServerClient
 from psnb._src.parameters.commit import UndecidedError
 from psnb._src.parameters.control_connection import ControlConnection
@@ -23,10 +24,13 @@ from psnb._src.parameters.parameter_arguments import (
 )
 from psnb._src.parameters.partition import FixedShards, MaxSize, MinSize, Partitioner, row_ranges
 from psnb._src.parameters.prefetch_parameters import prefetch
+from psnb._src.parameters.pulled_variables import PulledVariables
+from psnb._src.parameters.rehearsal import Rehearsal, writing_nothing
 from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.server_client import set_process_client
 from psnb._src.parameters.server_connection import open_connection
 from psnb._src.parameters.sparse_shards import SparseShards
+from psnb._src.parameters.table_sources import table_source
 from psnb._src.parameters.table_statistics import EmbeddingStatistics, RowStatistics
 from psnb._src.parameters.together import pull, push
 from psnb._src.parameters.updates import Round, Updates, buffered
@@ -49,6 +53,8 @@ __all__ = [
     "MinSize",
     "NonFinite",
     "Partitioner",
+    "PulledVariables",
+    "Rehearsal",
     "Request",
     "Round",
     "RowStatistics",
@@ -56,6 +62,7 @@ __all__ = [
     "UndecidedError",
     "Updates",
     "Variable",
+    "accumulating",
     "apply_round",
     "as_admission",
     "as_initializer",
@@ -74,4 +81,6 @@ __all__ = [
     "row_ranges",
     "set_process_client",
     "shards_of",
+    "table_source",
+    "writing_nothing",
 ]

@@ -227,6 +227,10 @@ class CommServerClient(ServerClient):
         layout = self._layouts.known(to.strategy)
         return layout.places[to.number].primary if layout is not None else None
 
+    def server_name(self, shard: ShardId) -> str:
+        server = self._server(shard)
+        return f"shard {shard.number}" if server is None else server.name
+
     @uninterrupted  # the event loop uses the memory as well
     def lend(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
         server = self._server(shard)

@@ -14,6 +14,7 @@ from psnb._src.parameters.bags import Bags, Combiner, make_bags
 from psnb._src.parameters.live_optimizer import LiveOptimizer
 from psnb._src.parameters.parameter_arguments import checked_array, checked_ids
 from psnb._src.parameters.upkeep import Upkeep
+from psnb._src.phases import PULL, PUSH, counted_as
 from psnb._src.server import Admission, CtrAccessor
 from psnb.errors import ConfigurationError, GradientError
 
@@ -83,6 +84,7 @@ class Embedding(Upkeep):
         """What the servers do with pushed gradients; its hyperparameters can be set live."""
         return self._shards.optimizer
 
+    @counted_as(PULL)
     def lookup(self, ids: ArrayLike, *, training: bool = True) -> np.ndarray:
         """Fetch the rows of some ids.
 
@@ -112,6 +114,7 @@ class Embedding(Upkeep):
         """
         return self._shards.reading(ids, training=training).fetch()
 
+    @counted_as(PULL)
     def lookup_bags(
         self,
         values: ArrayLike,
@@ -162,6 +165,7 @@ class Embedding(Upkeep):
         bags = self._bags(values, offsets, combiner, weights)
         return bags.combine(self.lookup(bags.ids, training=training))
 
+    @counted_as(PUSH)
     def push_bags(
         self,
         values: ArrayLike,
@@ -216,6 +220,7 @@ class Embedding(Upkeep):
             use = [bags.total(each) for each in of_bags]
         self.push(bags.ids, bags.spread(array, looked_up), *use, immediate=immediate)
 
+    @counted_as(PUSH)
     def push(
         self,
         ids: ArrayLike,
@@ -258,6 +263,7 @@ class Embedding(Upkeep):
         """
         self._shards.send(self._shards.pushing(ids, gradients, shows, clicks), immediate)
 
+    @counted_as(PUSH)
     def assign(self, ids: ArrayLike, values: ArrayLike) -> None:
         """Replace the rows of some ids; optimizer state stays as it is.
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 
+from psnb._src.first_rows import Admission, Always, Initializer, Uniform
 from psnb._src.parameters.gradients import NonFinite
-from psnb._src.server import Admission, Always, CtrAccessor, Optimizer
+from psnb._src.server import CtrAccessor, Optimizer
 
-_ALWAYS = Always()
+_ALWAYS, _UNIFORM = Always(), Uniform()
 
 
 @dataclass(frozen=True)
@@ -25,3 +27,9 @@ class EmbeddingSpec:
     padding_idx: int | None = None
     admission: Admission = _ALWAYS
     accessor: CtrAccessor | None = None
+    initializer: Initializer = _UNIFORM
+
+    @property
+    def seed(self) -> int:
+        """The seed of the initial rows: of the name, so it is the same on any cluster."""
+        return int.from_bytes(hashlib.blake2b(self.name.encode(), digest_size=8).digest())

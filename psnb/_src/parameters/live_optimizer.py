@@ -12,9 +12,10 @@ from dataclasses import fields
 from typing import Any
 
 from psnb._src.parameters.request_batch import Request, on_table
-from psnb._src.parameters.server_client import ServerClient, process_client
+from psnb._src.parameters.server_client import ServerClient
+from psnb._src.parameters.updates import client_of
 from psnb._src.placement import ShardId
-from psnb._src.server import Optimizer, ReadOptimizer, ReadRate, TuneOptimizer, tuned
+from psnb._src.server import CountUpdates, Optimizer, ReadOptimizer, ReadRate, TuneOptimizer, tuned
 from psnb.errors import ConfigurationError, PsnbError
 
 
@@ -99,6 +100,21 @@ class LiveOptimizer:
         tune = TuneOptimizer({name: checked})
         self._reach().call([on_table(shard, table, tune) for shard, table in self._tables])
 
+    @property
+    def iterations(self) -> int:
+        """How many updates were applied: one for each push, or round in mode `Sync`; read-only.
+
+        Of a parameter over several servers, on the one with the most: a push to an embedding is an
+        update only where some of its rows are. Checkpoints restore it.
+
+        Raises
+        ------
+        ServerLostError
+            If a server is gone.
+        """
+        requests = [on_table(shard, table, CountUpdates()) for shard, table in self._tables]
+        return max(self._reach().call(requests))
+
     def current(self) -> Optimizer:
         """Ask the first shard's server for the optimizer as it is now."""
         return self._reach().call([self.request()])[0]
@@ -121,4 +137,4 @@ class LiveOptimizer:
         return [field.name for field in fields(self._made)]
 
     def _reach(self) -> ServerClient:
-        return self._server_client or process_client()
+        return client_of(self._server_client)

@@ -115,6 +115,10 @@ class LocalCopies:
         self._watermark = Watermark()
         self._cycle = _Cycle()
 
+    def server_name(self, shard: ShardId) -> str:
+        """Return what people call the server of a shard."""
+        return self._server_client.server_name(shard)
+
     def lend(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
         """Return None: pushes stay in this process."""
 

@@ -61,6 +61,7 @@ def checked_ids(ids: ArrayLike, name: str, rows: int | None) -> np.ndarray:
     if rows is not None and (bad := _outside(array, rows)) is not None:
         raise IdOutOfRangeError(
             f"embedding {name!r} has {rows} rows, so ids are 0 to {rows - 1}; found id {bad}"
+            f"{_place(array, bad)}"
         )
     signed = array.dtype.kind == "i"
     wide = np.ascontiguousarray(array, np.int64 if signed else np.uint64)
@@ -99,6 +100,12 @@ def _outside(array: np.ndarray, rows: int) -> int | None:
         return None
     low, high = int(array.min()), int(array.max())
     return low if low < 0 else high if high >= rows else None
+
+
+def _place(array: np.ndarray, number: int) -> str:
+    """Return where a number is for the first time, for messages."""
+    at = [int(index) for index in np.argwhere(array == number)[0]]
+    return f" at {at}" if at else ""
 
 
 def _are_integers(value: ArrayLike, array: np.ndarray) -> bool:

@@ -16,8 +16,8 @@ from psnb._src.parameters.gradients import NonFinite, must_skip
 from psnb._src.parameters.live_optimizer import LiveOptimizer
 from psnb._src.parameters.parameter_arguments import require_optimizer
 from psnb._src.parameters.request_batch import on_table
-from psnb._src.parameters.server_client import ServerClient, process_client
-from psnb._src.parameters.updates import ShardWrite, current_updates, write
+from psnb._src.parameters.server_client import ServerClient
+from psnb._src.parameters.updates import ShardWrite, client_of, write
 from psnb._src.placement import ShardId
 from psnb._src.server import Optimizer, ReadOptimizer, TuneOptimizer
 
@@ -64,12 +64,12 @@ class ParameterShards:
     @property
     def server_client(self) -> ServerClient:
         """The client of the servers; in a closure, the closure's own."""
-        if self._server_client is not None:
-            return self._server_client
-        updates = current_updates()
-        if updates is not None and updates.server_client is not None:
-            return updates.server_client
-        return process_client()
+        return client_of(self._server_client)
+
+    def servers(self) -> list[str]:
+        """Return what people call the servers that have its shards, each once."""
+        client = self.server_client
+        return sorted({client.server_name(shard) for shard, _ in self._tables})
 
     @property
     def key(self) -> object:

@@ -17,6 +17,7 @@ import numpy as np
 from psnb._src.checks import integer
 from psnb._src.parameters.handles import Handle
 from psnb._src.parameters.together import asking
+from psnb._src.phases import PULL, counted_as
 from psnb._src.threads import Answer, uninterrupted
 
 Batch = TypeVar("Batch")
@@ -91,12 +92,18 @@ def _fetched(
             if not asked:
                 return
             due, found = asked.popleft()
-            yield due, found.result()  # type: ignore[misc]  # no batch, no result
+            yield due, _waited_for(found)  # type: ignore[misc]  # no batch, no result
             del due, found  # keep no reference to what the caller has dropped
     finally:
         pool.shutdown(cancel_futures=True)
 
 
+@counted_as(PULL)
+def _waited_for(found: Answer[Found]) -> Found:
+    return found.result()
+
+
+@counted_as(PULL)
 def _asked(
     pool: ThreadPoolExecutor, wanted: Callable[[Batch], Mapping[Handle, Any]], batch: Batch
 ) -> Answer[Found]:

@@ -51,6 +51,9 @@ class ServerClient(Protocol):
     def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> int | None:
         """Make the writes of a commit on all shards or none; see `psnb._src.parameters.commit`."""
 
+    def server_name(self, shard: ShardId) -> str:
+        """Return what people call the server of a shard, or the shard if that is not known."""
+
     def lend(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
         """Return an array that can be sent to a shard's server without a copy, or None.
 

@@ -20,7 +20,7 @@ from psnb._src.parameters.parameter_shards import ParameterShards
 from psnb._src.parameters.partition import shard_of_ids
 from psnb._src.parameters.request_batch import on_table
 from psnb._src.parameters.server_client import ServerClient
-from psnb._src.parameters.states import read_states, write_states
+from psnb._src.parameters.states import read_segments, read_states, write_states
 from psnb._src.parameters.updates import PendingRead, ShardWrite, read_request
 from psnb._src.placement import ShardId
 from psnb._src.server import (
@@ -58,10 +58,10 @@ class SparseShards(ParameterShards):
         self.dim, self.rows, self.dtype = spec.dim, spec.rows, spec.dtype
         self.padding_idx, self.admission = spec.padding_idx, spec.admission
         self.accessor = spec.accessor
-        self._spec, self._shards = spec, tuple(shards)
+        self.spec, self._shards = spec, tuple(shards)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SparseShards, (self._spec, self._shards, None)
+        return SparseShards, (self.spec, self._shards, None)
 
     def _knows_norm(self) -> bool:
         return self._server_sees_all or self._sends_norm
@@ -122,6 +122,11 @@ class SparseShards(ParameterShards):
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         """Return ids, values and optimizer state of every shard, for checkpoints."""
         return read_states(self.server_client, self._tables)
+
+    def segments(self) -> Iterator[dict[str, np.ndarray]]:
+        """Yield what `shard_states` returns, without its tail, in pieces of a few MB."""
+        for table in self._tables:
+            yield from read_segments(self.server_client, table)
 
     def load_states(
         self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None

@@ -7,7 +7,8 @@ differ slightly.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -96,6 +97,33 @@ def read_states(server_client: ServerClient, tables: Sequence[TableName]) -> lis
         f"what {names} hold could not be read: it was cleared or its server lost, {_ATTEMPTS} "
         "times in a row; try again when it is at rest"
     )
+
+
+def read_segments(server_client: ServerClient, table: TableName) -> Iterator[Segment]:
+    """Yield the rows of a table as they were at one moment, in segments.
+
+    Raises
+    ------
+    ServerLostError
+        If a server is gone, or the table was cleared or shrunk meanwhile.
+    """
+    shard, name = table
+    (header,) = server_client.call([Request(shard, TakeSnapshot(name))])
+    step = _rows_of_a_segment(header.row_nbytes)
+    try:
+        for start in range(0, header.rows, step):
+            stop = min(start + step, header.rows)
+            read = Request(shard, ReadSegment(header.snapshot, start, stop))
+            (segment,) = server_client.call([read])
+            if segment is None:
+                raise ServerLostError(
+                    f"table {name!r} was cleared or shrunk, or its server lost, while it was read; "
+                    "try again when it is at rest"
+                )
+            yield segment
+    finally:
+        with suppress(ServerLostError):  # then there is nothing to release
+            server_client.call([Request(shard, ReleaseSnapshot(header.snapshot))])
 
 
 def write_states(

@@ -12,9 +12,11 @@ from psnb._src.parameters.ids import SeenIds
 from psnb._src.parameters.parameter_shards import ParameterShards
 from psnb._src.parameters.sparse_shards import SparseShards
 from psnb._src.parameters.updates import ShardWrite, fetch_together
+from psnb._src.phases import PULL, PUSH, counted_as
 from psnb.errors import ConfigurationError, GradientError
 
 
+@counted_as(PULL)
 def pull(wanted: Mapping[Handle, Any], *, training: bool = True) -> dict[Handle, np.ndarray]:
     """Read several variables and embeddings with one request to each server.
 
@@ -66,6 +68,7 @@ def asking(
     return lambda: dict(zip(handles, fetch_together(readings), strict=True))
 
 
+@counted_as(PUSH)
 def push(gradients: Mapping[Handle, Any], *, immediate: bool = False) -> None:
     """Push gradients of several variables and embeddings with one request to each server.
 

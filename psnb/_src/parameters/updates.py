@@ -23,7 +23,7 @@ import numpy as np
 
 from psnb._src.parameters.direct import commit_now
 from psnb._src.parameters.request_batch import Request, on_table
-from psnb._src.parameters.server_client import ServerClient
+from psnb._src.parameters.server_client import ServerClient, process_client
 from psnb._src.placement import ShardId
 from psnb._src.server import (
     Commit,
@@ -71,6 +71,13 @@ class Updates:
         The round in which the closure runs.
     server_client : ServerClient, optional
         The client that the closure reads and writes with; None for the process's own.
+    seen : dict, optional
+        Where the version of each shard at its first read is noted.
+
+    Attributes
+    ----------
+    counted, sync_round, server_client, seen
+        As given.
     """
 
     def __init__(
@@ -79,10 +86,11 @@ class Updates:
         counted: bool = False,
         sync_round: Round | None = None,
         server_client: ServerClient | None = None,
+        seen: dict[ShardId, int] | None = None,
     ) -> None:
         self.counted, self.sync_round, self.server_client = counted, sync_round, server_client
         self._writes: dict[ShardId, list[OnTable]] = {}
-        self._seen: dict[ShardId, int] = {}  # the version of each shard at its first read
+        self.seen: dict[ShardId, int] = {} if seen is None else seen
 
     @property
     def pushed(self) -> bool:
@@ -130,7 +138,7 @@ class Updates:
     def read(self, server_client: ServerClient, requests: Sequence[Request]) -> list[Any]:
         """Run requests; note the version of shards that are read for the first time."""
         return (
-            server_client.call(requests, self._seen)
+            server_client.call(requests, self.seen)
             if self.counted
             else server_client.call(requests)
         )
@@ -140,7 +148,7 @@ class Updates:
         return {
             shard: Part(
                 writes,
-                self._seen.get(shard, _NOTHING_READ) if self.counted else None,
+                self.seen.get(shard, _NOTHING_READ) if self.counted else None,
                 self.sync_round.number
                 if self.sync_round is not None and self.in_round(shard)
                 else None,
@@ -179,18 +187,29 @@ _local = threading.local()
 
 @contextmanager
 def buffered(updates: Updates) -> Iterator[None]:
-    """Hold back the writes of this thread in ``updates``."""
+    """Hold back the writes of this thread in ``updates``, instead of where they were before."""
+    before = current_updates()
     _local.updates = updates
     try:
         yield
     finally:
-        _local.updates = None
+        _local.updates = before
 
 
 def current_updates() -> Updates | None:
     """Return the buffer of the closure that this thread runs, if it runs one."""
     updates: Updates | None = getattr(_local, "updates", None)
     return updates
+
+
+def client_of(server_client: ServerClient | None) -> ServerClient:
+    """Return a parameter's client; else that of this thread's closure; else the process's own."""
+    if server_client is not None:
+        return server_client
+    updates = current_updates()
+    if updates is not None and updates.server_client is not None:
+        return updates.server_client
+    return process_client()
 
 
 def write(server_client: ServerClient, writes: Sequence[ShardWrite], *, immediate: bool) -> None:

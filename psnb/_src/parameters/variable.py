@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from psnb._src.parameters.dense_shards import DenseShards
 from psnb._src.parameters.live_optimizer import LiveOptimizer
+from psnb._src.phases import PULL, PUSH, counted_as
 from psnb._src.server import AddRows, AddValues, AssignRows, AssignValues
 
 
@@ -64,6 +65,7 @@ class Variable:
         """What the servers do with pushed gradients; its hyperparameters can be set live."""
         return self._shards.optimizer
 
+    @counted_as(PULL)
     def read(self) -> np.ndarray:
         """Fetch the current value.
 
@@ -79,6 +81,7 @@ class Variable:
         """
         return self._shards.reading().fetch()
 
+    @counted_as(PULL)
     def gather(self, rows: ArrayLike) -> np.ndarray:
         """Fetch some rows: the value of ``read()[rows]``, without fetching the others.
 
@@ -103,6 +106,7 @@ class Variable:
         """
         return self._shards.reading(rows).fetch()
 
+    @counted_as(PUSH)
     def assign(self, value: ArrayLike, *, immediate: bool = False) -> None:
         """Replace the value; optimizer state stays as it is.
 
@@ -122,14 +126,17 @@ class Variable:
         """
         self._shards.write(AssignValues, self._shards.checked(value, "value"), immediate)
 
+    @counted_as(PUSH)
     def assign_add(self, value: ArrayLike, *, immediate: bool = False) -> None:
         """Add to the value; see `assign` for parameters and errors."""
         self._shards.write(AddValues, self._shards.checked(value, "value"), immediate)
 
+    @counted_as(PUSH)
     def assign_sub(self, value: ArrayLike, *, immediate: bool = False) -> None:
         """Subtract from the value; see `assign` for parameters and errors."""
         self._shards.write(AddValues, -self._shards.checked(value, "value"), immediate)
 
+    @counted_as(PUSH)
     def scatter_update(
         self, rows: ArrayLike, values: ArrayLike, *, immediate: bool = False
     ) -> None:
@@ -156,6 +163,7 @@ class Variable:
         """
         self._shards.scatter(AssignRows, rows, values, immediate)
 
+    @counted_as(PUSH)
     def scatter_add(self, rows: ArrayLike, values: ArrayLike, *, immediate: bool = False) -> None:
         """Add to some rows; the values of repeated rows add up.
 
@@ -163,10 +171,12 @@ class Variable:
         """
         self._shards.scatter(AddRows, rows, values, immediate)
 
+    @counted_as(PUSH)
     def scatter_sub(self, rows: ArrayLike, values: ArrayLike, *, immediate: bool = False) -> None:
         """Subtract from some rows; see `scatter_add`."""
         self._shards.scatter(AddRows, rows, values, immediate, sign=-1)
 
+    @counted_as(PUSH)
     def push(self, gradient: ArrayLike, *, immediate: bool = False) -> None:
         """Let the optimizer on the servers apply a gradient.
 

@@ -11,13 +11,22 @@ from psnb._src.runtime.packing import (
     unpack_error,
 )
 from psnb._src.runtime.plugin import Runtime
-from psnb._src.runtime.resources import make_dataset, make_iterator, make_leased_iterator
+from psnb._src.runtime.reported_states import ReportedStates, split_outcome
+from psnb._src.runtime.resources import (
+    latest_element,
+    make_dataset,
+    make_iterator,
+    make_leased_iterator,
+    read_spec,
+)
 from psnb._src.runtime.session_messages import exchange_writer
+from psnb._src.runtime.taken_elements import NothingKept, Taken, TakenAgain
 from psnb._src.runtime.uploaded_module import UploadedModule
 from psnb._src.runtime.worker_context import (
     InputContext,
     WorkerContext,
     current_context,
+    entered,
     report,
     worker_context,
     worker_index,
@@ -26,23 +35,31 @@ from psnb._src.runtime.worker_context import (
 __all__ = [
     "InputContext",
     "InputReference",
+    "NothingKept",
     "PerWorkerReference",
+    "ReportedStates",
     "Runtime",
+    "Taken",
+    "TakenAgain",
     "UploadedModule",
     "Uploads",
     "WorkerContext",
     "current_context",
     "dumps",
+    "entered",
     "exchange_writer",
     "is_local",
+    "latest_element",
     "loads",
     "make_dataset",
     "make_iterator",
     "make_leased_iterator",
     "pack_error",
     "read_files",
+    "read_spec",
     "report",
     "session_messages",
+    "split_outcome",
     "unpack_error",
     "worker_context",
     "worker_index",

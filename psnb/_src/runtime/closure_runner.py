@@ -6,8 +6,7 @@ event loop, which may cancel what runs.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from psnb._src.parameters import (
@@ -18,13 +17,15 @@ from psnb._src.parameters import (
     Updates,
     buffered,
 )
+from psnb._src.phases import COMMIT, COMPUTE, READ, start_clock, stop_clock
 from psnb._src.runtime.activity import Doing
 from psnb._src.runtime.leasing import ASK_TIMEOUT, LeaseRequests
 from psnb._src.runtime.loaded_function import LoadedFunction
 from psnb._src.runtime.mail import Mail
 from psnb._src.runtime.notebook_link import NotebookLink, out_of_reach
 from psnb._src.runtime.packing import Nothing, dumps, loads, pack_error, shorten_call
-from psnb._src.runtime.printed_lines import end_printed_line
+from psnb._src.runtime.printed_lines import end_printed_lines
+from psnb._src.runtime.reported_states import ReportedStates
 from psnb._src.runtime.resources import Resources
 from psnb._src.runtime.result_sender import ResultSender
 from psnb._src.runtime.session_messages import (
@@ -34,6 +35,7 @@ from psnb._src.runtime.session_messages import (
     ClosureUndecided,
     CopiesFlushed,
     DefineResource,
+    ElementsTaken,
     FlushUndecided,
     KeepResult,
     SessionOpening,
@@ -41,6 +43,7 @@ from psnb._src.runtime.session_messages import (
 )
 from psnb._src.runtime.worker_context import Cancellation, WorkerContext, entered
 from psnb._src.server import Commit
+from psnb.errors import CancelledError
 
 LARGE_RESULT = 1 << 13
 """Bytes of a pickled result above which servers do not remember it beside the commit."""
@@ -112,6 +115,11 @@ class ClosureRunner:
             if (cancellation := self._cancellations.get(closure)) is not None:
                 cancellation.requested = True
 
+    def revoke(self, closure: int) -> None:
+        """Ask a closure to stop early, and have it write nothing any more."""
+        if (cancellation := self._cancellations.get(closure)) is not None:
+            cancellation.revoked = cancellation.requested = True
+
     def cancel_all(self) -> None:
         """Ask everything that runs to stop early."""
         self._making.requested = True
@@ -119,7 +127,7 @@ class ClosureRunner:
 
     def run(self, function: LoadedFunction, assignment: Assignment) -> None:
         """Run a closure that is expected, and hand its result over."""
-        start = time.perf_counter()
+        clock = start_clock(READ)
         closure = assignment.closure
         args: tuple[Any, ...] = ()
         kwargs: dict[str, Any] = {}
@@ -132,19 +140,24 @@ class ClosureRunner:
             counted=self._copies is None, sync_round=in_round, server_client=self._copies
         )
         requests = LeaseRequests(closure, self._link.ask, assignment.portions)
+        states = ReportedStates()
         try:
             context = self._context(
-                assignment.attempt, self._cancellations[closure], requests, closure
+                assignment.attempt, self._cancellations[closure], requests, closure, states
             )
             with Doing(function.activity), entered(context), buffered(updates):
                 if assignment.payload:
                     args, kwargs = loads(assignment.payload, self._resources.get, assignment.inputs)
+                loaded = function.get()
+                clock.turn(COMPUTE)
                 try:
-                    value = _call(function, args, kwargs, updates, requests)
+                    value = _call(loaded, function.name, args, kwargs, updates, requests)
                 finally:
-                    end_printed_line()
+                    end_printed_lines()
+            clock.turn(COMMIT)
             requests.settle()
             packed = b"" if value is None else dumps(value, f"the result of {function.name}")
+            packed = states.attach(packed)
             if updates:
                 staleness = self._commit(assignment, updates, packed)
             if self._copies is not None and not self._link.closed:
@@ -158,16 +171,23 @@ class ClosureRunner:
             call = f"{function.name}({'...' if unread else shorten_call(args, kwargs)})"
             where = f"in closure {call} on worker {self._worker!r}, attempt {assignment.attempt}"
             packed = pack_error(error, where)
-        seconds = time.perf_counter() - start
+            taken = requests.taken.packed(self._resources.number_of)
+            self._link.send(ElementsTaken(closure, taken))
+        clock.turn(COMMIT)
+        stop_clock()
+        seconds = sum(clock.seconds)
         del self._cancellations[closure]
         pushed = succeeded and updates.pushed
         if undecided is None:
             self._results.add_result(
-                ClosureResult(closure, succeeded, packed, seconds, pushed, staleness)
+                ClosureResult(closure, succeeded, packed, seconds, pushed, staleness),
+                clock.seconds,
             )
         else:
             self._results.forgo(1)
-            self._link.send(ClosureUndecided(closure, packed, seconds, pushed, undecided))
+            self._link.send(
+                ClosureUndecided(closure, packed, seconds, clock.seconds, pushed, undecided)
+            )
 
     def make(self, definition: DefineResource) -> None:
         """Make a per-worker value."""
@@ -178,7 +198,7 @@ class ClosureRunner:
                 try:
                     return function(*args, **kwargs)
                 finally:
-                    end_printed_line()
+                    end_printed_lines()
 
         with Doing("loading per-worker data"):
             self._resources.make(definition.number, call)
@@ -203,6 +223,7 @@ class ClosureRunner:
         cancellation: Cancellation,
         requests: LeaseRequests | None = None,
         closure: int = -1,
+        states: ReportedStates | None = None,
     ) -> WorkerContext:
         return WorkerContext(
             self._opening.worker_index,
@@ -214,6 +235,7 @@ class ClosureRunner:
             requests,
             self._mail,
             closure,
+            states,
         )
 
     def _commit(self, assignment: Assignment, updates: Updates, packed: bytes) -> int | None:
@@ -221,6 +243,10 @@ class ClosureRunner:
         if self._link.closed:
             raise out_of_reach()
         small = self._announce(assignment, updates, packed)
+        # Only now: what servers are not asked to refuse, as the coordinator did not know of them
+        # when it was cancelled, is written to after this answer.
+        if self._cancellations[assignment.closure].revoked:
+            raise CancelledError("the closure was cancelled while it ran")
         # Last: from here on the closure has happened, even if its result gets lost.
         name = self._opening.coordinator
         commit = Commit(
@@ -252,16 +278,17 @@ class ClosureRunner:
 
 
 def _call(
-    function: LoadedFunction,
+    function: Callable[..., Any],
+    name: str,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     updates: Updates,
     requests: LeaseRequests,
 ) -> Any:
     try:
-        return function.get()(*args, **kwargs)
+        return function(*args, **kwargs)
     except StopIteration:
         # From a dataset that has nothing left: the closure has nothing to do.
         if not requests.ended or updates:
             raise
-        return Nothing(function.name)
+        return Nothing(name)

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+from psnb._src.phases import READ, counted_as
 from psnb._src.runtime.session_messages import AskLease, Lease, Portion, TakeElements
+from psnb._src.runtime.taken_elements import TakenElements
 from psnb.errors import CancelledError
 
 ASK_TIMEOUT = 60.0
@@ -38,6 +40,10 @@ class LeaseRequests:
     ----------
     ended : bool
         Whether some dataset had nothing to take.
+    latest : str
+        Which element was taken last, from any dataset, for messages; empty if none was.
+    taken : TakenElements
+        What was taken, from leased and from other iterators.
     """
 
     def __init__(
@@ -50,6 +56,8 @@ class LeaseRequests:
         self._again = deque(portions)
         self._answers: list[Future[Any]] = []
         self.ended = False
+        self.latest = ""
+        self.taken = TakenElements()
 
     def again(self, epoch: int) -> Portion | None:
         """Return the next portion to be taken again from an epoch."""
@@ -94,6 +102,9 @@ class Iterated(Protocol):
     def state(self) -> Any:
         """Return where it is."""
 
+    def latest(self) -> str:
+        """Return which element came last, for messages."""
+
     def close(self) -> None:
         """End what it has opened."""
 
@@ -110,9 +121,19 @@ class _OpenLease:
     """A lease that is being read."""
 
     number: int
+    split: int
     iterator: Iterated
     left: int | None
     before: Any  # the iterator's state
+
+
+@dataclass
+class _PortionAgain:
+    """A portion that a closure takes again."""
+
+    split: int
+    iterator: Iterated
+    left: int
 
 
 class LeasedSplitReader:
@@ -146,11 +167,12 @@ class LeasedSplitReader:
         self._unread: Lease | None = None  # one that could not be begun, for the next who asks
         self._lease: _OpenLease | None = None  # what is being read
         # Of a closure that runs again, by its `LeaseRequests`.
-        self._again: WeakKeyDictionary[LeaseRequests, tuple[Iterated, int]] = WeakKeyDictionary()
+        self._again: WeakKeyDictionary[LeaseRequests, _PortionAgain] = WeakKeyDictionary()
 
     def __iter__(self) -> LeasedSplitReader:
         return self
 
+    @counted_as(READ)
     def __next__(self) -> Any:
         requests = self._lease_requests()
         self._begin_again(requests)
@@ -159,6 +181,7 @@ class LeasedSplitReader:
                 self._lock.wait_for(lambda: not self._leasing)
                 found = self._next_again(requests) or self._next(requests)
                 if found is not None:
+                    requests.taken.add(self, found[0])
                     return found[0]
                 self._leasing = True
             try:
@@ -173,11 +196,12 @@ class LeasedSplitReader:
         self._unread = self._unread or requests.lease(self._epoch)
         if self._unread is None:
             requests.ended = True
+            requests.taken.end(self)
             raise StopIteration
         lease = self._unread
         self._prepare(lease.owned)
         iterator = self._splits[lease.split].iterator(lease.state)
-        open_ = _OpenLease(lease.number, iterator, lease.count, iterator.state())
+        open_ = _OpenLease(lease.number, lease.split, iterator, lease.count, iterator.state())
         with self._lock:
             self._lease, self._unread = open_, None
 
@@ -188,21 +212,22 @@ class LeasedSplitReader:
         portion = requests.again(self._epoch)
         if portion is not None:
             self._prepare([portion.split])
-            again = self._splits[portion.split].iterator(portion.state), portion.count
+            iterator = self._splits[portion.split].iterator(portion.state)
+            again = _PortionAgain(portion.split, iterator, portion.count)
             with self._lock:
                 self._again[requests] = again
 
     def _next_again(self, requests: LeaseRequests) -> tuple[Any] | None:
         """Return the next element of what the closure had taken before, if there is one."""
-        if requests not in self._again:
+        again = self._again.get(requests)
+        if again is None:
             return None
-        iterator, left = self._again[requests]
-        element = next(iterator)
-        if left == 1:
-            iterator.close()
+        element = next(again.iterator)
+        requests.latest = self._name(again)
+        again.left -= 1
+        if not again.left:
+            again.iterator.close()
             del self._again[requests]
-        else:
-            self._again[requests] = iterator, left - 1
         return (element,)
 
     def _next(self, requests: LeaseRequests) -> tuple[Any] | None:
@@ -220,6 +245,7 @@ class LeasedSplitReader:
         finally:
             # Also where an element could not be had: the next one comes after it.
             lease.before = lease.iterator.state()
+        requests.latest = self._name(lease)
         if lease.left is not None:
             lease.left -= 1
         ended = lease.left == 0
@@ -227,6 +253,9 @@ class LeasedSplitReader:
             self._end_lease(lease)
         requests.take(self._epoch, lease.number, 1, before, lease.before, ended)
         return (element,)
+
+    def _name(self, read: _OpenLease | _PortionAgain) -> str:
+        return f"{read.iterator.latest()} of split {read.split} of {len(self._splits)}"
 
     def _end_lease(self, lease: _OpenLease) -> None:
         self._lease = None

@@ -29,7 +29,7 @@ from psnb._src.parameters import CommServerClient, open_connection, set_process_
 from psnb._src.placement import LAYOUT, LayoutCache
 from psnb._src.runtime.mail import HANDLER as MAIL_HANDLER
 from psnb._src.runtime.mail import Mail
-from psnb._src.runtime.printed_lines import PrintedLines
+from psnb._src.runtime.printed_lines import PrintedLines, Throttle
 from psnb._src.runtime.session import Session
 from psnb._src.runtime.session_messages import HANDLER, SessionOpening
 from psnb._src.server import Opening, ParameterServers
@@ -77,8 +77,11 @@ class Runtime(WorkerPlugin):
         add_handler(worker, MAIL_HANDLER, mail.handle)
         self._servers = ParameterServers(worker, connect)
         # Not in the notebook's own process, where a worker may be, too.
-        if isinstance(sys.stdout, io.TextIOWrapper) and not in_notebook():
-            sys.stdout = PrintedLines(sys.stdout)
+        if not in_notebook():
+            throttle = Throttle()
+            for name in ("stdout", "stderr"):
+                if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+                    setattr(sys, name, PrintedLines(stream, throttle))
         set_process_client(server_client)
 
     async def teardown(self, worker: Worker) -> None:

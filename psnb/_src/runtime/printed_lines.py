@@ -1,13 +1,17 @@
 """PrintedLines: what closures print carries the worker's name, and comes in whole lines. Pure.
 
 Workers of a local cluster print where the notebook does, each from a process of its own. A line
-that is written at once is not torn by those of others.
+that is written at once is not torn by those of others. Standard error goes the same way, and with
+it warnings and what `logging` writes there. A closure that prints without end must not drown the
+notebook: beyond a rate lines are left out, and counted.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+import time
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from psnb._src.runtime.worker_context import current_context
@@ -15,9 +19,52 @@ from psnb._src.runtime.worker_context import current_context
 _MOST = 1 << 12
 """Characters of a line that is kept until it ends; longer ones are cut in two."""
 
+MOST_LINES = 1000
+"""Lines that the closures of a process may print at once."""
+
+LINES_PER_SECOND = 100.0
+"""Lines that they may print beyond that."""
+
+
+class Throttle:
+    """Tells which lines of a process may be printed; thread-safe.
+
+    Parameters
+    ----------
+    clock : callable
+        Returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()  # guards the next three, for a moment each
+        self._room, self._since = float(MOST_LINES), clock()
+        self._left_out = 0
+
+    def admit(self, lines: list[str]) -> list[str]:
+        """Return the lines that may be printed, after one that tells of those left out before."""
+        with self._lock:
+            now = self._clock()
+            self._room += (now - self._since) * LINES_PER_SECOND
+            self._room, self._since = min(self._room, float(MOST_LINES)), now
+            admitted = lines[: int(self._room)]
+            self._room -= len(admitted)
+            before = self._told() if admitted else []
+            self._left_out += len(lines) - len(admitted)
+            return before + admitted
+
+    def left_out(self) -> list[str]:
+        """Return the line that tells of those left out, if there are any."""
+        with self._lock:
+            return self._told()
+
+    def _told(self) -> list[str]:
+        count, self._left_out = self._left_out, 0
+        return [f"... {count:,} lines were left out, as there were too many"] if count else []
+
 
 class PrintedLines:
-    """A process's standard output.
+    """A process's standard output or standard error.
 
     Any thread may write. Those that run closures get whole lines; what others write passes through.
 
@@ -25,10 +72,12 @@ class PrintedLines:
     ----------
     stream : file
         Where it goes.
+    throttle : Throttle
+        Tells which lines may be printed.
     """
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO, throttle: Throttle) -> None:
+        self._stream, self._throttle = stream, throttle
         self._begun = threading.local()  # each thread's line that has not ended
 
     def __getattr__(self, name: str) -> Any:
@@ -43,7 +92,7 @@ class PrintedLines:
             lines.append(rest[:_MOST])
             rest = rest[_MOST:]
         self._begun.text = rest
-        self._put(lines)
+        self._put(self._throttle.admit(lines))
         return len(text)
 
     def writelines(self, texts: Any) -> None:
@@ -52,20 +101,27 @@ class PrintedLines:
             self.write(text)
 
     def end_line(self) -> None:
-        """Write what this thread has begun; in a closure, at its end."""
+        """Write what this thread has begun, and how much was left out; in a closure, at its end."""
         rest, self._begun.text = getattr(self._begun, "text", ""), ""
-        if rest:
-            self._put([rest])
+        self._put([*(self._throttle.admit([rest]) if rest else ()), *self._throttle.left_out()])
 
     def _put(self, lines: list[str]) -> None:
         context = current_context()
         if lines and context is not None:
             # One call, and flushed: one write of the process.
-            self._stream.write("".join(f"[{context.worker_name}] {line}\n" for line in lines))
+            self._stream.write(
+                "".join(f"[{context.worker_name}] {_last(line)}\n" for line in lines)
+            )
             self._stream.flush()
 
 
-def end_printed_line() -> None:
+def _last(line: str) -> str:
+    """Return what is seen of a line that returned to its beginning, as progress bars do."""
+    return line.rstrip("\r").rpartition("\r")[2]
+
+
+def end_printed_lines() -> None:
     """Write what the closure of this thread has printed without an end of line."""
-    if isinstance(sys.stdout, PrintedLines):
-        sys.stdout.end_line()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, PrintedLines):
+            stream.end_line()

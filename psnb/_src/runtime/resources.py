@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from psnb._src.data import Dataset, DatasetIterator
+from psnb._src.phases import READ, counted_as
 from psnb._src.runtime.leasing import LeasedSplitReader, LeaseRequests, Split
 from psnb._src.runtime.worker_context import InputContext, current_context, worker_context
-from psnb.errors import ClosureInputError
+from psnb.errors import ClosureInputError, ConfigurationError
 
 
 class SharedIterator:
@@ -25,7 +27,7 @@ class SharedIterator:
     """
 
     def __init__(self, iterator: Iterator[Any]) -> None:
-        self._iterator = iterator
+        self._iterator, self._taken = iterator, 0
         self._lock = threading.Lock()  # one thread at a time in the iterator: generators need it
 
     def __repr__(self) -> str:
@@ -34,14 +36,29 @@ class SharedIterator:
     def __iter__(self) -> SharedIterator:
         return self
 
+    @counted_as(READ)
     def __next__(self) -> Any:
+        mine = _lease_requests()
         try:
             with self._lock:
-                return next(self._iterator)
+                element = next(self._iterator)
+                self._taken += 1
+                if mine is not None:
+                    mine.latest = self._latest()
         except StopIteration:
-            if (mine := _lease_requests()) is not None:
+            if mine is not None:
                 mine.ended = True
+                mine.taken.end(self)
             raise
+        if mine is not None:
+            mine.taken.add(self, element)
+        return element
+
+    def _latest(self) -> str:
+        found = f"element {self._taken - 1}"
+        if isinstance(self._iterator, DatasetIterator):
+            found = self._iterator.latest()
+        return f"{found} of this worker's dataset"
 
 
 def make_dataset(dataset: Any) -> Any:
@@ -62,6 +79,16 @@ def make_dataset(dataset: Any) -> Any:
     return dataset(InputContext(context.num_workers, context.worker_index))
 
 
+def read_spec(dataset: Any) -> Any:
+    """Return the spec of the elements of this worker's dataset."""
+    if not isinstance(dataset, Dataset):
+        raise ConfigurationError(
+            f"the worker's dataset is a {type(dataset).__name__}, and only a psnb.data.Dataset "
+            "knows the shapes and dtypes of its elements"
+        )
+    return dataset.element_spec
+
+
 def make_iterator(dataset: Any) -> SharedIterator:
     """Return a new iterator over the dataset of this worker."""
     return SharedIterator(iter(dataset))
@@ -76,6 +103,12 @@ def _lease_requests() -> LeaseRequests | None:
     """Return the `LeaseRequests` of the calling thread's closure; None outside of closures."""
     context = current_context()
     return None if context is None else context.lease_requests
+
+
+def latest_element() -> str:
+    """Return which element the calling thread's closure took last; empty if it took none."""
+    mine = _lease_requests()
+    return "" if mine is None else mine.latest
 
 
 def lease_requests() -> LeaseRequests:
@@ -135,6 +168,14 @@ class Resources:
                 f"a per-worker value that the closure uses could not be made: "
                 f"{type(error).__name__}: {error}"
             ) from error
+
+    def number_of(self, value: object) -> int | None:
+        """Return the number of a value that was made; None if it is none of these."""
+        for number, future in list(self._values.items()):
+            made = future.done() and not future.cancelled() and future.exception() is None
+            if made and future.result() is value:
+                return number
+        return None
 
     def discard(self, resource_id: int) -> None:
         """Forget a value."""

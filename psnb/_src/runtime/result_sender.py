@@ -11,10 +11,13 @@ import asyncio
 import threading
 from collections.abc import Callable, Sized
 
+from psnb._src.phases import PHASES
 from psnb._src.runtime.session_messages import ClosureResult, ClosureResults
 
 HELD_SECONDS = 0.015
 """Seconds that a result waits at most for others to be sent with it."""
+
+_NO_TIME = [0.0] * len(PHASES)
 
 
 class ResultSender:
@@ -37,9 +40,10 @@ class ResultSender:
         send: Callable[[ClosureResults], None],
     ) -> None:
         self._loop, self._unstarted, self._send = loop, unstarted, send
-        self._lock = threading.Lock()  # guards the next three, used by several threads
+        self._lock = threading.Lock()  # guards the next four, used by several threads
         self._results: list[ClosureResult] = []
         self._reports: list[tuple[float, dict[str, float]]] = []
+        self._phases: list[list[float]] = [_NO_TIME]  # of these results, in seconds
         self._expected = 0  # results that are still to come
         self._ticking = False  # the loop's alone
 
@@ -56,10 +60,11 @@ class ResultSender:
         with self._lock:
             self._expected -= count
 
-    def add_result(self, result: ClosureResult) -> None:
-        """Hand a result over."""
+    def add_result(self, result: ClosureResult, phases: list[float]) -> None:
+        """Hand a result over, and how long its closure was in each phase, in seconds."""
         with self._lock:
             self._expected -= 1
+            self._phases.append(phases)
             self._results.append(result)
             enough = len(self._results) >= len(self._unstarted)
         if enough:
@@ -75,8 +80,10 @@ class ResultSender:
         with self._lock:
             results, self._results = self._results, []
             reports, self._reports = self._reports, []
+            phases, self._phases = self._phases, [_NO_TIME]
         if results or reports:
-            self._send(ClosureResults(reports, results))
+            together = [float(sum(each)) for each in zip(*phases, strict=True)]
+            self._send(ClosureResults(reports, results, together))
 
     def _tick(self) -> None:
         with self._lock:

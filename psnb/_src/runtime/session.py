@@ -4,30 +4,30 @@ The coordinator opens a connection to the worker's Dask server with the operatio
 goes over it is in `psnb._src.runtime.session_messages`. Everything that belongs to the coordinator
 (functions, per-worker values, threads) belongs to the session and ends with it.
 
-Threads: the event loop reads the connection; ``psnb-closure`` threads, as many as the Dask worker
-has, run the work in the order in which it came. They send results through `ResultSender`. A closure
-belongs to whoever takes it out of `_unstarted`: the thread that runs it, or the loop that returns
-it. A session that ends tells running closures to stop early, lets them finish, drops their results
-and starts no more.
+Threads: the event loop reads the connection; `ClosureThreads` run the work, as many as the Dask
+worker has unless the coordinator says otherwise. They send results through `ResultSender`. A
+closure belongs to whoever takes it out of `_unstarted`: the thread that runs it, or the loop that
+returns it. A session that ends tells running closures to stop early, lets them finish, drops their
+results and starts no more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import queue
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 import psutil
 from distributed import Worker
 
 from psnb._src.dask_internals import Comm, threads_of
+from psnb._src.data import StageLog, log_stages
 from psnb._src.parameters import CommServerClient
 from psnb._src.placement import unpacked
 from psnb._src.runtime.activity import longest
 from psnb._src.runtime.closure_runner import ClosureRunner
+from psnb._src.runtime.closure_threads import ClosureThreads
 from psnb._src.runtime.loaded_function import LoadedFunction
 from psnb._src.runtime.mail import Mail
 from psnb._src.runtime.notebook_link import NotebookLink
@@ -41,13 +41,16 @@ from psnb._src.runtime.session_messages import (
     FlushCopies,
     RecallClosures,
     ReleaseResources,
+    RevokeClosure,
     RunClosures,
     SessionOpening,
     SignOfLife,
     TakeAnswer,
     ToWorker,
+    UseThreads,
     WorkerLeaves,
 )
+from psnb._src.stages import Stages
 
 WORTH_TELLING = 0.5
 """Seconds after which people hear what a worker does; short closures would only flicker."""
@@ -82,8 +85,10 @@ class Session:
         self._link = NotebookLink(comm)
         self._resources = Resources()
         self._functions: dict[str, LoadedFunction] = {}
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        # Closures in `_work`; each operation on a dict is atomic.
+        self._stages = StageLog()
+        self._threads = ClosureThreads(lambda: self._link.closed, partial(log_stages, self._stages))
+        self._threads_there = threads_of(worker)
+        # Closures that no thread has taken; each operation on a dict is atomic.
         self._unstarted: dict[int, None] = {}
         loop = asyncio.get_running_loop()
         self._results = ResultSender(loop, self._unstarted, self._link.send)
@@ -95,20 +100,16 @@ class Session:
             self._results,
             self._resources,
         )
+        self._told_stages: dict[str, Stages] = {}
         self._leaving = False
         self._ended = asyncio.Event()
-        self._threads = [
-            threading.Thread(target=self._loop, name=f"psnb-closure-{i}", daemon=True)
-            for i in range(threads_of(worker))
-        ]
 
     async def serve(self) -> None:
         """Talk to the coordinator until the connection ends."""
-        for thread in self._threads:
-            thread.start()
+        self._threads.use(self._threads_there)
         beats: asyncio.Task[None] | None = None
         try:
-            await self._link.open(len(self._threads))
+            await self._link.open(self._threads_there)
             if self._leaving:
                 self._link.send(WorkerLeaves())
             beats = asyncio.create_task(self._give_signs_of_life())
@@ -141,18 +142,25 @@ class Session:
         self._ended.set()
         self._resources.clear()
         self._functions.clear()
-        for _ in self._threads:
-            self._work.put(None)
+        self._threads.use(0)
 
     async def _give_signs_of_life(self) -> None:
         process = psutil.Process()
         while True:
             await asyncio.sleep(self._opening.beat)
             self._results.flush()
-            activity, seconds = longest(thread.ident for thread in self._threads)
+            activity, seconds = longest(self._threads.idents())
             if seconds < WORTH_TELLING:
                 activity, seconds = "", 0.0
-            self._link.send(SignOfLife(process.memory_info().rss, activity, seconds))
+            memory, stages = process.memory_info().rss, self._new_stages()
+            self._link.send(SignOfLife(memory, activity, seconds, stages))
+
+    def _new_stages(self) -> dict[str, Stages]:
+        """Return the chains whose counts have changed since this was asked last."""
+        now = self._stages.statistics()
+        new = {kind: each for kind, each in now.items() if self._told_stages.get(kind) != each}
+        self._told_stages = now
+        return new
 
     def _receive(self, message: ToWorker) -> None:
         match message:
@@ -163,13 +171,18 @@ class Session:
             case CancelClosures():
                 self._return(message.closures)
                 self._runner.cancel(message.closures)
+            case RevokeClosure():
+                self._return([message.closure])
+                self._runner.revoke(message.closure)
             case TakeAnswer():
                 self._link.take_answer(message)
             case FlushCopies():
-                self._work.put(self._runner.flush)
+                self._threads.put(self._runner.flush)
+            case UseThreads():
+                self._threads.use(message.count or self._threads_there)
             case DefineResource():
                 self._resources.define(message.number)
-                self._work.put(partial(self._runner.make, message))
+                self._threads.put(partial(self._runner.make, message))
             case ReleaseResources():
                 for number in message.numbers:
                     self._resources.discard(number)
@@ -187,7 +200,7 @@ class Session:
             function = self._functions[each.function]
             self._runner.expect(each.closure)
             self._unstarted[each.closure] = None
-            self._work.put(partial(self._start, function, each))
+            self._threads.put(partial(self._start, function, each))
 
     def _return(self, closures: Iterable[int]) -> None:
         returned = [each for each in closures if self._claim(each)]
@@ -203,9 +216,3 @@ class Session:
     def _start(self, function: LoadedFunction, assignment: Assignment) -> None:
         if self._claim(assignment.closure):
             self._runner.run(function, assignment)
-
-    def _loop(self) -> None:
-        while (work := self._work.get()) is not None:
-            if not self._link.closed:
-                work()
-            del work  # not held while waiting for the next

@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from psnb._src.stages import Stages, StageStatistics
 from psnb._src.transport import Message, part_unwired
 
 HANDLER = "psnb_session"
@@ -95,8 +96,20 @@ class CancelClosures(ToWorker, frozen=True):
     closures: Sequence[int]
 
 
+class RevokeClosure(ToWorker, frozen=True):
+    """Return this closure if it is not begun; else it must write nothing any more."""
+
+    closure: int
+
+
 class FlushCopies(ToWorker, frozen=True):
     """Send the servers the updates that the worker has kept."""
+
+
+class UseThreads(ToWorker, frozen=True):
+    """Run so many closures at the same time."""
+
+    count: int | None  # None for as many as the Dask worker has threads
 
 
 class DefineResource(ToWorker, frozen=True):
@@ -128,7 +141,7 @@ class ClosureResult(Struct, frozen=True, gc=False):
 
     closure: int
     succeeded: bool  # it returned; else it raised
-    payload: bytes  # its pickled value or exception
+    payload: bytes  # its pickled value, after the metrics that it reported; or its exception
     seconds: float  # how long it took
     pushed: bool  # it has pushed gradients
     staleness: int | None  # of its update, if there is one
@@ -139,14 +152,23 @@ class ClosureResults(ToNotebook, frozen=True):
 
     reports: list[tuple[float, dict[str, float]]]  # when, and values by name
     results: list[ClosureResult]
+    phases: list[float]  # seconds that these closures were in each of `phases.PHASES`
 
     def wire(self) -> tuple[Any, ...]:
-        return "ClosureResults", self.reports, [astuple(each) for each in self.results]
+        results = [astuple(each) for each in self.results]
+        return "ClosureResults", self.reports, results, self.phases
 
     @classmethod
     def unwired(cls, *fields: Any) -> ClosureResults:
-        reports, results = fields
-        return cls(reports, [ClosureResult(*each) for each in results])
+        reports, results, phases = fields
+        return cls(reports, [ClosureResult(*each) for each in results], phases)
+
+
+class ElementsTaken(ToNotebook, frozen=True):
+    """What a closure has taken from its iterators that has failed; it comes before its result."""
+
+    closure: int
+    elements: bytes  # the pickled `Taken` of each, by its number; empty if they were too much
 
 
 class ClosureUndecided(ToNotebook, frozen=True):
@@ -158,6 +180,7 @@ class ClosureUndecided(ToNotebook, frozen=True):
     closure: int
     payload: bytes
     seconds: float
+    phases: list[float]  # which these seconds are the sum of
     pushed: bool
     commit: tuple[str, int]  # writer and number
 
@@ -187,6 +210,17 @@ class SignOfLife(ToNotebook, frozen=True):
     memory: int  # bytes that its process takes
     activity: str  # what it does; empty if nothing, or nothing that takes long
     seconds: float  # for how long already
+    stages: dict[str, Stages]  # of the chains that it reads, by kind, where there is news
+
+    def wire(self) -> tuple[Any, ...]:
+        name, *fields, stages = super().wire()
+        return name, *fields, {k: [row.values for row in rows] for k, rows in stages.items()}
+
+    @classmethod
+    def unwired(cls, *fields: Any) -> SignOfLife:
+        memory, activity, seconds, stages = fields
+        made = {k: Stages(StageStatistics(*row) for row in rows) for k, rows in stages.items()}
+        return cls(memory, activity, seconds, made)
 
 
 class WorkerLeaves(ToNotebook, frozen=True):

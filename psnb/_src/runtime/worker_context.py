@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from psnb._src.excerpt import NAME, excerpt
+from psnb._src.metrics import MetricState
 from psnb._src.runtime.leasing import LeaseRequests
 from psnb._src.runtime.mail import Mail
+from psnb._src.runtime.reported_states import ReportedStates
 from psnb.errors import ConfigurationError
 
 
@@ -38,10 +40,11 @@ class InputContext:
 class Cancellation:
     """Tells one closure that nobody wants its result any more; set once, by any thread."""
 
-    __slots__ = ("requested",)
+    __slots__ = ("requested", "revoked")
 
     def __init__(self) -> None:
         self.requested = False
+        self.revoked = False  # likewise, and it must write nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +75,17 @@ class WorkerContext:
     lease_requests: LeaseRequests | None = None
     mail: Mail | None = None
     closure: int = -1
+    states: ReportedStates | None = None
 
     @property
     def cancelled(self) -> bool:
         """Whether the closure should stop early; cheap, ask as often as you like.
 
-        True when another closure has failed, whose error is raised once this closure has ended, and
-        when the coordinator has closed or is out of reach. Nothing stops a closure that does not
-        ask. One that returns while this is true has completed like any other: what it returns and
-        writes counts. Raise an exception if it must not count.
+        True when another closure has failed, whose error is raised once this closure has ended,
+        when the coordinator has closed or is out of reach, and when somebody called
+        `RemoteValue.cancel`. Nothing stops a closure that does not ask. One that returns while this
+        is true has completed like any other, unless it was cancelled: what it returns and writes
+        counts. Raise an exception if it must not count.
         """
         return self.cancellation.requested
 
@@ -90,12 +95,13 @@ _local = threading.local()
 
 @contextmanager
 def entered(context: WorkerContext) -> Iterator[None]:
-    """Make a context the current one of this thread."""
+    """Make a context the current one of this thread, in place of the one before."""
+    before = current_context()
     _local.context = context
     try:
         yield
     finally:
-        _local.context = None
+        _local.context = before
 
 
 def current_context() -> WorkerContext | None:
@@ -132,42 +138,70 @@ def worker_index() -> int:
     return worker_context().worker_index
 
 
-def report(**metrics: float) -> None:
+def report(**metrics: float | MetricState) -> None:
     """Report metrics from inside a closure, for the widget, the progress line and the history.
 
-    Cheap and never blocks. A closure that runs again after its worker was lost reports again.
-    Outside a closure the values are checked and dropped, so a step can be tried out by hand.
+    Cheap and never blocks. Outside a closure the values are checked and dropped, so a step can be
+    tried out by hand.
+
+    A number is sent at once, and shown as one value among others: a closure that runs again after
+    its worker was lost reports again. The state of a metric of `psnb.metrics` goes with the
+    closure's result: the states of all closures are merged exactly, one that ran twice counts once,
+    and one that raises does not count. `ClusterCoordinator.metrics` has them; the history and the
+    live views have the merged value as ``auc``, and that of the examples of about the last second
+    as ``batch_auc`` (of ``train/auc`` as ``train/batch_auc``).
 
     Parameters
     ----------
-    **metrics : float
-        Values by name; anything that `float` accepts. A loss may be NaN or infinite, and is shown
-        so; ``examples``, of which a sum is kept, must be finite. A coordinator keeps the first 500
-        names; what is reported under others is dropped, with a warning in its log.
+    **metrics : float or MetricState
+        Values by name: anything that `float` accepts, or the state of a metric, such as
+        ``auc=psnb.metrics.AUC()(labels, scores)``; a name has one or the other. A loss may be NaN
+        or infinite, and is shown so; ``examples``, of which a sum is kept, must be finite. A
+        coordinator keeps the first 500 names; what is reported under others is dropped, with a
+        warning in its log.
 
     Raises
     ------
     ConfigurationError
-        If a value is not a number, ``examples`` is not finite, or a name has over 200 characters.
+        If a value is neither, ``examples`` is not a finite number, a name has over 200 characters,
+        or the closure has reported a state of another metric under this name. For a state in a
+        function that makes a per-worker value, which has no result.
     """
     values: dict[str, float] = {}
+    states: dict[str, MetricState] = {}
     for name, value in metrics.items():
-        try:
-            values[name] = float(value)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ConfigurationError(
-                f"report({excerpt(name, NAME)}=...): expected a number, found "
-                f"{type(value).__name__}: {excerpt(str(error))}"
-            ) from error
+        if isinstance(value, MetricState):
+            states[name] = value
+        else:
+            values[name] = _number(name, value)
         if len(name) > NAME:
             raise ConfigurationError(
                 f"report({excerpt(name, NAME)}=...): a name has {NAME} characters at most"
             )
-    if not math.isfinite(values.get("examples", 0.0)):
+    if "examples" in states or not math.isfinite(values.get("examples", 0.0)):
         raise ConfigurationError(
-            f"report(examples={values['examples']}): the number of examples must be finite, it "
+            f"report(examples={metrics['examples']}): the number of examples must be finite, it "
             "is summed up; report what may be NaN under another name"
         )
     context = current_context()
-    if context is not None:
+    if context is None:
+        return
+    if states:
+        if context.states is None:
+            raise ConfigurationError(
+                f"report({excerpt(next(iter(states)), NAME)}=...): the state of a metric travels "
+                "with the result of a closure, and this function makes a per-worker value"
+            )
+        context.states.add(states)
+    if values or not states:
         context.send_report(time.time(), values)
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigurationError(
+            f"report({excerpt(name, NAME)}=...): expected a number, found "
+            f"{type(value).__name__}: {excerpt(str(error))}"
+        ) from error

@@ -116,12 +116,20 @@ def make_memory_iterator(
 ) -> LeasedSplitReader:
     """Return the worker's part in an epoch over the pieces."""
     memory = mine.memory
-    splits = [memory.examples(generation, layout, (number,)) for number in range(layout.pieces)]
+    splits = make_memory_splits(mine, generation, layout)
 
     def prepare(numbers: Sequence[int]) -> None:
         memory.make(generation, layout, numbers)
 
     return LeasedSplitReader(splits, epoch, lease_requests, prepare)
+
+
+def make_memory_splits(
+    mine: WorkerMemory, generation: int, layout: ShufflePlan
+) -> Sequence[Dataset]:
+    """Return the pieces as datasets; one that is not here is made again where it is read."""
+    memory = mine.memory
+    return [memory.examples(generation, layout, (number,)) for number in range(layout.pieces)]
 
 
 def survey(mine: WorkerMemory, generation: int) -> WorkerPieces:

@@ -1,14 +1,24 @@
 """What runs inside a server process: shards, tables, optimizers and initializers."""
 
-from psnb._src.server.admission import Admission, Always, CountFilter, Probability
+from psnb._src.first_rows import (
+    Admission,
+    Always,
+    Constant,
+    CountFilter,
+    Initializer,
+    Normal,
+    Probability,
+    Uniform,
+    hash_ids,
+    read_only,
+)
 from psnb._src.server.array_checks import Form
 from psnb._src.server.commit_log import ENDED, PROCESS
 from psnb._src.server.commit_messages import Commit, Fact, Part
 from psnb._src.server.ctr import CtrAccessor
-from psnb._src.server.duplicates import add_up, distinct, often_repeated
+from psnb._src.server.duplicates import add_up, distinct, often_repeated, summed
 from psnb._src.server.expecting import Expected, ExpectedRows, SavedShard
-from psnb._src.server.initializers import Constant, Initializer, Normal, Uniform
-from psnb._src.server.kernels import all_finite, copy_with_norm, hash_ids, norm, read_only
+from psnb._src.server.kernels import all_finite, copy_with_norm, norm
 from psnb._src.server.operations import (
     APART,
     BUSY,
@@ -71,6 +81,7 @@ from psnb._src.server.table_operations import (
     AssignValues,
     ClearTable,
     CountSkipped,
+    CountUpdates,
     DescribeRows,
     EndDay,
     FetchRows,
@@ -131,6 +142,7 @@ __all__ = [
     "CountFilter",
     "CountSkipped",
     "CountTraffic",
+    "CountUpdates",
     "CreateDense",
     "CreateSparse",
     "CreateTable",
@@ -223,6 +235,7 @@ __all__ = [
     "norm",
     "often_repeated",
     "read_only",
+    "summed",
     "tuned",
     "with_rates",
 ]

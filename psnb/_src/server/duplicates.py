@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from psnb._src.first_rows import read_only
 from psnb._src.server import kernels
 
 _SAMPLE = 1024
@@ -30,7 +31,7 @@ def distinct(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         for each of ``ids``, intp ``(n,)``.
     """
     found, position = np.empty(ids.size, np.uint64), np.empty(ids.size, np.intp)
-    n = kernels.find_distinct(kernels.read_only(ids), found, position)
+    n = kernels.find_distinct(read_only(ids), found, position)
     return found[:n], position
 
 
@@ -54,4 +55,4 @@ def add_up(gradients: np.ndarray, position: np.ndarray, out: np.ndarray) -> bool
     out : numpy.ndarray
         ``(m, dim)``; is overwritten.
     """
-    return bool(kernels.add_up(kernels.read_only(gradients), position, out) == 0)
+    return bool(kernels.add_up(read_only(gradients), position, out) == 0)

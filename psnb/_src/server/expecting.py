@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psnb._src.server.admission import MOST_SIGHTINGS
+from psnb._src.first_rows import MOST_SIGHTINGS
 from psnb._src.server.array_checks import (
     Form,
     check_distinct,

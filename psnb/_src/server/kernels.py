@@ -3,9 +3,7 @@
 They release the GIL, work in place, and are compiled once: numba caches the machine code beside
 this file. Rows of a table are numbered densely from 0; an id is any 64-bit pattern.
 
-The hash is SplitMix64 (Steele, Lea, Flood: *Fast Splittable Pseudorandom Number Generators*,
-OOPSLA 2014), used as a counter-based generator too, so that a row's initial values depend on the
-table's seed and the id alone: not on the number of servers nor on who asked first.
+The hash is that of `psnb._src.first_rows`.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ import math
 import numpy as np
 from numba import njit
 
+from psnb._src.first_rows import GOLDEN, mix, read_only
 from psnb._src.server.prefetching import AHEAD, ask_for, lines
 
 EMPTY = np.int32(-1)
@@ -22,41 +21,12 @@ EMPTY = np.int32(-1)
 
 _FIRST_HEADS = 1 << 15
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-
-
-def read_only(array: np.ndarray) -> np.ndarray:
-    """Return a view that cannot be written.
-
-    numba compiles separate versions for writable and for read-only arguments. Inputs may be either;
-    as read-only views they are of one kind, so each kernel is compiled once.
-    """
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _mix(x):  # type: ignore[no-untyped-def]
-    x = (x ^ (x >> np.uint64(30))) * _MIX_1
-    x = (x ^ (x >> np.uint64(27))) * _MIX_2
-    return x ^ (x >> np.uint64(31))
-
-
-@njit(cache=True, nogil=True)
-def hash_ids(ids, out):  # type: ignore[no-untyped-def]
-    """Write a well-mixed uint64 for each uint64 id into ``out`` (same shape, one axis)."""
-    for i in range(ids.size):
-        out[i] = _mix(ids[i] + _GOLDEN)
-
 
 @njit(cache=True, nogil=True, inline="always")
 def _first_slot(key, slots):  # type: ignore[no-untyped-def]
     """Return where the search for an id begins."""
     # The low 32 bits, mapped to the range by a multiplication (Lemire, 2019): works for any size.
-    return ((_mix(key + _GOLDEN) & np.uint64(0xFFFFFFFF)) * slots) >> np.uint64(32)
+    return ((mix(key + GOLDEN) & np.uint64(0xFFFFFFFF)) * slots) >> np.uint64(32)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -141,7 +111,7 @@ def _heads(ids, size):  # type: ignore[no-untyped-def]
     heads = np.full(size, EMPTY)
     mask = np.uint64(size - 1)
     for i in range(ids.size):
-        slot = _mix(ids[i] + _GOLDEN) & mask
+        slot = mix(ids[i] + GOLDEN) & mask
         while heads[slot] != EMPTY:
             slot = (slot + np.uint64(1)) & mask
         heads[slot] = i
@@ -162,7 +132,7 @@ def find_distinct(ids, found, position):  # type: ignore[no-untyped-def]
     heads = _heads(found[:0], size)
     mask = np.uint64(heads.size - 1)
     for i in range(ids.size):
-        slot = _mix(ids[i] + _GOLDEN) & mask
+        slot = mix(ids[i] + GOLDEN) & mask
         at = heads[slot]
         while at != EMPTY and found[at] != ids[i]:
             slot = (slot + np.uint64(1)) & mask
@@ -215,30 +185,6 @@ def take(values, rows, out):  # type: ignore[no-untyped-def]
         else:
             for j in range(values.shape[1]):
                 out[i, j] = 0
-
-
-@njit(cache=True, nogil=True)
-def fill_uniform(out, ids, seed):  # type: ignore[no-untyped-def]
-    """Fill ``out`` (n, dim) with uniform values in [0, 1), each from (seed, id, column) alone."""
-    for i in range(ids.size):
-        key = _mix(_mix(ids[i] + _GOLDEN) ^ seed)
-        for j in range(out.shape[1]):
-            bits = _mix(key + _GOLDEN * np.uint64(j + 1))
-            out[i, j] = (bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
-
-
-@njit(cache=True, nogil=True)
-def fill_normal(out, ids, seed):  # type: ignore[no-untyped-def]
-    """Fill ``out`` (n, dim) with standard normal values (Box-Muller), from (seed, id, column)."""
-    for i in range(ids.size):
-        key = _mix(_mix(ids[i] + _GOLDEN) ^ seed)
-        for j in range(out.shape[1]):
-            first = _mix(key + _GOLDEN * np.uint64(2 * j + 1))
-            second = _mix(key + _GOLDEN * np.uint64(2 * j + 2))
-            # The logarithm's argument is in (0, 1]: never log(0).
-            u = ((first >> np.uint64(11)) + 1.0) * (1.0 / 9007199254740992.0)
-            v = (second >> np.uint64(11)) * (1.0 / 9007199254740992.0)
-            out[i, j] = np.sqrt(-2.0 * np.log(u)) * np.cos(2.0 * np.pi * v)
 
 
 # Sums may be taken in any order, or the loop is four times as slow. (But NaN is not ruled out.)

@@ -12,12 +12,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from psnb._src.first_rows import Admission, Always, Initializer
 from psnb._src.placement import ShardPlace
-from psnb._src.server.admission import Admission, Always
 from psnb._src.server.commit_log import CommitLog
 from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.ctr import CtrAccessor
-from psnb._src.server.initializers import Initializer
 from psnb._src.server.optimizers import Optimizer
 from psnb._src.server.table_operations import Operation, Segment, ShardOperation
 from psnb._src.transport import Message, part_unwired

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
+from psnb._src.first_rows import Admission, Always, read_only
 from psnb._src.server import kernels
-from psnb._src.server.admission import Admission, Always
 from psnb._src.server.array_checks import check_ids, check_within
 from psnb._src.server.growing import GrowingArray
 
@@ -128,7 +128,7 @@ class GrowingRowIndex(RowIndex):
     def find(self, ids: np.ndarray) -> np.ndarray:
         check_ids("ids", ids)
         rows = np.empty(ids.size, np.int64)
-        kernels.find(self._keys, self._rows, kernels.read_only(ids), rows)
+        kernels.find(self._keys, self._rows, read_only(ids), rows)
         return rows
 
     def insert(self, ids: np.ndarray) -> np.ndarray:
@@ -138,7 +138,7 @@ class GrowingRowIndex(RowIndex):
     def wait(self, ids: np.ndarray, sightings: np.ndarray) -> None:
         """Load what `waiting_ids` returned, checked before; none of the ids has a row here."""
         self._sight(ids, _NEVER)
-        kernels.put(self._keys, self._rows, kernels.read_only(ids), -1 - sightings.astype(np.int32))
+        kernels.put(self._keys, self._rows, read_only(ids), -1 - sightings.astype(np.int32))
 
     def ids(self, rows: slice | np.ndarray = ALL) -> np.ndarray:
         return self._ids.rows[rows, 0].copy()
@@ -163,7 +163,7 @@ class GrowingRowIndex(RowIndex):
 
     def _sight(self, ids: np.ndarray, sightings: int) -> np.ndarray:
         rows = np.empty(ids.size, np.int64)
-        ids, done, before = kernels.read_only(ids), 0, self.count
+        ids, done, before = read_only(ids), 0, self.count
         while True:
             done, self.count, self._free = kernels.sight(
                 self._keys, self._rows, ids, done, sightings, self.count, self._free, rows

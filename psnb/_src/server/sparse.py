@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from psnb._src.first_rows import Admission, Always, Initializer, read_only
 from psnb._src.server import answers, kernels
-from psnb._src.server.admission import Admission, Always
 from psnb._src.server.array_checks import check_array, check_ids, forms
 from psnb._src.server.ctr import CtrAccessor, RowUse
 from psnb._src.server.duplicates import summed
 from psnb._src.server.expecting import ExpectedRows
 from psnb._src.server.growing import GrowingArray
-from psnb._src.server.initializers import Initializer
 from psnb._src.server.optimizers import Optimizer
 from psnb._src.server.row_index import FixedRowIndex, GrowingRowIndex
 from psnb._src.server.table import Table
@@ -141,12 +140,12 @@ class SparseTable(Table):
         # First: this may replace the arrays with larger ones.
         rows = self._locate(ids) if training else self._rows.find(ids)
         found = answers.empty((ids.size, self._dim), self._dtype)
-        kernels.take(kernels.read_only(self._values.rows), rows, found)
+        kernels.take(read_only(self._values.rows), rows, found)
         if not training and self._admission.sightings == 1:
             at = np.flatnonzero(rows < 0)
             at = at[self._admission.may_enter(ids[at], self._seed)]
             first = np.empty((at.size, self._dim), self._dtype)
-            self._initializer.fill(first, kernels.read_only(ids[at]), self._seed)
+            self._initializer.fill(first, read_only(ids[at]), self._seed)
             found[at] = first
         return found
 
@@ -416,7 +415,7 @@ class SparseTable(Table):
             array.grow(stop)
         if self._use is not None:
             self._use.grow(stop)
-        ids = kernels.read_only(self._rows.ids(slice(start, stop)))
+        ids = read_only(self._rows.ids(slice(start, stop)))
         self._initializer.fill(self._values.rows[start:stop], ids, self._seed)
         for name, slot in self._slots.items():
             slot.rows[start:stop] = self._updater.initial_slot(name)

@@ -23,6 +23,7 @@ from psnb._src.server.optimizers import Optimizer
 from psnb._src.server.table_operations import (
     ClearTable,
     CountSkipped,
+    CountUpdates,
     FinishTable,
     Preview,
     Push,
@@ -178,6 +179,10 @@ class Table(ABC):
         """Count updates, or rows of them, that were left out because they were not finite."""
         self._updater.skipped += count
 
+    def updates(self) -> int:
+        """Return how many updates the optimizer has applied."""
+        return self._updater.step
+
     def skipped(self) -> int:
         """Return how many were left out because they were not finite, since the table was made."""
         return self._updater.skipped
@@ -222,6 +227,8 @@ class Table(ABC):
                 return self.rate_now()
             case TuneOptimizer(hyperparameters):
                 return self.tune(hyperparameters)
+            case CountUpdates():
+                return self.updates()
             case CountSkipped():
                 return self.skipped()
             case ClearTable():

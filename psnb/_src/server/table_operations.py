@@ -225,6 +225,10 @@ class TuneOptimizer(TableOperation, frozen=True):
     hyperparameters: Mapping[str, Any]
 
 
+class CountUpdates(TableOperation, frozen=True):
+    """`Table.updates`."""
+
+
 class CountSkipped(TableOperation, frozen=True):
     """`Table.skipped`."""
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from psnb._src.server.admission import Always
+from psnb._src.first_rows import Always
 from psnb._src.server.dense import DenseTable
 from psnb._src.server.operations import CreateDense, CreateSparse, CreateTable
 from psnb._src.server.optimizers import Optimizer

@@ -381,8 +381,9 @@ class ParameterServerStrategy:
                 as_padding(padding_idx, name, rows),
                 as_admission(admission, name, rows),
                 accessor,
+                as_initializer(initializer, name),
             )
-            made = self._core.tables.embedding(spec, as_initializer(initializer, name))
+            made = self._core.tables.embedding(spec)
         self._core.registry.add(made)
         return made
 

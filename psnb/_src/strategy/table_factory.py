@@ -5,7 +5,6 @@ Thread-safe. `PlacedTables` records which table is where.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -30,7 +29,6 @@ from psnb._src.server import (
     CreateDense,
     CreateSparse,
     DropTable,
-    Initializer,
     Optimizer,
 )
 from psnb._src.strategy.placed_tables import Creation, PlacedTables, copies
@@ -91,10 +89,9 @@ class TableFactory:
             )
         )
 
-    def embedding(self, spec: EmbeddingSpec, initializer: Initializer) -> Embedding:
+    def embedding(self, spec: EmbeddingSpec) -> Embedding:
         """Make an embedding, spread over all shards."""
         name, rows, shards = spec.name, spec.rows, self._servers.shards
-        seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
         made = [
             (
                 shard.number,
@@ -105,8 +102,8 @@ class TableFactory:
                     index=shard.number,
                     shards=len(shards),
                     dtype=spec.dtype.str,
-                    initializer=initializer,
-                    seed=seed,
+                    initializer=spec.initializer,
+                    seed=spec.seed,
                     optimizer=spec.optimizer,
                     admission=spec.admission,
                     accessor=spec.accessor,

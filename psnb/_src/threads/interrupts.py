@@ -49,7 +49,7 @@ _SIGINT = int(signal.SIGINT)
 _DEFAULT = int(signal.SIG_DFL)
 
 
-class Section:
+class Uninterrupted:
     """Defers interrupts: ``with uninterrupted:`` or ``@uninterrupted``; sections may nest.
 
     Attributes
@@ -173,7 +173,7 @@ class Section:
             wake(self._sleeps_on)
 
 
-uninterrupted = Section()
+uninterrupted = Uninterrupted()
 """Defers interrupts of the main thread. See the module's docstring."""
 
 

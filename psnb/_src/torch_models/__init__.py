@@ -1,7 +1,23 @@
-"""Models in PyTorch on parameter servers; only `psnb.torch` imports this, or torch for it."""
+"""Models in PyTorch on parameter servers; only `psnb.torch` and `keras_models` import this."""
 
-from psnb._src.torch_models.as_tensors import TensorBags, as_torch
-from psnb._src.torch_models.distributed_model import DistributedModel, distribute
+from psnb._src.torch_models.as_tensors import TensorBags, as_torch, tensor_of
+from psnb._src.torch_models.distribute import distribute
+from psnb._src.torch_models.distributed_model import DistributedModel
 from psnb._src.torch_models.hashed_embedding import HashedEmbedding
+from psnb._src.torch_models.id_plan import PlannedIds
+from psnb._src.torch_models.model_pass import ModelPass
+from psnb._src.torch_models.served_modules import ServedEmbedding
+from psnb._src.torch_models.torch_export import exported
 
-__all__ = ["DistributedModel", "HashedEmbedding", "TensorBags", "as_torch", "distribute"]
+__all__ = [
+    "DistributedModel",
+    "HashedEmbedding",
+    "ModelPass",
+    "PlannedIds",
+    "ServedEmbedding",
+    "TensorBags",
+    "as_torch",
+    "distribute",
+    "exported",
+    "tensor_of",
+]

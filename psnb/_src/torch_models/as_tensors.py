@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,17 @@ class TensorBags(NamedTuple):
     offsets: Tensor
 
 
+class _Features(dict[Any, Any]):
+    """What `as_torch` makes of a mapping: a dict that says what it has if it is asked for more."""
+
+    def __missing__(self, name: Any) -> Any:
+        error = KeyError(name)
+        told = f"the batch has no feature {name!r}: it has {sorted(map(str, self))}"
+        close = get_close_matches(str(name), map(str, self), 1)
+        error.add_note("".join([told, *(f". Is it {each!r}?" for each in close)]))
+        raise error
+
+
 class _Writable:
     """Shows numpy an array's memory as writable: torch cannot say that memory is not."""
 
@@ -54,7 +66,8 @@ def as_torch(element: Any) -> Any:
     Returns
     -------
     object
-        The same structure. `psnb.data.Ragged` becomes `TensorBags`; uint16, uint32 and uint64
+        The same structure. A mapping becomes a dict; asked for what it lacks, it raises a KeyError
+        that says what it has. `psnb.data.Ragged` becomes `TensorBags`; uint16, uint32 and uint64
         become signed integers of the same bits, as torch takes them for ids; what torch has no
         dtype for (str, bytes) stays.
     """
@@ -68,7 +81,7 @@ def as_torch(element: Any) -> Any:
         case Ragged():
             return TensorBags(tensor_of(element.values), tensor_of(element.offsets[:-1]))
         case Mapping():
-            return {name: as_torch(each) for name, each in element.items()}
+            return _Features((name, as_torch(each)) for name, each in element.items())
         case tuple() if hasattr(element, "_fields"):
             return type(element)(*map(as_torch, element))
         case tuple() | list():

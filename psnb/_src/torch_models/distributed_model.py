@@ -5,27 +5,28 @@ Threads: each has its own copy of the module (without tables), so closures may r
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from psnb._src.models import OptimizerChoice, Strategy
-from psnb._src.parameters import Embedding, Variable
+from psnb._src.export import Exported
+from psnb._src.models import StepDescription, pulling, pushing
+from psnb._src.parameters import Embedding, Handle, Variable
+from psnb._src.torch_models.checked_state import IncompatibleKeys
+from psnb._src.torch_models.described_call import BACKWARD, OperationRecorder
+from psnb._src.torch_models.device_copies import from_device
 from psnb._src.torch_models.id_plan import PlannedIds
 from psnb._src.torch_models.model_pass import ModelPass, computing
-from psnb._src.torch_models.model_values import ModelValues, place_values
+from psnb._src.torch_models.placed_module import PlacedModule
 from psnb._src.torch_models.replica import Replica
-from psnb._src.torch_models.split_module import split
-from psnb._src.torch_models.worker_state import check_state, state_of
+from psnb._src.torch_models.replicas import Modes, Replicas
+from psnb._src.torch_models.torch_export import exported
 from psnb.errors import ConfigurationError, GradientError
-
-_CHECKED = range(1, 4)
-"""Calls of a thread's module after which it is looked for what it leaves behind."""
 
 
 class DistributedModel:
@@ -33,6 +34,9 @@ class DistributedModel:
 
     Travels with closures, and works in the notebook. Thread-safe: each thread has a module of its
     own, so `train` and `eval` are for the thread that calls them.
+
+    *Modes.* A closure begins in the modes that the model, and each module within it, had in the
+    notebook when the closure was scheduled. What a closure changes in them ends with it.
 
     In a closure, a step is one block; leaving it pushes the gradients of everything, and leaving it
     by an exception pushes nothing::
@@ -65,51 +69,52 @@ class DistributedModel:
 
     Parameters
     ----------
-    template : torch.nn.Module
-        The module with lookups in place of embeddings.
-    values : ModelValues
-        Where its values are.
-    device : str
-        Where workers compute.
+    placed : PlacedModule
+        The module without values, where they are, and where workers compute.
     plan : tuple of PlannedIds
         Where in the inputs ids are, as far as that is known.
+    modes : dict, optional
+        The modes of the modules within it; by default those of ``placed``.
     """
 
     def __init__(
         self,
-        template: nn.Module,
-        values: ModelValues,
-        device: str,
+        placed: PlacedModule,
         plan: tuple[PlannedIds, ...] = (),
+        modes: Modes | None = None,
     ) -> None:
-        self._template, self._values, self._device = template, values, device
-        self._plan = plan
-        self._local = threading.local()
+        self._placed, self._plan = placed, plan
+        self._replicas = Replicas(placed, modes)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DistributedModel, (self._template, self._values, self._device, self._plan)
+        return DistributedModel, (self._placed, self._plan, self._replicas.modes())
+
+    def __psnb_referred__(self) -> tuple[object, ...]:
+        """Return what may change of what travels: functions that capture it travel again then."""
+        return self._placed.template, *self._replicas.modes().values()
 
     def __repr__(self) -> str:
-        parameters = self._values.parameters
+        placed = self._placed
+        parameters = placed.values.parameters
         return (
-            f"<psnb.torch.DistributedModel {type(self._template).__name__}: {len(self.tables)} "
+            f"<psnb.torch.DistributedModel {type(placed.template).__name__}: {len(self.tables)} "
             f"tables, {len(parameters.places)} parameters in {len(parameters.variables)} variables>"
         )
 
     @property
     def tables(self) -> Mapping[str, Embedding]:
         """The tables, by the name of the parameter that each replaces."""
-        return dict(self._values.tables)
+        return dict(self._placed.values.tables)
 
     @property
     def variables(self) -> tuple[Variable, ...]:
         """The variables that hold all other parameters, one for each optimizer and dtype."""
-        return self._values.parameters.variables
+        return self._placed.values.parameters.variables
 
     @property
     def module(self) -> nn.Module:
         """The module of this thread; in a step its parameters are fresh."""
-        replica = self._replica()
+        replica = self._replicas.get()
         if replica.current is not None:
             self._refresh(replica, replica.current)
         return replica.module
@@ -117,12 +122,14 @@ class DistributedModel:
     @property
     def training(self) -> bool:
         """Whether this thread's module is in training mode."""
-        return self._replica().module.training
+        return self._replicas.modes()[""]
 
     def train(self, mode: bool = True) -> DistributedModel:
-        """Set training mode, as ``nn.Module.train``, for this thread and where it travels to."""
-        self._template.train(mode)
-        self._replica().module.train(mode)
+        """Set training mode, as ``nn.Module.train``; for closures that are scheduled from now on.
+
+        In a closure, for the rest of it.
+        """
+        self._replicas.train(mode)
         return self
 
     def eval(self) -> DistributedModel:
@@ -136,7 +143,7 @@ class DistributedModel:
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield `parameters` with their names; those of rows are of the parameters they are of."""
-        replica = self._replica()
+        replica = self._replicas.get()
         if replica.current is not None:
             self._refresh(replica, replica.current)
         yield from replica.parameters()
@@ -151,29 +158,43 @@ class DistributedModel:
         ServerLostError
             If a server is gone.
         """
-        return self._values.state(self._template)
+        return self._placed.state()
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Replace all values by those of a state; the state of optimizers stays as it is.
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True
+    ) -> IncompatibleKeys:
+        """Replace values by those of a state; the state of optimizers stays as it is.
+
+        A table of any id then has the rows of the state and no others.
 
         Parameters
         ----------
         state_dict : mapping
             From `state_dict`, or of the undistributed module.
+        strict : bool
+            Whether the keys must be those of the model; if not, what is in both is loaded.
+
+        Returns
+        -------
+        IncompatibleKeys
+            ``missing_keys`` and ``unexpected_keys``, as in torch.
 
         Raises
         ------
         GradientError
-            If keys or shapes are not those of this model; nothing was changed.
+            If keys, shapes or kinds are not those of this model; nothing was changed.
         ServerLostError
             If a server is gone.
         """
-        self._values.load(state_dict)
-        own = self._template.state_dict()
-        local = {key: value for key, value in state_dict.items() if key in own}
-        local = {key: value for key, value in local.items() if self._values.is_local(key)}
-        self._template.load_state_dict(local, strict=False)
-        self._local = threading.local()  # modules are made anew
+        self._placed, keys = self._placed.loaded(state_dict, strict=strict)
+        self._replicas = Replicas(self._placed, self._replicas.modes())
+        return keys
+
+    def to_export(self, example: Any) -> Exported:
+        """Return what `psnb.export` writes of it: its evaluation mode."""
+        replica = Replica(replace(self._placed, device="cpu"))
+        replica.load({each: torch.from_numpy(each.read()) for each in replica.variables})
+        return exported(replica.module, self.tables, example)
 
     @contextmanager
     def step(self, *, ids: Mapping[str, Any] | None = None) -> Iterator[None]:
@@ -188,22 +209,23 @@ class DistributedModel:
         Raises
         ------
         ConfigurationError
-            If the model was called, and nothing has a gradient at the end; or if a call leaves
-            tensors for the next one, which would be those of one worker.
+            If the model was called, and nothing has a gradient at the end; if a call reads what an
+            earlier one has left, which would be that of one worker; or if this process does not
+            have the device.
         GradientError
-            If a gradient is not finite.
+            If a gradient is not finite, ids are no integers, or a parameter changed its shape.
         IdOutOfRangeError
             If an id is outside its table.
         ServerLostError
             If a server is gone.
         """
-        replica = self._replica()
+        replica = self._replicas.get()
         if replica.current is not None:
             raise ConfigurationError(
                 "a step within a step: gradients of several calls of the model and of several "
                 "backward() add up within one `with model.step():`"
             )
-        current = self._pass(training=replica.module.training, learns=True)
+        current = self._pass(replica, training=replica.module.training, learns=True)
         for name, given in (ids or {}).items():
             current.expect_ids(self._table(name), [torch.as_tensor(given)])
         replica.clear()
@@ -214,7 +236,6 @@ class DistributedModel:
             self._push(replica, current)
         finally:
             replica.current = None
-            replica.clear()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module.
@@ -224,7 +245,7 @@ class DistributedModel:
         ConfigurationError
             If gradients would be computed outside of a step, where nothing pushes them.
         """
-        replica = self._replica()
+        replica = self._replicas.get()
         current = replica.current
         if current is None:
             if replica.module.training and torch.is_grad_enabled():
@@ -233,22 +254,42 @@ class DistributedModel:
                     "gradients would go nowhere. For evaluation call model.eval() before, or use "
                     "torch.no_grad()"
                 )
-            current = self._pass(training=False, learns=False)
+            current = self._pass(replica, training=False, learns=False)
         current.expect((args, kwargs), self._plan)
         self._refresh(replica, current)
-        replica.calls += 1
-        # The first call may set what is None before; later ones do the same again.
-        before = state_of(replica.module) if replica.calls in _CHECKED else {}
-        with computing(current):
+        with computing(current), replica.state.calling(replica.module):
             result = replica.module(*args, **kwargs)
-        check_state(replica.module, before)
+        replica.check()
         if (plan := current.learned()) is not None:
             self._plan = plan
         return result
 
-    def _pass(self, *, training: bool, learns: bool) -> ModelPass:
-        device = torch.device(self._device)
-        return ModelPass(self._values.tables, device, training=training, learns=learns)
+    def describe(self, *args: Any, **kwargs: Any) -> StepDescription:
+        """Return the operations of a step that calls the model so, in their order.
+
+        First what is pulled from which servers; then the modules that are called, in each the
+        operations of PyTorch with their dtypes and shapes, which are carried out once, without
+        gradients; then what is pushed. Printed, it has a line for each. Nothing is written, and the
+        modules of the threads stay as they are.
+
+        Raises
+        ------
+        IdOutOfRangeError, ServerLostError
+            As a call.
+        """
+        other = DistributedModel(self._placed, self._plan, self._replicas.modes())
+        recorder = OperationRecorder()
+        with torch.no_grad(), recorder.following(other.module), recorder:
+            other(*args, **kwargs)
+        values = self._placed.values
+        of_rows = dict.fromkeys(values.tables.values())  # tables of several modules count once
+        handles: list[Handle] = [*of_rows, *self.variables, *values.buffers.variables]
+        known: list[tuple[Handle, int | None]] = [(each, None) for each in handles]
+        return StepDescription([*pulling(known), *recorder.operations, BACKWARD, *pushing(known)])
+
+    def _pass(self, replica: Replica, *, training: bool, learns: bool) -> ModelPass:
+        tables = self._placed.values.tables
+        return ModelPass(tables, replica.device, training=training, learns=learns)
 
     def _refresh(self, replica: Replica, current: ModelPass) -> None:
         """Fetch what is missing for a call."""
@@ -258,15 +299,18 @@ class DistributedModel:
             replica.load(current.fetch(replica.variables))
 
     def _push(self, replica: Replica, current: ModelPass) -> None:
-        gradients = {**replica.gradients(), **current.gradients()}
-        if not gradients and current.expects_gradients:
+        of_parameters, of_rows = replica.gradients(), current.gradients()
+        if not of_parameters and not of_rows and current.expects_gradients:
             raise ConfigurationError(
                 "the model was called in a step, and no parameter has a gradient at its end: "
                 "loss.backward() belongs into the block. Call it under torch.no_grad() if nothing "
                 "is to be learned"
             )
+        several: list[dict[Any, Tensor]] = [of_parameters, of_rows, replica.changes()]
+        moved = iter(from_device([each for part in several for each in part.values()]))
+        given, rows, changes = ({key: next(moved) for key in part} for part in several)
         try:
-            current.push({**gradients, **replica.changes()})
+            current.push({**replica.joined(given, changes), **rows})
         except GradientError as error:
             named = [*replica.parameters(), *current.leaves()]
             bad = [n for n, p in named if p.grad is not None and not torch.isfinite(p.grad).all()]
@@ -278,74 +322,10 @@ class DistributedModel:
             ) from error
 
     def _table(self, name: str) -> str:
+        tables = self._placed.values.tables
         for each in (name, f"{name}.weight"):
-            if each in self._values.tables:
+            if each in tables:
                 return each
         raise ConfigurationError(
-            f"step(ids=): there is no table for {name!r}; there are {sorted(self._values.tables)}"
+            f"step(ids=): there is no table for {name!r}; there are {sorted(tables)}"
         )
-
-    def _replica(self) -> Replica:
-        found: Replica | None = getattr(self._local, "replica", None)
-        if found is None:
-            found = Replica(self._template, self._values, torch.device(self._device))
-            self._local.replica = found
-        return found
-
-
-def distribute(
-    module: nn.Module,
-    strategy: Strategy,
-    *,
-    sparse: OptimizerChoice | None = None,
-    dense: OptimizerChoice | None = None,
-    name: str | None = None,
-    device: str | torch.device = "cpu",
-) -> DistributedModel:
-    """Put a module on parameter servers.
-
-    Its ``nn.Embedding`` and ``nn.EmbeddingBag`` become tables with the same initial rows, and
-    `psnb.torch.Embedding` tables of any id; embeddings that share their weight share a table. All
-    other parameters become parts of few variables. The module itself stays as it is.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        Any module that can be pickled.
-    strategy : ParameterServerStrategy
-        Whose servers.
-    sparse : Optimizer or callable
-        What the servers do with the gradients of rows; or a function from the name of a parameter
-        (``"ads.weight"``) to an optimizer. Only rows of the batch change: no others decay, or move
-        by their momentum.
-    dense : Optimizer or callable
-        The same for all other parameters. ``clipnorm`` counts the norm of all parameters with the
-        same optimizer together.
-    name : str, optional
-        Before the names of tables and variables on the servers; by default that of the module's
-        class. Unique within the strategy.
-    device : str or torch.device
-        Where workers compute. Rows are moved there in one copy.
-
-    Returns
-    -------
-    DistributedModel
-        A handle, for the notebook and for closures.
-
-    Raises
-    ------
-    ConfigurationError
-        If an embedding has ``max_norm``, a parameter is of half precision, there is no optimizer
-        for one, or a name is taken; nothing was placed.
-    SerializationError
-        If the module cannot be pickled; the message names the part that cannot.
-    ServerLostError
-        If a server is gone.
-    """
-    if not isinstance(module, nn.Module):
-        raise ConfigurationError(
-            f"psnb.torch.distribute: expected a torch.nn.Module, found {type(module).__name__}"
-        )
-    parts = split(module)
-    values = place_values(strategy, parts, sparse, dense, name or type(module).__name__)
-    return DistributedModel(parts.template, values, str(device))

@@ -77,6 +77,19 @@ def same_memory(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and one.stride() == other.stride()
 
 
+def shown(part: Index) -> str:
+    """Return which part it is, as Python writes it."""
+    if part is None:
+        return ""
+    told = (
+        str(each)
+        if isinstance(each, int)
+        else f"{each[0] or ''}:{'' if each[1] is None else each[1]}"
+        for each in part
+    )
+    return f"[{', '.join(told)}]"
+
+
 def _taken(given: Tensor, index: Index) -> Tensor:
     assert index is not None
     return given[tuple(each if isinstance(each, int) else slice(*each) for each in index)]

@@ -9,14 +9,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from psnb._src.models import BatchRows, batch_summary
-from psnb._src.parameters import Embedding, Handle, Variable
-from psnb._src.torch_models.as_tensors import tensor_of
+from psnb._src.parameters import Embedding, Variable
+from psnb._src.torch_models.device_copies import to_device
 from psnb._src.torch_models.id_plan import (
     Path,
     PlannedIds,
@@ -24,10 +25,19 @@ from psnb._src.torch_models.id_plan import (
     located,
     planned,
     same_memory,
+    shown,
 )
-from psnb.errors import ConfigurationError, GradientError
+from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
 
 _local = threading.local()
+
+
+class _ExpectedIds(NamedTuple):
+    """Ids that a table will be asked for, as they are in a version of a tensor."""
+
+    table: str
+    ids: Tensor
+    version: int
 
 
 class ModelPass:
@@ -61,25 +71,37 @@ class ModelPass:
         self._names = {table: name for name, table in tables.items()}
         self._rows = BatchRows(training=training)
         self._leaves: dict[str, list[Tensor]] = {}
-        self._ahead: list[tuple[str, Tensor, Tensor]] = []
+        self._wanted: list[tuple[_ExpectedIds, np.ndarray]] = []
+        self._ahead: list[tuple[_ExpectedIds, Tensor]] = []
+        self._looked_up: dict[str, set[int]] = {}
         self._inputs: dict[Path, Tensor] = {}
+        self._versions: dict[Path, int] = {}
         self._used: list[PlannedIds] = []
         self._late = False
         self.has_values = False
         self.expects_gradients = False
 
-    def fetch(self, variables: tuple[Variable, ...]) -> dict[Variable, np.ndarray]:
-        """Fetch variables, and the rows of all ids that are known by now, in one round trip."""
+    def fetch(self, variables: tuple[Variable, ...]) -> dict[Variable, Tensor]:
+        """Fetch variables, and the rows of all ids that are known by now, in one round trip.
+
+        All of it goes to the device in one copy, together with the positions of ids.
+        """
         values, rows = self._rows.fetch(variables)
         self.has_values |= bool(variables)
-        for table, leaf in _moved(rows, self._device).items():
-            leaf.requires_grad_(self._learns)
+        expected, self._wanted = self._wanted, []
+        arrays = [*values.values(), *rows.values(), *(position for _, position in expected)]
+        moved = iter(to_device(arrays, self._device) if arrays else ())
+        found = {variable: next(moved) for variable in values}
+        for table in rows:
+            leaf = next(moved).requires_grad_(self._learns)
             self._leaves.setdefault(self._names[table], []).append(leaf)
-        return values
+        self._ahead += [(entry, next(moved)) for entry, _ in expected]
+        return found
 
     def expect(self, given: object, plan: tuple[PlannedIds, ...]) -> None:
         """Note the inputs of the model, and the ids that they will be asked for."""
         self._inputs, self._used, self._late = dict(inputs_of(given)), [], False
+        self._versions = {path: _version(each) for path, each in self._inputs.items()}
         self.expects_gradients |= self._learns and torch.is_grad_enabled()
         ids: dict[str, list[Tensor]] = {}
         for entry in plan:
@@ -90,11 +112,13 @@ class ModelPass:
 
     def expect_ids(self, name: str, several: list[Tensor]) -> None:
         """Note ids of a table that will be asked for."""
-        positions = self._rows.locate(self._tables[name], *map(_as_array, several))
-        self._ahead += [
-            (name, ids, torch.from_numpy(position).to(self._device))
-            for ids, position in zip(several, positions, strict=True)
-        ]
+        arrays = [_as_array(name, each) for each in several]
+        try:
+            positions = self._rows.locate(self._tables[name], *arrays)
+        except IdOutOfRangeError as error:
+            raise IdOutOfRangeError(f"{error}{self._origin(several)}") from error
+        for ids, position in zip(several, positions, strict=True):
+            self._wanted.append((_ExpectedIds(name, ids, _version(ids)), position))
 
     def learned(self) -> tuple[PlannedIds, ...] | None:
         """Return a better plan, if some rows had to be fetched on their own."""
@@ -103,17 +127,19 @@ class ModelPass:
     def look_up(self, name: str, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows of a table, and the positions of ids among them."""
         entry = located(name, ids, self._inputs)
-        if entry is not None:
+        if entry is not None and self._versions[entry.path] == _version(ids):
             self._used.append(entry)
-        position = self._position(name, ids)
-        if position is None:
-            what = self._rows.locate(self._tables[name], _as_array(ids))[0]
-            position = torch.from_numpy(what).to(self._device)
-            known = sum(len(leaf) for leaf in self._leaves.get(name, ()))
+        else:
+            entry = None  # it was changed in its place, so it is not what a batch has there
+        number = self._number(name, ids)
+        if number is None:
+            known = sum(map(len, self._leaves.get(name, ())))
+            self.expect_ids(name, [ids])
             self.fetch(())
-            now = sum(len(leaf) for leaf in self._leaves.get(name, ()))
-            self._late |= now > known and entry is not None
-        return self._weight(name), position
+            self._late |= sum(map(len, self._leaves.get(name, ()))) > known and entry is not None
+            number = len(self._ahead) - 1
+        self._looked_up.setdefault(name, set()).add(number)
+        return self._weight(name), self._ahead[number][1].reshape(ids.shape)
 
     def find(self, name: str, number: int | None) -> int | None:
         """Return the position of an id; None if it is not used."""
@@ -125,16 +151,15 @@ class ModelPass:
             for leaf in leaves:
                 yield name, leaf
 
-    def gradients(self) -> dict[Handle, np.ndarray]:
+    def gradients(self) -> dict[Embedding, Tensor]:
         """Return the gradients of all rows of the tables that have some."""
-        found: dict[Handle, np.ndarray] = {}
+        found: dict[Embedding, Tensor] = {}
         for name, leaves in self._leaves.items():
             if any(leaf.grad is not None for leaf in leaves):
                 parts = [
                     torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves
                 ]
-                whole = parts[0] if len(parts) == 1 else torch.cat(parts)
-                found[self._tables[name]] = whole.cpu().numpy()
+                found[self._tables[name]] = parts[0] if len(parts) == 1 else torch.cat(parts)
         return found
 
     def summary(self) -> str:
@@ -145,36 +170,40 @@ class ModelPass:
 
     def push(self, gradients: Mapping[Variable | Embedding, np.ndarray]) -> None:
         """Push gradients; see `BatchRows.push`."""
-        self._rows.push(gradients)
+        self._rows.push(gradients, self._used_rows())
 
-    def _position(self, name: str, ids: Tensor) -> Tensor | None:
-        for other, expected, position in self._ahead:
-            if other == name and same_memory(expected, ids):
-                return position.reshape(ids.shape)
+    def _number(self, name: str, ids: Tensor) -> int | None:
+        """Return which of the expected ids these are."""
+        for number, ((table, expected, version), _) in enumerate(self._ahead):
+            if table == name and same_memory(expected, ids) and version == _version(ids):
+                return number
         return None
+
+    def _used_rows(self) -> dict[Embedding, np.ndarray]:
+        """Return the positions that were looked up, of tables with ids that were not.
+
+        What was expected for nothing has no gradient: a gradient of zero would move it, too.
+        """
+        found = {}
+        for name, numbers in self._looked_up.items():
+            expected = {i for i, (entry, _) in enumerate(self._ahead) if entry.table == name}
+            if numbers != expected:
+                parts = [self._ahead[number][1].reshape(-1) for number in sorted(numbers)]
+                found[self._tables[name]] = torch.cat(parts).unique().cpu().numpy()
+        return found
+
+    def _origin(self, several: list[Tensor]) -> str:
+        """Return where in the inputs ids are, for messages."""
+        places = (located("", each, self._inputs) for each in several)
+        told = [f"input {_joined(each.path)}{shown(each.part)}" for each in places if each]
+        return f"; these ids are {' or '.join(told)} of the model" if told else ""
 
     def _weight(self, name: str) -> Tensor:
         leaves = self._leaves.get(name)
         if leaves is None:  # no id at all
             table = self._tables[name]
-            return tensor_of(np.zeros((1, table.dim), table.dtype)).to(self._device)
+            return to_device([np.zeros((1, table.dim), table.dtype)], self._device)[0]
         return leaves[0] if len(leaves) == 1 else torch.cat(leaves)
-
-
-def _moved(rows: Mapping[Embedding, np.ndarray], device: torch.device) -> dict[Embedding, Tensor]:
-    """Return rows as tensors on a device, to which those of one dtype go in one copy."""
-    tensors = {table: tensor_of(found) for table, found in rows.items()}
-    if device.type == "cpu":
-        return tensors
-    moved: dict[Embedding, Tensor] = {}
-    for dtype in {each.dtype for each in tensors.values()}:
-        several = {table: each for table, each in tensors.items() if each.dtype == dtype}
-        whole = torch.cat([each.reshape(-1) for each in several.values()]).to(device)
-        parts = whole.split([each.numel() for each in several.values()])
-        moved |= {
-            t: part.view(e.shape) for (t, e), part in zip(several.items(), parts, strict=True)
-        }
-    return moved
 
 
 def _plain(each: Tensor) -> Tensor:
@@ -186,13 +215,18 @@ def _joined(path: Path) -> str:
     return "".join(f"[{part!r}]" for part in path[1:])
 
 
-def _as_array(ids: Tensor) -> np.ndarray:
+def _as_array(name: str, ids: Tensor) -> np.ndarray:
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise GradientError(
-            f"ids are a tensor of {ids.dtype}: ids are integers. A column that lost its type on "
-            "the way (missing values make floats) is converted where it is read"
+            f"the ids for {name!r} are a tensor of {ids.dtype}: ids are integers. A column that "
+            "lost its type on the way (missing values make floats) is converted where it is read"
         )
     return ids.detach().cpu().numpy()
+
+
+def _version(ids: Tensor) -> int:
+    """Return how often a tensor was changed in its place; what inference makes does not count."""
+    return -1 if ids.is_inference() else ids._version
 
 
 @contextmanager

@@ -19,14 +19,11 @@ from psnb._src.models import (
     optimizer_for,
     place_flat,
 )
-from psnb._src.parameters import Embedding, shards_of
+from psnb._src.parameters import Embedding
 from psnb._src.server import SGD
-from psnb._src.torch_models.as_tensors import tensor_of
+from psnb._src.torch_models.checked_state import CheckedState, checked_array, checked_rows
 from psnb._src.torch_models.split_module import SplitModule
-from psnb.errors import GradientError
-
-_PART = 4 << 20
-"""Bytes of a table that are read or written at a time."""
+from psnb._src.torch_models.whole_tables import IDS, ROWS, read_table, replace_rows, write_rows
 
 _ADDED = SGD(1.0)
 """What buffers learn with: the servers subtract what is pushed."""
@@ -59,7 +56,7 @@ class ModelValues:
         for name, array in self.buffers.read().items():
             values[name] = torch.tensor(array).to(module.get_buffer(name).dtype)
         for name, table in self.tables.items():
-            values |= _read_table(name, table)
+            values |= read_table(name, table)
         own = module.state_dict()
         return OrderedDict(
             (key, values[name] if name in values else own[key]) for key, name in self.names.items()
@@ -68,43 +65,51 @@ class ModelValues:
     def is_local(self, key: str) -> bool:
         """Return whether a key of the state is of a value that is not on servers."""
         name = self.names[key]
-        hashed = {f"{n}.{part}" for n in self.tables for part in ("ids", "rows")}
+        hashed = {f"{n}.{part}" for n in self.tables for part in (IDS, ROWS)}
         on_servers = (self.tables, self.parameters.places, self.buffers.places, hashed)
         return not any(name in each for each in on_servers)
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Replace all values on servers; optimizer state stays as it is.
+    def check(self, state: Mapping[str, Any]) -> CheckedState:
+        """Return what a state has for the servers; it may lack some.
 
         Raises
         ------
         GradientError
-            If keys or shapes are not those of the module; nothing was changed.
+            If something in it has another shape or kind than the model's.
         """
-        if wrong := sorted(state.keys() ^ self.names.keys()):
-            raise GradientError(
-                f"the state is of another model: {len(wrong)} keys are in one of both only, such "
-                f"as {wrong[:4]}"
-            )
-        given = {name: state[key] for key, name in reversed(self.names.items())}
-        arrays = {
-            name: _as_array(value) for name, value in given.items() if isinstance(value, Tensor)
-        }
-        for name, table in self.tables.items():
-            if table.rows is not None and arrays[name].shape != (table.rows, table.dim):
-                raise GradientError(
-                    f"table {name!r} was made with shape {(table.rows, table.dim)}, and the state "
-                    f"has {arrays[name].shape}"
-                )
-        flat = (self.parameters, self.buffers)
-        for each in flat:
-            each.check({name: arrays[name] for name in each.places})
-        for each in flat:
-            each.assign({name: arrays[name] for name in each.places})
+        # Of several keys of one value the last one counts, as in torch.
+        given = {name: (key, state[key]) for key, name in self.names.items() if key in state}
+        parameters, buffers = (
+            {
+                name: checked_array(*given[name], place.shape)
+                for name, place in each.places.items()
+                if name in given
+            }
+            for each in (self.parameters, self.buffers)
+        )
+        rows = {}
         for name, table in self.tables.items():
             if table.rows is None:
-                write_rows(table, arrays[f"{name}.ids"], arrays[f"{name}.rows"])
-            else:
-                write_rows(table, np.arange(table.rows), arrays[name])
+                ids, own = (given.get(f"{name}.{part}") for part in (IDS, ROWS))
+                if ids or own:
+                    rows[name] = checked_rows(ids, own, table.dim)
+            elif name in given:
+                shape = table.rows, table.dim
+                rows[name] = np.arange(table.rows), checked_array(*given[name], shape)
+        return CheckedState(parameters, buffers, rows)
+
+    def write(self, state: CheckedState) -> None:
+        """Replace values on servers; the state of optimizers stays as it is."""
+        for flat, arrays in (
+            (self.parameters, state.parameters),
+            (self.buffers, state.buffers),
+        ):
+            if arrays:
+                whole = arrays.keys() == flat.places.keys()
+                flat.assign(arrays if whole else {**flat.read(), **arrays})
+        for name, (ids, rows) in state.rows.items():
+            table = self.tables[name]
+            (write_rows if table.rows is not None else replace_rows)(table, ids, rows)
 
 
 def place_values(
@@ -145,30 +150,6 @@ def place_values(
             write_rows(table, _as_array(form.hashed.ids), _as_array(form.hashed.rows))
         placed[form.name] = table
     return ModelValues(placed, parameters, buffers, parts.names)
-
-
-def write_rows(table: Embedding, ids: np.ndarray, rows: np.ndarray) -> None:
-    """Write rows in parts, so that no server stands still for long."""
-    step = max(1, _PART // (table.dim * table.dtype.itemsize))
-    for start in range(0, len(ids), step):
-        part = slice(start, start + step)
-        table.assign(ids[part], np.ascontiguousarray(rows[part], table.dtype))
-
-
-def _read_table(name: str, table: Embedding) -> dict[str, Tensor]:
-    """Return what a table holds: all rows, or those that ids have got, in their order."""
-    if table.rows is not None:
-        step = max(1, _PART // (table.dim * table.dtype.itemsize))
-        parts = [
-            table.lookup(np.arange(start, min(start + step, table.rows)), training=False)
-            for start in range(0, table.rows, step)
-        ]
-        return {name: torch.from_numpy(np.concatenate(parts))}
-    states = shards_of(table).shard_states()
-    ids = np.concatenate([state["ids"] for state in states]).view(np.int64)
-    order = np.argsort(ids)
-    rows = np.concatenate([state["values"] for state in states])
-    return {f"{name}.ids": tensor_of(ids[order]), f"{name}.rows": tensor_of(rows[order])}
 
 
 def _as_array(value: Tensor) -> np.ndarray:

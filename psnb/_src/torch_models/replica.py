@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from psnb._src.models import FlatVariables
 from psnb._src.parameters import Handle, Variable
-from psnb._src.torch_models.as_tensors import tensor_of
 from psnb._src.torch_models.model_pass import ModelPass
-from psnb._src.torch_models.model_values import ModelValues
+from psnb._src.torch_models.placed_module import PlacedModule
+from psnb._src.torch_models.worker_state import WorkerState
+from psnb.errors import GradientError
 
 
 class Replica:
@@ -20,37 +21,42 @@ class Replica:
 
     Parameters
     ----------
-    template : torch.nn.Module
-        The module without values.
-    values : ModelValues
-        Where the values are.
-    device : torch.device
-        Where it computes.
+    placed : PlacedModule
+        The module without values, and where they are.
 
     Attributes
     ----------
     module : torch.nn.Module
         The module.
+    device : torch.device
+        Where it computes.
     current : ModelPass or None
         The step that the thread is in.
-    calls : int
-        How often the module was called.
+    state : WorkerState
+        What calls of the module leave behind.
+    closure : object
+        The closure that it was used in the last time; None outside of closures.
+
+    Raises
+    ------
+    ConfigurationError
+        If this process does not have the device.
     """
 
-    def __init__(self, template: nn.Module, values: ModelValues, device: torch.device) -> None:
-        self.module = copy.deepcopy(template).to(device)
+    # Made where it is first needed, which may be under torch.inference_mode().
+    @torch.inference_mode(mode=False)
+    def __init__(self, placed: PlacedModule) -> None:
+        self.module, self.device = placed.copied()
         self.current: ModelPass | None = None
-        self.calls = 0
-        self._values = values
+        self.state = WorkerState()
+        self.closure: object = None
+        self._values = values = placed.values
         self._flat = [
-            torch.from_numpy(np.zeros(variable.shape, variable.dtype)).to(device)
+            torch.from_numpy(np.zeros(variable.shape, variable.dtype)).to(self.device)
             for variable in values.parameters.variables
         ]
-        self._parameters = {
-            name: self.module.get_parameter(name) for name in values.parameters.places
-        }
-        for name, part in values.parameters.split(self._flat).items():
-            self._parameters[name].data = part
+        parts = values.parameters.split(self._flat)
+        self._kept = {name: _Kept(self.module, name, part) for name, part in parts.items()}
         self._before: dict[str, Tensor] = {}
 
     @property
@@ -59,42 +65,88 @@ class Replica:
         return (*self._values.parameters.variables, *self._values.buffers.variables)
 
     @torch.no_grad()
-    def load(self, found: Mapping[Variable, np.ndarray]) -> None:
+    def load(self, found: Mapping[Variable, Tensor]) -> None:
         """Take values from the servers."""
         parameters, buffers = self._values.parameters, self._values.buffers
         for flat, variable in zip(self._flat, parameters.variables, strict=True):
-            flat.copy_(tensor_of(found[variable]))
+            flat.copy_(found[variable])
         for name, value in buffers.split([found[each] for each in buffers.variables]).items():
             buffer = self.module.get_buffer(name)
-            buffer.copy_(torch.as_tensor(value))
+            buffer.copy_(value)
             self._before[name] = buffer.clone()
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the parameters that learn, with their names."""
-        yield from self._parameters.items()
+        for name, kept in self._kept.items():
+            yield name, kept.parameter
 
-    def gradients(self) -> dict[Handle, np.ndarray]:
-        """Return the gradients of variables; none for variables without any."""
-        parameters = self._values.parameters
-        given = {
-            name: parameter.grad.detach().cpu().numpy()
-            for name, parameter in self._parameters.items()
+    def check(self) -> None:
+        """Raise GradientError if a parameter is another one than that which was placed."""
+        for name, kept in self._kept.items():
+            if (what := kept.change()) is not None:
+                raise GradientError(
+                    f"parameter {name!r} {what} while the module ran: servers keep it as it was "
+                    "placed. A model whose layers change is another model: place it anew, under "
+                    "another name="
+                )
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Return the gradients of parameters, by name."""
+        return {
+            name: parameter.grad
+            for name, parameter in self.parameters()
             if parameter.grad is not None
         }
-        pairs = zip(parameters.variables, parameters.join(given), strict=True)
-        return {variable: joined for variable, joined in pairs if joined is not None}
 
-    def changes(self) -> dict[Handle, np.ndarray]:
-        """Return what to push so that buffers get the changes that they had here."""
-        buffers, given = self._values.buffers, {}
+    def changes(self) -> dict[str, Tensor]:
+        """Return how much less buffers are than before, by name: servers subtract it."""
+        found = {}
         for name, before in self._before.items():
             now = self.module.get_buffer(name).detach()
-            if not torch.equal(now, before):
-                given[name] = (before.double() - now.double()).cpu().numpy()
-        pairs = zip(buffers.variables, buffers.join(given), strict=True)
-        return {variable: joined for variable, joined in pairs if joined is not None}
+            # What is infinite, in masks, has no difference.
+            found[name] = torch.where(now == before, 0.0, before.double() - now.double())
+        return found
+
+    def joined(
+        self, gradients: Mapping[str, np.ndarray], changes: Mapping[str, np.ndarray]
+    ) -> dict[Handle, np.ndarray]:
+        """Return what to push to variables; nothing for those without any."""
+        changed = {name: change for name, change in changes.items() if change.any()}
+        return {
+            **_by_variable(self._values.parameters, gradients),
+            **_by_variable(self._values.buffers, changed),
+        }
 
     def clear(self) -> None:
         """Forget gradients."""
-        for parameter in self._parameters.values():
+        for _, parameter in self.parameters():
             parameter.grad = None
+
+
+class _Kept:
+    """A parameter that shows its part of a flat tensor."""
+
+    def __init__(self, module: nn.Module, name: str, part: Tensor) -> None:
+        self._path, _, self._attribute = name.rpartition(".")
+        self._module = module
+        self.parameter = module.get_parameter(name)
+        self.parameter.data = part
+        self._shape, self._address = part.shape, part.data_ptr()
+
+    def change(self) -> str | None:
+        """Return what has become of it, if it is not what it was."""
+        try:
+            now = getattr(self._module.get_submodule(self._path), self._attribute)
+            shape = now.shape
+        except AttributeError:
+            return "was taken away"
+        if shape != self._shape:
+            return f"changed its shape from {tuple(self._shape)} to {tuple(shape)}"
+        if now is not self.parameter or now.data_ptr() != self._address:
+            return "was replaced by another tensor"
+        return None
+
+
+def _by_variable(flat: FlatVariables, arrays: Mapping[str, np.ndarray]) -> dict[Handle, np.ndarray]:
+    pairs = zip(flat.variables, flat.join(arrays), strict=True)
+    return {variable: joined for variable, joined in pairs if joined is not None}

@@ -62,7 +62,7 @@ class ServedEmbeddingBag(nn.Module):
     def __init__(self, table: str, replaced: nn.EmbeddingBag) -> None:
         super().__init__()
         self.table, self.padding_idx = table, replaced.padding_idx
-        self.mode, self.scale_grad_by_freq = replaced.mode, replaced.scale_grad_by_freq
+        self.mode = replaced.mode
         self.include_last_offset = replaced.include_last_offset
 
     def extra_repr(self) -> str:
@@ -82,7 +82,6 @@ class ServedEmbeddingBag(nn.Module):
             position,
             weight,
             None if offsets is None else offsets.long(),
-            scale_grad_by_freq=self.scale_grad_by_freq,
             mode=self.mode,
             per_sample_weights=per_sample_weights,
             include_last_offset=self.include_last_offset,
@@ -97,4 +96,10 @@ def check_embedding(name: str, module: nn.Embedding | nn.EmbeddingBag) -> None:
             f"{name!r} has max_norm={module.max_norm}, which shrinks rows whenever they are looked "
             "up: with several workers that would be lost or done twice. Leave it out; an optimizer "
             "with weight_decay= or clipnorm= keeps rows small"
+        )
+    if isinstance(module, nn.EmbeddingBag) and module.scale_grad_by_freq:
+        # PyTorch 2.13 divides by counts of other ids: of [1, 3, 3, 5] it halves the gradient of 5.
+        raise ConfigurationError(
+            f"{name!r} is an EmbeddingBag with scale_grad_by_freq=True, of which PyTorch's own "
+            "gradient is wrong on the CPU. Leave it out; an nn.Embedding may have it"
         )

@@ -11,6 +11,7 @@ import cloudpickle
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from psnb._src.torch_models.hashed_embedding import HashedEmbedding
 from psnb._src.torch_models.served_modules import (
@@ -79,11 +80,20 @@ def split(module: nn.Module) -> SplitModule:
     SerializationError
         If it cannot travel to workers.
     """
+    for key, value in (*module.named_parameters(), *module.named_buffers()):
+        if is_lazy(value):
+            raise ConfigurationError(
+                f"{key!r} has no shape before the module has seen a batch: call the module once, "
+                "on a batch like those of training, before it is put on servers"
+            )
     tables = list(_tables(module))
     weights = {id(form.weight): form.name for form in tables if form.weight is not None}
     # Of one tensor with several names, the first one counts.
     names: dict[str, str] = {}
     first: dict[int, str] = dict(weights)
+    for form in tables:
+        if form.hashed is not None:
+            first |= {id(b): f"{form.name}.{n}" for n, b in form.hashed.named_buffers()}
     for key, value in module.state_dict(keep_vars=True).items():
         names[key] = first.setdefault(id(value), key) if isinstance(value, Tensor) else key
     parameters = {

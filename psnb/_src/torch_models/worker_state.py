@@ -1,42 +1,126 @@
-"""Finds modules whose calls depend on what earlier calls left behind in one worker. Pure."""
+"""Finds modules whose calls depend on what earlier calls left behind in one worker. Pure.
+
+A module may leave behind what it likes, for whoever called it. But a call that reads what an
+earlier one has left computes something else on each worker. So after the first call it is looked
+for what has changed, and during the next ones it is noticed whether that is read before it is
+written. Belongs to one thread.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 
 from psnb.errors import ConfigurationError
 
-State = dict[tuple[str, str], tuple[int, int]]
-"""Which tensor each attribute has, by module and attribute, and how often it was changed."""
+_CALLS = 3
+"""How many calls are looked at: one leaves something behind, and others find it."""
+
+_MOST_ITEMS, _DEPTH = 256, 3
+_OF_TORCH = frozenset(vars(nn.Module()))
+
+Attribute = tuple[str, str]
+"""A module's path, and the name of one of its attributes."""
 
 
-def state_of(module: nn.Module) -> State:
-    """Return the tensors that are plain attributes: no parameters, no buffers."""
-    return {
-        (path, name): (id(value), value._version)
-        for path, each in module.named_modules()
-        for name, value in _tensors(each)
-    }
+class WorkerState:
+    """What calls of a module leave behind in its plain attributes: no parameters, no buffers."""
 
+    def __init__(self) -> None:
+        self._calls = 0
+        self._left: set[Attribute] = set()
 
-def check_state(module: nn.Module, before: State) -> None:
-    """Raise ConfigurationError if a tensor was there before a call, and is another one after it."""
-    after = state_of(module)
-    for (path, name), kept in before.items():
-        if after.get((path, name), kept) != kept:
+    @contextmanager
+    def calling(self, module: nn.Module) -> Iterator[None]:
+        """Look at one call.
+
+        Raises
+        ------
+        ConfigurationError
+            If it has read what an earlier call left, and leaves something else.
+        """
+        if self._calls == _CALLS:
+            yield
+            return
+        self._calls += 1
+        before = _values_of(module)
+        with _reads(module, self._left) as read:
+            yield
+        after = _values_of(module)
+        self._left = {key for key, value in after.items() if before.get(key) != value}
+        for path, name in sorted(read & self._left):
             where = f"{path}.{name}" if path else name
             raise ConfigurationError(
-                f"{where!r} is a tensor that a call of the module leaves for the next one. It "
-                "would be that of one worker, and the next batch is on another one, or on the same "
-                "after others. Compute it in forward; or register_buffer(...) it: servers keep "
-                "buffers, and with persistent=False each worker has its own"
+                f"{where!r} is what a call of the module leaves for the next one. It would be that "
+                "of one worker, and the next batch is on another one, or on the same after others. "
+                "Compute it in forward; or make it a tensor and register_buffer(...) it: servers "
+                "keep buffers, and with persistent=False each worker has its own"
             )
 
 
-def _tensors(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    for name, value in vars(module).items():
-        if isinstance(value, Tensor):
-            yield name, value
+def _values_of(module: nn.Module) -> dict[Attribute, Any]:
+    return {
+        (path, name): _comparable(value, _DEPTH)
+        for path, each in module.named_modules()
+        for name, value in vars(each).items()
+        if name not in _OF_TORCH
+    }
+
+
+def _comparable(value: Any, depth: int) -> tuple[Any, ...]:
+    """Return what differs if a value is replaced, or changed in its place."""
+    match value:
+        case bool() | int() | float() | complex() | str() | bytes() | None:
+            return (value,)
+        case Tensor():
+            # The value itself too, which so stays alive: another one has another id.
+            return id(value), -1 if value.is_inference() else value._version, value
+        case Mapping() if depth and len(value) <= _MOST_ITEMS:
+            return type(value), *value, *_all(value.values(), depth)
+        case list() | tuple() | set() | deque() if depth and len(value) <= _MOST_ITEMS:
+            return type(value), *_all(value, depth)
+    return id(value), value
+
+
+def _all(values: Iterable[Any], depth: int) -> Iterator[tuple[Any, ...]]:
+    return (_comparable(each, depth - 1) for each in values)
+
+
+@contextmanager
+def _reads(module: nn.Module, attributes: set[Attribute]) -> Iterator[set[Attribute]]:
+    """Yield the set of those attributes that were read before they were written."""
+    read: set[Attribute] = set()
+    kinds = {}
+    for path in {path for path, _ in attributes}:
+        each = module.get_submodule(path)
+        kinds[path] = each, type(each)
+        names = {name for other, name in attributes if other == path}
+        each.__class__ = _noticing(type(each), path, names, read)
+    try:
+        yield read
+    finally:
+        for each, kind in kinds.values():
+            each.__class__ = kind
+
+
+def _noticing(
+    kind: type[nn.Module], path: str, names: set[str], read: set[Attribute]
+) -> type[nn.Module]:
+    """Return a class like another one, whose object notes which of some attributes it reads."""
+    written: set[str] = set()
+
+    def get(self: nn.Module, name: str) -> Any:
+        if name in names and name not in written:
+            read.add((path, name))
+        return kind.__getattribute__(self, name)
+
+    def put(self: nn.Module, name: str, value: Any) -> None:
+        written.add(name)
+        kind.__setattr__(self, name, value)
+
+    own = {"__getattribute__": get, "__setattr__": put, "__module__": kind.__module__}
+    return type(kind.__name__, (kind,), own)

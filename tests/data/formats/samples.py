@@ -80,7 +80,7 @@ def tfrecord_bytes(records: list[bytes]) -> bytes:
 
 def tfrecords() -> Sample:
     rows = [bytes([i % 251]) * (i % 5) for i in range(ROWS)]
-    return Sample(TFRecords(), tfrecord_bytes(rows), [list(row) for row in rows])
+    return Sample(TFRecords(), tfrecord_bytes(rows), rows)
 
 
 def examples() -> Sample:

@@ -93,7 +93,7 @@ def test_bytes_that_are_no_text_are_shown(tmp_path: Path) -> None:
     "make",
     [
         lambda: Slot("a", "int64"),
-        lambda: Slot("a", shape=(-1,)),
+        lambda: Slot("a", shape=(3, -1)),
         lambda: MultiSlot([]),
         lambda: MultiSlot([Slot("a"), Slot("a", "float32")]),
         lambda: MultiSlot(SLOTS, compression="rar"),
@@ -182,3 +182,55 @@ def integer(text: bytes) -> int:
     if not text.isdigit() or int(text) >= 2**64:
         raise ValueError
     return int(text)
+
+
+def test_a_slot_that_is_not_used_is_parsed_and_dropped(tmp_path: Path) -> None:
+    slots = [Slot("a"), Slot("b", "float32", used=False), Slot("c", "uint64", (), used=False)]
+    assert read(tmp_path, "1 7 2 0.5 1 1 9\n0 0 1 3\n", slots) == [{"a": [7]}, {"a": []}]
+    with pytest.raises(DatasetError, match="slot 'c': x is no integer"):
+        read(tmp_path, "1 7 0 1 x\n", slots)
+
+
+def test_a_first_size_may_be_left_to_the_data(tmp_path: Path) -> None:
+    slots = [Slot("a", "float32", (-1, 2)), Slot("b", "uint64", (-1,)), Slot("c")]
+    text = "4 1 2 3 4 1 7 1 5\n0 2 8 9 1 6\n"
+    assert read(tmp_path, text, slots) == [
+        {"a": [[1, 2], [3, 4]], "b": [7], "c": [5]},
+        {"a": [], "b": [8, 9], "c": [6]},
+    ]
+    with pytest.raises(DatasetError, match=r"line 2.*'a': there are 3 values, which the"):
+        read(tmp_path, "2 1 2 0 0\n3 1 2 3 0 0\n", slots)
+
+
+def test_every_line_may_have_as_many_values_as_one_row_has(tmp_path: Path) -> None:
+    # One value each shares its offsets with other slots, where a row is of one value.
+    slots = [Slot("a", "uint64", (-1, 1)), Slot("b")]
+    assert read(tmp_path, "1 4 1 5\n1 6 1 7\n", slots) == [
+        {"a": [[4]], "b": [5]},
+        {"a": [[6]], "b": [7]},
+    ]
+
+
+@pytest.mark.parametrize("shape", [(2, -1), (-2,), (-1, -1), (-1, 0)])
+def test_other_sizes_must_be_known(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigurationError, match="has the shape"):
+        Slot("a", shape=shape)
+
+
+def test_some_slot_must_be_used() -> None:
+    with pytest.raises(ConfigurationError, match="none of the slots"):
+        MultiSlot([Slot("a", used=False)])
+
+
+def test_words_are_taken_as_they_are(tmp_path: Path) -> None:
+    slots = [Slot("id", "bytes", ()), Slot("a"), Slot("two", "bytes", (2,))]
+    text = "1 x\xe9-1 2 7 8 2 p 0\n1 a 0 2 \tqq  r\n"
+    assert read(tmp_path, text, slots) == [
+        {"id": "x\xe9-1".encode(), "a": [7, 8], "two": [b"p", b"0"]},
+        {"id": b"a", "a": [], "two": [b"qq", b"r"]},
+    ]
+    with pytest.raises(DatasetError, match="slot 'id': there are 2 values"):
+        read(tmp_path, "2 x y 0 2 p q\n", slots)
+    for shape in (None, (-1,)):
+        with pytest.raises(ConfigurationError, match="give the shape of its words"):
+            Slot("id", "bytes", shape)

@@ -33,6 +33,7 @@ def update(sequence: int, full: bool = False, coordinator: str = "abc", **more: 
         retried=0,
         staleness_mean="nan",
         staleness_max=0,
+        phases=[0.0] * 5,
     )
     made = Update(
         type="update",

@@ -16,7 +16,7 @@ import numpy as np
 import optax
 import pytest
 
-from psnb._src.server.initializers import Constant
+from psnb._src.first_rows.initializers import Constant
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.adam import Adam
 from psnb._src.server.optimizers.momentum import Momentum

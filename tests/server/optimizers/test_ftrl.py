@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 
-from psnb._src.server.initializers import Constant
+from psnb._src.first_rows.initializers import Constant
 from psnb._src.server.optimizers.ftrl import FTRL
 from psnb._src.server.optimizers.optimizer import Optimizer
 from psnb._src.server.optimizers.schedules import PiecewiseConstant

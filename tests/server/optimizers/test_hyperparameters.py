@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psnb._src.server.initializers import Constant
+from psnb._src.first_rows.initializers import Constant
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.adam import Adam
 from psnb._src.server.optimizers.ftrl import FTRL

@@ -19,7 +19,7 @@ from psnb._src.coordinator.closures.referred import Referred
 from psnb._src.coordinator.closures.remote_value import RemoteValue
 from psnb._src.coordinator.closures.schedule_options import ScheduleOptions
 from psnb._src.excerpt import NAME, excerpt
-from psnb._src.runtime import PerWorkerReference, Uploads, dumps
+from psnb._src.runtime import InputContext, PerWorkerReference, Uploads, dumps
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -131,17 +131,24 @@ class Execution:
         1 for the first one, one more after each worker that was lost with the closure.
     deaths : int
         During how many of those losses it was probably running; its retries limit that.
+    revoked : bool
+        Whether somebody has cancelled it while it ran: it counts if it has had its effect, and does
+        not run again.
     round : int or None
         The round that it belongs to, if there are rounds.
     kept : tuple of int and bytes, or None
         An attempt and its pickled result, if a worker has sent that before the commit.
+    taken : tuple of InputContext and bytes, or None
+        Where it has failed, and what it had taken from iterators there, pickled; if that is known.
     """
 
     commit: int
     attempt: int = 1
     deaths: int = 0
+    revoked: bool = False
     round: int | None = None
     kept: tuple[int, bytes] | None = None
+    taken: tuple[InputContext, bytes] | None = None
 
 
 NOT_TAKEN = Execution(-1)

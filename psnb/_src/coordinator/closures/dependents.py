@@ -34,6 +34,23 @@ class Dependents:
                 ready.append(closure)
         return ready
 
+    def remove(self, remote: RemoteValue) -> Closure | None:
+        """Remove and return the closure of a remote value, if it is here; O(closures)."""
+        found = next((each for each in self._missing if each.remote is remote), None)
+        if found is not None:
+            del self._missing[found]
+            for each, waiting in list(self._by_input.items()):
+                left = [pair for pair in waiting if pair[0] is not found]
+                if left:
+                    self._by_input[each] = left
+                else:
+                    del self._by_input[each]
+        return found
+
+    def of(self, remote: RemoteValue) -> list[Closure]:
+        """Return the closures that wait for a value."""
+        return list(dict.fromkeys(closure for closure, _ in self._by_input.get(remote, ())))
+
     def clear(self) -> list[Closure]:
         """Remove and return all closures, each one after those whose results it waits for."""
         closures = list(self._missing)

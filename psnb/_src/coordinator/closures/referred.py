@@ -2,7 +2,8 @@
 
 Pure. Things are compared by identity: of the globals, closure cells and defaults that a function
 uses, and those of the functions and classes that are pickled with it; of the items of small lists,
-sets and dicts, and the attributes of plain objects; small arrays by their bytes. Larger ones that
+sets and dicts, and the attributes of plain objects (of others what their `__psnb_referred__`
+returns, if they have one); small arrays by their bytes. Larger ones that
 change in place are not noticed. It takes a microsecond
 or two for each function.
 """
@@ -132,6 +133,8 @@ def _reads_of(value: object) -> tuple[list[Read], Iterable[object]]:
 
 def _reads_of_object(value: object) -> tuple[list[Read], Iterable[object]]:
     kind = type(value)
+    if hasattr(kind, "__psnb_referred__"):
+        return [functools.partial(_told, _weakly(value))], ()
     wrapped = getattr(value, "__wrapped__", None) if callable(value) else None
     fixed = [wrapped] if isinstance(wrapped, FunctionType) else []  # of jax.jit, numba and others
     pickled_plainly = kind is SimpleNamespace or (
@@ -186,6 +189,11 @@ def _parts(get: Callable[[], FunctionType | None], names: list[str]) -> Iterable
 
 def _attributes(get: Callable[[], Any]) -> Iterable[object]:
     return _items(getattr(get(), "__dict__", {}))
+
+
+def _told(get: Callable[[], Any]) -> Iterable[object]:
+    value = get()
+    return () if value is None else value.__psnb_referred__()
 
 
 def _values(scope: dict[str, Any], names: list[str]) -> Iterable[object]:

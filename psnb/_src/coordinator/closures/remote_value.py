@@ -23,6 +23,11 @@ _ENDED = (ClosureStatus.COMPLETED, ClosureStatus.FAILED, ClosureStatus.CANCELLED
 _UNFETCHED = object()
 
 
+def _nobody_cancels(remote: RemoteValue) -> bool:
+    """Return False: nobody can cancel the closure."""
+    return False
+
+
 class RemoteValue(InputReference):
     """The result of a scheduled closure, once there is one; made by `ClusterCoordinator.schedule`.
 
@@ -31,10 +36,12 @@ class RemoteValue(InputReference):
     or any other coroutine, without blocking the event loop. Thread-safe.
     """
 
-    __slots__ = ("_callbacks", "_condition", "_outcome", "_status", "_value")
+    __slots__ = ("_callbacks", "_cancel", "_condition", "_outcome", "_status", "_value")
 
-    def __init__(self, condition: Condition) -> None:
-        self._condition = condition
+    def __init__(
+        self, condition: Condition, cancel: Callable[[RemoteValue], bool] = _nobody_cancels
+    ) -> None:
+        self._condition, self._cancel = condition, cancel
         self._status = ClosureStatus.QUEUED
         # Pickled value or error; why it was cancelled, or what holds up one that has not ended; or
         # the input that has no value.
@@ -123,6 +130,39 @@ class RemoteValue(InputReference):
             return self._value
         self._chain()[-1]._note_raised()
         raise self.error()
+
+    def cancel(self) -> bool:
+        """Cancel the closure, unless it has had its effect; return whether it was cancelled.
+
+        One that is queued never runs. One that a worker has is told to stop early (see
+        `WorkerContext.cancelled`), and the servers are asked to take no more writes of it: either
+        they have them, and it has completed; or it has written nothing, and what it returns is
+        dropped. This takes a round trip to the servers; the closure's thread is busy for as long as
+        it runs. What it has written with ``immediate=True`` stays. What it has taken from a leased
+        dataset is read again.
+
+        `fetch` of a cancelled closure raises `CancelledError`, and so it does for closures that
+        wait for its result: they are cancelled with it. `join` raises nothing. In mode `Geo`, where
+        workers keep what was written, a closure that a worker has is not cancelled.
+
+        Returns
+        -------
+        bool
+            False if it has completed or failed, or was cancelled before.
+
+        Raises
+        ------
+        ServerSilentError
+            If a server that does not respond must say whether the closure has had its effect. When
+            it answers or is replaced, the closure is cancelled or has completed.
+        """
+        if self.done() or not self._cancel(self):
+            return False
+        with self._condition:
+            self._condition.wait_for(self.ended_or_held_up)
+            if not self.done():
+                raise ServerSilentError(self._outcome)
+        return self._status is ClosureStatus.CANCELLED
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the closure's end, however it ends; return whether it has ended."""

@@ -26,11 +26,11 @@ class DatasetServices(NamedTuple):
     pinned : PinnedCalls
         Calls each worker.
     progress : callable
-        Returns a context in which progress is shown, where people look.
+        Returns a context in which progress is shown: if told so, or where people look.
     """
 
     registry: ResourceRegistry
     leases: LeaseRegistry
     schedule: Callable[[Callable[..., Any], tuple[Any, ...], ScheduleOptions], RemoteValue]
     pinned: PinnedCalls
-    progress: Callable[[], AbstractContextManager[None]]
+    progress: Callable[..., AbstractContextManager[None]]

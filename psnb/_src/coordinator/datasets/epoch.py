@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from psnb._src.coordinator.closures import Chooser, RemoteValue
@@ -23,8 +23,10 @@ def run_epoch(
     workers: Callable[[], int],
     wake: Callable[[], None],
     settled: Condition,
-) -> None:
-    """Schedule closures, a few at a time, until an epoch is over.
+    watch: Callable[[], object] = bool,
+    wanted: Callable[[int], bool] = lambda waiting: True,
+) -> Iterator[RemoteValue]:
+    """Schedule closures, a few at a time, until an epoch is over; yield them as they end.
 
     They go to workers that have something to read; on others they would find nothing.
 
@@ -42,19 +44,32 @@ def run_epoch(
         Lets idle workers look for work.
     settled : Condition
         Notified when closures end.
+    watch : callable
+        Called each time that closures have ended, and ten times a second. What it raises ends this.
+    wanted : callable
+        Takes how many closures have not been yielded, and tells whether one more is wanted; when
+        none is left and none is wanted, that is all.
     """
     suits = iterator.suits  # once: closures are withdrawn by this very object
     waiting: list[RemoteValue] = []
     try:
-        while not iterator.progress().over:
-            while iterator.unread() and len(waiting) < _AHEAD * max(1, workers()):
+        while not iterator.progress().over and (waiting or wanted(0)):
+            while (
+                iterator.unread()
+                and len(waiting) < _AHEAD * max(1, workers())
+                and wanted(len(waiting))
+            ):
                 waiting.append(schedule(suits))
             # No closure is waiting if somebody else's closures have taken the rest.
             with settled:
                 ended = settled.wait_for(partial(_any_done, waiting), _LOOK_AGAIN)
             if not ended:
                 wake()
-            waiting = [each for each in waiting if not each.done()]
+            done = [each for each in waiting if each.done()]
+            waiting = [each for each in waiting if each not in done]
+            yield from done
+            watch()
+        yield from (each for each in waiting if each.done())
     finally:
         withdraw(suits, "the epoch is over")
 

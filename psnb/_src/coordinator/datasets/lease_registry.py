@@ -22,6 +22,7 @@ class LeaseRegistry:
         self._lock = Lock()  # guards the dicts; held while an epoch's leases change
         self._epochs: dict[int, EpochLeases] = {}
         self._users: dict[int, set[int]] = {}  # the epochs that a closure has taken from
+        self._over: set[int] = set()  # closures that have failed, or were cancelled, and may run
         self._numbers = itertools.count(1)
         self._present: dict[Hashable, str] = {}  # workers' names by their sessions
 
@@ -29,6 +30,11 @@ class LeaseRegistry:
         """Note that a worker's session has begun."""
         with self._lock:
             self._present[holder] = worker
+
+    def present(self) -> set[str]:
+        """Return the names of the workers that are there; cheap."""
+        with self._lock:
+            return set(self._present.values())
 
     def open(
         self,
@@ -91,8 +97,8 @@ class LeaseRegistry:
         Returns
         -------
         bool
-            False if the worker's session does not have the lease (any more): the closure must not
-            go on.
+            False if the worker's session does not have the lease (any more), or the closure was
+            cancelled: it must not go on.
         """
         with self._lock:
             leases = self._epochs.get(elements.epoch)
@@ -107,6 +113,10 @@ class LeaseRegistry:
                 elements.after,
                 elements.ended,
             )
+            if taken and elements.closure in self._over:
+                # It was cancelled while it ran: what it takes is free again.
+                leases.end(elements.closure, succeeded=False)
+                return False
             if taken:
                 self._users.setdefault(elements.closure, set()).add(elements.epoch)
             return taken
@@ -125,9 +135,12 @@ class LeaseRegistry:
 
     def end(self, closure: int, succeeded: bool) -> None:
         """Note that a closure has ended for good; cheap for those that took nothing."""
-        if closure not in self._users:
+        # One that has returned takes nothing any more; another may be taking at this moment.
+        if succeeded and closure not in self._users:
             return
         with self._lock:
+            if not succeeded:
+                self._over.add(closure)
             for epoch in self._users.pop(closure, ()):
                 if epoch in self._epochs:
                     self._epochs[epoch].end(closure, succeeded=succeeded)

@@ -5,13 +5,20 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
+from psnb._src.coordinator.closures import Chooser
 from psnb._src.coordinator.datasets.lease_registry import LeaseRegistry
 from psnb._src.coordinator.datasets.leases import Progress
-from psnb._src.coordinator.datasets.per_worker import PerWorkerIterator, ResourceRegistry
-from psnb._src.data import Dataset
-from psnb._src.monitor import WorkerStatistics
+from psnb._src.coordinator.datasets.per_worker import (
+    PerWorkerIterator,
+    PerWorkerValues,
+    ResourceRegistry,
+)
+from psnb._src.coordinator.datasets.whole_splits import WholeSplits
+from psnb._src.data import Dataset, Spec
+from psnb._src.monitor import Share, WorkerStatistics
 from psnb._src.runtime import make_leased_iterator
 from psnb.errors import ConfigurationError
 
@@ -30,14 +37,19 @@ class LeasedIterator(PerWorkerIterator):
         epoch: int,
         make: Callable[..., Any],
         args: tuple[Any, ...],
+        spec: Callable[[], Spec],
     ) -> None:
         self._leases, self._epoch = leases, epoch
         weakref.finalize(self, leases.close, epoch)
-        super().__init__(registry, make, (*args, epoch))
+        super().__init__(registry, make, (*args, epoch), spec=spec)
 
     def progress(self) -> Progress:
         """Return the progress of the epoch; cheap, any thread."""
         return self._leases.progress(self._epoch)
+
+    def share(self) -> Share:
+        """Return how much of the epoch is done, for lines of progress; cheap, any thread."""
+        return Share(*self.progress().parts, "parts of the epoch")
 
     def state(self) -> dict[str, Any]:
         """Return the part of the epoch that is not used yet; `LeasedDataset.iterator` takes it.
@@ -103,6 +115,10 @@ class Epochs(ABC, Generic[Epoch]):
         return self._latest.progress()
 
     @abstractmethod
+    def whole_splits(self) -> WholeSplits:
+        """Return the splits for closures that read one each; for psnb only."""
+
+    @abstractmethod
     def _begin(self, state: Mapping[str, Any] | None) -> Epoch:
         """Return the iterator of an epoch."""
 
@@ -117,11 +133,32 @@ class LeasedDataset(Epochs[LeasedIterator]):
         self, registry: ResourceRegistry, leases: LeaseRegistry, splits: Sequence[Dataset]
     ) -> None:
         self._registry, self._leases, self._splits = registry, leases, splits
+        self._whole: PerWorkerValues | None = None
 
     def _begin(self, state: Mapping[str, Any] | None) -> LeasedIterator:
         epoch = self._leases.open(len(self._splits), state)
-        arguments = make_leased_iterator, (list(self._splits),)
+        arguments = make_leased_iterator, (list(self._splits),), partial(_spec, self._splits)
         return LeasedIterator(self._registry, self._leases, epoch, *arguments)
+
+    @property
+    def element_spec(self) -> Spec:
+        """Shapes and dtypes of the elements; see `psnb.data.Dataset.element_spec`."""
+        return _spec(self._splits)
+
+    def whole_splits(self) -> WholeSplits:
+        """Return the splits for closures that read one each; for psnb only."""
+        if self._whole is None:
+            self._whole = PerWorkerValues(self._registry, list, (self._splits,))
+        return WholeSplits(self._whole, [_anyone() for _ in self._splits])
 
     def __repr__(self) -> str:
         return f"<psnb.LeasedDataset of {len(self._splits)} splits>"
+
+
+def _spec(splits: Sequence[Dataset]) -> Spec:
+    return splits[0].element_spec
+
+
+def _anyone() -> Chooser:
+    """Return a new function: closures are withdrawn by the function that chooses for them."""
+    return lambda worker: True

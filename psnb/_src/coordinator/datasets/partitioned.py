@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from psnb._src.coordinator.closures import DEFAULT_RETRIES, RemoteValue, ScheduleOptions
+from psnb._src.coordinator.closures import DEFAULT_RETRIES, Chooser, RemoteValue, ScheduleOptions
 from psnb._src.coordinator.datasets.dataset_services import DatasetServices
 from psnb._src.coordinator.datasets.leased import Epochs, LeasedIterator
 from psnb._src.coordinator.datasets.partition_statistics import PartitionStatistics
 from psnb._src.coordinator.datasets.per_worker import PerWorkerValues
 from psnb._src.coordinator.datasets.piece_owners import PieceOwners, by_owner
-from psnb._src.data import InMemoryDataset, ShufflePlan, as_seed, splits
+from psnb._src.coordinator.datasets.whole_splits import WholeSplits
+from psnb._src.data import InMemoryDataset, ShufflePlan, Spec, as_seed, splits
 from psnb._src.monitor import WorkerStatistics
 from psnb._src.runtime import worker_memory
 from psnb.errors import ConfigurationError, WorkerLostError
@@ -79,6 +80,8 @@ class PartitionedDataset(Epochs[PartitionedIterator]):
     def __init__(self, dataset: InMemoryDataset, pieces: int, place: DatasetServices) -> None:
         sources = splits(dataset.source, pieces)
         self._place = place
+        # Only their spec is used: what workers iterate over is in their memory.
+        self._batches = dataset.source.ragged_batch(dataset.batch_size)
         arguments = dataset.seed, dataset.batch_size, dataset.memory_limit, uuid.uuid4().hex
         make = worker_memory.make_worker_memory
         self._memory = PerWorkerValues(place.registry, make, (sources, *arguments))
@@ -88,6 +91,11 @@ class PartitionedDataset(Epochs[PartitionedIterator]):
         self._generation, self._loaded = 0, False
         self._layout = ShufflePlan(self._pieces)
         self._loading: _LoadInProgress | None = None
+
+    @property
+    def element_spec(self) -> Spec:
+        """Shapes and dtypes of the batches; see `psnb.data.Dataset.element_spec`."""
+        return self._batches.element_spec
 
     def load_into_memory(self) -> None:
         """Have the workers read the whole dataset; it replaces what was read before.
@@ -217,9 +225,28 @@ class PartitionedDataset(Epochs[PartitionedIterator]):
         epoch = self._place.leases.open(self._pieces, state, owners)
         place, make = self._place, worker_memory.make_memory_iterator
         arguments = self._memory, self._generation, self._layout
+        batches = self._batches
         return PartitionedIterator(
-            self._layout, place.registry, place.leases, epoch, make, arguments
+            self._layout,
+            place.registry,
+            place.leases,
+            epoch,
+            make,
+            arguments,
+            lambda: batches.element_spec,
         )
+
+    def whole_splits(self) -> WholeSplits:
+        """Return the pieces for closures that read one each; for psnb only."""
+        owners, present = self._restored(), self._place.leases.present
+
+        def chooser(owner: str) -> Chooser:
+            # If its owner is lost, another worker makes the piece again.
+            return lambda worker: worker.name == owner or owner not in present()
+
+        arguments = self._memory, self._generation, self._layout
+        pieces = PerWorkerValues(self._place.registry, worker_memory.make_memory_splits, arguments)
+        return WholeSplits(pieces, [chooser(owners[number]) for number in range(self._pieces)])
 
     def __repr__(self) -> str:
         now = self.statistics()

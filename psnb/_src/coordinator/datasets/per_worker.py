@@ -12,16 +12,22 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from psnb._src.data import Spec
 from psnb._src.excerpt import NAME, excerpt
 from psnb._src.monitor import html_table
-from psnb._src.runtime import PerWorkerReference, dumps, make_dataset, make_iterator
+from psnb._src.runtime import PerWorkerReference, dumps, make_dataset, make_iterator, read_spec
 from psnb._src.threads import uninterrupted
-from psnb.errors import ConfigurationError, CoordinatorClosedError
+from psnb.errors import ConfigurationError, CoordinatorClosedError, WorkerLostError
 
 _STAYS = (
     "datasets and iterators stay on the workers: take from them in closures, "
     "coordinator.schedule(next, (iterator,))"
 )
+
+
+def as_it_is(value: Any) -> Any:
+    """Return a worker's value; errors name this function."""
+    return value
 
 
 class ResourceRegistry:
@@ -32,12 +38,14 @@ class ResourceRegistry:
     Parameters
     ----------
     fetch : callable, optional
-        The coordinator's method that reads a value back, given the value and a timeout. It is held
-        weakly: values do not keep their coordinator alive.
+        The coordinator's method that calls a function with each worker's value, given value,
+        function and timeout. It is held weakly: values do not keep their coordinator alive.
     """
 
     def __init__(
-        self, fetch: Callable[[PerWorkerValues, float | None], list[Any]] | None = None
+        self,
+        fetch: Callable[[PerWorkerValues, Callable[[Any], Any], float | None], list[Any]]
+        | None = None,
     ) -> None:
         self._on_change: Callable[[], object] = bool  # nobody makes values yet
         self._fetch = None if fetch is None else weakref.WeakMethod(fetch)
@@ -77,12 +85,22 @@ class ResourceRegistry:
             self._live.pop(number, None)
         self._on_change()
 
-    def fetch(self, value: PerWorkerValues, timeout: float | None) -> list[Any]:
-        """Read a value back from all workers; see `PerWorkerValues.fetch`."""
+    def made_of(self, value: PerWorkerReference) -> tuple[bytes, tuple[PerWorkerReference, ...]]:
+        """Return the pickled call that makes a value, and the values that it refers to."""
+        with self._lock:
+            return self._live[value.resource_id]
+
+    def ask(
+        self,
+        value: PerWorkerValues,
+        question: Callable[[Any], Any],
+        timeout: float | None = None,
+    ) -> list[Any]:
+        """Return what a function says of each worker's value; see `PerWorkerValues.fetch`."""
         method = None if self._fetch is None else self._fetch()
         if method is None:
             raise CoordinatorClosedError("the coordinator of these per-worker values is gone")
-        return method(value, timeout)
+        return method(value, question, timeout)
 
     def changes(self, known: set[int]) -> tuple[list[tuple[int, bytes]], list[int]]:
         """Return what a worker that has ``known`` must make, in order, and what it may forget."""
@@ -160,7 +178,7 @@ class PerWorkerValues(PerWorkerReference):
         CoordinatorClosedError
             If the coordinator is closed.
         """
-        return self._registry.fetch(self, timeout)
+        return self._registry.ask(self, as_it_is, timeout)
 
     def __repr__(self) -> str:
         return f"<psnb.{type(self).__name__} {self.resource_id}: {self._origin} on each worker>"
@@ -198,6 +216,15 @@ class PerWorkerIterator(PerWorkerValues):
         """Refuse: an iterator stays where it is."""
         raise ConfigurationError(_STAYS)
 
+    def __init__(self, *made_by: Any, spec: Callable[[], Spec]) -> None:
+        super().__init__(*made_by)
+        self._spec = spec
+
+    @property
+    def element_spec(self) -> Spec:
+        """Shapes and dtypes of the elements; see `PerWorkerDataset.element_spec`."""
+        return self._spec()
+
     def __iter__(self) -> PerWorkerIterator:
         return self
 
@@ -218,4 +245,30 @@ class PerWorkerDataset(PerWorkerValues):
         raise ConfigurationError(_STAYS)
 
     def __iter__(self) -> PerWorkerIterator:
-        return PerWorkerIterator(self._registry, make_iterator, (self,))
+        return PerWorkerIterator(
+            self._registry, make_iterator, (self,), spec=lambda: self.element_spec
+        )
+
+    @property
+    def element_spec(self) -> Spec:
+        """Shapes and dtypes of the elements, as `psnb.data.Dataset.element_spec` tells them.
+
+        Asked of the workers, where the dataset is made; waits for a free thread of each.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is no `psnb.data.Dataset`, or differs between the workers.
+        WorkerLostError
+            If there are no workers.
+        ClosureInputError, DatasetError
+            If the dataset cannot be made there, or has no first element.
+        """
+        specs = self._registry.ask(self, read_spec)
+        if not specs:
+            raise WorkerLostError("there are no workers to ask for the elements' shapes and dtypes")
+        if any(each != specs[0] for each in specs):
+            raise ConfigurationError(
+                f"the workers' datasets have elements of different shapes or dtypes: {specs}"
+            )
+        return specs[0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from psnb._src.coordinator.closures import NOT_TAKEN, Closure, Execution
+from psnb._src.coordinator.closures import NOT_TAKEN, Closure, Execution, RemoteValue
 from psnb._src.server import ENDED
 from psnb._src.watermark import Watermark
 
@@ -48,6 +48,14 @@ class InFlight:
         if closure.execution is NOT_TAKEN:
             closure.execution = Execution(next(self._commits))
 
+    def find(self, remote: RemoteValue) -> tuple[Closure, bool] | None:
+        """Return the closure of a remote value, and whether it runs, if it is here."""
+        for closures in (self._running, self._open):
+            for closure in closures.values():
+                if closure.remote is remote:
+                    return closure, closures is self._running
+        return None
+
     def lose(self, closures: Iterable[Closure]) -> list[Closure]:
         """Let those closures be open that run, and return them."""
         lost = [each for each in closures if self._running.pop(each.id, None) is not None]
@@ -66,11 +74,13 @@ class InFlight:
 
     def take_back(self, closure: Closure) -> bool:
         """Remove a closure whose outcome is known; return whether it was running or open."""
-        closure.remote.hold_up("")
         found = self._running.pop(closure.id, None) or self._open.pop(closure.id, None)
         if not self._open:
             self.held_up = ""
-        return found is not None
+        if found is None:
+            return False  # it has ended: its outcome stays
+        closure.remote.hold_up("")
+        return True
 
     def take_all(self) -> list[Closure]:
         """Remove and return all closures."""

@@ -43,6 +43,8 @@ class ClosureQueue:
     on_end : callable, optional
         Called with the id of each closure that has ended for good, and whether it returned; under
         the lock.
+    on_states : callable, optional
+        Called with the packed metrics of each closure that has returned; under the lock.
     on_failure : callable, optional
         Called with worker, closure and pickled exception of each failure; without the lock.
     ended : callable, optional
@@ -54,8 +56,9 @@ class ClosureQueue:
         max_size: int,
         events: EventLog | None = None,
         gate: Gate | None = None,
-        on_failure: Callable[[str, str, bytes], None] = lambda worker, closure, error: None,
+        on_failure: Callable[[str, Closure, bytes], None] = lambda worker, closure, error: None,
         on_end: Callable[[int, bool], None] = lambda closure, succeeded: None,
+        on_states: Callable[[bytes], None] = lambda packed: None,
         ended: Callable[[], str] = str,
     ) -> None:
         self._max_size = max_size
@@ -65,7 +68,7 @@ class ClosureQueue:
         lock = Lock()  # guards all fields and the outcomes of all remote values
         self._room = Condition(lock)
         self.settled = Condition(lock)
-        self._closures = ScheduledClosures(gate or Gate(), on_end)
+        self._closures = ScheduledClosures(gate or Gate(), on_end, on_states)
         self._callers = Callers(self._closures, self._room, self.settled, ended)
         self.name = uuid.uuid4().hex  # unique: the writer of its closures' commits
 
@@ -167,6 +170,16 @@ class ClosureQueue:
         self._tell()
         return count
 
+    @uninterrupted
+    def cancel(self, remote: RemoteValue, in_flight: bool) -> Closure | None:
+        """Cancel one closure; see `ScheduledClosures.cancel`."""
+        with self.settled:
+            closure = self._closures.cancel(remote, in_flight)
+            self._callers.announce()
+            self._room.notify_all()
+        self._tell()
+        return closure
+
     def wait_until_nothing_runs(self, timeout: float | None) -> None:
         """Wait until no closure runs and all have had their effect, whatever is queued.
 
@@ -189,9 +202,9 @@ class ClosureQueue:
         Parameters
         ----------
         outcomes : iterable of tuple
-            Closure, whether it returned, its pickled value or exception, and whether it has pushed
-            gradients. Outcomes of closures that do not run any more (the queue was closed) are
-            dropped.
+            Closure, whether it returned, its pickled value (after the metrics that it reported) or
+            exception, and whether it has pushed gradients. Outcomes of closures that do not run any
+            more (the queue was closed) are dropped.
         worker : str
             Where they ran.
         """

@@ -16,7 +16,7 @@ class QueueNews:
 
     def __init__(self) -> None:
         self._events: list[tuple[EventKind, str, Sequence[Closure]]] = []
-        self._failures: list[tuple[str, str, bytes]] = []
+        self._failures: list[tuple[str, Closure, bytes]] = []
 
     def __bool__(self) -> bool:
         return bool(self._events or self._failures)
@@ -27,7 +27,7 @@ class QueueNews:
 
     def add_failure(self, worker: str, closure: Closure, error: bytes) -> None:
         """Add what a closure raised, pickled, and where it ran."""
-        self._failures.append((worker, str(closure), error))
+        self._failures.append((worker, closure, error))
 
     def take(self) -> QueueNews:
         """Return all that was added, and forget it."""
@@ -36,7 +36,7 @@ class QueueNews:
         taken._failures, self._failures = self._failures, taken._failures
         return taken
 
-    def tell(self, events: EventLog, on_failure: Callable[[str, str, bytes], None]) -> None:
+    def tell(self, events: EventLog, on_failure: Callable[[str, Closure, bytes], None]) -> None:
         """Write the events into a log and call back with each failure."""
         for kind, text, closures in self._events:
             events.add(kind, text, closures=closures)

@@ -82,6 +82,22 @@ class Resolver:
         attempts = {name: {each.execution.commit: each.execution.attempt for each in open_}}
         self._find_out(attempts, closed, settle, open_)
 
+    def revoke(self, closure: Closure) -> None:
+        """Have servers accept no commit of an open closure, and find out whether they have one."""
+        name, execution = self._queue.name, closure.execution
+
+        def settle(applied: Applied) -> None:
+            commit = applied.get((name, execution.commit))
+            if commit is None:
+                self._queue.put_back([closure], 0, "it was cancelled")
+                return
+            result = dict(commit.closures)[execution.commit]
+            if result is None:
+                result = execution.kept[1] if execution.kept is not None else b""
+            self._queue.settle([(closure, True, result, commit.pushed)])
+
+        self._find_out({name: {execution.commit: execution.attempt}}, (), settle, [closure])
+
     def ask(
         self, closure: Closure, key: CommitKey, result: bytes, pushed: bool, worker: str
     ) -> None:

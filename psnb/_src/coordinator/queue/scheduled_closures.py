@@ -30,7 +30,7 @@ from psnb._src.coordinator.queue.queue_news import QueueNews
 from psnb._src.coordinator.queue.queue_statistics import QueueStatistics
 from psnb._src.coordinator.queue.waiting import Waiting
 from psnb._src.monitor import EventKind
-from psnb._src.runtime import pack_error
+from psnb._src.runtime import pack_error, split_outcome
 from psnb.errors import WorkerLostError
 
 
@@ -47,6 +47,8 @@ class ScheduledClosures:
         Decides which closures may begin.
     on_end : callable
         Called with the id of each closure that has ended for good, and whether it returned.
+    on_states : callable
+        Called with the packed metrics of each closure that has returned, if it reported any.
 
     Attributes
     ----------
@@ -68,13 +70,18 @@ class ScheduledClosures:
         Whether the connections are to be woken once the lock is free.
     """
 
-    def __init__(self, gate: Gate, on_end: Callable[[int, bool], None]) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        on_end: Callable[[int, bool], None],
+        on_states: Callable[[bytes], None],
+    ) -> None:
         self.gate = gate
         self.on_step: Callable[[Step], object] = nobody_steps
         self.waiting, self.in_flight = Waiting(), InFlight()
         self.errors, self.news = FailedClosures(), QueueNews()
         self.paused = self.closed = self.wake = False
-        self._on_end = on_end
+        self._on_end, self._on_states = on_end, on_states
         self._dependents = Dependents()
         self._hungry = False  # a connection got fewer closures than it had room for
         self._completed = self._failed = self._cancelled = self._retried = 0
@@ -142,6 +149,9 @@ class ScheduledClosures:
     def complete(self, closure: Closure, outcome: bytes, pushed: bool) -> None:
         """Note that a closure has returned and had its effect, and whether it pushed gradients."""
         self._completed += 1
+        outcome, states = split_outcome(outcome)
+        if states:
+            self._on_states(states)
         self._end(closure, pushed=pushed, succeeded=True)
         closure.remote.set_status(ClosureStatus.COMPLETED, outcome)
         if self._dependents:
@@ -150,6 +160,9 @@ class ScheduledClosures:
 
     def fail(self, closure: Closure, error: bytes | RemoteValue, worker: str = "") -> None:
         """Let a closure fail: with a pickled error, or because of an input."""
+        if closure.execution.revoked:
+            self._cancel_with_dependents(closure)
+            return
         self._end_failed(closure, error)
         if isinstance(error, bytes):  # else it failed because of an input, which was reported
             self.news.add_failure(worker, closure, error)
@@ -164,6 +177,9 @@ class ScheduledClosures:
         again = []
         for position, closure in enumerate(closures):
             if not self.in_flight.take_back(closure):
+                continue
+            if closure.execution.revoked:
+                self._cancel_with_dependents(closure)
                 continue
             if position < executing:
                 closure.execution.deaths += 1
@@ -226,6 +242,25 @@ class ScheduledClosures:
         if failed is not None and not self.closed:
             self.errors.add(failed)
             self.cancel_queued("what was pushed could not be applied")
+
+    def cancel(self, remote: RemoteValue, in_flight: bool) -> Closure | None:
+        """Cancel a closure, or return it, open: then it must be found out what became of it.
+
+        Nothing happens to one that has ended, and to one that a worker has, unless ``in_flight``
+        ones are to be cancelled, too.
+        """
+        if remote.done():
+            return None
+        queued = self.waiting.remove(remote) or self._dependents.remove(remote)
+        if queued is not None:
+            self._cancel_with_dependents(queued)
+        elif in_flight and (found := self.in_flight.find(remote)) is not None:
+            closure, running = found
+            closure.execution.revoked = True
+            if running:
+                self.in_flight.lose([closure])
+                return closure
+        return None
 
     def cancel_queued(self, reason: str) -> int:
         """Cancel all closures that are queued, and return how many.
@@ -307,6 +342,21 @@ class ScheduledClosures:
         self._end(closure)
         text = f"closure {closure.function.name} was cancelled: {reason}; schedule it again"
         closure.remote.set_status(ClosureStatus.CANCELLED, text)
+
+    def _cancel_with_dependents(self, closure: Closure) -> None:
+        cancelled = [closure]
+        for each in cancelled:  # it grows
+            cancelled += filter(None, map(self._removed, self._dependents.of(each.remote)))
+        text = f"closure {closure} was cancelled"
+        if others := len(cancelled) - 1:
+            text += f", and {others} that waited for its result"
+        self.news.add(EventKind.CLOSURES_CANCELLED, text, cancelled)
+        self._cancel(closure, "somebody called cancel()")
+        for each in cancelled[1:]:
+            self._cancel(each, f"somebody cancelled {closure}, whose result it waited for")
+
+    def _removed(self, dependent: Closure) -> Closure | None:
+        return self._dependents.remove(dependent.remote)
 
     def _end_failed(self, closure: Closure, error: bytes | RemoteValue) -> None:
         self._failed += 1

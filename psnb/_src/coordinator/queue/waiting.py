@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
-from psnb._src.coordinator.closures import Chooser, Closure, Pin
+from psnb._src.coordinator.closures import Chooser, Closure, Pin, RemoteValue
 
 
 class _ByPriority:
@@ -50,6 +50,19 @@ class _ByPriority:
                 break
             del self._levels[-heappop(self._heap)]
         return taken
+
+    def remove(self, remote: RemoteValue) -> Closure | None:
+        """Remove the closure of a remote value, if it is here; O(closures)."""
+        for priority, level in self._levels.items():
+            for closure in level:
+                if closure.remote is remote:
+                    level.remove(closure)
+                    if not level:
+                        del self._levels[priority]
+                        self._heap.remove(-priority)
+                        heapify(self._heap)
+                    return closure
+        return None
 
     def __iter__(self) -> Iterator[Closure]:
         for key in sorted(self._heap):
@@ -125,6 +138,16 @@ class Waiting:
                     del self._pinned[key]
         self._size -= len(taken)
         return taken
+
+    def remove(self, remote: RemoteValue) -> Closure | None:
+        """Remove and return the closure of a remote value, if it is here; O(closures)."""
+        found = self._anywhere.remove(remote)
+        for key, queue in list(self._pinned.items()) if found is None else ():
+            found = found or queue.remove(remote)
+            if not queue:
+                del self._pinned[key]
+        self._size -= found is not None
+        return found
 
     def take_pinned(self, pin: Pin) -> list[Closure]:
         """Take all closures that are pinned to ``pin``."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from psnb._src.coordinator.closures import Closure, Duration
+from psnb._src.runtime import InputContext
 
 AHEAD_SECONDS = 0.02
 """Seconds of work that waits on a worker, for each thread; a longer closure counts as long."""
@@ -54,6 +55,9 @@ class Load:
         """Iterate over the closures in the order in which the worker got them."""
         return (closure for closure, _ in self._closures.values())
 
+    def __contains__(self, closure: object) -> bool:
+        return isinstance(closure, Closure) and closure.id in self._closures
+
     def add(self, closure: Closure) -> bool:
         """Add a closure if there is room for it, and return whether there was."""
         expected = closure.function.duration.mean
@@ -86,6 +90,11 @@ class Load:
             return False
         closure.execution.kept = attempt, result
         return True
+
+    def note_taken(self, closure_id: int, place: InputContext, elements: bytes) -> None:
+        """Note what a closure that is here has taken from iterators, and where; it has failed."""
+        closure, _ = self._closures[closure_id]
+        closure.execution.taken = place, elements
 
     def waiting(self) -> list[int]:
         """Return the ids of the closures that should wait behind those on the worker's threads."""

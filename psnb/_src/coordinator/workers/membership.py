@@ -21,6 +21,7 @@ import dask
 from distributed import Client
 
 from psnb._src.cluster import DEMAND, Demand
+from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.workers.backoff import Backoff
 from psnb._src.coordinator.workers.connection_state import ConnectionState
 from psnb._src.coordinator.workers.load import RECALL_SECONDS
@@ -78,6 +79,7 @@ class Membership:
         self._waits_since: float | None = None  # since when work waits and there is no worker
         self._loop = event_loop(client)
         self._connections: list[WorkerConnection] = []  # by worker index
+        self._threads: int | None = None  # that each worker is to use
         self._idle: dict[WorkerConnection, None] = {}  # those that could do more, the latest last
         self._balancing = False
         self._tasks: dict[WorkerConnection, asyncio.Task[None]] = {}
@@ -91,9 +93,28 @@ class Membership:
         """Let all connections tell their workers what per-worker values to make; any thread."""
         self.soon(self._wake_all)
 
+    def use_threads(self, count: int | None) -> None:
+        """Have each worker run so many closures at the same time, or as many as it has threads.
+
+        Any thread may call.
+        """
+
+        def use() -> None:
+            self._threads = count
+            for connection in self._connections:
+                connection.threads = count
+                connection.pump()
+
+        self.soon(use)
+
     def call_back(self) -> None:
         """Have workers return the closures that they have not begun; any thread."""
         self.soon(self._call_back)
+
+    def revoke(self, closure: Closure) -> None:
+        """Have the worker that has a closure drop it; on the event loop."""
+        for connection in self._connections:
+            connection.revoke(closure)
 
     @uninterrupted
     def soon(self, callback: Callable[[], None]) -> None:
@@ -247,6 +268,7 @@ class Membership:
                 self._on_idle,
                 self._others_starve,
             )
+            connection.threads = self._threads
             self._connections[index : index + 1] = [connection]
             task = asyncio.create_task(connection.run(), name=f"psnb connection to {address}")
             self._tasks[connection] = task

@@ -30,7 +30,7 @@ from psnb._src.coordinator.workers.worker_link import WorkerLink, open_session
 from psnb._src.dask_internals import Comm
 from psnb._src.modes import Geo
 from psnb._src.monitor import EventKind, WorkerStatistics
-from psnb._src.runtime import session_messages, unpack_error
+from psnb._src.runtime import InputContext, session_messages, unpack_error
 
 _Outcome = tuple[Closure, bool, bytes, bool]
 """See `ClosureQueue.settle`."""
@@ -62,6 +62,9 @@ class WorkerConnection:
     ----------
     num_workers : int
         How many workers there are at the moment; for the event loop only.
+    threads : int or None
+        How many closures the worker is to run at the same time; None for as many as it has threads.
+        For the event loop only; `pump` tells the worker.
     """
 
     def __init__(
@@ -77,6 +80,8 @@ class WorkerConnection:
         self.name, self.address, self.index = name, address, opening.worker_index
         self.state = ConnectionState.CONNECTING
         self.num_workers = opening.num_workers
+        self.threads: int | None = None
+        self._told_threads: int | None = None
         self._opening, self._services = opening, services
         self._queue, self._records = services.queue, services.records
         self._leases, self._resolver = services.leases, services.resolver
@@ -152,6 +157,9 @@ class WorkerConnection:
         link = self._link
         if link is None:
             return
+        if self.threads != self._told_threads:
+            self._told_threads, self._load.threads = self.threads, self.threads or link.threads
+            link.send(session_messages.UseThreads(self.threads))
         self._load.refused = False
         if self._queue.limited:
             self._load.ahead = 0.0
@@ -176,6 +184,11 @@ class WorkerConnection:
         """Ask the worker to return all closures that it has not begun; on the event loop only."""
         if self._link is not None and (waiting := self._load.waiting()):
             self._link.send(session_messages.RecallClosures(waiting))
+
+    def revoke(self, closure: Closure) -> None:
+        """Have the worker drop a closure, if it has it; on the event loop only."""
+        if self._link is not None and closure in self._load:
+            self._link.send(session_messages.RevokeClosure(closure.id))
 
     async def flush(self) -> bytes:
         """Have the worker send the updates that it has kept; on the event loop.
@@ -272,6 +285,9 @@ class WorkerConnection:
         match message:
             case session_messages.ClosureResults():
                 outcomes = self._note_results(message)
+            case session_messages.ElementsTaken():
+                place = InputContext(self._opening.num_workers, self.index)
+                self._load.note_taken(message.closure, place, message.elements)
             case session_messages.ClosureUndecided():
                 self._ask_about(message)
             case session_messages.ClosuresReturned():
@@ -284,6 +300,7 @@ class WorkerConnection:
                 self._resolver.ask_about(message.commit, self._decided)
             case session_messages.SignOfLife():
                 self._figures.memory = message.memory
+                self._figures.stages |= message.stages
                 self._figures.note_activity(message.activity, message.seconds)
             case session_messages.WorkerLeaves():
                 self.drain("is being closed by Dask")
@@ -295,6 +312,7 @@ class WorkerConnection:
         # Last: it wakes those who wait for the outcomes, and they need the interpreter's lock.
         if outcomes:
             self._queue.settle(outcomes, self.name)
+            self._records.merged.draw(time.time())
 
     def _note_results(self, message: session_messages.ClosureResults) -> list[_Outcome]:
         for when, values in message.reports:
@@ -309,12 +327,14 @@ class WorkerConnection:
                 self._records.staleness.add(each.staleness)
         if outcomes:
             seconds = [each.seconds for each in message.results]
+            self._figures.add_phases(message.phases)
             self._measure(seconds, completed, len(outcomes) - completed)
         return outcomes
 
     def _ask_about(self, message: session_messages.ClosureUndecided) -> None:
         closure = self._load.remove(message.closure)
         closure.function.duration.add(message.seconds)
+        self._figures.add_phases(message.phases)
         self._measure([message.seconds], 0, 0)
         self._resolver.ask(closure, message.commit, message.payload, message.pushed, self.name)
 

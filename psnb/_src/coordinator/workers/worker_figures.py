@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from psnb._src.coordinator.workers.connection_state import ConnectionState
 from psnb._src.monitor import Rate, WorkerStatistics
+from psnb._src.phases import PHASES, PhaseStatistics
+from psnb._src.stages import Stages
 
 _SAME = 0.5
 """Seconds by which the beginning of one and the same activity may seem to differ."""
@@ -28,16 +30,21 @@ class WorkerFigures:
         Bytes that its process takes, if they are known.
     activity : str
         What it does, if that takes long.
+    stages : dict of str to Stages
+        What it has read, by the kind of the chain.
     """
 
     def __init__(self, name: str, address: str, index: int) -> None:
         self._name, self._address, self._index = name, address, index
         self.memory: int | None = None
         self.activity = ""
+        self.stages: dict[str, Stages] = {}
         self._since: float | None = None
         self._completed = self._failed = 0
         self._busy_seconds = 0.0
         self._ended, self._busy = Rate(), Rate()  # closures, and the seconds that they took
+        self._phases = PhaseStatistics()
+        self._phases_lately = [Rate() for _ in PHASES]
 
     def add(self, seconds: Sequence[float], completed: int, failed: int) -> None:
         """Count closures that have ended.
@@ -56,6 +63,13 @@ class WorkerFigures:
         self._busy_seconds += total
         self._completed += completed
         self._failed += failed
+
+    def add_phases(self, seconds: Sequence[float]) -> None:
+        """Count how long closures that have ended were in each phase."""
+        now = time.monotonic()
+        self._phases = PhaseStatistics.sum([self._phases, PhaseStatistics(*seconds)])
+        for rate, each in zip(self._phases_lately, seconds, strict=True):
+            rate.add(each, now)
 
     def note_activity(self, activity: str, seconds: float) -> None:
         """Note what the worker does, and for how long already; empty for nothing."""
@@ -92,6 +106,9 @@ class WorkerFigures:
             memory=self.memory,
             activity=self.activity if state is not ConnectionState.LOST else "",
             running_since=self._since if state is not ConnectionState.LOST else None,
+            stages=dict(self.stages),
+            phases=self._phases,
+            phases_lately=PhaseStatistics(*(each.value(now) for each in self._phases_lately)),
         )
 
     def _busy_share(self, now: float, running: int, threads: int) -> float:

@@ -21,7 +21,9 @@ from psnb._src.data.formats.pipe import piped
 from psnb._src.data.ragged import Ragged
 from psnb.errors import ConfigurationError, DatasetError
 
-_DTYPES = ("uint64", "float32")
+_DTYPES = ("uint64", "float32", "bytes")
+_END = np.uint64(0xFFFFFFFF)
+"""The part of a span that is its end."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,16 @@ class Slot:
     name : str
         The name of its column.
     dtype : str
-        "uint64" or "float32".
+        "uint64", "float32", or "bytes" for words as they are, such as an instance's id: for
+        these ``shape`` must be given.
     shape : tuple of int, optional
         The shape of each line's values, whose number must fit: the slot is dense, its column an
-        array. By default it is sparse, with any number of values (also none), and its column a
-        `Ragged`.
+        array. The first size may be -1: then the number of values must be a multiple of the others'
+        product, and the column is a `Ragged` of such rows. By default the slot is sparse, with any
+        number of values (also none), and its column a `Ragged`.
+    used : bool
+        Whether it gets a column. One that is not used is parsed, checked and dropped: Paddle's
+        ``is_used``.
 
     Raises
     ------
@@ -48,16 +55,43 @@ class Slot:
     name: str
     dtype: str = "uint64"
     shape: tuple[int, ...] | None = None
+    used: bool = True
 
     def __post_init__(self) -> None:
         if self.dtype not in _DTYPES:
             raise ConfigurationError(
                 f"slot {self.name!r} has the dtype {self.dtype!r}: not one of {_DTYPES}"
             )
+        if self.dtype == "bytes" and (self.shape is None or -1 in self.shape):
+            raise ConfigurationError(
+                f"slot {self.name!r} is of bytes: give the shape of its words, such as ()"
+            )
         if self.shape is not None:
             object.__setattr__(self, "shape", tuple(self.shape))
-            if any(size < 0 for size in self.shape):
-                raise ConfigurationError(f"slot {self.name!r} has the shape {self.shape}")
+            if any(size < 0 for size in self.rest) or min(self.shape, default=0) < -1:
+                raise ConfigurationError(
+                    f"slot {self.name!r} has the shape {self.shape}: only its first size may be -1"
+                )
+            if self.varies and 0 in self.rest:
+                raise ConfigurationError(
+                    f"slot {self.name!r} has the shape {self.shape}: no number of values tells the "
+                    "first size"
+                )
+
+    @property
+    def varies(self) -> bool:
+        """Whether lines may have different numbers of values."""
+        return self.shape is None or self.shape[:1] == (-1,)
+
+    @property
+    def unit(self) -> int:
+        """The number of values, or what it must be a multiple of."""
+        return prod(self.rest if self.varies else self.shape or ())
+
+    @property
+    def rest(self) -> tuple[int, ...]:
+        """The sizes but the first."""
+        return () if self.shape is None else self.shape[1:]
 
 
 @dataclass(frozen=True)
@@ -84,7 +118,7 @@ class MultiSlot:
     Raises
     ------
     ConfigurationError
-        If there are no slots, two have one name, or the compression is not known.
+        If no slot is used, two have one name, or the compression is not known.
     """
 
     slots: Sequence[Slot]
@@ -98,6 +132,8 @@ class MultiSlot:
         names = [slot.name for slot in self.slots]
         if not names or len(set(names)) < len(names):
             raise ConfigurationError(f"slots are {names}: give some, each with its own name")
+        if not any(slot.used for slot in self.slots):
+            raise ConfigurationError(f"none of the slots {names} is used")
 
     def read(
         self, path: str, offset: int = 0, first: int = 0, end: int | None = None
@@ -137,13 +173,24 @@ def _rows(table: np.ndarray) -> Iterator[list[int]]:
         yield from table[begin : begin + CHUNK_RECORDS].tolist()
 
 
+def _words(data: np.ndarray, spans: np.ndarray) -> np.ndarray:
+    """Return the words whose begin and end the kernel has put into one number each."""
+    begins, ends = (spans >> np.uint64(32)).tolist(), (spans & _END).tolist()
+    words = np.empty(len(spans), object)
+    view = data.data
+    words[:] = [bytes(view[begin:end]) for begin, end in zip(begins, ends, strict=True)]
+    return words
+
+
 class _Parser:
     """Parses lines into columns; keeps memory for it from one time to the next."""
 
     def __init__(self, slots: Sequence[Slot]):
         self._slots = slots
-        self._sizes = np.array([-1 if s.shape is None else prod(s.shape) for s in slots], np.int64)
+        self._sizes = np.array([-1 if slot.varies else slot.unit for slot in slots], np.int64)
+        self._in_rows = [i for i, slot in enumerate(slots) if slot.varies and slot.unit > 1]
         self._is_float = np.array([slot.dtype == "float32" for slot in slots])
+        self._is_text = np.array([slot.dtype == "bytes" for slot in slots])
         self._counts = np.empty((CHUNK_RECORDS, len(slots)), np.int64)
         self._room(CHUNK_BYTES)
 
@@ -160,14 +207,14 @@ class _Parser:
             self._room(lines.data.size // 2 + 1)
         counts = self._counts[: len(lines)]
         totals = np.empty(len(self._slots), np.int64)
-        good, slot, position, wrong, unknown = kernels.parse_lines(
-            *(lines.data, lines.starts, lines.ends, self._sizes, self._is_float, counts, totals),
-            *(self._numbers, self._floats, self._unknown),
+        good, at, position, wrong, unknown = kernels.parse_lines(
+            *(lines.data, lines.starts, lines.ends, self._sizes, self._is_float, self._is_text),
+            *(counts, totals, self._numbers, self._floats, self._unknown),
         )
         problem = None
         if wrong != OK:
-            problem = self._problem(lines, good, slot, position, wrong)
-        for index, begin, end, slot in _rows(self._unknown[:unknown]):
+            problem = self._problem(lines, good, at, position, wrong)
+        for index, begin, end, which in _rows(self._unknown[:unknown]):
             text = lines.data[begin:end].tobytes()
             try:
                 value = nearest_float32(text)
@@ -177,14 +224,25 @@ class _Parser:
             if value is None:
                 # It comes before what the kernel found: there that ended.
                 good = int(np.searchsorted(lines.starts, begin, "right")) - 1
-                what = f"slot {self._slots[slot].name!r}: {lines.text(begin, end)} is {what}"
+                name = self._slots[which].name
+                what = f"slot {name!r}: {lines.text(begin, end)} is {what}"
                 problem = lines.error(good, begin, what)
                 totals = counts[:good].sum(axis=0)
                 break
             self._floats[index] = value
-        return self._columns(counts[:good], totals), good, problem
+        for index in self._in_rows:
+            slot = self._slots[index]
+            if (bad := np.flatnonzero(counts[:good, index] % slot.unit)).size:
+                good = int(bad[0])
+                many = f"there are {counts[good, index]} values"
+                what = f"slot {slot.name!r}: {many}, which the shape {slot.shape} cannot hold"
+                problem = lines.error(good, int(lines.starts[good]), what)
+                totals = counts[:good].sum(axis=0)
+        return self._columns(lines.data, counts[:good], totals), good, problem
 
-    def _columns(self, counts: np.ndarray, totals: np.ndarray) -> dict[str, np.ndarray | Ragged]:
+    def _columns(
+        self, data: np.ndarray, counts: np.ndarray, totals: np.ndarray
+    ) -> dict[str, np.ndarray | Ragged]:
         lines = len(counts)
         ends = np.where(self._is_float, np.cumsum(totals * self._is_float), 0)
         ends += np.where(self._is_float, 0, np.cumsum(totals * ~self._is_float))
@@ -202,13 +260,18 @@ class _Parser:
         )
         columns: dict[str, np.ndarray | Ragged] = {}
         for i, slot in enumerate(self._slots):
+            if not slot.used:
+                continue
             values = (floats if self._is_float[i] else numbers)[ends[i] - totals[i] : ends[i]]
-            if slot.shape is None:
-                columns[slot.name] = Ragged._trusted(
-                    values, offsets[rows[i]] if rows[i] >= 0 else ones
-                )
+            if self._is_text[i]:
+                values = _words(data, values)
+            if slot.varies:
+                starts = offsets[rows[i]] if rows[i] >= 0 else ones
+                if slot.rest:
+                    values, starts = values.reshape(-1, *slot.rest), starts // slot.unit
+                columns[slot.name] = Ragged._trusted(values, starts)
             else:
-                columns[slot.name] = values.reshape(lines, *slot.shape)
+                columns[slot.name] = values.reshape(lines, *(slot.shape or ()))
         return columns
 
     def _problem(

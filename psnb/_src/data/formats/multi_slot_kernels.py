@@ -25,7 +25,7 @@ def _skip(data, at, stop):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def parse_lines(  # type: ignore[no-untyped-def]
-    data, starts, ends, sizes, is_float, counts, totals, numbers, floats, unknown
+    data, starts, ends, sizes, is_float, is_text, counts, totals, numbers, floats, unknown
 ):
     """Parse lines, up to the first that is not in order.
 
@@ -37,6 +37,9 @@ def parse_lines(  # type: ignore[no-untyped-def]
         How many values each slot must have; -1 if any number.
     is_float : array of bool
         Whether a slot holds floats.
+    is_text : array of bool
+        Whether a slot holds words: of each, ``numbers`` gets where it begins, times 2**32, and
+        where it ends.
     counts : array of int64, shape (lines, slots)
         Gets how many values each slot has.
     totals : array of int64, shape (slots,)
@@ -103,6 +106,16 @@ def parse_lines(  # type: ignore[no-untyped-def]
                         left += 1
                     floats[real] = value
                     real += 1
+            elif is_text[slot]:
+                for _ in range(count):
+                    at = _skip(data, at, stop)
+                    if at == stop:
+                        return i, slot, begin, FEW_VALUES, left
+                    begin_value = at
+                    while at < stop and not is_space(data[np.uint64(at)]):
+                        at += 1
+                    numbers[number] = np.uint64(begin_value) << np.uint64(32) | np.uint64(at)
+                    number += 1
             else:
                 for _ in range(count):
                     at = _skip(data, at, stop)

@@ -80,10 +80,18 @@ def _matches(pattern: str) -> list[str]:
             found = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
         else:
             system, inner = filesystem_of(pattern)
-            found = [system.unstrip_protocol(path) for path in system.glob(inner)]
+            found = [_address(pattern, inner, path, system) for path in system.glob(inner)]
     if not found:
         raise DatasetError(f"no file matches {pattern}")
     return sorted(found)
+
+
+def _address(pattern: str, inner: str, path: str, system: Any) -> str:
+    """Return the address of a file that matches a pattern, with user, host and port as there."""
+    if system._get_kwargs_from_urls(pattern) and pattern.endswith(inner):
+        return pattern.removesuffix(inner) + path
+    address: str = system.unstrip_protocol(path)
+    return address
 
 
 def compression_of(path: str, compression: str | None) -> str | None:

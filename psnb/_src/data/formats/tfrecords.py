@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.data.copy_rows import rows_of
 from psnb._src.data.formats.byte_window import ByteWindow, window_on
 from psnb._src.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS, Chunk
 from psnb._src.data.formats.example import parse_parts
@@ -25,7 +24,6 @@ from psnb._src.data.formats.record_kernels import (
     find_records,
 )
 from psnb._src.data.formats.words import word_at
-from psnb._src.data.ragged import Ragged
 from psnb.errors import DatasetError
 
 _GZIP = b"\x1f\x8b"
@@ -39,7 +37,7 @@ class TFRecords:
     ----------
     features : dict of str to FixedLen or VarLen, optional
         Parse each record as a ``tf.train.Example`` with these features; the columns are a dict of
-        them. By default they are a `Ragged` of uint8, a row each.
+        them. By default they are one array of bytes objects.
     compression : str or None
         "gzip", "zlib" and others of fsspec; "infer": as the file's suffix says.
     max_record_bytes : int
@@ -129,9 +127,13 @@ class TFRecords:
         """Return the columns of the records before the first bad one, their number, the error."""
         if self.features is not None:
             return parse_parts(data, starts, ends, self.features)
-        offsets = np.zeros(len(starts) + 1, np.int64)
-        np.cumsum(ends - starts, out=offsets[1:])
-        return Ragged(rows_of(data, starts, ends - starts), offsets), len(starts), None
+        records = np.empty(len(starts), object)
+        view = data.data
+        records[:] = [
+            bytes(view[start:end])
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
+        return records, len(starts), None
 
 
 def _corrupt(window: ByteWindow, place: FilePosition, number: int, why: int) -> DatasetError:

@@ -10,6 +10,7 @@ from psnb._src.data.nodes.flat import FlatMap, Interleave
 from psnb._src.data.nodes.generator import Generator
 from psnb._src.data.nodes.ignore_errors import IgnoreErrors
 from psnb._src.data.nodes.map import Map
+from psnb._src.data.nodes.merge_by import MergeBy
 from psnb._src.data.nodes.npy import Npy
 from psnb._src.data.nodes.padded_batch import PaddedBatch
 from psnb._src.data.nodes.prefetch import Prefetch
@@ -41,6 +42,7 @@ __all__ = [
     "IgnoreErrors",
     "Interleave",
     "Map",
+    "MergeBy",
     "Npy",
     "PaddedBatch",
     "Prefetch",

@@ -78,6 +78,10 @@ class Files(Node):
         """Return what the first record says."""
         return first_spec(self) if run else None
 
+    def brief(self) -> str:
+        """Return the format's name: files differ from part to part of a dataset."""
+        return f"{self.name}({type(self.format).__name__})"
+
     @property
     def ahead(self) -> int:
         """Return how many to take at once."""

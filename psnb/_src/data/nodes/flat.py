@@ -104,6 +104,10 @@ class _InterleaveIterator(NodeIterator):
         slots = {str(n): [each.before, each.reader.state()] for n, each in self._slots.items()}
         return [self._outer.state(), slots, self._turn, self._taken]
 
+    def level(self) -> tuple[int, int] | None:
+        cycle = self._node.cycle_length
+        return None if cycle == 1 else (len(self._slots), cycle)
+
     def close(self) -> None:
         for slot in self._slots.values():
             slot.reader.close()

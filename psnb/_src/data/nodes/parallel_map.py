@@ -122,6 +122,10 @@ class ParallelMapIterator(NodeIterator):
         done = [[job.begin + a, job.begin + b] for job in self._jobs for a, b in job.out]
         return [first.before, done + [list(each) for each in self._done]]
 
+    def level(self) -> tuple[int, int]:
+        """Return how many results are ready, and how many calls there may be."""
+        return sum(job.answer.done() for job in tuple(self._jobs)), self._threads
+
     def close(self) -> None:
         """End the threads and close the input."""
         for job in self._jobs:

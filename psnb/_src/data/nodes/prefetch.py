@@ -16,6 +16,7 @@ from typing import ClassVar, NamedTuple
 from psnb._src.data.block import BLOCK, Block
 from psnb._src.data.iteration_context import AUTOTUNE, Context
 from psnb._src.data.node import Node, NodeIterator, State
+from psnb._src.data.stage_counts import StageCounts, begin_stage
 from psnb._src.threads import Condition, uninterrupted
 from psnb.errors import DatasetError
 
@@ -35,6 +36,7 @@ class Prefetch(Node):
     """Keeps up to ``buffer_size`` elements."""
 
     name: ClassVar[str] = "prefetch"
+    waits: ClassVar[bool] = True
 
     source: Node
     buffer_size: int
@@ -44,6 +46,11 @@ class Prefetch(Node):
         if self.buffer_size == 0:
             return self.source.iterate(context.child(0), state)
         return _PrefetchIterator(self, context, state)
+
+    @property
+    def counted(self) -> Node:
+        """Return the input, if nothing is read ahead."""
+        return self if self.buffer_size else self.source.counted
 
     def cardinality(self) -> int:
         """Return the input's."""
@@ -157,6 +164,10 @@ class _Channel:
         limit = self._tuner.limit
         return self._count() <= (limit // 2 if limit >= _LARGE else limit - 1)
 
+    def level(self) -> tuple[int, int]:
+        """Return how many elements there are, and how many may be; any thread."""
+        return max(0, self._count()), self._tuner.limit
+
     def close(self) -> None:
         """Wake both sides, which then end."""
         with self._changed:
@@ -164,11 +175,11 @@ class _Channel:
             self._changed.notify_all()
 
 
-def _read(channel: _Channel, source: NodeIterator, ahead: int) -> None:
+def _read(channel: _Channel, source: NodeIterator, stage: StageCounts, ahead: int) -> None:
     try:
         while room := channel.room():
             try:
-                block = source.next_block(min(room, ahead))
+                block = stage.next_block(source, min(room, ahead))
                 item = _Item(block, None, source.state())
             except DatasetError as error:
                 channel.put(_Item(None, error, source.state()))
@@ -189,7 +200,9 @@ class _PrefetchIterator(NodeIterator):
         self._before: State
         self._skip: int
         self._before, self._skip = state or (None, 0)
-        self._source = node.source.iterate(context.child(0), self._before)
+        below = context.child(0)
+        self._source, self._stage = begin_stage(node.source, below, self._before, apart=True)
+        self._stages = context.counters.stages
         self._ahead = max(1, min(node.source.ahead, BLOCK))
         self._channel = _Channel(node.buffer_size)
         self._thread: threading.Thread | None = None
@@ -212,6 +225,9 @@ class _PrefetchIterator(NodeIterator):
     def state(self) -> State:
         return [self._before, self._at + self._skip]
 
+    def level(self) -> tuple[int, int]:
+        return self._channel.level()
+
     def close(self) -> None:
         self._ended = True
         self._finalizer()
@@ -219,12 +235,13 @@ class _PrefetchIterator(NodeIterator):
             self._source.close()
         elif self._thread is not threading.current_thread():
             self._thread.join(JOIN_TIMEOUT)
+        self._stages.end(self._stage)
 
     @uninterrupted
     def _start(self) -> None:
         self._thread = threading.Thread(
             target=_read,
-            args=(self._channel, self._source, self._ahead),
+            args=(self._channel, self._source, self._stage, self._ahead),
             name=f"psnb-prefetch-{next(_numbers)}",
             daemon=True,
         )

@@ -11,6 +11,8 @@ oldest of them.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import deque
 
 import numpy as np
@@ -23,6 +25,11 @@ from psnb._src.data.ragged import Ragged
 from psnb._src.data.random_numbers import draw, draw_again
 from psnb._src.data.reader import Reader
 from psnb.errors import DatasetError
+
+logger = logging.getLogger("psnb")
+
+_TELL_SECONDS = 10.0
+"""Seconds between messages while the buffer fills."""
 
 _ENDLESS = 1 << 62
 _ENTERING = 1 << 61  # more than there are rows
@@ -137,6 +144,28 @@ def _translated(numbers: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return found
 
 
+class _Patience:
+    """Tells people from time to time how full the buffer is: until then nothing comes."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._next = _TELL_SECONDS
+
+    def tell(self, count: int, size: int) -> None:
+        now = time.monotonic()
+        if self._began is None:
+            self._began = now
+        if (seconds := now - self._began) >= self._next:
+            self._next = seconds + _TELL_SECONDS
+            logger.warning(
+                "shuffle fills its buffer: %s of %s elements after %.0f s; the first element comes "
+                "when it is full, or its input has ended",
+                f"{count:,}",
+                f"{size:,}",
+                seconds,
+            )
+
+
 class BufferIterator(NodeIterator):
     """Fills the buffer, then reads an element for each that is drawn.
 
@@ -160,6 +189,7 @@ class BufferIterator(NodeIterator):
         self._size = 0
         self._bases: deque[tuple[int, State]] = deque()
         self._checked = 0  # how many were drawn when bases were last looked through
+        self._patience = _Patience()
         if self._read:
             self._refill(source, context, base)
         self._reader = Reader(source, context.child(0), now)
@@ -169,6 +199,7 @@ class BufferIterator(NodeIterator):
     def next_block(self, limit: int) -> Block | None:
         """Return elements, and read as many."""
         while self._size < self._size_limit and not self._ended:
+            self._patience.tell(self._size, self._size_limit)
             block = self._take(min(BLOCK, self._size_limit - self._size))
             if block is not None:
                 self._append(block, self._read - block.count)
@@ -185,6 +216,10 @@ class BufferIterator(NodeIterator):
         """Return the counts, and how to read the content of the buffer again."""
         base = self._bases[0][1] if self._bases else None
         return [self._drawn, self._read, self._ended, base, self._reader.state()]
+
+    def level(self) -> tuple[int, int]:
+        """Return how many elements are in the buffer, and how many may be."""
+        return self._size, self._size_limit
 
     def close(self) -> None:
         """Close the input."""
@@ -261,6 +296,7 @@ class BufferIterator(NodeIterator):
         reader = Reader(source, context.child(0), base)
         try:
             while self._size < size:
+                self._patience.tell(self._size, size)
                 try:
                     block = reader.take(BLOCK)
                 except DatasetError:

@@ -18,6 +18,11 @@ def call(function: Callable[..., Any], element: Any) -> Any:
 def failure(node: Node, position: int, error: Exception, block: Block, index: int) -> DatasetError:
     """Return the error that a function failed on an element of a block."""
     problem = str(error) if isinstance(error, DatasetError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, StopIteration):
+        # In TensorFlow 2, likewise, an OutOfRangeError in `map` is an InvalidArgumentError.
+        problem = (
+            "it raised StopIteration, which does not end a dataset: use take or from_generator"
+        )
     made = node.error(position, problem, block.place(index))
     made.__cause__ = error
     return made

@@ -18,6 +18,11 @@ class WithOptions(Node):
     source: Node
     options: Options
 
+    @property
+    def counted(self) -> Node:
+        """Return the input."""
+        return self.source.counted
+
     def iterate(self, context: Context, state: State = None) -> NodeIterator:
         """Begin the input."""
         return self.source.iterate(replace(context, options=self.options), state)

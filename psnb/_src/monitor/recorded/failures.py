@@ -2,26 +2,66 @@
 
 The threads that settle closures write it, the notebook's and the views' threads read it. Exceptions
 stay pickled until someone reads them: unpickling runs code of the exception's class, for which
-neither a lock nor an event loop should wait.
+neither a lock nor an event loop should wait. What calls a closure again is pickled, too, and
+is only here: a `Failure` that someone holds keeps none of it alive.
 """
 
 from __future__ import annotations
 
 import time
 import traceback
+import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any, Protocol
 
 from psnb._src.excerpt import PAGE, excerpt
 from psnb._src.threads import Lock
+from psnb.errors import ConfigurationError
 
 MOST_FAILURES = 200
 """Failures that are kept; beyond that the oldest are forgotten."""
 
 MOST_BYTES = 16 << 20
 """Bytes of exceptions that nobody has read yet; beyond that, the oldest exceptions are dropped."""
+
+MOST_CALL_BYTES = 64 << 20
+"""Bytes of functions and arguments that are kept to be called again; beyond that, the oldest are
+dropped, and those of a call that is larger are not kept at all."""
+
+
+class FailedCall(Protocol):
+    """What is needed to call a closure again."""
+
+    @property
+    def parts(self) -> list[bytes]:
+        """What it keeps; the same object in several calls counts once."""
+
+    def __call__(self) -> Any:
+        """Call it."""
+
+
+class _Calls:
+    """The way from a failure to what its log keeps; it keeps nothing alive."""
+
+    def __init__(self, log: FailureLog | None = None) -> None:
+        self._log = None if log is None else weakref.ref(log)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Calls, ()  # elsewhere there is nothing to call
+
+    def find(self, number: int) -> FailedCall:
+        log = None if self._log is None else self._log()
+        call = None if log is None else log.call_of(number)
+        if call is None:
+            raise ConfigurationError(
+                f"the arguments of failure {number} are not kept: those of the last "
+                f"{MOST_FAILURES} are, up to {MOST_CALL_BYTES >> 20} MiB, for as long as the "
+                "coordinator is there"
+            )
+        return call
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +95,45 @@ class Failure:
     error: str
     traceback: str
     full: str
+    _calls: _Calls = field(repr=False, compare=False)
 
     def __repr__(self) -> str:
         return f"<psnb.Failure {self.number}: {self.closure} on {self.worker}: {self.error}>"
+
+    def rerun(self) -> Any:
+        """Call the closure again, in this process, and write nothing: for ``%debug`` and for pdb.
+
+        The function and its arguments are those of the closure, from when it was scheduled; remote
+        values among them have their results. Parameters are read from the servers as they are now;
+        pushes and assigned values are checked, seen by later reads of this call, and dropped.
+        (Only an id that is pushed and then looked up may get its row, with its initial values.)
+        What would change a parameter at once and for all, such as `Embedding.shrink`, is refused.
+        `psnb.report` is dropped, and `psnb.worker_context` is that of the worker.
+
+        Per-worker values are made here anew, by the same function: what closures have changed in
+        them since is not in them. An iterator gives the elements that the closure had taken when it
+        failed: they were kept if they were at most 64, of 8 MiB together, and can be pickled.
+
+        The arguments of the last 200 failures are kept, 64 MiB at most, until the coordinator is
+        forgotten; a `Failure` that is held does not keep them.
+
+        Returns
+        -------
+        object
+            What the closure returns, if it does not fail this time.
+
+        Raises
+        ------
+        Exception
+            What the closure raises, with the frames of this process.
+        ClosureInputError
+            If it asks for an element that was not kept, or a per-worker value cannot be made here.
+        ConfigurationError
+            If its arguments are not kept any more, or it would change parameters at once.
+        CoordinatorClosedError
+            If the strategy is closed.
+        """
+        return self._calls.find(self.number)()
 
 
 @dataclass
@@ -67,11 +143,15 @@ class _Noted:
     worker: str
     closure: str
     packed: bytes
+    call: FailedCall | None
+    calls: _Calls
     read: Failure | None = None
 
-    def tell(self, *texts: str) -> Failure:
+    def tell(self, error: str, shown: str, full: str) -> Failure:
         """Keep the texts, and drop the exception."""
-        read = Failure(self.number, self.time, self.worker, self.closure, *texts)
+        read = Failure(
+            self.number, self.time, self.worker, self.closure, error, shown, full, self.calls
+        )
         self.read = read
         self.packed = b""
         return read
@@ -95,11 +175,12 @@ class FailureLog:
         self._noted: deque[_Noted] = deque(maxlen=MOST_FAILURES)
         self._count = 0
         self._last: dict[str, _Noted] = {}  # by worker
+        self._calls = _Calls(self)
 
-    def add(self, worker: str, closure: str, packed: bytes) -> None:
-        """Note that a closure failed now."""
+    def add(self, worker: str, closure: str, packed: bytes, call: FailedCall | None = None) -> None:
+        """Note that a closure failed now, and how to call it again."""
         with self._lock:
-            noted = _Noted(self._count, time.time(), worker, closure, packed)
+            noted = _Noted(self._count, time.time(), worker, closure, packed, call, self._calls)
             self._count += 1
             self._noted.append(noted)
             self._last[worker] = noted
@@ -117,7 +198,20 @@ class FailureLog:
             noted = self._last.get(worker)
         return "" if noted is None else self._read(noted).error
 
+    def call_of(self, number: int) -> FailedCall | None:
+        """Return what calls the closure of a failure again, if that is kept."""
+        with self._lock:
+            return next((each.call for each in self._noted if each.number == number), None)
+
     def _shed(self) -> None:
+        kept: set[int] = set()  # what some call keeps, by identity
+        total = 0
+        for noted in reversed(self._noted):
+            new = {id(part): len(part) for part in noted.call.parts} if noted.call else {}
+            total += sum(count for part, count in new.items() if part not in kept)
+            kept |= new.keys()
+            if total > MOST_CALL_BYTES:
+                noted.call = None
         unread = sum(len(each.packed) for each in self._noted)
         for noted in islice(self._noted, len(self._noted) - 1):  # the newest is kept, however large
             if unread <= MOST_BYTES:

@@ -1,7 +1,7 @@
 """Bounded history of the metrics that closures report: thousands of points, constant memory.
 
-The coordinator's event loop writes it, the notebook's and the widget's threads read it. One lock
-guards the series, and no callback runs while it is held.
+The coordinator's event loop writes it, the notebook's and the widget's threads read it, and add
+merged metrics when they do. One lock guards the series, and no callback runs while it is held.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class _Series:
     thinnings: int = 0
     count: int = 0
     total: float = 0.0
+    not_finite: int = 0
     last: float = float("nan")
     smoothed: float = float("nan")
     length: int = 0
@@ -88,9 +89,9 @@ class History:
         self._series: dict[str, _Series] = {}
         self._examples = Rate()
         self._lock = Lock()  # guards _series and everything in it
-        self._full = False  # whether the warning of too many was given; used by the loop only
+        self._full = False  # whether the warning of too many was given
 
-    def add(self, time: float, values: dict[str, float]) -> None:
+    def add(self, time: float, values: dict[str, float], *, averaged: bool = True) -> None:
         """Record one report.
 
         Parameters
@@ -99,6 +100,9 @@ class History:
             When it was reported, in seconds since the epoch.
         values : dict of str to float
             The reported metrics.
+        averaged : bool
+            Whether the smoothed value is an average of values. If not, it is the value itself, as
+            for one that is a mean of all so far.
         """
         dropped = None
         with self._lock:
@@ -113,12 +117,15 @@ class History:
                     series = _Series(points=np.empty(self._capacity, _POINT))
                     self._series[name] = series
                 series.count += 1
-                series.total += value
+                if np.isfinite(value):
+                    series.total += value
+                else:
+                    series.not_finite += 1
                 series.last = value
                 # A plain mean until there are enough values, then exponential: no slow start from
                 # the first value. A NaN does not spoil the average for ever.
                 weight = max(SMOOTHING, 1.0 / series.count)
-                if np.isnan(series.smoothed):
+                if not averaged or np.isnan(series.smoothed):
                     series.smoothed = value
                 elif not np.isnan(value):
                     series.smoothed += weight * (value - series.smoothed)
@@ -149,7 +156,7 @@ class History:
         """Return the newest figures of each metric, by name."""
         with self._lock:
             return {
-                name: MetricStatistics(s.count, s.last, s.smoothed, s.total)
+                name: MetricStatistics(s.count, s.last, s.smoothed, s.total, s.not_finite)
                 for name, s in self._series.items()
             }
 

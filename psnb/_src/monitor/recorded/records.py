@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from psnb._src.monitor.recorded.events import EventLog
 from psnb._src.monitor.recorded.failures import FailureLog
 from psnb._src.monitor.recorded.history import History
+from psnb._src.monitor.recorded.merged_metrics import MergedMetrics
 from psnb._src.monitor.recorded.staleness import Staleness
 from psnb._src.monitor.recorded.timeline import Timeline
 
@@ -20,6 +21,8 @@ class Records:
     ----------
     history : History
         What closures reported.
+    merged : MergedMetrics
+        The metrics that they reported as states, merged.
     staleness : Staleness
         How stale their updates were.
     events : EventLog
@@ -31,6 +34,7 @@ class Records:
     """
 
     history: History
+    merged: MergedMetrics
     staleness: Staleness
     events: EventLog
     failures: FailureLog
@@ -39,4 +43,6 @@ class Records:
     @classmethod
     def empty(cls, unpack: Callable[[bytes], BaseException]) -> Records:
         """Return new records; ``unpack`` as for `FailureLog`."""
-        return cls(History(), Staleness(), EventLog(), FailureLog(unpack), Timeline())
+        history = History()
+        merged, failures = MergedMetrics(history), FailureLog(unpack)
+        return cls(history, merged, Staleness(), EventLog(), failures, Timeline())

@@ -9,10 +9,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from psnb._src.monitor.recorded.staleness import StalenessStatistics
+from psnb._src.phases import PhaseStatistics
+from psnb._src.stages import Stages, merged_chains, starved
+
+_NO_TIME = PhaseStatistics()
 
 
 @functools.lru_cache(1024)  # views ask four times a second for each of a hundred workers
@@ -54,6 +58,13 @@ class WorkerStatistics:
         or ``"running f"``, for example; empty if nothing takes that long.
     running_since : float or None
         Since when, in seconds since the epoch.
+    phases : PhaseStatistics
+        What the time of its closures that have ended went to; `busy_seconds` in all.
+    phases_lately : PhaseStatistics
+        The same over the last seconds, in seconds per second.
+    stages : mapping of str to Stages
+        The parts of the datasets that its closures read, by the kind of their chain; as of the
+        last second.
     """
 
     name: str
@@ -70,6 +81,9 @@ class WorkerStatistics:
     last_error: str = ""
     activity: str = ""
     running_since: float | None = None
+    phases: PhaseStatistics = _NO_TIME
+    phases_lately: PhaseStatistics = _NO_TIME
+    stages: Mapping[str, Stages] = field(default_factory=dict)
 
     @property
     def host(self) -> str:
@@ -141,22 +155,28 @@ class CheckpointStatistics:
 class MetricStatistics:
     """One metric that closures report with `psnb.report`.
 
+    Of one that they report as states of a metric, the values are the points of its chart.
+
     Attributes
     ----------
     count : int
         Values reported so far.
     last : float
-        The newest value.
+        The newest value; of states, that of all merged, as of now.
     smoothed : float
-        Exponential moving average over about the last hundred values.
+        Exponential moving average over about the last hundred values; of states the same as
+        ``last``.
     total : float
-        Sum of all values.
+        Sum of all values that are finite.
+    not_finite : int
+        How many are NaN or infinite.
     """
 
     count: int
     last: float
     smoothed: float
     total: float
+    not_finite: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,3 +238,34 @@ class Statistics:
     examples: float | None = None
     examples_per_second: float | None = None
     checkpoint: CheckpointStatistics = CheckpointStatistics()
+
+    @property
+    def phases(self) -> PhaseStatistics:
+        """What the time of all workers' closures went to."""
+        return PhaseStatistics.sum(each.phases for each in self.workers)
+
+    @property
+    def phase_shares(self) -> dict[str, float]:
+        """The share of each phase in the time of all closures that have ended in the last seconds.
+
+        Of all closures so far, if none has ended in them.
+        """
+        lately = PhaseStatistics.sum(each.phases_lately for each in self.workers)
+        return (lately if lately.total else self.phases).shares
+
+    @property
+    def stages(self) -> Stages:
+        """The parts of the datasets that closures read, of all workers together.
+
+        As of the last second. Datasets whose chains have the same kinds of parts count together.
+        """
+        return merged_chains(each.stages for each in self.workers)
+
+    @property
+    def starved(self) -> str:
+        """For what workers wait rather than compute; empty if they do not wait for data.
+
+        Such as "workers wait 38% of their time for map(parse)": the share is that of reading in
+        `phase_shares`, and the stage is that with the most time of its own in `stages`.
+        """
+        return starved(self.phase_shares["read"], self.stages)

@@ -2,15 +2,17 @@
 
 from psnb._src.monitor.shown.display import LiveView
 from psnb._src.monitor.shown.html_table import html_table
-from psnb._src.monitor.shown.lists import Events, Failures
+from psnb._src.monitor.shown.lists import Events, Failures, Phases
 from psnb._src.monitor.shown.plot import plot
-from psnb._src.monitor.shown.progress import ProgressLine, wanted
+from psnb._src.monitor.shown.progress import ProgressLine, Share, wanted
 
 __all__ = [
     "Events",
     "Failures",
     "LiveView",
+    "Phases",
     "ProgressLine",
+    "Share",
     "html_table",
     "plot",
     "wanted",

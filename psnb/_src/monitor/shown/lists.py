@@ -1,12 +1,15 @@
-"""Events and failures as tuples that a notebook shows as tables, and a terminal in lines. Pure."""
+"""Records as tuples that a notebook shows as tables, and a terminal in lines. Pure."""
 
 from __future__ import annotations
 
 import time
 from html import escape
+from typing import NamedTuple
 
-from psnb._src.monitor.recorded import Event, Failure
+from psnb._src.monitor.recorded import Event, Failure, Statistics
 from psnb._src.monitor.shown.html_table import MOST_ROWS, Markup, html_table
+from psnb._src.phases import PHASES, PhaseStatistics
+from psnb._src.text_table import text_table
 
 
 class Events(tuple[Event, ...]):
@@ -47,6 +50,49 @@ class Failures(tuple[Failure, ...]):
         ]
         table = html_table("failures", ("", "time", "worker", "closure", "error"), rows)
         return _earlier(len(self), "failures") + table if rows else "no failures"
+
+
+class WorkerPhases(NamedTuple):
+    """What the time of a worker's closures went to."""
+
+    worker: str
+    phases: PhaseStatistics
+
+
+class Phases(tuple[WorkerPhases, ...]):
+    """What the time of closures went to, by worker; all that a tuple can."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, statistics: Statistics) -> Phases:
+        """Return those of a coordinator's workers."""
+        return cls(WorkerPhases(str(each.name), each.phases) for each in statistics.workers)
+
+    @property
+    def total(self) -> PhaseStatistics:
+        """The sum over all workers."""
+        return PhaseStatistics.sum(each.phases for each in self)
+
+    def __repr__(self) -> str:
+        return text_table(("worker", *PHASES, "in all"), self._cells()) if self else "no workers"
+
+    def _repr_html_(self) -> str:
+        return html_table("workers", ("worker", *PHASES, "in all"), self._cells()) or "no workers"
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        rows = [*self, WorkerPhases("all", self.total)] if len(self) > 1 else [*self]
+        return [
+            (
+                name,
+                *(
+                    f"{seconds:,.3f} s {share:4.0%}"
+                    for seconds, share in zip(phases.seconds, phases.shares.values(), strict=True)
+                ),
+                f"{phases.total:,.3f} s",
+            )
+            for name, phases in rows
+        ]
 
 
 def _earlier(count: int, what: str) -> str:

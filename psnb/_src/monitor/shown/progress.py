@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from psnb._src.jupyter_internals import in_notebook
 from psnb._src.monitor.recorded import Statistics
@@ -19,6 +20,43 @@ from psnb._src.monitor.told import Viewed
 _DELAY = 1.0  # seconds; shorter work needs no line
 _INTERVAL = 0.25
 _END_TIMEOUT = 5.0  # seconds; a blocked terminal must not block the caller
+
+
+class Share(NamedTuple):
+    """How much of some work is done.
+
+    Attributes
+    ----------
+    done, of : int
+        How much, of how much.
+    what : str
+        What is counted.
+    name : str
+        What the work is called, if there are several in turn; empty if there is one.
+    """
+
+    done: int
+    of: int
+    what: str
+    name: str = ""
+
+
+class _TimeLeft:
+    """Estimates how long work takes, from when its count or name began."""
+
+    def __init__(self) -> None:
+        self._first, self._began = Share(0, 0, ""), 0.0
+        self._last = 0
+
+    def of(self, share: Share) -> float | None:
+        """Return the seconds left; None if nobody knows."""
+        now = time.monotonic()
+        if (share.what, share.name) != self._first[2:] or share.done < self._last:
+            self._first, self._began = share, now
+        self._last = share.done
+        done = share.done - self._first.done
+        ahead = share.of - share.done
+        return (now - self._began) / done * ahead if done and ahead else None
 
 
 def wanted(progress: bool | None, watched: bool, stream: TextIO | None = None) -> bool:
@@ -53,8 +91,8 @@ class ProgressLine:
     delay : float
         Seconds before it appears.
     epoch : callable, optional
-        Returns how many parts of an epoch are done, and how many there are: its closures are
-        scheduled a few at a time, so those to do say nothing.
+        Returns how much of an epoch is done: its closures are scheduled a few at a time, so those
+        to do say nothing.
     """
 
     def __init__(
@@ -62,7 +100,7 @@ class ProgressLine:
         viewed: Viewed,
         stream: TextIO | None = None,
         delay: float = _DELAY,
-        epoch: Callable[[], tuple[int, int]] | None = None,
+        epoch: Callable[[], Share] | None = None,
     ) -> None:
         self._viewed, self._stream, self._delay, self._epoch = viewed, stream, delay, epoch
         self._ended = threading.Event()
@@ -79,6 +117,7 @@ class ProgressLine:
         if self._ended.wait(self._delay):
             return
         before = self._viewed.statistics().completed
+        left = _TimeLeft()
         below_cell = self._stream is None and in_notebook()
         with NotebookLine() if below_cell else _TerminalLine(self._stream) as line:
             while True:
@@ -88,8 +127,8 @@ class ProgressLine:
                     done = now.completed - before
                     line.draw(done, max(1, done + now.queued + now.in_flight), describe(now))
                 else:
-                    parts = self._epoch()
-                    line.draw(*parts, describe(now, parts))
+                    share = self._epoch()
+                    line.draw(share.done, share.of, describe(now, share, left.of(share)))
                 if ended:
                     return
                 self._ended.wait(_INTERVAL)
@@ -125,21 +164,34 @@ class _TerminalLine:
         )
 
 
-def describe(now: Statistics, epoch: tuple[int, int] | None = None) -> str:
-    """Return a coordinator's state in one line; with the parts of an epoch, done and in all."""
+def describe(now: Statistics, epoch: Share | None = None, left: float | None = None) -> str:
+    """Return a coordinator's state in one line.
+
+    Parameters
+    ----------
+    now : Statistics
+        The coordinator.
+    epoch : Share, optional
+        How much of an epoch is done.
+    left : float, optional
+        The seconds until it is over.
+    """
     ready = sum(worker.state == "ready" for worker in now.workers)
-    parts = [
-        now.state,
-        f"{now.completed:,} completed",
-        f"{now.queued + now.in_flight:,} to do"
-        if epoch is None
-        else "{:,} of {:,} parts of the epoch".format(*epoch),
-        f"{now.closures_per_second:,.0f}/s",
-    ]
+    parts = [now.state]
+    if epoch is None:
+        parts += [f"{now.completed:,} completed", f"{now.queued + now.in_flight:,} to do"]
+        left = now.eta
+    else:
+        parts += [epoch.name] if epoch.name else [f"{now.completed:,} completed"]
+        parts.append(f"{epoch.done:,} of {epoch.of:,} {epoch.what}")
+    if now.examples_per_second:
+        parts.append(f"{now.examples_per_second:,.0f} examples/s")
+    else:
+        parts.append(f"{now.closures_per_second:,.0f}/s")
     if not now.closures_per_second:  # what takes it so long to begin
         parts += sorted({worker.activity for worker in now.workers if worker.activity})[:1]
-    if now.eta is not None and epoch is None:
-        minutes, seconds = divmod(round(now.eta), 60)
+    if left is not None:
+        minutes, seconds = divmod(round(left), 60)
         parts.append(f"{minutes}:{seconds:02d} left")
     parts.append(f"{ready} worker{'s' if ready != 1 else ''}")
     parts += [f"{now.failed:,} failed"] if now.failed else []

@@ -9,6 +9,7 @@ the publisher's (see `told.Publisher`), and emptied by the thread that closes th
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import Any
 
 from psnb._src.monitor.shown.summary import render
@@ -17,10 +18,16 @@ from psnb._src.monitor.told import Summary, Update
 INTERVAL = 10.0
 """Seconds between two summaries while a coordinator works: each is saved with the notebook."""
 
+KEPT = 10
+"""How many outputs are replaced: a cell that runs again makes another one, and the page has dropped
+the old one. One that is too many is emptied."""
+
 LAST_KNOWN = (
     "This is the last state that the notebook was told. The panel “psnb” shows it live, also while "
     "a cell runs; a new live view appears here when the cell runs again."
 )
+
+_EMPTY = {"text/html": "", "text/plain": ""}
 
 _MOVING = ("time", "elapsed", "eta")
 
@@ -31,7 +38,7 @@ class SavedSummaries:
     def __init__(self) -> None:
         # So that nothing is written after the end; nobody waits for a network under it.
         self._lock = threading.Lock()
-        self._outputs: list[str] = []
+        self._outputs: deque[str] = deque(maxlen=KEPT)
         self._written: Summary | None = None
 
     def show(self, update: Update, output: str) -> None:
@@ -39,6 +46,8 @@ class SavedSummaries:
         from IPython.display import display
 
         with self._lock:
+            if len(self._outputs) == KEPT:
+                _replace_one(self._outputs[0], _EMPTY)
             self._outputs.append(output)
             self._written = update["summary"]
             display(_bundle(update), raw=True, display_id=output)
@@ -59,14 +68,19 @@ class SavedSummaries:
     def end(self) -> None:
         """Empty the outputs: another one has the final summary. Idempotent."""
         with self._lock:
-            self._replace({"text/html": "", "text/plain": ""})
-            self._outputs, self._written = [], None
+            self._replace(_EMPTY)
+            self._outputs.clear()
+            self._written = None
 
     def _replace(self, bundle: dict[str, Any]) -> None:
-        from IPython.display import update_display
-
         for output in self._outputs:
-            update_display(bundle, raw=True, display_id=output)
+            _replace_one(output, bundle)
+
+
+def _replace_one(output: str, bundle: dict[str, Any]) -> None:
+    from IPython.display import update_display
+
+    update_display(bundle, raw=True, display_id=output)
 
 
 def _bundle(update: Update) -> dict[str, Any]:

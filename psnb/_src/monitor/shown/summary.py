@@ -22,6 +22,7 @@ from psnb._src.monitor.told import (
     Update,
     WorkerRow,
 )
+from psnb._src.phases import PHASES
 
 MOST_FAILURES = 10
 """The number of failures shown; the latest ones."""
@@ -55,6 +56,7 @@ def render(update: Update, note: str = "") -> str:
         _header(update),
         *(_paragraph(text) for text in (note, update.get("notice", "")) if text),
         _counters(summary),
+        _phases(summary, update.get("starved", "")),
         _checkpoint(update["checkpoint"]) if "checkpoint" in update else "",
         _metrics(update.get("metrics", [])),
         _workers(update.get("workers", [])),
@@ -102,6 +104,16 @@ def _counters(summary: Summary) -> str:
     if summary["closures_per_second"]:
         figures["closures/s"] = _number(summary["closures_per_second"])
     return "<div>" + " · ".join(f"{label} {value}" for label, value in figures.items()) + "</div>"
+
+
+def _phases(summary: Summary, starved: str) -> str:
+    if not any(summary["phases"]):
+        return ""
+    figures = [
+        f"{phase} {share:.0%}" for phase, share in zip(PHASES, summary["phases"], strict=True)
+    ]
+    text = f"time of closures: {' · '.join(figures)}"
+    return f"<div>{text}{escape(f'; {starved}' if starved else '')}</div>"
 
 
 def _checkpoint(checkpoint: CheckpointRow) -> str:

@@ -126,6 +126,9 @@ def _do(viewed: Viewed, command: Command, by: str) -> str:
             return "drained: nothing runs"
         case "cancel_queued":
             return f"{viewed.cancel_queued():,} closures cancelled"
+        case "stop_training":
+            viewed.stop_training()
+            return "it ends when what runs has ended"
         case "checkpoint":
             return str(viewed.checkpoint())
         case "set_learning_rate":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -54,6 +54,9 @@ MOST_EVENTS = 200
 MOST_ROWS = 25
 """Workers whose rows are in every update while only their figures change."""
 
+_READ_SECONDS = 5.0
+"""Seconds for which a sentence with a figure stays as it is."""
+
 _EVEN_IF_STILL = 15.0
 """Seconds without any change after which an idle coordinator's clock is sent."""
 
@@ -72,7 +75,7 @@ class Feed:
         self._parts: dict[str, Any] = {}  # the parts that are always sent whole, as last sent
         self._depth: deque[tuple[float, int, int]] = deque()
         self._still: tuple[Any, ...] = ()
-        self._at = -math.inf
+        self._at = self._starved_at = -math.inf
 
     def next(self, viewed: Viewed, now: float, full: bool = False) -> Update | None:
         """Return what is new.
@@ -98,7 +101,7 @@ class Feed:
         self._depth.append((now, statistics.queued, statistics.in_flight))
         while self._depth[0][0] < now - DEPTH_SECONDS:
             self._depth.popleft()
-        news = self._news(viewed, statistics, full)
+        news = self._news(viewed, statistics, now, full)
         still = (statistics.state, statistics.queued, statistics.in_flight, statistics.completed)
         quiet = statistics.state != RUNNING and still == self._still and not news
         if quiet and now - self._at < _EVEN_IF_STILL and not full:
@@ -124,7 +127,9 @@ class Feed:
         self._told, self._workers, self._parts = {}, {}, {}
         self._failures, self._events, self._timeline = 0, 0.0, -math.inf
 
-    def _news(self, viewed: Viewed, statistics: Statistics, full: bool) -> dict[str, Any]:
+    def _news(
+        self, viewed: Viewed, statistics: Statistics, now: float, full: bool
+    ) -> dict[str, Any]:
         records = viewed.records
         workers = self._changed_workers(statistics.workers)
         metrics = self._metrics(viewed, statistics)
@@ -161,12 +166,22 @@ class Feed:
             ],
             "checkpoint": cast(CheckpointRow, asdict(statistics.checkpoint)),
             "controls": viewed.controls(),
+            "starved": self._starved(statistics, now, full),
         }
         for part, figures in whole.items():
             value = plain(figures)  # in this form NaN equals itself, so it is sent once
             if full or self._parts.get(part) != value:
                 news[part] = self._parts[part] = value
         return news
+
+    def _starved(self, statistics: Statistics, now: float, full: bool) -> str:
+        """Return for what workers wait; figures change all the time, but people read it."""
+        sentence, told = statistics.starved, self._parts.get("starved", "")
+        if sentence and told and not full and now - self._starved_at < _READ_SECONDS:
+            return cast(str, told)
+        if sentence != told:
+            self._starved_at = now
+        return sentence
 
     def _changed_workers(self, workers: Sequence[WorkerStatistics]) -> list[WorkerRow]:
         # With very many workers, rows with small changes take turns: nobody reads a hundred rows
@@ -246,6 +261,7 @@ def _summary(statistics: Statistics, now: float) -> Summary:
         retried=statistics.retried,
         staleness_mean=statistics.staleness.mean,
         staleness_max=statistics.staleness.max,
+        phases=_shares(statistics.phase_shares),
     )
 
 
@@ -266,7 +282,12 @@ def _worker(worker: WorkerStatistics) -> WorkerRow:
         last_error=worker.last_error,
         activity=excerpt(worker.activity, NAME),
         running_since=worker.running_since,
+        phases=_shares(worker.phases_lately.shares),
     )
+
+
+def _shares(shares: Mapping[str, float]) -> list[float]:
+    return [round(each, 3) for each in shares.values()]
 
 
 def _server(server: ServerStatistics) -> ServerRow:
@@ -284,6 +305,11 @@ def _server(server: ServerStatistics) -> ServerRow:
 
 
 def _failure_row(failure: Failure) -> FailureRow:
-    row = asdict(failure)
-    del row["full"]  # for the notebook
-    return cast(FailureRow, row)
+    return FailureRow(
+        number=failure.number,
+        time=failure.time,
+        worker=failure.worker,
+        closure=failure.closure,
+        error=failure.error,
+        traceback=failure.traceback,
+    )

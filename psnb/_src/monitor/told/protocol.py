@@ -56,6 +56,7 @@ class Summary(TypedDict):
     retried: int
     staleness_mean: Number
     staleness_max: int
+    phases: list[float]  # shares of closures' time in each of `psnb._src.phases.PHASES`, lately
 
 
 class WorkerRow(TypedDict):
@@ -76,6 +77,7 @@ class WorkerRow(TypedDict):
     last_error: str  # one line; empty if there was none
     activity: str  # what takes it long at the moment; empty if nothing does
     running_since: float | None  # since when, in seconds since the epoch
+    phases: list[float]  # shares of its closures' time in each phase, lately; zeros if none ended
 
 
 class ServerRow(TypedDict):
@@ -149,6 +151,7 @@ CommandName = Literal[
     "resume",  # no arguments
     "drain",  # no arguments
     "cancel_queued",  # no arguments
+    "stop_training",  # no arguments
     "checkpoint",  # no arguments
     "set_learning_rate",  # parameter: str, value: float
     "add_worker",  # no arguments
@@ -178,6 +181,7 @@ class Update(TypedDict):
     full: bool  # replaces all that the view has, and has every part
     summary: Summary
     notice: NotRequired[str]  # a notice for people; empty if there is none
+    starved: NotRequired[str]  # a sentence: for what workers wait; empty if not for data
     identity: NotRequired[Identity]
     depth: NotRequired[list[tuple[float, int, int]]]  # the last minute's (time, queued, in flight);
     # in full updates, views append the summary's figures themselves

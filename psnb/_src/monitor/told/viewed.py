@@ -64,6 +64,9 @@ class Viewed(Protocol):
     def cancel_queued(self) -> int:
         """Cancel the queued closures; return how many."""
 
+    def stop_training(self) -> None:
+        """End the training of a trainer when what runs has ended."""
+
     def checkpoint(self) -> Path:
         """Save all parameters; return where."""
 

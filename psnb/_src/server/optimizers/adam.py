@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from psnb._src.server import prefetching
-from psnb._src.server.optimizers.hyperparameters import require_number
+from psnb._src.server.optimizers.hyperparameters import require_flag, require_number
 from psnb._src.server.optimizers.optimizer import Optimizer, above_zero
 from psnb._src.server.optimizers.schedules import LearningRate
 
@@ -65,18 +65,23 @@ class Adam(Optimizer):
         How much of the means of gradients and of their squares stays; below 1.
     epsilon : float
         Keeps the division defined; above 0.
+    epsilon_hat : bool
+        Add epsilon to ``sqrt(v)``, not to ``sqrt(v̂)``: the paper's faster form (before its section
+        2.1), as in TensorFlow and Keras. The first steps of small gradients are smaller then.
     """
 
     learning_rate: LearningRate = 0.001
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-8
+    epsilon_hat: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_number(self, "beta_1", below=1)
         require_number(self, "beta_2", below=1)
         require_number(self, "epsilon", positive=True)
+        require_flag(self, "epsilon_hat")
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -94,7 +99,7 @@ class Adam(Optimizer):
         scalar = values.dtype.type
         # In double precision: 1 - 0.999 ** t would lose four of float32's seven digits.
         first_correction = 1.0 - self.beta_1 ** (step + 1)
-        second_correction = 1.0 - self.beta_2 ** (step + 1)
+        root_correction = (1.0 - self.beta_2 ** (step + 1)) ** -0.5
         _adam_rows(
             values,
             slots["first_moment"],
@@ -106,7 +111,7 @@ class Adam(Optimizer):
             scalar(1.0 - self.beta_1),
             scalar(self.beta_2),
             scalar(1.0 - self.beta_2),
-            scalar(second_correction**-0.5),
-            above_zero(self.epsilon, scalar),
+            scalar(root_correction),
+            above_zero(self.epsilon * (root_correction if self.epsilon_hat else 1.0), scalar),
             scalar(rate * self.weight_decay),
         )

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from psnb._src.first_rows import read_only
 from psnb._src.server import kernels
 from psnb._src.server.optimizers.hyperparameters import described, require_number
 from psnb._src.server.optimizers.schedules import LearningRate, rate_at, require_rate
@@ -128,7 +129,7 @@ class Optimizer(ABC):
         if self.clipvalue is not None:
             bound = values.dtype.type(self.clipvalue)
             gradients = np.clip(gradients, -bound, bound)
-        self._update(values, slots, rows, kernels.read_only(gradients), rate, step)
+        self._update(values, slots, rows, read_only(gradients), rate, step)
 
     @abstractmethod
     def _update(

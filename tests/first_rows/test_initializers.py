@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from psnb._src.server.initializers import Constant, Initializer, Normal, Uniform
+from psnb._src.first_rows.initializers import Constant, Initializer, Normal, Uniform
 from psnb.errors import ConfigurationError
 
 MASK = (1 << 64) - 1

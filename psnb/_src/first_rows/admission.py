@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from psnb._src.checks import integer, is_number
-from psnb._src.server import kernels
+from psnb._src.first_rows.id_kernels import hash_ids, read_only
 from psnb.errors import ConfigurationError
 
 MOST_SIGHTINGS = 2**31 - 2
@@ -76,10 +76,10 @@ class Probability(Admission):
 
     def may_enter(self, ids: np.ndarray, seed: int) -> np.ndarray:
         hashed = np.empty(ids.size, np.uint64)
-        kernels.hash_ids(kernels.read_only(ids), hashed)
+        hash_ids(read_only(ids), hashed)
         # Hashed twice, with the seed in between: independent of the choice of the shard and of the
         # row's first values.
-        kernels.hash_ids(kernels.read_only(hashed ^ ~np.uint64(seed)), hashed)
+        hash_ids(read_only(hashed ^ ~np.uint64(seed)), hashed)
         chosen: np.ndarray = (hashed >> np.uint64(11)) < np.uint64(self.probability * 2**53)
         return chosen
 

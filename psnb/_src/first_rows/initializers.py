@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from psnb._src.checks import is_number
-from psnb._src.server import kernels
+from psnb._src.first_rows.id_kernels import fill_normal, fill_uniform
 from psnb.errors import ConfigurationError
 
 
@@ -61,7 +61,7 @@ class Uniform(Initializer):
     high: float = 0.05
 
     def fill(self, out: np.ndarray, ids: np.ndarray, seed: int) -> None:
-        kernels.fill_uniform(out, ids, np.uint64(seed))
+        fill_uniform(out, ids, np.uint64(seed))
         out *= self.high - self.low
         out += self.low
 
@@ -74,6 +74,6 @@ class Normal(Initializer):
     stddev: float = 0.05
 
     def fill(self, out: np.ndarray, ids: np.ndarray, seed: int) -> None:
-        kernels.fill_normal(out, ids, np.uint64(seed))
+        fill_normal(out, ids, np.uint64(seed))
         out *= self.stddev
         out += self.mean

@@ -1,0 +1,201 @@
+"""local_cluster: starts a cluster of processes on this machine, or of threads of this process."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import dask
+from distributed import Client, Scheduler, Security, Worker
+
+from psnb._src.checks import integer
+from psnb._src.cluster.local import QUIET, LocalCluster
+from psnb._src.cluster.local_client import LocalClient, Shape, running_with, warn_of_others
+from psnb._src.cluster.neighbours import neighbours, private_folder
+from psnb._src.cluster.protection import ROLE
+from psnb._src.dask_internals import PatientNanny, PrivateScheduler, PrivateWorker
+from psnb.errors import ClusterError, ConfigurationError
+
+logger = logging.getLogger("psnb")
+
+_Node = Callable[[int, dict[str, int]], dict[str, Any]]
+"""Describes a worker or server of a cluster, from its threads and resources."""
+
+
+def local_cluster(
+    workers: int = 2,
+    servers: int = 1,
+    threads_per_worker: int = 1,
+    dashboard_address: str | None = None,
+    security: bool = False,
+    *,
+    dashboard: bool = False,
+    reuse: bool = False,
+    processes: bool = True,
+) -> Client:
+    """Start a cluster of processes on this machine.
+
+    Each worker and server is a process of its own, watched by a Dask nanny, which starts it again
+    when it dies. The stop button of a notebook and Ctrl-C leave them alone.
+    ``client.cluster.scale`` and ``adapt`` count all processes and never take a server away.
+
+    With ``processes=False`` everything is in this process: it starts in a tenth of a second,
+    closures see the notebook's own modules, prints and breakpoints, and share one interpreter. That
+    is for trying things out, and for steps that compute outside of the interpreter.
+
+    Parameters
+    ----------
+    workers : int
+        Processes that run closures; 1 or more.
+    servers : int
+        Processes that hold parameters; 1 or more.
+    threads_per_worker : int
+        Closures that a worker runs at the same time; 1 or more.
+    dashboard_address : str, optional
+        Where Dask's own dashboard listens, for example ``":8787"``, as ``dashboard=True`` does. By
+        default there is no dashboard, and Dask does not profile its tasks either. Everybody who can
+        reach it sees everything: it has no password.
+    security : bool
+        Whether to keep the other users of this host out. They can reach the cluster's ports on
+        loopback, and run code as you; a warning is logged if there are any. With True everything
+        goes over TLS, only processes of this cluster and this client have its certificates, and
+        without a dashboard nothing is served over HTTP. It needs ``psnb[security]``, and costs: in
+        three runs on two busy cores wide & deep made 10 to 18 % fewer examples/s at batch 512, and
+        up to 8 % fewer at 4,096 (`tests/benchmarks/security.py`).
+    dashboard : bool
+        Whether there is Dask's own dashboard, on a free port of loopback unless
+        ``dashboard_address`` says where; ``client.dashboard_link`` leads there. It needs
+        ``psnb[dashboard]``.
+    reuse : bool
+        Whether to return the client of the local cluster that this process has, if one runs: a cell
+        that starts a cluster can then be run again. Else a second one is started, and a warning
+        logged, as the first one goes on with what it has.
+    processes : bool
+        Whether workers and servers are processes of their own, else threads of this one.
+
+    Returns
+    -------
+    distributed.Client
+        Connected; closing it closes the cluster as well. Also a context manager.
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is below 1, or ``security`` is for a cluster without processes.
+    ClusterError
+        If its processes do not start, ``security`` or ``dashboard`` needs what is not installed,
+        or with ``reuse`` a cluster runs that was started with other arguments.
+    """
+    workers = integer("local_cluster: workers", workers, 1)
+    servers = integer("local_cluster: servers", servers, 1)
+    threads_per_worker = integer("local_cluster: threads_per_worker", threads_per_worker, 1)
+    if dashboard and dashboard_address is None:
+        dashboard_address = "127.0.0.1:0"
+    if dashboard_address is not None and find_spec("bokeh") is None:
+        raise ClusterError(
+            "Dask's dashboard needs the package bokeh, which is not installed: "
+            "pip install 'psnb[dashboard]'"
+        )
+    shape = Shape(
+        *(workers, servers, threads_per_worker, dashboard_address, bool(security), bool(processes))
+    )
+    if security and not processes:
+        raise ConfigurationError(
+            "local_cluster(security=True): without processes nothing listens that needs it"
+        )
+    if reuse and (found := running_with(shape)) is not None:
+        return found
+    warn_of_others()
+    link = _link(security) if processes else _NO_LINK
+    settings = dict(QUIET) if dashboard_address is None else {}
+    node = _process(link, security, settings) if processes else _thread(link)
+    scheduler = PrivateScheduler if security and dashboard_address is None else Scheduler
+    try:
+        # Dask imports from its folder, and uses one that somebody else has made in its place.
+        parent = dask.config.get("temporary-directory") or tempfile.gettempdir()
+        settings["temporary-directory"] = private_folder(parent)
+        with dask.config.set(settings):  # for what runs in this process, the scheduler above all
+            cluster = LocalCluster(
+                workers={
+                    **{f"server-{i}": node(1, {ROLE: 1}) for i in range(servers)},
+                    **{f"worker-{i}": node(threads_per_worker, {}) for i in range(workers)},
+                },
+                worker=node(threads_per_worker, {}),
+                scheduler={
+                    "cls": scheduler,
+                    "options": {
+                        **link,
+                        "port": 0,
+                        "dashboard": dashboard_address is not None,
+                        # Its HTTP server runs in any case; the default port may be taken.
+                        "dashboard_address": dashboard_address or "127.0.0.1:0",
+                    },
+                },
+                security=link["security"],
+                silence_logs=logging.WARNING,
+                name="psnb",
+            )
+    except (OSError, RuntimeError) as error:
+        raise ClusterError(f"the local cluster did not start: {_first_cause(error)}") from error
+    try:
+        return LocalClient(cluster, shape)
+    except BaseException:
+        cluster.close()
+        raise
+
+
+_NO_LINK: dict[str, Any] = {"protocol": "inproc://", "security": Security()}
+
+
+def _process(link: dict[str, Any], security: bool, settings: dict[str, Any]) -> _Node:
+    options = {
+        **link,
+        "worker_class": PrivateWorker if security else Worker,
+        "settings": settings,
+        "dashboard": False,
+        "silence_logs": logging.WARNING,
+        "preload": [*dask.config.get("distributed.worker.preload"), "psnb._src.runtime.interrupt"],
+    }
+    return lambda threads, resources: {
+        "cls": PatientNanny,
+        "options": {**options, "nthreads": threads, "resources": resources},
+    }
+
+
+def _thread(link: dict[str, Any]) -> _Node:
+    # Of the one process, none has a share of the memory, by which Dask would pause it.
+    options = {**link, "dashboard": False, "silence_logs": logging.WARNING, "memory_limit": None}
+    return lambda threads, resources: {
+        "cls": Worker,
+        "options": {**options, "nthreads": threads, "resources": resources},
+    }
+
+
+def _first_cause(error: BaseException) -> str:
+    """Return what an error began with; Dask wraps it, as "Nanny failed to start."."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}"
+
+
+def _link(security: bool) -> dict[str, Any]:
+    """Return how the processes of a local cluster reach each other; log which others can."""
+    if security:
+        try:
+            certificates = Security.temporary()
+        except ImportError as error:
+            raise ClusterError(
+                "local_cluster(security=True) makes certificates with the package cryptography, "
+                "which is not installed: pip install 'psnb[security]'"
+            ) from error
+        return {"host": "127.0.0.1", "protocol": "tls://", "security": certificates}
+    if others := neighbours():
+        logger.warning(
+            "other users of this host (%s) can reach the ports of this cluster, and run code as "
+            "you: local_cluster(security=True) keeps them out",
+            ", ".join(others),
+        )
+    return {"host": "127.0.0.1", "protocol": "tcp://", "security": Security()}

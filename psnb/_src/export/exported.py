@@ -1,0 +1,127 @@
+"""Exported: what a framework gives to be written, and what it makes of that when it is loaded.
+
+A framework has two small parts. One makes an `Exported` of a model (`Exportable.to_export`). The
+other is a room ``psnb._src.<framework>_programs``: without Dask, its ``load(manifest, programs,
+dense, tables)`` makes a `Computation` of what was written, or raises ValueError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from psnb._src.data import Ragged
+from psnb._src.export.model_feed import ModelFeed
+from psnb._src.export.stored_table import StoredTable
+from psnb._src.first_rows import Admission, Initializer
+
+
+class RowPiece(NamedTuple):
+    """Some rows of a table.
+
+    Attributes
+    ----------
+    ids : numpy.ndarray
+        uint64 ``(n,)``, distinct over all pieces; ascending from 0 if the table has fixed rows.
+    rows : numpy.ndarray
+        ``(n, dim)``.
+    scores : numpy.ndarray or None
+        How much each row is used, if that is recorded.
+    """
+
+    ids: np.ndarray
+    rows: np.ndarray
+    scores: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """A table whose rows are to be written.
+
+    Attributes
+    ----------
+    name : str
+        Its name.
+    dim : int
+        Floats a row.
+    rows : int or None
+        As `psnb.Embedding.rows`.
+    dtype : numpy.dtype
+        Of the rows.
+    padding_idx : int or None
+        As `psnb.Embedding.padding_idx`.
+    initializer, admission, seed
+        How rows begin, and which ids get one.
+    scored : bool
+        Whether pieces have scores.
+    pieces : callable
+        Fetches the rows, piece by piece.
+    """
+
+    name: str
+    dim: int
+    rows: int | None
+    dtype: np.dtype
+    padding_idx: int | None
+    initializer: Initializer
+    admission: Admission
+    seed: int
+    scored: bool
+    pieces: Callable[[], Iterator[RowPiece]]
+
+
+class Fetch(NamedTuple):
+    """One of the arrays that a model returns; None stands for a size that depends on the batch."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What is written of a model.
+
+    Attributes
+    ----------
+    framework : str
+        Which room loads it.
+    feeds : sequence of ModelFeed
+        What it needs of a batch.
+    fetches : sequence of Fetch
+        What it returns.
+    outputs : object
+        The structure of what it returns, with numbers in place of ``fetches``; see `nested`.
+    dense : mapping of str to numpy.ndarray
+        Its dense parameters.
+    tables : mapping of str to TableSource
+        Its tables.
+    programs : mapping of str to bytes
+        Its computation, in files by name.
+    detail : mapping
+        What else the framework needs; as JSON can hold it.
+    written_with : mapping of str to str
+        The versions of libraries.
+    """
+
+    framework: str
+    feeds: Sequence[ModelFeed]
+    fetches: Sequence[Fetch]
+    outputs: Any
+    dense: Mapping[str, np.ndarray]
+    tables: Mapping[str, TableSource]
+    programs: Mapping[str, bytes]
+    detail: Mapping[str, Any]
+    written_with: Mapping[str, str]
+
+
+class Computation(Protocol):
+    """A computation that was loaded."""
+
+    def __call__(
+        self, feeds: Mapping[str, np.ndarray | Ragged], tables: Mapping[str, StoredTable]
+    ) -> Sequence[np.ndarray]:
+        """Return the arrays of all fetches. Thread-safe."""

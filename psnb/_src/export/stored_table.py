@@ -1,0 +1,131 @@
+"""StoredTable: the rows of a table in files that are mapped into memory. Thread-safe.
+
+Only what a lookup touches is read. An id is found by bisection among the ids, which are mapped as
+well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from psnb._src.data import Ragged
+from psnb._src.export.quantization import restored
+from psnb._src.first_rows import Admission, Initializer, read_only
+from psnb.errors import ConfigurationError, IdOutOfRangeError
+
+
+@dataclass(frozen=True)
+class StoredTable:
+    """The rows of a table, as `psnb.Embedding` gives them for evaluation.
+
+    Attributes
+    ----------
+    name : str
+        Its name.
+    dim : int
+        Floats a row.
+    rows : int or None
+        As `psnb.Embedding.rows`.
+    dtype : numpy.dtype
+        Of the rows that are returned.
+    padding_idx : int or None
+        The id that gives zeros.
+    initializer, admission, seed
+        How rows of ids begin that are not stored.
+    stored : numpy.ndarray
+        The rows, ``(n, dim)``.
+    scales : numpy.ndarray or None
+        By what each is multiplied, if they are int8.
+    ids, places : numpy.ndarray or None
+        Ids that have a row, ascending, and where it is; None if ids are the places.
+    """
+
+    name: str
+    dim: int
+    rows: int | None
+    dtype: np.dtype
+    padding_idx: int | None
+    initializer: Initializer
+    admission: Admission
+    seed: int
+    stored: np.ndarray
+    scales: np.ndarray | None
+    ids: np.ndarray | None
+    places: np.ndarray | None
+
+    def lookup(self, ids: np.ndarray) -> np.ndarray:
+        """Return the rows of ids of any shape, ``ids.shape + (dim,)``.
+
+        An id without a row gives the initial values that its row would have, or zeros if it would
+        not be admitted at once.
+
+        Raises
+        ------
+        IdOutOfRangeError
+            If an id is outside `rows`.
+        ConfigurationError
+            If the ids are not integers.
+        """
+        flat = self._checked(ids)
+        if self.ids is None or self.places is None:
+            found = self._taken(flat)
+        elif not self.ids.size:
+            found = self._first(flat)
+        else:
+            # An id beyond all others is compared with the last one.
+            at = np.minimum(np.searchsorted(self.ids, flat), self.ids.size - 1)
+            missing = self.ids[at] != flat
+            found = self._taken(self.places[at])
+            if missing.any():
+                found[missing] = self._first(flat[missing])
+        if self.padding_idx is not None:
+            found[flat == np.uint64(self.padding_idx)] = 0
+        return found.reshape(*ids.shape, self.dim)
+
+    def lookup_bags(self, bags: Ragged, combiner: str) -> np.ndarray:
+        """Return the rows of each bag, combined into one by ``sum``, ``mean`` or ``sqrtn``.
+
+        A bag without ids gives zeros, and the padding does not count.
+        """
+        rows, offsets, lengths = self.lookup(bags.values), bags.offsets, bags.lengths
+        found = np.zeros((len(bags), self.dim), self.dtype)
+        some = lengths > 0
+        if rows.size:
+            found[some] = np.add.reduceat(rows, offsets[:-1][some])
+        if combiner != "sum":
+            counts = lengths
+            if self.padding_idx is not None:
+                real = self._checked(bags.values) != np.uint64(self.padding_idx)
+                counts = np.diff(np.concatenate([[0], real.cumsum()])[offsets])
+            divisors = np.maximum(counts, 1) if combiner == "mean" else np.sqrt(counts.clip(1))
+            found /= divisors[:, None].astype(self.dtype)
+        return found
+
+    def _checked(self, ids: np.ndarray) -> np.ndarray:
+        if ids.dtype.kind not in "iu":
+            raise ConfigurationError(f"ids of table {self.name!r} are of {ids.dtype}: no integers")
+        flat = ids.reshape(-1)
+        if self.rows is not None and flat.size:
+            low, high = int(flat.min()), int(flat.max())
+            if low < 0 or high >= self.rows:
+                raise IdOutOfRangeError(
+                    f"table {self.name!r} has {self.rows} rows, so ids are 0 to {self.rows - 1}; "
+                    f"found id {low if low < 0 else high}"
+                )
+        signed = ids.dtype.kind == "i"
+        return np.ascontiguousarray(flat, np.int64 if signed else np.uint64).view(np.uint64)
+
+    def _taken(self, places: np.ndarray) -> np.ndarray:
+        scales = None if self.scales is None else self.scales.take(places)
+        return restored(self.stored.take(places.astype(np.intp), axis=0), scales, self.dtype)
+
+    def _first(self, ids: np.ndarray) -> np.ndarray:
+        found = np.zeros((ids.size, self.dim), self.dtype)
+        if self.admission.sightings == 1:
+            at = np.flatnonzero(self.admission.may_enter(ids, self.seed))
+            first = np.empty((at.size, self.dim), self.dtype)
+            self.initializer.fill(first, read_only(ids[at]), self.seed)
+            found[at] = first
+        return found

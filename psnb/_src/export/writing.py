@@ -1,0 +1,242 @@
+"""Writing a model: into a folder beside its place, which is renamed last. Pure."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+
+from psnb._src.checks import is_number
+from psnb._src.export.array_file import ArrayFile
+from psnb._src.export.exported import Exported, TableSource
+from psnb._src.export.id_index import write_index
+from psnb._src.export.model_manifest import DENSE, FORMAT, MANIFEST, TableEntry
+from psnb._src.export.quantization import STORED, RowError, quantized, restored
+from psnb._src.sealed_json import plain_json, sealed
+from psnb._src.whole_files import sync, synced
+from psnb.errors import ConfigurationError, ExportError
+
+_IDS = "ids.partial"
+
+
+class Exportable(Protocol):
+    """A model that can be exported."""
+
+    def to_export(self, example: Any) -> Exported:
+        """Return what is written of it; see `export`."""
+
+
+def export(
+    path: str | os.PathLike[str],
+    model: Exportable,
+    *,
+    example: Any = None,
+    dtype: str | Mapping[str, str] | None = None,
+    min_score: float | Mapping[str, float] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a model that predicts without Dask and without the training code; see `load_model`.
+
+    It may be called while closures run. Then each row is as it was at one moment, and so is each
+    dense variable; the moments differ slightly, as they do for a worker that pulls asynchronously.
+    Call it after `ClusterCoordinator.join` or `drain` to write everything as of one moment. Rows
+    come from the servers in pieces, so memory does not depend on the size of the tables.
+
+    Parameters
+    ----------
+    path : path
+        The folder to write, which must not be there yet.
+    model : psnb.jax.ForwardPass, psnb.torch.DistributedModel or psnb.keras.DistributedKeras
+        What is called for predictions.
+    example : object
+        What the model is called with: for JAX a batch, for PyTorch the arguments of ``forward`` (a
+        tuple; or a dict by name); for Keras nothing. Its first axis is that of the examples;
+        batches of other sizes can be predicted as well. Its values do not matter, except that ids
+        must be ids.
+    dtype : {"float32", "float16", "int8"} or mapping, optional
+        In which dtype rows are stored, for all tables or by table; by default their own. int8 rows
+        have a scale each. The error is measured, and is in the manifest.
+    min_score : float or mapping, optional
+        Leave out rows with a lower score (see `CtrAccessor`), of all tables that have an accessor
+        or by table. Their ids count as unknown.
+    metadata : mapping, optional
+        Kept with the model; anything that JSON can hold.
+
+    Returns
+    -------
+    pathlib.Path
+        The folder. If this fails, there is none.
+
+    Raises
+    ------
+    ConfigurationError
+        If the model cannot be exported, or an argument is of the wrong kind.
+    ExportError
+        If there is something at the path, or the folder cannot be written.
+    ServerLostError
+        If a server is gone.
+    """
+    where = Path(path).absolute()
+    if not callable(getattr(model, "to_export", None)):
+        raise ConfigurationError(
+            "psnb.export takes what psnb.jax.forward, psnb.torch.distribute and "
+            f"psnb.keras.distribute return, found {type(model).__name__}"
+        )
+    try:
+        kept = plain_json(dict(metadata or {}))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"metadata must be what JSON can hold: {error}") from error
+    _check_free(where)
+    exported = model.to_export(example)
+    stored = _by_table("dtype", dtype, exported.tables)
+    scores = _by_table("min_score", min_score, exported.tables)
+    for name, table in exported.tables.items():
+        stored.setdefault(name, table.dtype.name)
+    _check_choices(exported.tables, stored, scores, isinstance(min_score, Mapping))
+    partial = where.with_name(f".incomplete-{uuid.uuid4().hex}")
+    try:
+        where.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir()
+        _write(partial, exported, stored, scores, kept)
+        _check_free(where)
+        partial.rename(where)
+        sync(where.parent)
+    except (OSError, SafetensorError) as error:
+        raise ExportError(f"a model cannot be written to {str(where)!r}: {error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return where
+
+
+def _check_free(path: Path) -> None:
+    if os.path.lexists(path):
+        raise ExportError(
+            f"there is something at {str(path)!r} already: a model that may be in use is not "
+            "replaced. Write it beside, and let those who load it choose"
+        )
+
+
+def _by_table(what: str, given: Any, tables: Mapping[str, Any]) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(tables, given)
+    if unknown := sorted(set(given) - set(tables)):
+        raise ConfigurationError(
+            f"{what} names {unknown}; the model has the tables {sorted(tables)}"
+        )
+    return dict(given)
+
+
+def _check_choices(
+    tables: Mapping[str, TableSource],
+    stored: Mapping[str, Any],
+    scores: dict[str, Any],
+    named: bool,
+) -> None:
+    for each in stored.values():
+        if each not in STORED:
+            raise ConfigurationError(f"dtype must be one of {', '.join(STORED)}; found {each!r}")
+    for name, score in list(scores.items()):
+        if not is_number(score):
+            raise ConfigurationError(f"min_score must be a number, found {score!r}")
+        if not tables[name].scored:
+            if named or not any(table.scored for table in tables.values()):
+                raise ConfigurationError(
+                    f"min_score: table {name!r} keeps no score, as it has no accessor"
+                )
+            del scores[name]
+
+
+def _write(
+    folder: Path,
+    exported: Exported,
+    stored: Mapping[str, str],
+    scores: Mapping[str, float],
+    metadata: Mapping[str, Any],
+) -> None:
+    save_file({n: np.asarray(a, order="C") for n, a in exported.dense.items()}, folder / DENSE)
+    for name, program in exported.programs.items():
+        (folder / name).write_bytes(program)
+    tables = [
+        _write_table(folder, f"{number:04d}", table, stored[name], scores.get(name))
+        for number, (name, table) in enumerate(exported.tables.items())
+    ]
+    files = {
+        file.name: {"bytes": file.stat().st_size, "xxh3": synced(file)}
+        for file in sorted(folder.iterdir())
+    }
+    content = {
+        "framework": exported.framework,
+        "feeds": [feed._asdict() for feed in exported.feeds],
+        "fetches": [fetch._asdict() for fetch in exported.fetches],
+        "outputs": exported.outputs,
+        "tables": [table.described() for table in tables],
+        "programs": list(exported.programs),
+        "detail": exported.detail,
+        "files": files,
+        "metadata": metadata,
+        "written_with": exported.written_with,
+    }
+    (folder / MANIFEST).write_text(sealed(content, FORMAT))
+    sync(folder / MANIFEST)
+    sync(folder)
+
+
+def _write_table(
+    folder: Path, number: str, table: TableSource, stored: str, least: float | None
+) -> TableEntry:
+    error, left_out, unsorted = RowError(), 0, folder / _IDS
+
+    def place(what: str) -> Path:
+        return folder / f"{number}-{what}.safetensors"
+
+    with (
+        ArrayFile(place("rows"), stored, (table.dim,)) as rows,
+        ArrayFile(place("scales"), "float32") as scales,
+        open(unsorted, "wb") as ids,
+    ):
+        for piece in table.pieces():
+            ids_, values = piece.ids, piece.rows
+            if least is not None and piece.scores is not None:
+                kept = piece.scores >= least
+                left_out += int(kept.size - kept.sum())
+                ids_, values = ids_[kept], values[kept]
+            try:
+                found, scale = quantized(values, stored)
+            except ConfigurationError as problem:
+                raise ConfigurationError(f"table {table.name!r}: {problem}") from problem
+            error.add(values, restored(found, scale, table.dtype))
+            rows.append(found)
+            if scale is not None:
+                scales.append(scale)
+            if table.rows is None:
+                ids.write(ids_.astype("<u8").tobytes())
+        rows.finish()
+        scales.finish()
+    if stored != "int8":
+        place("scales").unlink()
+    if table.rows is None:
+        write_index(unsorted, rows.rows, place("ids"), place("places"))
+    unsorted.unlink()
+    return TableEntry(
+        table.name,
+        table.dim,
+        table.rows,
+        table.dtype.name,
+        table.padding_idx,
+        table.initializer,
+        table.admission,
+        table.seed,
+        rows.rows,
+        stored,
+        left_out,
+        error.told(),
+    )

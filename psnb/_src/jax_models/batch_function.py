@@ -1,0 +1,161 @@
+"""BatchFunction: a user's function of parameters, rows and a batch, with what it is applied to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from psnb._src.data import Ragged
+from psnb._src.jax_models.tree_variables import TreeVariables
+from psnb._src.jax_programs import COMBINERS
+from psnb._src.parameters import Embedding, Variable
+from psnb.errors import ConfigurationError, GradientError
+
+Ids = np.ndarray | Ragged
+
+
+@dataclass(frozen=True, eq=False)
+class BatchFunction:
+    """A function of a model for one batch; travels with closures.
+
+    Attributes
+    ----------
+    function : callable
+        ``function(params, rows, batch)``, with ``key`` if there is a seed; pure.
+    params : TreeVariables or None
+        Its parameters.
+    tables : dict of str to Embedding
+        The table of each feature.
+    ids : callable or None
+        Takes a batch, returns the ids of each feature; None for ``batch[feature]``.
+    combiners : dict of str to str
+        How the rows of bags become one, by feature.
+    seed : int or None
+        Of the random keys.
+    device : str or None
+        Where it is computed; None for JAX's own choice.
+    """
+
+    function: Callable[..., Any]
+    params: TreeVariables | None
+    tables: dict[str, Embedding]
+    ids: Callable[[Any], Mapping[str, Any]] | None
+    combiners: dict[str, str]
+    seed: int | None
+    device: str | None
+
+    @property
+    def name(self) -> str:
+        """What the function is called."""
+        found: str = getattr(self.function, "__qualname__", type(self.function).__qualname__)
+        return found
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """Those of the parameters."""
+        return () if self.params is None else self.params.variables
+
+    def ids_of(self, batch: Any) -> dict[str, Ids]:
+        """Return the ids of each feature.
+
+        Raises
+        ------
+        ConfigurationError
+            If the batch lacks a feature, or ``ids`` does.
+        GradientError
+            If they are no integers.
+        """
+        names = list(self.tables)
+        try:
+            if self.ids is None:
+                found: Mapping[str, Any] = {name: batch[name] for name in names}
+            else:
+                found = self.ids(batch)
+        except (KeyError, IndexError, TypeError) as error:
+            raise ConfigurationError(
+                f"the ids of a batch could not be found ({type(error).__name__}: {error}): the "
+                f"batch has {described(batch)}, and tables are there for {names}. ids= takes a "
+                "function from a batch to a dict of ids, one for each table"
+            ) from error
+        if not isinstance(found, Mapping) or (missing := [n for n in names if n not in found]):
+            given = list(found) if isinstance(found, Mapping) else type(found).__name__
+            raise ConfigurationError(
+                f"ids(batch) must return the ids of {names}, found {given}; missing are "
+                f"{missing if isinstance(found, Mapping) else names}"
+            )
+        return {name: as_ids(name, found[name]) for name in names}
+
+
+def batch_function(
+    function: Callable[..., Any],
+    params: TreeVariables | None,
+    tables: Mapping[str, Embedding] | None,
+    ids: Callable[[Any], Mapping[str, Any]] | None,
+    combiner: str | Mapping[str, str],
+    seed: int | None,
+    device: Any,
+) -> BatchFunction:
+    """Return what a user gave, checked; see `psnb.jax.step`."""
+    if not callable(function):
+        raise ConfigurationError(f"psnb.jax: a function is expected, found {function!r}")
+    if params is not None and not isinstance(params, TreeVariables):
+        raise ConfigurationError(
+            "psnb.jax: params must be what psnb.jax.variables(strategy, tree, optimizer) returns, "
+            f"found {type(params).__name__}"
+        )
+    found = dict(tables or {})
+    for name, table in found.items():
+        if not isinstance(table, Embedding):
+            raise ConfigurationError(
+                f"tables[{name!r}] must be a psnb.Embedding, as strategy.embedding(...) makes, "
+                f"found {table!r}"
+            )
+    combiners = _combiners(combiner, found)
+    return BatchFunction(function, params, found, ids, combiners, seed, _device_name(device))
+
+
+def described(batch: Any) -> str:
+    """Return what a batch has, for messages."""
+    if isinstance(batch, Mapping):
+        return f"the fields {sorted(map(str, batch))}"
+    return f"no fields: it is a {type(batch).__name__}"
+
+
+def as_ids(name: str, given: Any) -> Ids:
+    """Return ids, or raise GradientError if they are none."""
+    ids = given if isinstance(given, Ragged) else np.asarray(given)
+    if ids.dtype.kind not in "iu":
+        raise GradientError(
+            f"the ids of feature {name!r} are of {ids.dtype}: ids are integers. A column that lost "
+            "its type on the way (missing values make floats) is converted where it is read"
+        )
+    if isinstance(ids, Ragged) and ids.values.ndim != 1:
+        raise GradientError(f"the bags of feature {name!r} must have one id a place, found {ids!r}")
+    return ids
+
+
+def _combiners(
+    combiner: str | Mapping[str, str], tables: Mapping[str, Embedding]
+) -> dict[str, str]:
+    given = combiner if isinstance(combiner, Mapping) else dict.fromkeys(tables, combiner)
+    found = {name: given.get(name, "mean") for name in tables}
+    if unknown := sorted(set(given) - set(tables)):
+        raise ConfigurationError(f"combiner has features that are none of the tables: {unknown}")
+    if wrong := {name: each for name, each in found.items() if each not in COMBINERS}:
+        raise ConfigurationError(f"combiner must be one of {', '.join(COMBINERS)}; found {wrong}")
+    return found
+
+
+def _device_name(device: Any) -> str | None:
+    if isinstance(device, jax.Device):
+        return f"{device.platform}:{device.id}"
+    if device is None or (isinstance(device, str) and device):
+        return device
+    raise ConfigurationError(
+        f"device must be a name such as 'cpu', 'cuda' or 'cuda:1', or a device of JAX; found "
+        f"{device!r}"
+    )

@@ -1,0 +1,47 @@
+"""The callbacks of a call, as Keras makes them; those that cannot work are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from psnb.errors import ConfigurationError
+
+_REFUSED = {
+    "BackupAndRestore": "optimizers have their state on the servers: psnb.CheckpointManager saves "
+    "all of it, while closures run, and restores it",
+    "SwapEMAWeights": "servers keep no moving averages of weights",
+    "TensorBoard": "it reads the model's graph and variables in this process; "
+    "keras.callbacks.CSVLogger and coordinator.plot() keep logs",
+    "LoraCallback": "servers keep no LoRA weights",
+}
+
+
+def callback_list(given: Any, model: Any, verbose: Any, **params: Any) -> Any:
+    """Return a list of callbacks that keeps a history and shows progress.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is one that cannot work.
+    """
+    if isinstance(given, keras.callbacks.CallbackList):
+        return given
+    for each in keras.tree.flatten(given) if given else ():
+        for kind in type(each).__mro__:
+            if kind.__module__.startswith("keras.") and kind.__name__ in _REFUSED:
+                raise ConfigurationError(f"callback {kind.__name__}: {_REFUSED[kind.__name__]}")
+    return keras.callbacks.CallbackList(
+        given,
+        add_history=True,
+        add_progbar=verbose != 0,
+        model=model,
+        verbose=1 if verbose == "auto" else verbose,
+        **params,
+    )
+
+
+def ends_at_nan(told: Any) -> bool:
+    """Return whether a callback ends training at a loss that is not finite."""
+    return any(isinstance(each, keras.callbacks.TerminateOnNaN) for each in told.callbacks)

@@ -1,0 +1,281 @@
+"""KerasNetwork: what a model computes, as a function of the values of its variables.
+
+For both backends: what it gets and returns are tensors of Keras's. Threads: several may call one;
+variables keep their own values, as all values come from outside.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import cloudpickle
+import keras
+import numpy as np
+
+from psnb._src.keras_models.model_inputs import ModelInputs
+from psnb._src.keras_models.split_keras import as_array, layers_of
+from psnb.errors import ConfigurationError, PsnbError, SerializationError
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What a network computed of a batch.
+
+    Attributes
+    ----------
+    outputs : object
+        The model's.
+    loss : tensor or None
+        With all that layers and regularizers add; None without targets.
+    metrics : list of tensor
+        What to add to the metrics' variables.
+    state : dict
+        The new values of the state, by name.
+    """
+
+    outputs: Any
+    loss: Any
+    metrics: list[Any]
+    state: dict[str, Any]
+
+
+class KerasNetwork:
+    """A model without embeddings, whose values come with each call.
+
+    Parameters
+    ----------
+    tail : keras.Model
+        The model, with lookups in place of embeddings.
+    compiled : mapping
+        What ``compile`` was given: loss and metrics.
+    names : tuple of sequences, optional
+        What weights and state are called, in their order; by default by their paths. A model that
+        was made again may have other paths.
+
+    Attributes
+    ----------
+    inputs : ModelInputs
+        What it takes.
+    weights, state : dict
+        The variables that learn, and those that a step changes beside them, by name.
+    seeds : list
+        The variables that random numbers are made of.
+    """
+
+    def __init__(
+        self,
+        tail: Any,
+        compiled: Mapping[str, Any],
+        names: tuple[Sequence[str], Sequence[str]] | None = None,
+    ) -> None:
+        self._tail, self._compiled = tail, dict(compiled)
+        self.inputs = ModelInputs(tail)
+        # What is frozen stays where it is, and travels with the model.
+        frozen = {id(v) for each in layers_of(tail) if not each.trainable for v in each.weights}
+        learning = tail.trainable_variables
+        moving = [
+            each
+            for each in tail.weights
+            if not each.trainable and id(each) not in frozen and "float" in each.dtype
+        ]
+        called = names or (_names(learning), _names(moving))
+        self.weights = dict(zip(called[0], learning, strict=True))
+        self.state = dict(zip(called[1], moving, strict=True))
+        known = {id(each) for each in tail.weights}
+        self.seeds = [each for each in tail.variables if id(each) not in known]
+        theirs = {id(each) for each in (*learning, *moving)}
+        self._local = [each for each in tail.weights if id(each) not in theirs]
+        tail.compile(optimizer="sgd", **compiled)
+        self._built = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        try:
+            config = keras.saving.serialize_keras_object(self._tail)
+            custom: dict[str, Any] = {}
+            for each in (self._tail, *layers_of(self._tail), *_flat(self._compiled)):
+                custom |= _custom_objects(each)
+            local = [as_array(each) for each in self._local]
+            names = list(self.weights), list(self.state)
+            given = pickle.dumps((config, local, names)), cloudpickle.dumps(custom)
+            return _rebuilt, (*given, cloudpickle.dumps(self._compiled))
+        except PsnbError:
+            raise
+        except Exception as error:
+            raise SerializationError(
+                f"model {self._tail.name!r} cannot travel to workers: {type(error).__name__}: "
+                f"{error}. Layers, losses and metrics of your own need a get_config() that returns "
+                "the arguments of their __init__, and nothing that cannot be pickled"
+            ) from error
+
+    def computed(
+        self,
+        values: Mapping[str, Any],
+        batch: Mapping[str, Any],
+        *,
+        training: bool,
+        begun: Sequence[Any] | None = None,
+    ) -> Computed:
+        """Compute outputs; and loss and metrics, if the batch has targets.
+
+        Parameters
+        ----------
+        values : mapping
+            Of `weights` and `state`, by name.
+        batch : mapping
+            ``x``, the inputs by name; perhaps ``y``, ``weights`` and ``seeds``.
+        training : bool
+            As layers of Keras take it.
+        begun : sequence, optional
+            What metrics begin with; by default zeros.
+        """
+        tail = self._tail
+        mapping = [(each, values[name]) for name, each in {**self.weights, **self.state}.items()]
+        if "seeds" in batch:
+            mapping += zip(self.seeds, batch["seeds"], strict=True)
+        variables = tail.metrics_variables if "y" in batch else []
+        starts = begun or [keras.ops.zeros(each.shape, each.dtype) for each in variables]
+        mapping += zip(variables, starts, strict=True)
+        x, y, weights = _tensors([batch.get(name) for name in ("x", "y", "weights")])
+        with keras.StatelessScope(mapping, collect_losses=True) as scope:
+            outputs = tail.call(self.inputs.pack(x), training=training)
+            loss = None
+            if "y" in batch:
+                loss = tail.compute_loss(None, y, outputs, weights)
+                examples = keras.tree.flatten(x)[0].shape[0]
+                tail.metrics[0].update_state(loss, sample_weight=examples)
+                tail.compute_metrics(None, y, outputs, weights)
+            state = {name: scope.get_current_value(each) for name, each in self.state.items()}
+            told = [scope.get_current_value(each) for each in variables]
+            # What is written and not on servers would be that of one worker.
+            written = [e.path for e in self._local if scope.get_current_value(e) is not None]
+        if written:
+            raise ConfigurationError(
+                f"a step changes {written}, which are no floats: servers keep float32 and float64, "
+                "and on a worker they would be its own"
+            )
+        return Computed(outputs, loss, told, state)
+
+    def build(self, batch: Mapping[str, Any], shaped: Callable[..., Any]) -> None:
+        """Make the variables of loss and metrics, whose shapes depend on a batch.
+
+        Parameters
+        ----------
+        batch : mapping
+            As for `computed`, with targets.
+        shaped : callable
+            Calls a function with arrays for the shapes of what it makes, as far as it can do that.
+        """
+        if self._built:
+            return
+        tail = self._tail
+
+        def compute(x: Any, y: Any, weights: Any) -> None:
+            x, y, weights = _tensors((x, y, weights))
+            outputs = tail.call(self.inputs.pack(x), training=False)
+            tail.compute_loss(None, y, outputs, weights)
+            tail.compute_metrics(None, y, outputs, weights)
+
+        values = {**self.weights, **self.state}.values()
+        with keras.StatelessScope([(each, each.value) for each in values], collect_losses=True):
+            shaped(compute, batch["x"], batch["y"], batch.get("weights"))
+        self._built = True
+
+    def check_metrics(self, batch: Mapping[str, Any], run: Callable[..., Any]) -> None:
+        """Raise ConfigurationError if what a metric keeps does not add up over batches.
+
+        Parameters
+        ----------
+        batch : mapping
+            As for `computed`, with targets.
+        run : callable
+            Calls a function with arrays.
+        """
+        values = self.own_values()
+
+        def twice(values: Any, batch: Any) -> Any:
+            once = self.computed(values, batch, training=False).metrics
+            return once, self.computed(values, batch, training=False, begun=once).metrics
+
+        given = {name: each for name, each in batch.items() if name in ("x", "y", "weights")}
+        for variable, *both in zip(
+            self._tail.metrics_variables, *run(twice, values, given), strict=True
+        ):
+            one, two = (np.asarray(keras.ops.convert_to_numpy(each)) for each in both)
+            if not np.allclose(2 * one, two, rtol=1e-3, atol=1e-6, equal_nan=True):
+                raise ConfigurationError(
+                    f"metric variable {variable.path!r} does not add up over batches, so it cannot "
+                    "be merged over workers: metrics that count, sum or average can"
+                )
+
+    def own_values(self) -> dict[str, Any]:
+        """Return the values that the variables have in this process, by name."""
+        return {name: each.value for name, each in {**self.weights, **self.state}.items()}
+
+    def metric_shapes(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the metrics' variables."""
+        return [tuple(each.shape) for each in self._tail.metrics_variables]
+
+    def results(self, value: np.ndarray) -> dict[str, Any]:
+        """Return the metrics from what was added up, one after another."""
+        start = 0
+        for variable in self._tail.metrics_variables:
+            size = int(np.prod(variable.shape))
+            variable.assign(value[start : start + size].reshape(variable.shape))
+            start += size
+        found = {name: _number(each) for name, each in self._tail.get_metrics_result().items()}
+        self._tail.reset_metrics()
+        return found
+
+
+def _names(variables: Sequence[Any]) -> list[str]:
+    """Return a name for each variable: its path, of equal ones with something more."""
+    names: list[str] = []
+    for each in variables:
+        name = each.path
+        while name in names:
+            name += "_"
+        names.append(name)
+    return names
+
+
+def _tensors(given: Any) -> Any:
+    return keras.tree.map_structure(
+        lambda each: None if each is None else keras.ops.convert_to_tensor(each), given
+    )
+
+
+def _number(value: Any) -> Any:
+    array = np.asarray(keras.ops.convert_to_numpy(value))
+    return float(array) if array.ndim == 0 else array
+
+
+def _flat(given: Any) -> list[Any]:
+    return [each for each in keras.tree.flatten(given) if each is not None]
+
+
+def _custom_objects(thing: Any) -> dict[str, Any]:
+    """Return the classes and functions that Keras would not find on a worker, by their names."""
+    parts = [thing, *getattr(thing, "__dict__", {}).values()]
+    kinds = [each if isinstance(each, FunctionType | type) else type(each) for each in parts]
+    return {
+        name: kind
+        for kind in kinds
+        if hasattr(kind, "from_config") or isinstance(kind, FunctionType)
+        if not str(kind.__module__).startswith(("keras.", "psnb."))
+        for name in (kind.__name__, keras.saving.get_registered_name(kind))
+    }
+
+
+def _rebuilt(model: bytes, custom: bytes, compiled: bytes) -> KerasNetwork:
+    # The custom objects first: they need nothing, all else needs them.
+    with keras.saving.custom_object_scope(pickle.loads(custom)):
+        config, local, names = pickle.loads(model)
+        tail = keras.saving.deserialize_keras_object(config, safe_mode=False)
+        network = KerasNetwork(tail, pickle.loads(compiled), names)
+    for variable, value in zip(network._local, local, strict=True):
+        variable.assign(value)
+    return network

@@ -1,0 +1,140 @@
+"""TorchProgram: a Keras model's computations in PyTorch, with the passes of `psnb.torch`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, nn
+
+from psnb._src.export import Exported
+from psnb._src.keras_models.keras_network import Computed, KerasNetwork
+from psnb._src.keras_models.keras_program import KerasProgram
+from psnb._src.keras_models.model_inputs import whole
+from psnb._src.keras_models.placed_values import PlacedValues
+from psnb._src.keras_models.served_layers import looking_up
+from psnb._src.parameters import Handle
+from psnb._src.torch_models import ModelPass, PlannedIds, ServedEmbedding, exported, tensor_of
+from psnb.errors import GradientError
+
+
+class TorchProgram(KerasProgram):
+    """See `KerasProgram`."""
+
+    def __init__(self, network: KerasNetwork, values: PlacedValues) -> None:
+        super().__init__(network, values)
+        self._device = torch.device(str(keras.ops.zeros(()).device))
+        self._plan: tuple[PlannedIds, ...] = ()
+
+    def _exported(self, x: dict[str, np.ndarray]) -> Exported:
+        tables = self._values.tables
+        module = _Prediction(self.network, self._values.flat.read(), list(tables))
+        return exported(module, tables, x)
+
+    def _train(self, given: dict[str, Any]) -> tuple[float, list[np.ndarray]]:
+        current, leaves, values, found = self._computed(given, training=True)
+        found.loss.backward()
+        flat = self._values.weights.variables
+        gradients: dict[Handle, np.ndarray] = {
+            variable: leaf.grad.cpu().numpy()
+            for variable, leaf in zip(flat, leaves, strict=False)
+            if leaf.grad is not None
+        }
+        rows = current.gradients()
+        gradients.update({table: each.cpu().numpy() for table, each in rows.items()})
+        changes = {
+            name: _array(values[name].double() - new.double()) for name, new in found.state.items()
+        }
+        state = self._values.state
+        for variable, change in zip(state.variables, state.join(changes), strict=True):
+            if change is not None:
+                gradients[variable] = change
+        loss = found.loss.item()
+        try:
+            current.push(gradients)
+        except GradientError as error:
+            if np.isfinite(loss):
+                raise
+            raise GradientError(f"the loss is {loss}; {current.summary()}. {error}") from error
+        return loss, [_array(each) for each in found.metrics]
+
+    def _score(self, given: dict[str, Any]) -> list[np.ndarray]:
+        return [_array(each) for each in self._computed(given, training=False)[-1].metrics]
+
+    def _predict(self, given: dict[str, Any]) -> Any:
+        outputs = self._computed(given, training=False)[-1].outputs
+        return keras.tree.map_structure(_array, outputs)
+
+    def _run(self, function: Any, *given: Any) -> Any:
+        with torch.no_grad():
+            return function(*given)
+
+    def _shaped(self, function: Any, *given: Any) -> Any:
+        return self._run(function, *given)
+
+    def _computed(
+        self, given: dict[str, Any], *, training: bool
+    ) -> tuple[ModelPass, list[Tensor], dict[str, Tensor], Computed]:
+        x = {name: tensor_of(each).to(self._device) for name, each in given["x"].items()}
+        current = ModelPass(self._values.tables, self._device, training=training, learns=training)
+        current.expect((x,), self._plan)
+        found = current.fetch(self._values.variables)
+        leaves = [found[each] for each in self._values.variables]
+        for leaf in leaves[: len(self._values.weights.variables)]:
+            leaf.requires_grad_(training)
+        values = self._values.split(leaves)
+
+        def look_up(table: str, ids: Tensor) -> Tensor:
+            if ids.is_floating_point():  # Keras takes floats for ids as well
+                ids = torch.from_numpy(whole(f"embedding {table!r}", ids.detach().cpu().numpy()))
+            weight, position = current.look_up(table, ids)
+            return functional.embedding(position, weight)
+
+        try:
+            with looking_up(look_up), torch.set_grad_enabled(training), _seeded(given):
+                computed = self.network.computed(values, {**given, "x": x}, training=training)
+        except RuntimeError as error:  # of torch, about what is in the batch
+            error.add_note(current.summary())
+            raise
+        if (plan := current.learned()) is not None:
+            self._plan = plan
+        return current, leaves, values, computed
+
+
+class _Prediction(nn.Module):
+    """The outputs for inputs, as PyTorch traces them."""
+
+    def __init__(
+        self, network: KerasNetwork, values: Mapping[str, np.ndarray], tables: Sequence[str]
+    ) -> None:
+        super().__init__()
+        self._network, self._names, self._tables = network, list(values), list(tables)
+        self._values = nn.ParameterList([tensor_of(each) for each in values.values()])
+        self._lookups = nn.ModuleList([ServedEmbedding(each) for each in tables])
+
+    def forward(self, **x: Tensor) -> Any:
+        values = dict(zip(self._names, self._values, strict=True))
+        lookups = dict(zip(self._tables, self._lookups, strict=True))
+        with looking_up(lambda table, ids: lookups[table](ids.long())):
+            return self._network.computed(values, {"x": x}, training=False).outputs
+
+
+@contextmanager
+def _seeded(given: dict[str, Any]) -> Iterator[None]:
+    """Let torch's own random numbers, which Keras uses for dropout, be those of the step."""
+    if "seeds" not in given:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(given["seeds"][0].sum()))
+        yield
+
+
+def _array(each: Tensor) -> np.ndarray:
+    found: np.ndarray = each.detach().cpu().numpy()
+    return found

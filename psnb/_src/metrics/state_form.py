@@ -1,0 +1,140 @@
+"""StateForm: what arrays the states of a metric are, and how two are joined. Pure.
+
+Joining is exact, so the order in which states are joined does not matter, to the bit.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from psnb._src.metrics.exact_sum import WORDS, to_totals, to_words
+from psnb.errors import ConfigurationError
+
+UNIT = 1 << 20
+"""Counts are kept as whole multiples of ``1 / UNIT``, so that weights need not be whole."""
+
+
+class StateForm(ABC):
+    """The arrays of a metric's states."""
+
+    @abstractmethod
+    def zeros(self) -> np.ndarray:
+        """Return the state of no examples."""
+
+    @abstractmethod
+    def join(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the state of the examples of all, of which there is one at least."""
+
+    @abstractmethod
+    def subtract(self, whole: np.ndarray, part: np.ndarray) -> np.ndarray:
+        """Return the state of the other examples, of which ``whole`` has more than ``part``."""
+
+    @abstractmethod
+    def fits(self, array: np.ndarray) -> bool:
+        """Return whether an array has the dtype and shape of such a state."""
+
+
+@dataclass(frozen=True)
+class ExactSums(StateForm):
+    """A few exact sums: uint64 of shape ``(sums, 34)``; see `psnb._src.metrics.exact_sum`.
+
+    Parameters
+    ----------
+    sums : int
+        How many.
+    """
+
+    sums: int
+
+    def zeros(self) -> np.ndarray:
+        return np.zeros((self.sums, WORDS), "<u8")
+
+    def join(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        return to_words([sum(totals) for totals in zip(*map(to_totals, arrays), strict=True)])
+
+    def subtract(self, whole: np.ndarray, part: np.ndarray) -> np.ndarray:
+        pairs = zip(to_totals(whole), to_totals(part), strict=True)
+        return to_words([one - other for one, other in pairs])
+
+    def fits(self, array: np.ndarray) -> bool:
+        return array.dtype == np.dtype("<u8") and array.shape == (self.sums, WORDS)
+
+
+@dataclass(frozen=True)
+class BucketCounts(StateForm):
+    """How many negatives and positives each bucket of scores has: int64, ``(2, buckets)``.
+
+    In units of ``1 / UNIT``.
+
+    Parameters
+    ----------
+    buckets : int
+        How many.
+    """
+
+    buckets: int
+
+    def zeros(self) -> np.ndarray:
+        return np.zeros((2, self.buckets), "<i8")
+
+    def join(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        total = arrays[0].copy()
+        for each in arrays[1:]:
+            total += each
+            _not_negative(total)  # each time: what overflows twice may be positive again
+        return total
+
+    def subtract(self, whole: np.ndarray, part: np.ndarray) -> np.ndarray:
+        return _not_negative(whole - part)
+
+    def fits(self, array: np.ndarray) -> bool:
+        return array.dtype == np.dtype("<i8") and array.shape == (2, self.buckets)
+
+
+@dataclass(frozen=True)
+class ScoreCounts(StateForm):
+    """How many negatives and positives each score has, by score: three fields, ``(scores,)``."""
+
+    def zeros(self) -> np.ndarray:
+        return np.zeros(0, [("score", "<f8"), ("negatives", "<i8"), ("positives", "<i8")])
+
+    def of(self, scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Return the state of scores that may repeat, with counts of shape ``(2, scores)``."""
+        # Stable sorting takes next to no time for sorted arrays behind each other.
+        order = np.argsort(scores, kind="stable")
+        ranked = scores[order]
+        new = np.ones(ranked.size, bool)
+        np.not_equal(ranked[1:], ranked[:-1], out=new[1:])
+        first = np.flatnonzero(new)
+        made = np.empty(first.size, self.zeros().dtype)
+        made["score"] = ranked[first]
+        for name, each in zip(("negatives", "positives"), counts, strict=True):
+            # Not bincount, whose float64 sums hold 53 bits.
+            made[name] = _not_negative(np.add.reduceat(each[order], first)) if first.size else 0
+        return made[(made["negatives"] > 0) | (made["positives"] > 0)]
+
+    def join(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        joined = np.concatenate(arrays)
+        return self.of(joined["score"], np.stack([joined["negatives"], joined["positives"]]))
+
+    def subtract(self, whole: np.ndarray, part: np.ndarray) -> np.ndarray:
+        negated = part.copy()
+        negated["negatives"] *= -1
+        negated["positives"] *= -1
+        return self.join([whole, negated])
+
+    def fits(self, array: np.ndarray) -> bool:
+        return array.dtype == self.zeros().dtype and array.ndim == 1
+
+
+def _not_negative(counts: np.ndarray) -> np.ndarray:
+    if counts.size and counts.min() < 0:
+        raise ConfigurationError(
+            "a count of a metric would be negative, or 2**43 and more: subtract only a state of "
+            "some of the same examples, and scale weights to about 1"
+        )
+    return counts

@@ -1,0 +1,75 @@
+"""distribute: puts a PyTorch module on parameter servers."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from psnb._src.models import OptimizerChoice, Strategy
+from psnb._src.torch_models.distributed_model import DistributedModel
+from psnb._src.torch_models.model_values import place_values
+from psnb._src.torch_models.placed_module import PlacedModule, device_name
+from psnb._src.torch_models.split_module import split
+from psnb.errors import ConfigurationError
+
+
+def distribute(
+    module: nn.Module,
+    strategy: Strategy,
+    *,
+    sparse: OptimizerChoice | None = None,
+    dense: OptimizerChoice | None = None,
+    name: str | None = None,
+    device: str | torch.device = "cpu",
+) -> DistributedModel:
+    """Put a module on parameter servers.
+
+    Its ``nn.Embedding`` and ``nn.EmbeddingBag`` become tables with the same initial rows, and
+    `psnb.torch.Embedding` tables of any id; embeddings that share their weight share a table. All
+    other parameters become parts of few variables. The module itself stays as it is.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Any module that can be pickled.
+    strategy : ParameterServerStrategy
+        Whose servers.
+    sparse : Optimizer or callable
+        What the servers do with the gradients of rows; or a function from the name of a parameter
+        (``"ads.weight"``) to an optimizer. Only rows of the batch change: no others decay, or move
+        by their momentum.
+    dense : Optimizer or callable
+        The same for all other parameters. ``clipnorm`` counts the norm of all parameters with the
+        same optimizer together.
+    name : str, optional
+        Before the names of tables and variables on the servers; by default that of the module's
+        class. Unique within the strategy.
+    device : str or torch.device
+        Where workers compute, ``"cuda"`` for instance; the notebook needs it only to call the
+        model. A step moves what it has fetched there in one copy, and the gradients back in
+        another one. Leave ids on the CPU, and move the other inputs: ``batch["x"].to("cuda")``.
+
+    Returns
+    -------
+    DistributedModel
+        A handle, for the notebook and for closures.
+
+    Raises
+    ------
+    ConfigurationError
+        If an embedding has ``max_norm``, or a bag ``scale_grad_by_freq``; a parameter is of half
+        precision or has no shape yet; there is no optimizer for one; a name is taken; or there is
+        no such kind of device. Nothing was placed.
+    SerializationError
+        If the module cannot be pickled; the message names the part that cannot.
+    ServerLostError
+        If a server is gone.
+    """
+    if not isinstance(module, nn.Module):
+        raise ConfigurationError(
+            f"psnb.torch.distribute: expected a torch.nn.Module, found {type(module).__name__}"
+        )
+    where = device_name(device)
+    parts = split(module)
+    values = place_values(strategy, parts, sparse, dense, name or type(module).__name__)
+    return DistributedModel(PlacedModule(parts.template, values, where))

@@ -1,0 +1,91 @@
+"""PlacedModule: a module without values, where its values are, and where it computes."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from psnb._src.torch_models.checked_state import IncompatibleKeys, check_keys
+from psnb._src.torch_models.model_values import ModelValues
+from psnb.errors import ConfigurationError, GradientError
+
+
+@dataclass(frozen=True)
+class PlacedModule:
+    """What of a distributed model is the same in all processes and threads. Immutable.
+
+    Attributes
+    ----------
+    template : torch.nn.Module
+        The module with lookups in place of embeddings, and without values that are on servers.
+    values : ModelValues
+        Where its values are.
+    device : str
+        Where workers compute.
+    """
+
+    template: nn.Module
+    values: ModelValues
+    device: str
+
+    def state(self) -> OrderedDict[str, Any]:
+        """Read the state of the undistributed module."""
+        return self.values.state(self.template)
+
+    def loaded(
+        self, state: Mapping[str, Any], *, strict: bool
+    ) -> tuple[PlacedModule, IncompatibleKeys]:
+        """Write a state to the servers; return the module that has what stays here.
+
+        Raises
+        ------
+        GradientError
+            If keys or shapes are not those of the module; nothing was changed.
+        """
+        keys = check_keys(state, self.values.names, strict=strict)
+        checked = self.values.check(state)
+        template = copy.deepcopy(self.template)
+        local = {key: state[key] for key in self.values.names if key in state}
+        local = {key: value for key, value in local.items() if self.values.is_local(key)}
+        try:
+            template.load_state_dict(local, strict=False)
+        except RuntimeError as error:
+            raise GradientError(
+                f"what stays on workers cannot be loaded: {error}. Nothing was changed"
+            ) from error
+        self.values.write(checked)
+        return replace(self, template=template), keys
+
+    def copied(self) -> tuple[nn.Module, torch.device]:
+        """Return a copy of the module on its device, and the device.
+
+        Raises
+        ------
+        ConfigurationError
+            If this process does not have the device.
+        """
+        device = torch.device(self.device)
+        try:
+            return copy.deepcopy(self.template).to(device), device
+        except (AssertionError, RuntimeError) as error:
+            raise ConfigurationError(
+                f"this process cannot compute on device {self.device!r}: {error}. Each worker "
+                "that trains needs the device and a PyTorch made for it; without, leave device= "
+                "out"
+            ) from error
+
+
+def device_name(device: str | torch.device) -> str:
+    """Return the name of a device, or raise ConfigurationError if torch knows none of this name."""
+    try:
+        return str(torch.device(device))
+    except (RuntimeError, TypeError) as error:
+        raise ConfigurationError(
+            f"device={device!r} is no device of PyTorch, such as 'cpu' or 'cuda': {error}"
+        ) from error

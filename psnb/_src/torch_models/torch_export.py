@@ -1,0 +1,386 @@
+"""Exports a module: what `psnb._src.torch_programs` runs without the training code.
+
+``torch.export`` traces the module, with lookups as operators of their own and the number of
+examples as a symbol: one graph is for batches of any size, and nothing is compiled when it runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from psnb._src.export import Exported, Fetch, ModelFeed, check_nested, leaves_of
+from psnb._src.parameters import Embedding, table_source
+from psnb._src.torch_models.as_tensors import TensorBags, as_torch
+from psnb._src.torch_models.served_modules import ServedEmbedding, ServedEmbeddingBag
+from psnb._src.torch_programs import OPERATORS, PROGRAM, is_pure
+from psnb.errors import ConfigurationError
+
+
+@torch.library.custom_op("psnb::lookup", mutates_args=())
+def _lookup(ids: Tensor, table: str, dim: int, double: bool) -> Tensor:
+    """Stands in a traced graph for the lookup of rows."""
+    raise NotImplementedError("rows are looked up by what runs the graph")
+
+
+@_lookup.register_fake
+def _(ids: Tensor, table: str, dim: int, double: bool) -> Tensor:
+    dtype = torch.float64 if double else torch.float32
+    return ids.new_empty((*ids.shape, dim), dtype=dtype)
+
+
+class _TracedEmbedding(nn.Module):
+    """In place of `ServedEmbedding`."""
+
+    def __init__(self, table: Embedding) -> None:
+        super().__init__()
+        self._given = table.name, table.dim, table.dtype == np.float64
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = torch.ops.psnb.lookup(ids, *self._given)
+        return found
+
+
+class _TracedEmbeddingBag(_TracedEmbedding):
+    """In place of `ServedEmbeddingBag`: sums by bag, in operators that take any sizes."""
+
+    def __init__(self, table: Embedding, served: ServedEmbeddingBag) -> None:
+        super().__init__(table)
+        self._mode, self._padding = served.mode, served.padding_idx
+        self._last = served.include_last_offset
+
+    def forward(
+        self,
+        input: Tensor,  # noqa: A002  # as torch calls it
+        offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        rows = super().forward(input)
+        if offsets is None:
+            count, bag = (
+                input.shape[0],
+                torch.arange(input.shape[0]).repeat_interleave(
+                    input.shape[1], output_size=input.shape[0] * input.shape[1]
+                ),
+            )
+        else:
+            starts = offsets[:-1] if self._last else offsets
+            count, places = starts.shape[0], torch.arange(input.shape[0], dtype=starts.dtype)
+            bag = torch.bucketize(places, starts, right=True) - 1
+        rows, ids = rows.reshape(-1, rows.shape[-1]), input.reshape(-1)
+        real = torch.ones_like(ids, dtype=torch.bool)
+        if self._padding is not None:
+            real = ids != self._padding
+        found = rows.new_zeros((count, rows.shape[1]))
+        if self._mode == "max":
+            least = torch.full_like(found, -math.inf)
+            masked = torch.where(real[:, None], rows, -math.inf)
+            largest = least.scatter_reduce(0, bag[:, None].expand_as(rows), masked, "amax")
+            return torch.where(torch.isinf(largest) & (largest < 0), 0.0, largest)
+        if per_sample_weights is not None:
+            rows = rows * per_sample_weights.reshape(-1, 1)
+        found = found.index_add(0, bag, rows * real[:, None])
+        if self._mode == "mean":
+            counts = rows.new_zeros(count).index_add(0, bag, real.to(rows.dtype))
+            found = found / counts.clamp_min(1)[:, None]
+        return found
+
+
+class _FedTensors(NamedTuple):
+    """Where a feed's tensors are among the inputs of the graph."""
+
+    feed: ModelFeed
+    first: int
+
+
+class _Flat(nn.Module):
+    """Takes the tensors of all feeds, and returns those of all outputs."""
+
+    def __init__(self, module: nn.Module, given: Any, told: list[Any]) -> None:
+        super().__init__()
+        self.module, self._given, self._told = module, given, told
+
+    def forward(self, *tensors: Tensor) -> list[Tensor]:
+        args, kwargs = _replaced(self._given, tensors)
+        flat: list[Tensor] = []
+        self._told.append(_numbered(self.module(*args, **kwargs), flat))
+        return flat
+
+
+def exported(module: nn.Module, tables: Mapping[str, Embedding], example: Any) -> Exported:
+    """Return what is written of a module.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        With lookups in place of embeddings, and its values; it is changed.
+    tables : mapping of str to Embedding
+        By the names that lookups have.
+    example : object
+        The arguments of ``forward``: a tuple; or a mapping by name; or the only one.
+
+    Raises
+    ------
+    ConfigurationError
+        If it cannot be exported for batches of any size.
+    """
+    module = _traceable(module, tables).eval()
+    given, places, tensors = _feeds(module, example)
+    told: list[Any] = []  # no attribute: those are put back after the tracing
+    flat = _Flat(module, given, told)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # those of torch about itself
+            dims = (_dims(places),)
+            program = torch.export.export(flat, tuple(tensors), dynamic_shapes=dims)
+            program = program.run_decompositions({})
+    except Exception as error:  # whatever the user's code raises when it is traced
+        if isinstance(error, ConfigurationError):
+            raise
+        raise ConfigurationError(
+            f"psnb.export: {type(module).__name__} cannot be exported for batches of any size: "
+            f"{type(error).__name__}: {str(error)[:600]}"
+        ) from error
+    graph, dense, fetched = _graph(program, places)
+    form = check_nested(told[-1])
+    names = [name for _, name in sorted(leaves_of(form))]
+    used = {entry[1] for entry in graph["inputs"] if entry[0] == "feed"}
+    return Exported(
+        "torch",
+        [place.feed for place in places if place.feed.name in used],
+        [Fetch(name, *each) for name, each in zip(names, fetched, strict=True)],
+        form,
+        dense,
+        {table.name: table_source(table) for table in tables.values()},
+        {PROGRAM: json.dumps(graph).encode()},
+        {},
+        {"torch": torch.__version__},
+    )
+
+
+def _traceable(module: nn.Module, tables: Mapping[str, Embedding]) -> nn.Module:
+    """Return a module whose lookups can be traced."""
+    for path, each in list(module.named_modules(remove_duplicate=False)):
+        if isinstance(each, ServedEmbeddingBag):
+            new: nn.Module = _TracedEmbeddingBag(tables[each.table], each)
+        elif isinstance(each, ServedEmbedding):
+            new = _TracedEmbedding(tables[each.table])
+        else:
+            continue
+        if not path:
+            return new
+        parent, _, attribute = path.rpartition(".")
+        setattr(module.get_submodule(parent), attribute, new)
+    return module
+
+
+class _Hole(NamedTuple):
+    """Stands in arguments for tensors of a feed."""
+
+    first: int
+    bags: bool
+
+
+def _feeds(module: nn.Module, example: Any) -> tuple[Any, list[_FedTensors], list[Tensor]]:
+    """Return the arguments with holes, the feeds, and the tensors that are in the holes."""
+    if example is None:
+        raise ConfigurationError(
+            "psnb.export of a PyTorch module needs example=, the arguments of forward: a tuple, or "
+            "a dict by name"
+        )
+    given = as_torch(example)
+    alone = isinstance(given, TensorBags) or not isinstance(given, tuple | Mapping)
+    args, kwargs = ((given,) if alone else given, {})
+    if isinstance(given, Mapping):
+        args, kwargs = (), dict(given)
+    signature = inspect.signature(module.forward)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        if not isinstance(given, Mapping):
+            raise ConfigurationError(
+                f"psnb.export: example= does not fit forward: {error}"
+            ) from error
+        bound = signature.bind(given)  # one argument, which is a batch
+    places: list[_FedTensors] = []
+    tensors: list[Tensor] = []
+    sole = len(bound.arguments) == 1
+    for name, value in bound.arguments.items():
+        nested = isinstance(value, Mapping) and sole
+        bound.arguments[name] = _with_holes(value, "" if nested else name, places, tensors)
+    return (bound.args, bound.kwargs), places, _long_enough(tensors)
+
+
+def _with_holes(value: Any, name: str, places: list[_FedTensors], tensors: list[Tensor]) -> Any:
+    if isinstance(value, TensorBags):
+        dtype = str(value.input.dtype).removeprefix("torch.")
+        places.append(_FedTensors(ModelFeed(name, dtype, (None,), "ragged"), len(tensors)))
+        tensors += [value.input, value.offsets.long()]
+        return _Hole(len(tensors) - 2, True)
+    if isinstance(value, Tensor):
+        dtype, sizes = str(value.dtype).removeprefix("torch."), tuple(value.shape[1:])
+        first = tensors[places[0].first] if places else value
+        bags = bool(places) and places[0].feed.ragged
+        count = len(tensors[1]) if bags else len(first) if first.ndim else 0
+        holds = "examples" if not value.ndim or len(value) == count else "any"
+        shape = (None, *sizes) if value.ndim else ()
+        places.append(_FedTensors(ModelFeed(name, dtype, shape, holds), len(tensors)))
+        tensors.append(value)
+        return _Hole(len(tensors) - 1, False)
+    if isinstance(value, Mapping):
+        return {
+            key: _with_holes(each, f"{name}.{key}" if name else str(key), places, tensors)
+            for key, each in value.items()
+        }
+    if isinstance(value, tuple | list):
+        return type(value)(
+            [_with_holes(v, f"{name}.{i}", places, tensors) for i, v in enumerate(value)]
+        )
+    return value
+
+
+def _long_enough(tensors: list[Tensor]) -> list[Tensor]:
+    """Return tensors with two elements at least: one is taken for a size that never changes."""
+    return [
+        each.repeat(2, *[1] * (each.ndim - 1)) if each.ndim and len(each) < 2 else each
+        for each in tensors
+    ]
+
+
+def _dims(places: Sequence[_FedTensors]) -> tuple[Any, ...]:
+    """Return the axes whose sizes depend on the batch."""
+    examples, dims = torch.export.Dim("examples"), []
+    for number, (feed, _) in enumerate(places):
+        other = torch.export.Dim(f"size_{number}")
+        if feed.ragged:
+            dims += [{0: other}, {0: examples}]
+        elif feed.shape:
+            dims.append({0: examples if feed.holds == "examples" else other})
+        else:
+            dims.append({})
+    return tuple(dims)
+
+
+def _replaced(given: Any, tensors: Sequence[Tensor]) -> Any:
+    """Return arguments with tensors in their holes."""
+    if isinstance(given, _Hole):
+        if given.bags:
+            return TensorBags(tensors[given.first], tensors[given.first + 1])
+        return tensors[given.first]
+    if isinstance(given, Mapping):
+        return {key: _replaced(each, tensors) for key, each in given.items()}
+    if isinstance(given, tuple | list):
+        return type(given)([_replaced(each, tensors) for each in given])
+    return given
+
+
+def _numbered(found: Any, flat: list[Tensor]) -> Any:
+    """Return a structure with numbers in place of its tensors, which are added to a list."""
+    if isinstance(found, Tensor):
+        flat.append(found)
+        return len(flat) - 1
+    if isinstance(found, Mapping):
+        return {key: _numbered(each, flat) for key, each in found.items()}
+    if isinstance(found, tuple | list):
+        several = [_numbered(each, flat) for each in found]
+        return tuple(several) if isinstance(found, tuple) else several
+    if found is None:
+        return None
+    raise ConfigurationError(
+        f"psnb.export: forward returns {type(found).__name__}; tensors in dicts, lists and tuples "
+        "can be exported"
+    )
+
+
+_Form = tuple[str, tuple[int | None, ...]]
+
+
+def _graph(
+    program: Any, places: Sequence[_FedTensors]
+) -> tuple[dict[str, list[Any]], dict[str, np.ndarray], list[_Form]]:
+    """Return the graph as JSON can hold it, the dense parameters, and the forms of its outputs."""
+    fed: list[list[str]] = []
+    for feed, _ in places:
+        parts = [["values"], ["offsets"]] if feed.ragged else [[]]
+        fed += [["feed", feed.name, *part] for part in parts]
+    program.graph.eliminate_dead_code(lambda node: node.op != "call_function" or _asserts(node))
+    values = {**program.constants, **program.state_dict}
+    numbers: dict[Any, int] = {}
+    inputs: list[tuple[Any, list[str]]] = []
+    nodes: list[Any] = []
+    dense: dict[str, np.ndarray] = {}
+    specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+    given = iter(fed)
+    outputs: list[Any] = []
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            target = specs[node.name].target
+            entry = next(given) if target is None else ["dense", target.removeprefix("module.")]
+            if not node.users:
+                continue
+            if target is not None:
+                dense[entry[1]] = values[target].detach().cpu().numpy()
+            inputs.append((node, entry))
+        elif node.op == "output":
+            outputs = list(node.args[0])
+    numbers |= {node: number for number, (node, _) in enumerate(inputs)}
+    for node in program.graph.nodes:
+        if node.op == "call_function" and not _asserts(node):
+            name, args = _called(node)
+            kwargs = {key: _written(each, numbers) for key, each in node.kwargs.items()}
+            nodes.append([name, [_written(each, numbers) for each in args], kwargs])
+            numbers[node] = len(numbers)
+    forms = [(str(n.meta["val"].dtype).removeprefix("torch."), _sizes(n)) for n in outputs]
+    graph: dict[str, list[Any]] = {
+        "inputs": [entry for _, entry in inputs],
+        "nodes": nodes,
+        "outputs": [{"node": numbers[node]} for node in outputs],
+    }
+    return graph, dense, forms
+
+
+def _asserts(node: Any) -> bool:
+    """Return whether a node only checks what was known when it was traced."""
+    return "assert" in str(node.target) or "sym_constrain" in str(node.target)
+
+
+def _sizes(node: Any) -> tuple[int | None, ...]:
+    return tuple(size if isinstance(size, int) else None for size in node.meta["val"].shape)
+
+
+def _called(node: Any) -> tuple[str, list[Any]]:
+    target = node.target
+    if target is torch.ops.psnb.lookup.default:
+        return "lookup", list(node.args[:2])
+    if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten" and is_pure(target):
+        return str(target), list(node.args)
+    name = getattr(target, "__name__", str(target))
+    if name in OPERATORS:
+        return name, list(node.args)
+    raise ConfigurationError(
+        f"psnb.export: the module calls {target}, which is no operator of ATen that can be exported"
+    )
+
+
+def _written(given: Any, numbers: Mapping[Any, int]) -> Any:
+    """Return an argument as JSON can hold it."""
+    if isinstance(given, torch.fx.Node):
+        return {"node": numbers[given]}
+    if isinstance(given, list | tuple):
+        return [_written(each, numbers) for each in given]
+    if isinstance(given, float) and not math.isfinite(given):
+        return {"float": str(given)}
+    for kind in (torch.dtype, torch.layout, torch.memory_format):
+        if isinstance(given, kind):
+            return {kind.__name__: str(given).removeprefix("torch.")}
+    if isinstance(given, torch.device):
+        return {"device": "cpu"}
+    return given

@@ -1,0 +1,355 @@
+"""Trainer: from a dataset and a step to a trained model and its history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from psnb._src.checks import integer
+from psnb._src.coordinator import (
+    CheckpointManager,
+    ClusterCoordinator,
+    map_whole_splits,
+    training_shown,
+)
+from psnb._src.data import Dataset, check_order
+from psnb._src.training.callback import Callback
+from psnb._src.training.device_worker import DeviceWorker
+from psnb._src.training.downpour import Downpour
+from psnb._src.training.epoch_source import EpochSource, Files
+from psnb._src.training.evaluation import Evaluation, merged_figures
+from psnb._src.training.fetch_lines import FetchLines
+from psnb._src.training.hogwild import Hogwild
+from psnb._src.training.inference import ALONE, Inference, joined
+from psnb._src.training.prediction_files import PredictionFiles, parts_of
+from psnb._src.training.training_history import TrainingHistory
+from psnb._src.training.training_run import STATE, TrainingPlan, TrainingRun
+from psnb.errors import ConfigurationError
+
+_WORKERS: dict[str, Callable[[], DeviceWorker]] = {"hogwild": Hogwild, "downpour": Downpour}
+
+
+class Trainer:
+    """Trains, evaluates and predicts, over datasets and a coordinator's workers.
+
+    After Paddle's ``Executor.train_from_dataset``. It is made of public parts, which you can also
+    use without it: `ClusterCoordinator.create_per_worker_dataset`, `ClusterCoordinator.run_epoch`,
+    `report`, `CheckpointManager`.
+
+    Its methods are for one thread at a time, except `stop`.
+
+    Parameters
+    ----------
+    coordinator : ClusterCoordinator
+        Whose workers train.
+    step : callable, optional
+        A closure of an iterator: it takes batches with ``next(iterator)``, trains on them, and
+        calls `report`. Made by hand, by ``psnb.jax.step``, or around a ``psnb.torch`` model. None
+        with a `Section`, which trains its stages.
+    worker : str or DeviceWorker
+        How the workers go through an epoch: ``"hogwild"``, ``"downpour"``, or an object: `Hogwild`,
+        `Downpour` or `Section`.
+    evaluate : callable, optional
+        A closure of an iterator that reports metrics, in place of ``step`` where nothing is to be
+        trained: with a model in evaluation mode, or without gradients, which takes less time.
+    predict : callable, optional
+        Takes a batch, and returns an array with one row for each example, or a dict of arrays:
+        ``psnb.jax.forward(...)``, for example. For `infer_from_dataset`.
+    progress : bool, optional
+        Whether to show a line of progress; as for `ClusterCoordinator.join`.
+
+    Attributes
+    ----------
+    coordinator, step, worker
+        As given.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is of the wrong kind.
+    """
+
+    def __init__(
+        self,
+        coordinator: ClusterCoordinator,
+        step: Callable[..., Any] | None = None,
+        worker: str | DeviceWorker = "hogwild",
+        *,
+        evaluate: Callable[..., Any] | None = None,
+        predict: Callable[[Any], Any] | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        if not isinstance(coordinator, ClusterCoordinator):
+            raise ConfigurationError(
+                f"coordinator must be a psnb.ClusterCoordinator, found {coordinator!r}"
+            )
+        self.coordinator, self.worker = coordinator, _device_worker(worker)
+        self.step: Any = step
+        if self.worker.takes_step != callable(step):
+            raise ConfigurationError(
+                f"step must be a function of an iterator, found {step!r}"
+                if self.worker.takes_step
+                else f"{type(self.worker).__name__} trains its stages: leave step={step!r} out"
+            )
+        if not all(each is None or callable(each) for each in (evaluate, predict)):
+            raise ConfigurationError("evaluate and predict must be functions")
+        self._evaluate, self._predict = evaluate or step, predict
+        self._progress = progress
+        self._run: TrainingRun | None = None  # while it trains
+        self._history = TrainingHistory()
+
+    def __repr__(self) -> str:
+        return f"<psnb.Trainer of {self.coordinator.name!r} with {self.worker!r}>"
+
+    @property
+    def history(self) -> TrainingHistory:
+        """What came out of the latest training, also if it goes on or has failed."""
+        run = self._run
+        return self._history if run is None else run.history()
+
+    def train_from_dataset(
+        self,
+        dataset: Any,
+        epochs: int | None = None,
+        *,
+        fetch: Iterable[str] = (),
+        fetch_every: int = 100,
+        callbacks: Iterable[Callback] = (),
+        checkpoint: CheckpointManager | None = None,
+        save_every: float | None = None,
+        files: Files | None = None,
+        validation: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+        debug: bool = False,
+        resume: Mapping[str, Any] | None = None,
+    ) -> TrainingHistory:
+        """Train on every example of a dataset exactly once an epoch, whatever worker dies.
+
+        An interrupt (Ctrl-C, the stop button), `stop` and the dashboard's stop let the batches that
+        run have their effect, begin no other, and return the history. A second interrupt meanwhile
+        is raised at once.
+
+        Parameters
+        ----------
+        dataset : Dataset, QueueDataset, InMemoryDataset, LeasedDataset or PartitionedDataset
+            Batches; or a function of the epoch's number, from 1 on, that returns such a dataset. An
+            `psnb.data.InMemoryDataset` is loaded into the workers' memory, and shuffled globally
+            before each epoch.
+        epochs : int, optional
+            How many, with those that ``resume`` has done; 1 by default, or as many as ``files``
+            has entries.
+        fetch : iterable of str
+            Metrics that are printed every ``fetch_every`` batches: ``"loss"`` is the mean since the
+            last line.
+        fetch_every : int
+            The print period, in batches. The number that is printed is exact; several periods that
+            pass within a tenth of a second have one line.
+        callbacks : iterable of Callback
+            What is told; in this order.
+        checkpoint : CheckpointManager, optional
+            Saves at the end of each epoch, and when training is stopped. The metadata is
+            `TrainingHistory.state`.
+        save_every : float, optional
+            Saves also in the middle of epochs, every so many seconds. The workers pause for it, so
+            that what is saved is one moment: ``resume`` then goes on with exactly the examples that
+            were not used.
+        files : callable or sequence, optional
+            The files of each epoch, in place of the dataset's own: a function of the epoch's number
+            from 1 on, or one entry (a pattern, or a list) for each epoch. See
+            `psnb.data.Dataset.with_files`.
+        validation : dataset, optional
+            Is evaluated at the end of each epoch, as by `evaluate`; its metrics are in the history
+            with ``val_`` before their names.
+        metadata : mapping, optional
+            Of your own, kept with each checkpoint beside the trainer's; anything that JSON can
+            hold, by other names than those of `TrainingHistory.state`.
+        debug : bool
+            Print at the end where the time of the coordinator's closures has gone so far, by phase
+            and by stage of the dataset: `ClusterCoordinator.phases` and `stages`.
+        resume : mapping, optional
+            `TrainingHistory.state`, or what `CheckpointManager.restore` returned: go on from there,
+            with the same dataset. (To train an earlier model further from the beginning of a
+            dataset, restore it and leave this out.)
+
+        Returns
+        -------
+        TrainingHistory
+            One row an epoch.
+
+        Raises
+        ------
+        Exception
+            What a closure or a callback raised, when everything has ended. `history` has what came
+            out until then.
+        ConfigurationError
+            If an argument is of the wrong kind, or this trainer is training.
+        """
+        if self._run is not None:
+            raise ConfigurationError("this trainer is training already: make another one")
+        if epochs is None:
+            epochs = len(files) if files is not None and not callable(files) else 1
+        told = tuple(callbacks)
+        for each in told:
+            if not isinstance(each, Callback):
+                raise ConfigurationError(f"callbacks takes psnb.Callback objects, found {each!r}")
+        if checkpoint is not None and not isinstance(checkpoint, CheckpointManager):
+            raise ConfigurationError(
+                f"checkpoint must be a psnb.CheckpointManager, found {checkpoint!r}"
+            )
+        if save_every is not None and (checkpoint is None or not save_every > 0):
+            raise ConfigurationError("save_every is a number of seconds, and needs checkpoint=")
+        if taken := [name for name in metadata or () if name in STATE]:
+            raise ConfigurationError(
+                f"metadata= has {taken}, which are the trainer's own: take other names than "
+                f"{', '.join(STATE)}"
+            )
+        validated = None
+        if validation is not None:
+            validated = EpochSource(self.coordinator, validation, None)
+        plan = TrainingPlan(
+            EpochSource(self.coordinator, dataset, files),
+            integer("epochs", epochs, 0),
+            FetchLines(fetch, fetch_every),
+            told,
+            checkpoint,
+            save_every,
+            {} if metadata is None else metadata,
+            debug,
+            None if validated is None else self._evaluator(validated),
+        )
+        self._run = run = TrainingRun(self, plan, resume)
+        try:
+            return run.run()
+        finally:
+            if validated is not None:
+                validated.release()
+            self._run, self._history = None, run.history()
+
+    def evaluate(self, dataset: Any) -> dict[str, float]:
+        """Evaluate the model on a dataset; every example counts exactly once, whatever worker dies.
+
+        The workers run the trainer's ``evaluate``, or else its step, in a way that changes nothing:
+        what it writes to parameters is dropped, and lookups are those of ``training=False``. (What
+        a step does besides, it does: one that draws dropout, draws it here, too; give ``evaluate``
+        then.) What it reports is not mixed with the training's.
+
+        Parameters
+        ----------
+        dataset : Dataset, QueueDataset, InMemoryDataset, LeasedDataset or PartitionedDataset
+            Batches, as for `train_from_dataset`.
+
+        Returns
+        -------
+        dict of str to float
+            Of the states of `psnb.metrics` their value over all examples, exactly; of numbers the
+            mean, weighted by the examples that each is of. ``"examples"`` is how many there were.
+
+        Raises
+        ------
+        Exception
+            What a closure raised.
+        """
+        source = EpochSource(self.coordinator, dataset, None)
+        try:
+            return self._evaluator(source)()
+        finally:
+            source.release()
+
+    def infer_from_dataset(self, dataset: Any, to: str | None = None) -> Any:
+        """Predict for every example of a dataset, in its order; exactly once, whatever worker dies.
+
+        The workers take whole parts of it, and nothing is written to parameters.
+
+        Parameters
+        ----------
+        dataset : Dataset, QueueDataset, InMemoryDataset, LeasedDataset or PartitionedDataset
+            Batches. It must have an order: no shuffle, nor interleaved files.
+        to : str, optional
+            Files for the predictions, on a file system that notebook and workers share:
+            ``"predictions/*.parquet"``, or of suffix ``.csv`` or ``.jsonl``. Each part of the
+            dataset has one, whose number takes the place of ``*``, from ``00000`` on; it is there
+            wholly or not at all. Then only a batch at a time is in memory.
+
+        Returns
+        -------
+        numpy.ndarray, dict of numpy.ndarray or list of str
+            The predictions; or the files, in order.
+
+        Raises
+        ------
+        ConfigurationError
+            If the trainer was made without ``predict``, the dataset has no order, or there is not
+            one row of predictions for each example.
+        Exception
+            What a closure raised.
+        """
+        if self._predict is None:
+            raise ConfigurationError(
+                "infer_from_dataset needs a function of a batch: "
+                "psnb.Trainer(..., predict=psnb.jax.forward(...)), for example"
+            )
+        plain = getattr(dataset, "dataset", dataset)
+        if isinstance(plain, Dataset):
+            check_order(plain)
+        files = None if to is None else PredictionFiles(to)
+        source = EpochSource(self.coordinator, dataset, None)
+        try:
+            made = source.whole()
+            if files is not None:
+                files.prepare(len(made.whole_splits().choosers))
+            run = Inference(self._predict, files)
+            found = map_whole_splits(self.coordinator, run, made, self._progress)
+        finally:
+            source.release()
+        if files is not None:
+            return parts_of(found)
+        columns = joined(iter(found))
+        return columns[ALONE] if columns is not None and list(columns) == [ALONE] else columns
+
+    def _evaluator(self, source: EpochSource) -> Callable[[], dict[str, float]]:
+        if self._evaluate is None:
+            raise ConfigurationError(
+                "to evaluate stages, make the trainer with evaluate=, a closure of an iterator "
+                "that reports metrics"
+            )
+        evaluation = Evaluation(self._evaluate)
+
+        def evaluate() -> dict[str, float]:
+            parts = map_whole_splits(self.coordinator, evaluation, source.whole(), self._progress)
+            return merged_figures(parts)
+
+        return evaluate
+
+    def stop(self, reason: str = "stopped") -> None:
+        """End training when the batches that run have had their effect; any thread, also callbacks.
+
+        `train_from_dataset` returns its history then. Without effect if nothing is trained.
+
+        Parameters
+        ----------
+        reason : str
+            Becomes `TrainingHistory.stopped`.
+        """
+        run = self._run
+        if run is not None:
+            run.stop(reason or "stopped")
+
+    def shown(self, run: TrainingRun) -> AbstractContextManager[None]:
+        """Return a context in which views show a run and may stop it; for psnb only."""
+
+        def stop() -> None:
+            run.stop("stopped by a view")
+
+        return training_shown(self.coordinator, self._progress, run.share, stop)
+
+
+def _device_worker(worker: str | DeviceWorker) -> DeviceWorker:
+    if isinstance(worker, DeviceWorker):
+        return worker
+    if worker in _WORKERS:
+        return _WORKERS[worker]()
+    raise ConfigurationError(
+        f"worker must be one of {', '.join(map(repr, _WORKERS))} or a psnb.DeviceWorker, found "
+        f"{worker!r}"
+    )

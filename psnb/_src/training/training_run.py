@@ -1,0 +1,288 @@
+"""TrainingRun: one call of `Trainer.train_from_dataset`.
+
+One thread: the caller's. It is in the device worker nearly all the time, which calls back ten
+times a second: fetch lines, callbacks, saves and requests to stop happen there. Any thread may
+request a stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from psnb._src.coordinator import CheckpointManager, LeasedIterator
+from psnb._src.monitor import Share
+from psnb._src.threads import uninterrupted
+from psnb._src.training.callback import Callback, TrainingSnapshot
+from psnb._src.training.epoch_figures import EpochFigures
+from psnb._src.training.epoch_source import EpochSource
+from psnb._src.training.fetch_lines import FetchLines
+from psnb._src.training.training_history import (
+    EpochRow,
+    TrainingHistory,
+    loaded_rows,
+    saved_rows,
+)
+from psnb.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from psnb._src.training.trainer import Trainer
+
+STATE = ("epoch", "rows", "iterator", "part")
+"""The names in `TrainingHistory.state`."""
+
+_TELL_EVERY = 0.25
+"""Seconds between two calls of `Callback.on_batch`, at least."""
+
+
+class _StopRequestedError(Exception):
+    """Ends the device worker; never reaches users."""
+
+
+@dataclass
+class _EpochUnderWay:
+    """The epoch that is being trained."""
+
+    epoch: int
+    iterator: LeasedIterator
+    figures: EpochFigures
+    began: float
+    # Of the part of it that another run has trained.
+    earlier_examples: int = 0
+    earlier_seconds: float = 0.0
+    seconds: float | None = None  # once it is over
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """What `Trainer.train_from_dataset` was asked for, checked."""
+
+    source: EpochSource
+    epochs: int
+    fetch: FetchLines
+    callbacks: Sequence[Callback]
+    checkpoint: CheckpointManager | None
+    save_every: float | None
+    metadata: Mapping[str, Any]
+    debug: bool
+    validate: Callable[[], Mapping[str, float]] | None
+
+
+class TrainingRun:
+    """Trains to the end, or until it is stopped.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        What callbacks are given.
+    plan : TrainingPlan
+        What to do.
+    resume : mapping, optional
+        The `TrainingHistory.state` of the training to go on with.
+
+    Raises
+    ------
+    ConfigurationError
+        If ``resume`` is none.
+    """
+
+    def __init__(
+        self, trainer: Trainer, plan: TrainingPlan, resume: Mapping[str, Any] | None
+    ) -> None:
+        self._trainer, self._coordinator, self._plan = trainer, trainer.coordinator, plan
+        begin: Mapping[str, Any] = {"rows": (), "epoch": 0, "iterator": None, "part": (0, 0.0)}
+        saved = begin if resume is None else resume
+        try:
+            self._rows = loaded_rows(saved["rows"])
+            self._done = int(saved["epoch"])  # epochs
+            # Of the next epoch: what is not used, and the examples and seconds of what is.
+            self._rest = saved["iterator"]
+            examples, seconds = saved["part"]
+            self._part = int(examples), float(seconds)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                "resume= takes history.state, or what CheckpointManager.restore() returns of a "
+                "checkpoint that a trainer saved"
+            ) from error
+        self._current: _EpochUnderWay | None = None
+        self._stopped = self._reason = ""
+        self._told = self._saved_at = time.monotonic()
+        self._saved: Mapping[str, Any] | None = None
+
+    def stop(self, reason: str) -> None:
+        """Request that training ends as soon as what runs has ended; any thread."""
+        self._reason = reason
+
+    def run(self) -> TrainingHistory:
+        """Train, and return what came out of it."""
+        try:
+            self._tell("on_begin")
+            with self._trainer.shown(self):
+                self._train_all()
+        except Exception as error:
+            with contextlib.suppress(Exception):
+                self._coordinator.join()  # what runs has ended when the caller sees the error
+            self._plan.source.release()
+            for moment, told in (("on_failure", error), ("on_end", self.history())):
+                try:
+                    self._tell(moment, told)
+                except Exception as other:
+                    error.add_note(f"besides, {type(other).__name__}: {other}")
+            raise
+        except BaseException:  # a second interrupt
+            self._plan.source.release()
+            self._tell("on_end", self.history())
+            raise
+        self._plan.source.release()
+        self._tell("on_end", self.history())
+        if self._plan.debug:
+            self._print_times()
+        return self.history()
+
+    def history(self) -> TrainingHistory:
+        """Return what came out of it so far."""
+        return TrainingHistory(self._rows, self._stopped, self._state())
+
+    def _train_all(self) -> None:
+        try:
+            while self._done < self._plan.epochs:
+                self._check()
+                self._train(self._done + 1)
+        except (_StopRequestedError, KeyboardInterrupt):
+            self._stopped = self._reason or "interrupted"
+            self._coordinator.join()  # what runs has its effect
+            self._end_epoch()
+            if self._saved != self._state():
+                self._save()
+
+    def _train(self, epoch: int) -> None:
+        plan = self._plan
+        self._tell("on_epoch_begin", epoch)
+        plan.fetch.begin()
+        iterator = plan.source.begin(epoch, self._rest)
+        figures = EpochFigures(self._coordinator)
+        self._current = current = _EpochUnderWay(
+            epoch, iterator, figures, time.monotonic(), *self._part
+        )
+        self._trainer.worker.train(self._coordinator, self._trainer.step, iterator, self._watch)
+        current.seconds = time.monotonic() - current.began
+        self._print_if_due(current)
+        row = self._end_epoch({} if plan.validate is None else plan.validate())
+        self._tell("on_epoch", row)
+        self._save()
+
+    def _watch(self) -> None:
+        current = self._current
+        assert current is not None
+        self._check()
+        self._print_if_due(current)
+        now = time.monotonic()
+        if self._plan.callbacks and now - self._told >= _TELL_EVERY:
+            self._told = now
+            self._tell("on_batch", self._snapshot(current))
+        if self._plan.save_every is not None and now - self._saved_at >= self._plan.save_every:
+            self._save_midway()
+
+    def _check(self) -> None:
+        if self._reason:
+            raise _StopRequestedError
+
+    def _print_if_due(self, current: _EpochUnderWay) -> None:
+        batch = current.iterator.progress().visits
+        if self._plan.fetch.due(batch):
+            line = self._plan.fetch.line(current.epoch, batch, current.figures.lines())
+            print(line)  # noqa: T201
+
+    def _print_times(self) -> None:
+        coordinator = self._coordinator
+        waits = coordinator.statistics().starved
+        print(coordinator.phases(), coordinator.stages(), waits, sep="\n\n")  # noqa: T201
+
+    def _snapshot(self, current: _EpochUnderWay) -> TrainingSnapshot:
+        examples = current.figures.examples
+        seconds = time.monotonic() - current.began if current.seconds is None else current.seconds
+        return TrainingSnapshot(
+            current.epoch,
+            current.iterator.progress().visits,
+            None if examples is None else current.earlier_examples + examples,
+            current.figures.so_far(),
+            current.earlier_seconds + seconds,
+        )
+
+    def _end_epoch(self, validation: Mapping[str, float] | None = None) -> EpochRow | None:
+        """Append the row of the current epoch, or of the part of it that was trained."""
+        current = self._current
+        if current is None:
+            return None
+        snapshot = self._snapshot(current)
+        metrics = {**snapshot.metrics}
+        metrics |= {f"val_{name}": value for name, value in (validation or {}).items()}
+        row = EpochRow(
+            current.epoch,
+            metrics,
+            snapshot.examples,
+            snapshot.batch,
+            snapshot.seconds,
+        )
+        rest = None if current.iterator.exhausted else current.iterator.state()
+        with uninterrupted:
+            self._rows = (*self._rows, row)
+            self._current, self._rest = None, rest
+            self._part = (0, 0.0) if rest is None else (row.examples or 0, row.seconds)
+            self._done = current.epoch if rest is None else current.epoch - 1
+        return row
+
+    def _state(self) -> dict[str, Any]:
+        rest, part = self._rest, self._part
+        if self._current is not None:
+            snapshot = self._snapshot(self._current)
+            rest, part = self._current.iterator.state(), (snapshot.examples or 0, snapshot.seconds)
+        rows = saved_rows(self._rows[: self._done])
+        return {"epoch": self._done, "rows": rows, "iterator": rest, "part": list(part)}
+
+    def _save_midway(self) -> None:
+        """Save where no closure runs, so that the epoch's rest is what the parameters lack."""
+        was_paused = self._coordinator.paused
+        try:
+            self._coordinator.drain()
+            self._save()
+        finally:
+            if not was_paused:
+                self._coordinator.resume()
+
+    def _save(self) -> None:
+        if self._plan.checkpoint is not None:
+            state = self._state()
+            path: Path = self._plan.checkpoint.save({**self._plan.metadata, **state})
+            self._saved, self._saved_at = state, time.monotonic()
+            self._tell("on_checkpoint", path)
+
+    def _tell(self, method: str, *arguments: Any) -> None:
+        for callback in self._plan.callbacks:
+            try:
+                getattr(callback, method)(self._trainer, *arguments)
+            except Exception as error:
+                error.add_note(f"raised by callback {type(callback).__name__}.{method}")
+                raise
+
+    def share(self) -> Share:
+        """Return how much of the epoch is done, for the progress line; its thread calls."""
+        current = self._current
+        if current is None and self._rows:
+            row = self._rows[-1]
+            return Share(row.batches, row.batches, "batches", self._name(row.epoch))
+        if current is None:
+            return Share(0, 1, "parts", self._name(self._done + 1))
+        done = current.iterator.progress()
+        name = self._name(current.epoch)
+        if self._rows:  # as many batches as the last time; files= may have others
+            of = max(self._rows[-1].batches, done.visits)
+            return Share(done.visits, of, "batches", name)
+        return Share(*done.parts, "parts", name)
+
+    def _name(self, epoch: int) -> str:
+        return f"epoch {epoch} of {self._plan.epochs}"

@@ -1,0 +1,193 @@
+"""One closure that is cancelled, wherever it is."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from psnb import errors
+from psnb._src.coordinator.closures.closure import Closure
+from psnb._src.coordinator.closures.status import ClosureStatus
+from psnb._src.coordinator.datasets.lease_registry import LeaseRegistry
+from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.coordinator.queue.round_gate import RoundGate
+from psnb._src.runtime.session_messages import TakeElements
+from tests.coordinator.queues import (
+    TIMEOUT,
+    call_with,
+    fail,
+    numbers,
+    put,
+    put_one,
+    succeed,
+    up_to,
+    worker,
+)
+
+
+def cancel(queue: ClosureQueue, closure: Closure) -> Closure | None:
+    return queue.cancel(closure.remote, in_flight=True)
+
+
+def put_back(queue: ClosureQueue, closure: Closure) -> None:
+    queue.put_back([closure], 0, "it has had no effect")
+
+
+def test_a_queued_one_never_runs_and_the_others_do() -> None:
+    queue = ClosureQueue(10)
+    _, second, _ = put(queue, 3)
+    assert cancel(queue, second) is None
+    assert second.remote.status is ClosureStatus.CANCELLED
+    assert numbers(queue.take(up_to(10))) == [0, 2]
+    assert queue.statistics().cancelled == 1
+
+
+def test_one_that_needs_a_certain_worker_is_found_too() -> None:
+    queue = ClosureQueue(10)
+    pinned, other = put_one(queue, 0, pin="a"), put_one(queue, 1, priority=3)
+    for each in (pinned, other):
+        assert cancel(queue, each) is None
+        assert each.remote.status is ClosureStatus.CANCELLED
+    assert queue.take(up_to(10), worker) == []
+    assert queue.statistics().queued == 0
+
+
+def test_those_that_wait_for_its_result_are_cancelled_with_it() -> None:
+    queue = ClosureQueue(10)
+    (first,) = put(queue, 1)
+    second = put_one(queue, 1, call=call_with(queue, first.remote))
+    third = put_one(queue, 2, call=call_with(queue, second.remote, first.remote))
+    cancel(queue, first)
+    for each in (second, third):
+        with pytest.raises(errors.CancelledError, match="whose result it waited for"):
+            each.remote.fetch(TIMEOUT)
+    queue.join(TIMEOUT)
+
+
+def test_one_that_waits_for_a_result_is_cancelled_alone() -> None:
+    queue = ClosureQueue(10)
+    (first,) = put(queue, 1)
+    second = put_one(queue, 1, call=call_with(queue, first.remote))
+    third = put_one(queue, 2, call=call_with(queue, first.remote))
+    cancel(queue, second)
+    assert second.remote.status is ClosureStatus.CANCELLED
+    succeed(queue, *queue.take(up_to(1)), 7)
+    assert queue.take(up_to(5)) == [third]
+
+
+def test_a_running_one_is_open_until_it_is_known_that_it_has_had_no_effect() -> None:
+    queue = ClosureQueue(10)
+    put(queue, 1, retries=3)
+    (closure,) = queue.take(up_to(1))
+    assert cancel(queue, closure) is closure
+    assert closure.remote.status is ClosureStatus.RUNNING
+    put_back(queue, closure)
+    with pytest.raises(errors.CancelledError, match=r"somebody called cancel\(\)"):
+        closure.remote.fetch(TIMEOUT)
+    queue.join(TIMEOUT)  # raises nothing
+    assert queue.take(up_to(1)) == []
+
+
+def test_one_that_has_had_its_effect_has_completed() -> None:
+    queue = ClosureQueue(10)
+    put(queue, 1)
+    (closure,) = queue.take(up_to(1))
+    cancel(queue, closure)
+    succeed(queue, closure, 5)
+    put_back(queue, closure)  # what is found out later changes nothing
+    fail(queue, closure, ValueError("late"))
+    assert closure.remote.fetch(TIMEOUT) == 5
+
+
+def test_one_that_raises_because_of_it_is_no_error() -> None:
+    queue = ClosureQueue(10)
+    put(queue, 2)
+    closure, other = queue.take(up_to(2))
+    cancel(queue, closure)
+    fail(queue, closure, ValueError("the servers took no more"))
+    assert closure.remote.status is ClosureStatus.CANCELLED
+    succeed(queue, other)
+    queue.join(TIMEOUT)
+
+
+def test_one_that_was_lost_with_its_worker_does_not_run_again() -> None:
+    queue = ClosureQueue(10)
+    put(queue, 1, retries=3)
+    (closure,) = queue.take(up_to(1))
+    queue.lose([closure])
+    assert cancel(queue, closure) is None  # somebody finds out already
+    put_back(queue, closure)
+    assert closure.remote.status is ClosureStatus.CANCELLED
+
+
+def test_one_that_was_lost_after_it_was_cancelled_is_not_lost_twice() -> None:
+    queue = ClosureQueue(10)
+    put(queue, 1, retries=3)
+    (closure,) = queue.take(up_to(1))
+    cancel(queue, closure)
+    assert queue.lose([closure]) == []
+    queue.give_back([closure])
+    assert closure.remote.status is ClosureStatus.RUNNING
+
+
+def test_one_that_has_ended_stays_as_it_is() -> None:
+    queue = ClosureQueue(10)
+    put(queue, 1)
+    (closure,) = queue.take(up_to(1))
+    succeed(queue, closure, 3)
+    assert cancel(queue, closure) is None
+    assert closure.remote.cancel() is False
+    assert closure.remote.fetch(TIMEOUT) == 3
+
+
+def test_a_round_goes_on_without_it() -> None:
+    queue = ClosureQueue(10, gate=RoundGate(2))
+    steps: list[object] = []
+    queue.attach(on_step=steps.append)
+    put(queue, 2)
+    closure, other = queue.take(up_to(2))
+    cancel(queue, closure)
+    put_back(queue, closure)
+    succeed(queue, other, pushed=True)
+    assert len(steps) == 1
+
+
+def test_what_it_takes_of_a_leased_dataset_is_free_again() -> None:
+    leases = LeaseRegistry()
+    leases.enter("session", "a")
+    epoch = leases.open(1)
+    lease = leases.lease("session", epoch)
+    assert lease is not None
+    leases.take("session", TakeElements(epoch, lease.number, 5, 1, 0, 1, False))
+    leases.end(5, succeeded=False)
+    assert not leases.take("session", TakeElements(epoch, lease.number, 5, 1, 1, 2, False))
+    state = leases.state(epoch)
+    assert sorted(state["pieces"], key=str) == sorted([[0, 0, 1], [0, 1, 1], [0, 2, None]], key=str)
+
+
+def test_what_it_takes_at_the_very_moment_of_its_end_is_free_again_too() -> None:
+    leases = LeaseRegistry()
+    leases.enter("session", "a")
+    epoch = leases.open(1)
+    lease = leases.lease("session", epoch)
+    assert lease is not None
+    enders: list[threading.Thread] = []
+
+    class EndsWhenAsked(set[int]):
+        """Whoever takes finds that the closure goes on; meanwhile another thread ends it."""
+
+        def __contains__(self, closure: object) -> bool:
+            found = super().__contains__(closure)
+            enders.append(threading.Thread(target=leases.end, args=(5, False)))
+            enders[-1].start()
+            enders[-1].join(0.2)  # it ends within this time only if nothing holds it up
+            return found
+
+    leases._over = EndsWhenAsked()
+    leases.take("session", TakeElements(epoch, lease.number, 5, 1, 0, 1, False))
+    enders[0].join(TIMEOUT)
+    assert leases.portions(5) == ()
+    pieces = leases.state(epoch)["pieces"]
+    assert sorted(pieces, key=str) == sorted([[0, 0, 1], [0, 1, None]], key=str)
+    assert leases.lease("other", epoch) is not None

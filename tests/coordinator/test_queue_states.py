@@ -1,0 +1,72 @@
+"""The metrics of closures: the queue hands on those of each that has returned, once."""
+
+from __future__ import annotations
+
+import pytest
+
+from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.metrics import Mean
+from psnb._src.runtime.packing import dumps, loads, pack_error
+from psnb._src.runtime.reported_states import ReportedStates
+from tests.coordinator.queues import TIMEOUT, put
+
+STATES = ReportedStates()
+STATES.add({"loss": Mean()([0.5])})
+OUTCOME = STATES.attach(dumps("value", "it"))
+
+
+@pytest.fixture
+def handed() -> list[bytes]:
+    return []
+
+
+@pytest.fixture
+def queue(handed: list[bytes]) -> ClosureQueue:
+    return ClosureQueue(10, on_states=handed.append)
+
+
+def test_states_are_handed_on_and_the_value_is_without_them(
+    queue: ClosureQueue, handed: list[bytes]
+) -> None:
+    (closure,) = put(queue, 1)
+    queue.take(lambda each: True)
+    queue.settle([(closure, True, OUTCOME, False)])
+    assert [loads(each) for each in handed] == [{"loss": Mean()([0.5])}]
+    assert closure.remote.fetch(TIMEOUT) == "value"
+
+
+def test_a_second_outcome_of_a_closure_hands_on_nothing(
+    queue: ClosureQueue, handed: list[bytes]
+) -> None:
+    (closure,) = put(queue, 1)
+    queue.take(lambda each: True)
+    for _ in range(2):
+        queue.settle([(closure, True, OUTCOME, False)])
+    assert len(handed) == 1
+
+
+def test_a_closure_that_raised_hands_on_nothing(queue: ClosureQueue, handed: list[bytes]) -> None:
+    (closure,) = put(queue, 1)
+    queue.take(lambda each: True)
+    queue.settle([(closure, False, pack_error(ValueError("boo")), False)])
+    assert handed == []
+
+
+def test_an_outcome_after_the_queue_was_closed_hands_on_nothing(
+    queue: ClosureQueue, handed: list[bytes]
+) -> None:
+    (closure,) = put(queue, 1)
+    queue.take(lambda each: True)
+    queue.close()
+    queue.settle([(closure, True, OUTCOME, False)])
+    assert handed == []
+
+
+def test_who_waits_for_a_closure_finds_its_states_handed_on(handed: list[bytes]) -> None:
+    found: list[int] = []
+    queue = ClosureQueue(10, on_states=handed.append)
+    queue.add_idle_callback(lambda: found.append(len(handed)))
+    (closure,) = put(queue, 1)
+    queue.take(lambda each: True)
+    queue.settle([(closure, True, OUTCOME, False)])
+    assert found == [1]

@@ -1,0 +1,119 @@
+"""Tests of exported PyTorch models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import psnb
+import psnb.torch
+from psnb._src.server import SGD
+from psnb.data import Ragged
+from psnb.errors import ConfigurationError
+from psnb.torch import TensorBags
+from tests.models.placing import InProcessStrategy
+
+pytestmark = pytest.mark.slow  # torch traces
+
+
+class WideDeep(nn.Module):
+    """Tables of fixed rows and of any id, one that is used twice, bags, and a network."""
+
+    def __init__(self, mode: str = "mean", **options: Any) -> None:
+        super().__init__()
+        self.ads = nn.Embedding(10, 4, padding_idx=0)
+        self.users = psnb.torch.Embedding(4, 0.5)
+        self.words = nn.EmbeddingBag(12, 4, mode=mode, padding_idx=2, **options)
+        self.norm = nn.BatchNorm1d(16)
+        self.network = nn.Sequential(nn.Linear(16, 5), nn.ReLU(), nn.Dropout(), nn.Linear(5, 1))
+
+    def forward(self, ids: Tensor, words: TensorBags) -> Any:
+        rows = [self.ads(ids[:, 0]), self.users(ids[:, 1] + 2**40), self.users(ids[:, 2])]
+        found = self.norm(torch.cat([*rows, self.words(*words)], 1))
+        return {"logit": self.network(found).squeeze(1), "parts": (found, ids)}
+
+
+IDS = torch.tensor([[1, 7, 7], [0, 2, 7], [1, 3, 2], [9, 7, -1]])
+WORDS = Ragged.from_rows([[3, 1, 3], [], [2], [5, 2, 11]], np.int64)
+
+
+def distributed(module: nn.Module) -> psnb.torch.DistributedModel:
+    made = psnb.torch.distribute(module, InProcessStrategy(), sparse=SGD(0.5), dense=SGD(0.5))
+    with made.step():
+        found = made(IDS, psnb.torch.as_torch(WORDS))
+        found["logit"].square().sum().backward()
+    return made.eval()
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_it_predicts_what_the_distributed_model_does(tmp_path: Path, mode: str) -> None:
+    model = distributed(WideDeep(mode))
+    loaded = psnb.load_model(psnb.export(tmp_path / "model", model, example=(IDS, WORDS)))
+    for rows in (slice(0, 4), slice(3, 4), slice(1, 2), slice(1, 4)):
+        ids, words = IDS[rows], WORDS[rows]
+        expected = model(ids, psnb.torch.as_torch(words))
+        found = loaded.predict({"ids": ids.numpy(), "words": words})
+        assert found.keys() == expected.keys()
+        np.testing.assert_allclose(found["logit"], expected["logit"].detach(), atol=1e-6)
+        np.testing.assert_allclose(found["parts"][0], expected["parts"][0].detach(), atol=1e-6)
+        np.testing.assert_array_equal(found["parts"][1], ids)
+
+
+class Linear(nn.Module):
+    def __init__(self, forward: Any) -> None:
+        super().__init__()
+        self.table, self.linear, self._forward = nn.Embedding(10, 4), nn.Linear(4, 2), forward
+
+    def forward(self, batch: Any) -> Any:
+        return self._forward(self, batch)
+
+
+def plain(self: Any, batch: Any) -> Any:
+    return self.linear(self.table(batch["ids"])) * batch["scale"]
+
+
+def as_script(self: Any, batch: Any) -> Any:
+    return plain(self, batch) if float(batch["ids"].sum()) > 3 else batch["ids"]
+
+
+def test_a_batch_may_be_one_argument_and_of_one_example(tmp_path: Path) -> None:
+    model = psnb.torch.distribute(Linear(plain), InProcessStrategy(), sparse=SGD(1), dense=SGD(1))
+    model.eval()
+    example = {"ids": np.array([[1, 2]]), "scale": np.float32(3), "more": np.zeros(1)}
+    loaded = psnb.load_model(psnb.export(tmp_path / "m", model, example=example))
+    assert [feed.name for feed in loaded.feeds] == ["ids", "scale"]
+    batch = {"ids": np.arange(10).reshape(5, 2), "scale": np.float32(2)}
+    with torch.no_grad():
+        expected = model(psnb.torch.as_torch(batch))
+    np.testing.assert_allclose(loaded.predict(batch), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("forward", "example", "said"),
+    [
+        (as_script, {"ids": np.ones((2, 2), int), "scale": np.float32(1)}, "batches of any size"),
+        (lambda self, batch: 7, {"ids": np.ones((2, 2), int)}, "forward returns int"),
+        (plain, None, "needs example="),
+        (plain, (1, 2, 3), "does not fit forward"),
+        (
+            lambda self, batch: self.linear(self.table(batch["ids"])[:3].reshape(3, -1)[:, :4]),
+            {"ids": np.ones((3, 2), int)},
+            "batches of any size",
+        ),
+    ],
+    ids=["a branch on data", "no tensor", "no example", "arguments", "one size"],
+)
+@pytest.mark.filterwarnings("ignore")  # of torch about itself
+def test_what_cannot_be_exported_is_told(
+    tmp_path: Path, forward: Any, example: Any, said: str
+) -> None:
+    module = Linear(forward)
+    model = psnb.torch.distribute(module, InProcessStrategy(), sparse=SGD(1), dense=SGD(1))
+    with pytest.raises(ConfigurationError, match=said):
+        psnb.export(tmp_path / "m", model, example=example)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,160 @@
+"""One closure that is cancelled on a real cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import psnb
+from psnb import ClosureStatus, errors
+from tests.conftest import DEADLINE, wait_until
+from tests.integration.helpers import wait_for_file
+
+
+def wait_for_cancellation(began: Path) -> None:
+    began.touch()
+    end = time.monotonic() + DEADLINE
+    while not psnb.worker_context().cancelled and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def test_a_running_closure_writes_nothing_and_its_thread_is_free_again(
+    strategy: psnb.ParameterServerStrategy,
+    coordinator: psnb.ClusterCoordinator,
+    tmp_path: Path,
+) -> None:
+    v = strategy.variable(np.zeros(3), name="cancelled")
+    began = tmp_path / "began"
+
+    def step() -> str:
+        v.assign_add(np.ones(3))
+        wait_for_cancellation(began)
+        return "done"
+
+    remote = coordinator.schedule(step, worker=0)
+    wait_for_file(began)
+    assert remote.cancel()
+    assert remote.status is ClosureStatus.CANCELLED
+    assert not remote.cancel()
+    with pytest.raises(errors.CancelledError):
+        remote.fetch()
+    later = [coordinator.schedule(lambda: 1, worker=0) for _ in range(10)]
+    assert coordinator.fetch(later) == [1] * 10
+    coordinator.join(DEADLINE)
+    assert v.read().tolist() == [0.0] * 3
+
+
+def test_one_that_nobody_can_stop_lets_join_return(
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    began, go = tmp_path / "began", tmp_path / "go"
+
+    def stubborn() -> None:
+        began.touch()
+        wait_for_file(go)
+
+    remote = coordinator.schedule(stubborn)
+    wait_for_file(began)
+    assert remote.cancel()
+    coordinator.join(DEADLINE)
+    go.touch()
+
+
+def test_closures_that_are_cancelled_at_any_moment_count_once_or_not_at_all(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    one = strategy.variable(np.zeros(400, np.int64), name="cancelled one")
+    other = strategy.variable(np.zeros(400, np.int64), name="cancelled other")
+
+    def step(number: int) -> int:
+        for each in (one, other):
+            each.scatter_add([number], np.array([1]))
+        return number
+
+    remotes = coordinator.map(step, range(400))
+    cancelled = [remote.cancel() for remote in remotes[1::2]]
+    coordinator.join(DEADLINE)
+    found, again = one.read(), other.read()
+    np.testing.assert_array_equal(found, again)
+    for number, remote in enumerate(remotes):
+        assert found[number] == (remote.status is ClosureStatus.COMPLETED), number
+    assert [r.status is ClosureStatus.CANCELLED for r in remotes[1::2]] == cancelled
+    assert any(cancelled)
+
+
+def test_examples_of_a_cancelled_closure_are_read_by_others(
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    dataset = psnb.data.Dataset.range(40)
+    iterator = iter(coordinator.create_per_worker_dataset(dataset, sharding="dynamic", splits=4))
+    began, go = tmp_path / "began", tmp_path / "go"
+
+    def takes(numbers: psnb.PerWorkerValues) -> None:
+        next(numbers)
+        began.touch()
+        wait_for_file(go)
+        next(numbers)
+
+    remote = coordinator.schedule(takes, (iterator,))
+    wait_for_file(began)
+    assert remote.cancel()
+    go.touch()
+    found: list[int] = []
+    while not iterator.exhausted:
+        value = coordinator.schedule(lambda numbers: next(numbers, None), (iterator,)).fetch()
+        if value is not None:
+            found.append(value)
+    assert sorted(found) == list(range(40))
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_meanwhile_changes_nothing(fragile: Client, tmp_path: Path) -> None:
+    with psnb.ParameterServerStrategy(fragile) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        v = strategy.variable(np.zeros(2, np.int64))
+        for turn in range(6):
+            began = tmp_path / f"began-{turn}"
+
+            def step(file: Path = began) -> None:
+                v.assign_add(np.ones(2, np.int64))
+                file.write_text(str(os.getpid()))
+                if psnb.worker_context().attempt == 1:
+                    wait_for_cancellation(file)
+
+            remote = coordinator.schedule(step)
+            wait_until(lambda file=began: file.exists() and file.read_text(), "it runs")
+            pid, before = int(began.read_text()), int(v.read()[0])
+            killer = threading.Thread(target=os.kill, args=(pid, signal.SIGKILL))
+            killer.start()
+            cancelled = remote.cancel()
+            killer.join()
+            coordinator.join(DEADLINE)
+            assert v.read().tolist() == [before + (not cancelled)] * 2
+
+
+def test_an_interrupt_in_the_middle_of_it_leaves_nothing_for_join_to_wait_for(
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = tmp_path / "began"
+    remote = coordinator.schedule(wait_for_cancellation, (began,))
+    wait_for_file(began)
+    closures = coordinator._core.queue._closures
+    cancel = closures.cancel
+
+    def interrupted(*args: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)  # it strikes when nothing defers it
+        return cancel(*args)
+
+    monkeypatch.setattr(closures, "cancel", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        remote.cancel()
+    coordinator.join(DEADLINE)
+    assert remote.status is ClosureStatus.CANCELLED

@@ -1,0 +1,509 @@
+"""Trainers on real clusters: every example exactly once, whatever process dies."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import psnb
+from psnb import data, errors
+from psnb._src.coordinator.coordinator import view_of
+from tests.integration.helpers import Ending
+
+auc = psnb.metrics.AUC()
+
+
+def visits_of(strategy: psnb.ParameterServerStrategy, rows: int) -> psnb.Embedding:
+    """Return a table that counts: pushing -1 to a row adds one to it."""
+    return strategy.embedding("visits", 1, rows=rows, initializer=0.0, optimizer=psnb.SGD(1.0))
+
+
+def numbers(table: psnb.Embedding, rows: int) -> list[float]:
+    return table.lookup(np.arange(rows))[:, 0].tolist()
+
+
+def counting(table: psnb.Embedding, meet: Callable[[], None] = bool) -> Callable[[Any], None]:
+    """Return a step that counts each example, and meets somebody in the middle."""
+
+    def step(iterator: Any) -> None:
+        ids = next(iterator)
+        table.push(ids, -np.ones((len(ids), 1), np.float32))
+        if 150 in ids:
+            meet()
+        labels = ids % 2
+        psnb.report(examples=len(ids), loss=float(np.mean(ids)), auc=auc(labels, (ids % 4) / 4.0))
+
+    return step
+
+
+class Heard(psnb.Callback):
+    """Writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def on_begin(self, trainer: psnb.Trainer) -> None:
+        self.heard.append("begin")
+
+    def on_batch(self, trainer: psnb.Trainer, snapshot: psnb.TrainingSnapshot) -> None:
+        if self.heard[-1] != "batch":
+            self.heard.append("batch")
+
+    def on_epoch(self, trainer: psnb.Trainer, row: psnb.EpochRow) -> None:
+        self.heard.append(f"epoch {row.epoch}")
+
+    def on_checkpoint(self, trainer: psnb.Trainer, path: Path) -> None:
+        self.heard.append("checkpoint")
+
+    def on_failure(self, trainer: psnb.Trainer, error: Exception) -> None:
+        self.heard.append(f"failure {type(error).__name__}")
+
+    def on_end(self, trainer: psnb.Trainer, history: psnb.TrainingHistory) -> None:
+        self.heard.append(f"end {len(history.rows)}")
+
+
+def test_each_epoch_trains_on_every_example_once_and_is_a_row_of_the_history(
+    strategy: psnb.ParameterServerStrategy,
+    coordinator: psnb.ClusterCoordinator,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    visits = visits_of(strategy, 200)
+    trainer = psnb.Trainer(coordinator, counting(visits))
+    history = trainer.train_from_dataset(
+        data.Dataset.range(200).batch(5),
+        epochs=2,
+        fetch=["loss", "auc", "batch_auc"],
+        fetch_every=20,
+    )
+    assert numbers(visits, 200) == [2] * 200
+    assert [(r.epoch, r.batches, r.examples) for r in history.rows] == [(1, 40, 200), (2, 40, 200)]
+    assert history["loss"] == [99.5, 99.5]
+    assert history["auc"] == [0.75, 0.75]  # odd ones have 1/4 or 3/4, even ones 0 or 2/4
+    assert not history.stopped
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].startswith("epoch 2 batch 40: loss ")
+    assert lines[-1].split()[-4:-1] == ["auc", "0.7500", "batch_auc"]
+
+
+def test_debug_prints_where_the_time_went(
+    strategy: psnb.ParameterServerStrategy,
+    coordinator: psnb.ClusterCoordinator,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trainer = psnb.Trainer(coordinator, counting(visits_of(strategy, 200)))
+    trainer.train_from_dataset(data.Dataset.range(200).batch(5), debug=True)
+    printed = capsys.readouterr().out
+    assert re.search(r"^worker +read +pull +compute +push +commit +in all$", printed, re.MULTILINE)
+    assert re.search(r"^stage +elements +own time", printed, re.MULTILINE)
+
+
+def test_rounds_of_a_trainer_are_applied_to_the_last_example(cluster: Client) -> None:
+    with psnb.ParameterServerStrategy(cluster, mode=psnb.Sync(closures=3)) as strategy:
+        visits = visits_of(strategy, 200)
+        trainer = psnb.Trainer(psnb.ClusterCoordinator(strategy), counting(visits))
+        found = trainer.train_from_dataset(
+            data.Dataset.range(200).batch(5), validation=data.Dataset.range(200).batch(5)
+        )
+        assert found["batches"] == [40]
+        assert min(numbers(visits, 200)) > 0  # rounds average what their closures push
+        assert found["val_auc"] == [0.75]
+
+
+def test_callbacks_hear_what_happens_in_order(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    heard = Heard()
+    psnb.Trainer(coordinator, counting(visits_of(strategy, 200))).train_from_dataset(
+        data.Dataset.range(200).batch(5),
+        epochs=2,
+        callbacks=[heard],
+        checkpoint=psnb.CheckpointManager(coordinator, tmp_path),
+    )
+    assert [each for each in heard.heard if each != "batch"] == [
+        *("begin", "epoch 1", "checkpoint", "epoch 2", "checkpoint", "end 2")
+    ]
+
+
+def test_a_callback_that_raises_ends_training_and_is_told_by_name(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    visits = visits_of(strategy, 200)
+
+    class Unlucky(psnb.Callback):
+        def on_epoch(self, trainer: psnb.Trainer, row: psnb.EpochRow) -> None:
+            raise ValueError("no luck")
+
+    heard = Heard()
+    trainer = psnb.Trainer(coordinator, counting(visits))
+    with pytest.raises(ValueError, match="no luck") as raised:
+        trainer.train_from_dataset(
+            data.Dataset.range(200).batch(5), epochs=3, callbacks=[heard, Unlucky()]
+        )
+    assert raised.value.__notes__ == ["raised by callback Unlucky.on_epoch"]
+    assert heard.heard[-2:] == ["failure ValueError", "end 1"]
+    assert trainer.history["examples"] == [200]
+    assert numbers(visits, 200) == [1] * 200
+    assert trainer.train_from_dataset(data.Dataset.range(200).batch(5)).rows[0].examples == 200
+
+
+def test_a_step_that_fails_ends_training_with_its_error_and_has_written_nothing(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    visits = visits_of(strategy, 200)
+
+    def fail() -> None:
+        raise ValueError("bad batch")
+
+    heard = Heard()
+    trainer = psnb.Trainer(coordinator, counting(visits, fail))
+    with pytest.raises(ValueError, match="bad batch"):
+        trainer.train_from_dataset(data.Dataset.range(200).batch(5), callbacks=[heard])
+    assert heard.heard[-2:] == ["failure ValueError", "end 0"]
+    assert max(numbers(visits, 200)) == 1
+    assert numbers(visits, 200)[150] == 0
+
+
+def test_an_interrupt_returns_the_history_and_what_ran_has_had_its_effect(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    visits = visits_of(strategy, 2000)
+    manager = psnb.CheckpointManager(coordinator, tmp_path)
+
+    class Interrupting(psnb.Callback):
+        def on_batch(self, trainer: psnb.Trainer, snapshot: psnb.TrainingSnapshot) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    trainer = psnb.Trainer(coordinator, counting(visits))
+    dataset = data.Dataset.range(2000).batch(2)
+    history = trainer.train_from_dataset(
+        dataset, callbacks=[Interrupting()], checkpoint=manager, metadata={"mine": 1}
+    )
+    assert history.stopped == "interrupted"
+    assert 0 < sum(numbers(visits, 2000)) == history["examples"][0] < 2000
+    restored = manager.restore()
+    assert restored == {**history.state, "mine": 1}
+    rest = trainer.train_from_dataset(dataset, resume=restored)
+    assert (rest["batches"], rest["examples"]) == ([1000], [2000])
+    assert numbers(visits, 2000) == [1] * 2000
+
+
+def test_a_second_interrupt_is_raised_and_everything_stays_usable(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    visits = visits_of(strategy, 400)
+
+    class Impatient(psnb.Callback):
+        def on_batch(self, trainer: psnb.Trainer, snapshot: psnb.TrainingSnapshot) -> None:
+            raise KeyboardInterrupt
+
+        def on_end(self, trainer: psnb.Trainer, history: psnb.TrainingHistory) -> None:
+            raise KeyboardInterrupt
+
+    trainer = psnb.Trainer(coordinator, counting(visits))
+    dataset = data.Dataset.range(400).batch(1)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train_from_dataset(dataset, callbacks=[Impatient()])
+    before = sum(numbers(visits, 400))
+    assert trainer.train_from_dataset(dataset).rows[0].examples == 400
+    assert sum(numbers(visits, 400)) == before + 400
+
+
+def test_training_stops_when_it_is_told_so(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    visits = visits_of(strategy, 200)
+
+    class Enough(psnb.Callback):
+        def on_epoch(self, trainer: psnb.Trainer, row: psnb.EpochRow) -> None:
+            if row.epoch == 2:
+                trainer.stop("enough")
+
+    history = psnb.Trainer(coordinator, counting(visits)).train_from_dataset(
+        data.Dataset.range(200).batch(5), epochs=9, callbacks=[Enough()]
+    )
+    assert history.stopped == "enough"
+    assert numbers(visits, 200) == [2] * 200
+
+
+def test_a_view_can_stop_training(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    visits = visits_of(strategy, 2000)
+    view = view_of(coordinator)
+    assert view.controls()["stop_training"] == "no trainer trains"
+
+    class Pressing(psnb.Callback):
+        def on_batch(self, trainer: psnb.Trainer, snapshot: psnb.TrainingSnapshot) -> None:
+            assert not view.controls()["stop_training"]
+            view.stop_training()
+
+    history = psnb.Trainer(coordinator, counting(visits)).train_from_dataset(
+        data.Dataset.range(2000).batch(2), callbacks=[Pressing()]
+    )
+    assert history.stopped == "stopped by a view"
+    assert 0 < sum(numbers(visits, 2000)) == history["examples"][0] < 2000
+
+
+def test_checkpoints_in_the_middle_of_an_epoch_lack_and_double_no_example(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    visits = visits_of(strategy, 3000)
+    manager = psnb.CheckpointManager(coordinator, tmp_path, max_to_keep=50)
+    trainer = psnb.Trainer(coordinator, counting(visits))
+    dataset = data.Dataset.range(3000).batch(2)
+    trainer.train_from_dataset(dataset, checkpoint=manager, save_every=0.3)
+    midway = manager.checkpoints[0]
+    state = manager.restore(midway)
+    done = sum(numbers(visits, 3000))
+    assert 0 < done < 3000
+    history = trainer.train_from_dataset(dataset, resume=state)
+    assert (history["batches"], history["examples"]) == ([1500], [3000])
+    assert numbers(visits, 3000) == [1] * 3000
+
+
+def test_the_files_of_an_epoch_are_those_that_it_has_been_given(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    visits = visits_of(strategy, 200)
+    for day in (1, 2):
+        for part in (0, 1):
+            first = 100 * (day - 1) + 50 * part
+            lines = "".join(f"{number}\n" for number in range(first, first + 50))
+            (tmp_path / f"day{day}-{part}").write_text(lines)
+
+    def parse(line: str) -> np.int64:
+        return np.int64(line)
+
+    dataset = data.Dataset.text_lines(tmp_path / "day1-0").map(parse).batch(4)
+    trainer = psnb.Trainer(coordinator, counting(visits))
+    history = trainer.train_from_dataset(dataset, files=[tmp_path / "day1-*", tmp_path / "day2-*"])
+    assert history["examples"] == [100, 100]
+    assert numbers(visits, 200) == [1] * 200
+    trainer.train_from_dataset(dataset, epochs=1, files=lambda epoch: tmp_path / f"day{epoch}-1")
+    assert numbers(visits, 200) == [1] * 50 + [2] * 50 + [1] * 100
+
+
+def test_a_dataset_in_memory_is_loaded_and_shuffled_for_each_epoch(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    visits = visits_of(strategy, 200)
+    memory = data.InMemoryDataset.of(data.Dataset.range(200), 5)
+    trainer = psnb.Trainer(coordinator, counting(visits), predict=lambda ids: ids)
+    history = trainer.train_from_dataset(memory, epochs=2, validation=memory)
+    assert numbers(visits, 200) == [2] * 200
+    assert history["val_loss"] == [99.5, 99.5]
+    assert history["val_auc"] == history["auc"] == [0.75, 0.75]
+    assert sorted(trainer.infer_from_dataset(memory)) == list(range(200))
+
+
+def test_evaluation_changes_nothing_and_is_not_mixed_with_training(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    visits = visits_of(strategy, 200)
+    any_id = strategy.embedding("any", 1, optimizer=psnb.SGD(1.0))
+
+    def step(iterator: Any) -> None:
+        ids = next(iterator)
+        before = any_id.lookup(ids)
+        visits.push(ids, -np.ones((len(ids), 1), np.float32))
+        any_id.push(ids, np.ones_like(before))
+        visits.push(ids, -np.ones((len(ids), 1), np.float32), immediate=True)
+        if visits.lookup(ids).any():
+            raise AssertionError("evaluation sees what it has written")
+        psnb.report(loss=float(np.mean(ids)), auc=auc(ids % 2, (ids % 4) / 4.0))
+
+    trainer = psnb.Trainer(coordinator, step)
+    found = trainer.evaluate(data.Dataset.range(200).batch(7))  # the last batches are smaller
+    assert found == {"loss": pytest.approx(99.5, rel=1e-12), "auc": 0.75, "examples": 200}
+    assert numbers(visits, 200) == [0] * 200
+    assert any_id.statistics().rows == 0
+    assert not coordinator.statistics().metrics
+    assert not coordinator.metrics
+
+
+def test_a_step_of_evaluation_that_takes_nothing_is_refused(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    trainer = psnb.Trainer(coordinator, lambda iterator: None)
+    with pytest.raises(errors.ConfigurationError, match="has taken nothing from its iterator"):
+        trainer.evaluate(data.Dataset.range(5))
+    coordinator.join()
+
+
+def test_predictions_are_in_the_order_of_the_dataset(
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    trainer = psnb.Trainer(coordinator, lambda iterator: None, predict=lambda ids: 2 * ids)
+    dataset = data.Dataset.range(1001).batch(10)
+    assert trainer.infer_from_dataset(dataset).tolist() == list(range(0, 2002, 2))
+    with pytest.raises(errors.ConfigurationError, match="shuffle"):
+        trainer.infer_from_dataset(data.Dataset.range(9).shuffle(3).batch(2))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_predictions_go_to_files_in_order(
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path, suffix: str
+) -> None:
+    def predict(ids: np.ndarray) -> dict[str, np.ndarray]:
+        return {"id": ids, "scores": np.stack([ids, ids + 0.5], axis=1)}
+
+    trainer = psnb.Trainer(coordinator, lambda iterator: None, predict=predict)
+    dataset = data.Dataset.range(200).batch(10)
+    (tmp_path / f".00000.{suffix}.0123").touch()  # of a worker that died
+    files = trainer.infer_from_dataset(dataset, f"{tmp_path}/*.{suffix}")
+    assert files == [str(tmp_path / f"{number:05d}.{suffix}") for number in range(len(files))]
+    assert sorted(os.listdir(tmp_path)) == [Path(each).name for each in files]
+    rows = [row for each in files for row in READERS[suffix](Path(each))]
+    assert rows == [(number, [number, number + 0.5]) for number in range(200)]
+    with pytest.raises(errors.ConfigurationError, match="would be taken for one of the 1 parts"):
+        trainer.infer_from_dataset(data.Dataset.range(5).batch(10), f"{tmp_path}/*.{suffix}")
+
+
+def _from_csv(path: Path) -> list[Any]:
+    with path.open() as file:
+        found = csv.DictReader(file)
+        return [(int(r["id"]), [float(r["scores_0"]), float(r["scores_1"])]) for r in found]
+
+
+def _from_json(path: Path) -> list[Any]:
+    rows = map(json.loads, path.read_text().splitlines())
+    return [(row["id"], row["scores"]) for row in rows]
+
+
+def _from_parquet(path: Path) -> list[Any]:
+    import pyarrow.parquet
+
+    return [(r["id"], r["scores"]) for r in pyarrow.parquet.read_table(path).to_pylist()]
+
+
+READERS = {"csv": _from_csv, "jsonl": _from_json, "parquet": _from_parquet}
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_while_it_trains_costs_no_example_and_doubles_none(
+    fragile: Client, tmp_path: Path
+) -> None:
+    with psnb.ParameterServerStrategy(fragile) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        visits = visits_of(strategy, 300)
+        ending = Ending(coordinator, tmp_path, "killed")
+        trainer = psnb.Trainer(coordinator, counting(visits, ending.wait))
+        trainer.evaluate(data.Dataset.range(9).batch(1))  # the workers have imported all they need
+        with ending:
+            history = trainer.train_from_dataset(data.Dataset.range(300).batch(3))
+        assert numbers(visits, 300) == [1] * 300
+        assert history["batches"] == [100]
+        assert history["auc"] == [0.75]  # of 300 examples, each once
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_while_it_evaluates_costs_no_example_and_doubles_none(
+    fragile: Client, tmp_path: Path
+) -> None:
+    with psnb.ParameterServerStrategy(fragile) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        visits = visits_of(strategy, 300)
+        ending = Ending(coordinator, tmp_path, "killed")
+        trainer = psnb.Trainer(coordinator, counting(visits, ending.wait))
+        trainer.evaluate(data.Dataset.range(9).batch(1))
+        with ending:
+            found = trainer.evaluate(data.Dataset.range(300).batch(3))
+        assert found == {"loss": pytest.approx(149.5, rel=1e-12), "auc": 0.75, "examples": 300}
+        assert numbers(visits, 300) == [0] * 300
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_while_it_predicts_costs_no_row_and_doubles_none(
+    fragile: Client, tmp_path: Path
+) -> None:
+    with psnb.ParameterServerStrategy(fragile) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        ending = Ending(coordinator, tmp_path, "killed")
+        wait = ending.wait
+
+        def predict(ids: np.ndarray) -> np.ndarray:
+            if 150 in ids:
+                wait()
+            return ids
+
+        trainer = psnb.Trainer(coordinator, lambda iterator: None, predict=predict)
+        trainer.infer_from_dataset(data.Dataset.range(9).batch(1))
+        to = tmp_path / "predictions"
+        with ending:
+            files = trainer.infer_from_dataset(data.Dataset.range(300).batch(3), f"{to}/*.csv")
+        rows = [int(line) for each in files for line in Path(each).read_text().split()[1:]]
+        assert rows == list(range(300))
+        assert sorted(os.listdir(to)) == [Path(each).name for each in files]
+
+
+def test_what_is_evaluated_does_not_stay_in_the_memory_of_workers(
+    coordinator: psnb.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+
+    def make(*arguments: Any, **named: Any) -> Any:
+        made.append(create(*arguments, **named))
+        return made[-1]
+
+    create = coordinator.create_per_worker_dataset
+    monkeypatch.setattr(coordinator, "create_per_worker_dataset", make)
+    trainer = psnb.Trainer(coordinator, lambda iterator: bool(next(iterator).any()))
+    memory = data.InMemoryDataset.of(data.Dataset.range(20), 5)
+    assert trainer.evaluate(memory)["examples"] == 20
+    trainer.train_from_dataset(data.Dataset.range(20).batch(5), validation=memory)
+    assert [each.statistics().examples for each in made if hasattr(each, "statistics")] == [0, 0]
+
+
+def test_a_loss_that_is_no_number_spoils_no_other_training_nor_its_checkpoint(
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    def step(iterator: Any) -> None:
+        psnb.report(loss=float(np.mean(next(iterator))))
+
+    def diverged(iterator: Any) -> None:
+        psnb.report(loss=float("nan") * len(next(iterator)))
+
+    dataset = data.Dataset.range(20).batch(5)
+    manager = psnb.CheckpointManager(coordinator, tmp_path)
+    bad = psnb.Trainer(coordinator, diverged).train_from_dataset(dataset, checkpoint=manager)
+    assert np.isnan(bad["loss"]).all()
+    again = psnb.Trainer(coordinator, step).train_from_dataset(dataset, 2, resume=manager.restore())
+    assert np.isnan(again["loss"][0])
+    assert again["loss"][1] == pytest.approx(9.5)
+
+
+def test_a_scheduler_is_asked_for_the_epochs_that_are_trained_and_no_other(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    visits_of(strategy, 20)
+    asked: list[int] = []
+
+    def schedule(epoch: int) -> float:
+        asked.append(epoch)
+        return 0.1
+
+    trainer = psnb.Trainer(coordinator, lambda iterator: bool(next(iterator).any()))
+    told = [psnb.LearningRateScheduler(schedule)]
+    trainer.train_from_dataset(data.Dataset.range(20).batch(5), 2, callbacks=told)
+    assert asked == [1, 2]
+
+
+def test_metadata_by_the_names_of_the_trainers_own_is_refused(
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    trainer = psnb.Trainer(coordinator, lambda iterator: bool(next(iterator).any()))
+    dataset = data.Dataset.range(20).batch(5)
+    manager = psnb.CheckpointManager(coordinator, tmp_path)
+    for name in trainer.train_from_dataset(dataset).state:
+        with pytest.raises(errors.ConfigurationError, match=f"metadata= has .*{name}.*other names"):
+            trainer.train_from_dataset(dataset, checkpoint=manager, metadata={name: 1})

@@ -1,0 +1,57 @@
+"""Tests of exported Keras models, with the backend that Keras has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import psnb
+from psnb.errors import ConfigurationError
+from tests.keras_models.nets import ALL, compiled, data
+
+pytestmark = [
+    pytest.mark.slow,  # XLA compiles
+    # Of Keras itself, with numpy 2 and without 64-bit integers.
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Explicitly requested dtype:UserWarning"),
+]
+
+
+# What Keras computes of them in torch takes the number of examples as a constant.
+OF_ONE_SIZE = {"masked", "regularized"} if keras.backend.backend() == "torch" else set()
+
+
+@pytest.mark.parametrize("name", sorted(ALL.keys() - OF_ONE_SIZE))
+def test_an_exported_model_predicts_what_it_does_in_keras(name: str, tmp_path: Path) -> None:
+    model = ALL[name]()
+    loaded = psnb.load_model(psnb.export(tmp_path / "model", compiled(model).program))
+    batch = data()[0][0]
+    for given in (batch, {key: each[:1] for key, each in batch.items()}):
+        found, expected = loaded.predict(given), model.predict(given, verbose=0)
+        keras.tree.map_structure(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6), found, expected
+        )
+
+
+def test_what_torch_computes_for_one_size_alone_is_refused(tmp_path: Path) -> None:
+    for name in sorted(OF_ONE_SIZE):
+        with pytest.raises(ConfigurationError, match="cannot be exported for batches of any size"):
+            psnb.export(tmp_path / name, compiled(ALL[name]()).program)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_inputs_without_a_fixed_shape_need_an_example(tmp_path: Path) -> None:
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    rows = keras.layers.Embedding(9, 2, name="words")(ids)
+    model = keras.Model(ids, keras.layers.GlobalAveragePooling1D()(rows))
+    program = compiled(model).program
+    with pytest.raises(ConfigurationError, match="input 'ids' has no fixed shape"):
+        psnb.export(tmp_path / "model", program)
+    example = np.array([[1, 2, 3], [4, 5, 8]], np.int32)
+    loaded = psnb.load_model(psnb.export(tmp_path / "model", program, example=example))
+    np.testing.assert_allclose(
+        loaded.predict(example), model.predict(example, verbose=0), rtol=0, atol=1e-6
+    )

@@ -1,0 +1,169 @@
+"""Tests of errors in steps: each says what is wrong, and changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import psnb.torch
+from psnb._src.runtime import pack_error, unpack_error
+from psnb.errors import (
+    ConfigurationError,
+    GradientError,
+    IdOutOfRangeError,
+)
+from tests.torch_models.wide_deep import (
+    IDS,
+    OFFSETS,
+    WORDS,
+    WideDeep,
+    assert_same,
+    distributed,
+    loss_of,
+    step,
+)
+
+
+def test_a_step_that_raises_pushes_nothing() -> None:
+    module = WideDeep()
+    model = distributed(module)
+
+    def fail() -> None:
+        with model.step():
+            loss_of(model).backward()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert_same(model, module)
+    step(model)
+
+
+def test_gradients_that_would_go_nowhere_are_refused() -> None:
+    model = distributed(WideDeep())
+    with pytest.raises(ConfigurationError, match=r"outside of `with model.step\(\):`"):
+        loss_of(model)
+    with (
+        pytest.raises(ConfigurationError, match=r"loss.backward\(\) belongs into the block"),
+        model.step(),
+    ):
+        loss_of(model)
+    with (
+        pytest.raises(ConfigurationError, match="a step within a step"),
+        model.step(),
+        model.step(),
+    ):
+        pass
+    with pytest.raises(ConfigurationError, match="a part of a distributed model"):
+        model.module.get_submodule("ads")(IDS)
+
+
+def test_parameters_that_are_not_finite_are_named() -> None:
+    module = WideDeep()
+    model = distributed(module)
+    with (
+        pytest.raises(
+            GradientError, match=r"'network.0.weight'.*not finite; the batch: \[0\] \[4, 3\] int64"
+        ),
+        model.step(),
+    ):
+        (loss_of(model) * torch.nan).backward()
+    assert_same(model, module)
+
+
+class Remembering(nn.Module):
+    """A module that keeps what it computed."""
+
+    def __init__(self, *, as_buffer: bool) -> None:
+        super().__init__()
+        self.cell = nn.Linear(2, 2)
+        self.hidden: Any = None
+        if as_buffer:
+            del self.hidden
+            self.register_buffer("hidden", torch.zeros(1, 2), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.cell(x + (0 if self.hidden is None else self.hidden))
+        self.hidden = found.detach()
+        return found.sum()
+
+
+def test_a_module_that_keeps_tensors_from_call_to_call_is_refused() -> None:
+    model = distributed(Remembering(as_buffer=False), sparse=None)
+    x = torch.ones(1, 2)
+
+    def train() -> None:
+        with model.step():
+            model(x).backward()
+
+    train()
+    with pytest.raises(ConfigurationError, match="'hidden' is what a call of the module leaves"):
+        train()
+    model = distributed(Remembering(as_buffer=True), sparse=None)
+    train()
+    train()
+
+
+@pytest.mark.parametrize(
+    ("ids", "error", "message"),
+    [
+        (
+            IDS + 5,
+            IdOutOfRangeError,
+            r"ads.weight' has 10 rows, so ids are 0 to 9; found id 14 at \[3\]; these ids are "
+            r"input \[0\]\[:, 0\] of the model",
+        ),
+        (
+            IDS.float(),
+            GradientError,
+            "the ids for 'ads.weight' are a tensor of torch.float32: ids are integers",
+        ),
+    ],
+)
+def test_ids_that_are_none_are_refused(ids: Tensor, error: type[Exception], message: str) -> None:
+    model = distributed(WideDeep())
+    with pytest.raises(error, match=message), model.step():
+        model(ids, WORDS, OFFSETS)
+
+
+def test_a_parameter_that_changes_while_the_module_runs_is_named() -> None:
+    class Growing(WideDeep):
+        grows: tuple[nn.Module, ...] = ()
+
+        def forward(
+            self, ids: Tensor, words: Tensor, offsets: Tensor, weights: Any = None
+        ) -> Tensor:
+            found = super().forward(ids, words, offsets, weights)
+            for layer in self.grows:
+                self.network[2] = layer
+            return found
+
+    module = Growing()
+    for layer, message in (
+        (nn.Linear(5, 2), r"'network.2.weight' changed its shape from \(1, 5\) to \(2, 5\)"),
+        (nn.Linear(5, 1), "'network.2.weight' was replaced by another tensor"),
+        (nn.ReLU(), "'network.2.weight' was taken away"),
+    ):
+        model = distributed(module)
+        model.module.grows = (layer,)  # type: ignore[assignment]
+        with pytest.raises(GradientError, match=message + ".*place it anew"), model.step():
+            loss_of(model).backward()
+        assert_same(model, module)
+
+
+def test_a_batch_that_lacks_a_feature_says_what_it_has() -> None:
+    batch = psnb.torch.as_torch({"ids": np.arange(3), "labels": np.zeros(3)})
+    with pytest.raises(KeyError, match="label") as error:
+        batch["label"]
+    assert error.value.__notes__ == [
+        "the batch has no feature 'label': it has ['ids', 'labels']. Is it 'labels'?"
+    ]
+    with pytest.raises(KeyError) as error:
+        batch["x"]
+    assert error.value.__notes__ == ["the batch has no feature 'x': it has ['ids', 'labels']"]
+    assert batch.get("label") is None
+    assert unpack_error(pack_error(error.value, "")).__notes__[0] == error.value.__notes__[0]

@@ -1,0 +1,141 @@
+"""The callbacks that psnb brings along."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import psnb
+from psnb.errors import ConfigurationError
+
+
+class FakeTrainer:
+    """What callbacks need of a trainer."""
+
+    def __init__(self) -> None:
+        self.stopped: list[str] = []
+        self.rates: list[tuple[str, float]] = []
+        trained = SimpleNamespace(optimizer=object())
+        fixed = SimpleNamespace(optimizer=None)
+        self.coordinator: Any = SimpleNamespace(
+            name="fake",
+            strategy=SimpleNamespace(parameters={"w": trained, "fixed": fixed, "users": trained}),
+            set_learning_rate=lambda name, value: self.rates.append((name, value)),
+        )
+        self.history: Any = SimpleNamespace(state={"epoch": 0})
+
+    def stop(self, reason: str) -> None:
+        self.stopped.append(reason)
+
+
+def row(epoch: int, **metrics: float) -> psnb.EpochRow:
+    return psnb.EpochRow(epoch, metrics, 100, 10, 1.5)
+
+
+def stopped_after(stopping: psnb.EarlyStopping, values: list[float]) -> int | None:
+    """Return after which epoch training is stopped."""
+    trainer = FakeTrainer()
+    stopping.on_begin(trainer)  # type: ignore[arg-type]
+    for epoch, value in enumerate(values, 1):
+        stopping.on_epoch(trainer, row(epoch, auc=value))  # type: ignore[arg-type]
+        if trainer.stopped:
+            return epoch
+    return None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "values", "after"),
+    [
+        ({}, [3.0, 2.0, 1.0], None),
+        ({}, [3.0, 3.0], 2),
+        ({"patience": 2}, [3.0, 4.0, 2.0, 2.5, 2.5], 5),
+        ({"mode": "max"}, [0.5, 0.6, 0.6], 3),
+        ({"mode": "max", "min_delta": 0.1}, [0.5, 0.55], 2),
+        ({}, [math.nan, 2.0, 1.0], None),
+        ({}, [2.0, math.nan], 2),
+    ],
+)
+def test_early_stopping_stops_when_nothing_has_improved_for_so_long(
+    arguments: dict[str, Any], values: list[float], after: int | None
+) -> None:
+    assert stopped_after(psnb.EarlyStopping("auc", **arguments), values) == after
+
+
+def test_early_stopping_can_be_used_again() -> None:
+    stopping = psnb.EarlyStopping("auc")
+    assert stopped_after(stopping, [1.0, 1.0]) == 2
+    assert stopped_after(stopping, [5.0, 4.0]) is None
+
+
+def test_early_stopping_tells_which_metrics_there_are() -> None:
+    with pytest.raises(ConfigurationError, match="no metric 'val_auc'; found loss"):
+        psnb.EarlyStopping("val_auc").on_epoch(FakeTrainer(), row(1, loss=1.0))  # type: ignore[arg-type]
+
+
+def test_a_scheduler_sets_the_rates_of_each_epoch_before_it() -> None:
+    trainer: Any = FakeTrainer()
+    scheduler = psnb.LearningRateScheduler(lambda epoch: 0.1**epoch)
+    for epoch in (1, 2):
+        scheduler.on_epoch_begin(trainer, epoch)
+    rates = [(name, pytest.approx(rate)) for rate in (0.1, 0.01) for name in ("w", "users")]
+    assert trainer.rates == rates
+
+
+def test_a_scheduler_sets_the_rates_of_what_it_was_told() -> None:
+    trainer: Any = FakeTrainer()
+    psnb.LearningRateScheduler(float, ["users"]).on_epoch_begin(trainer, 5)
+    assert trainer.rates == [("users", 5.0)]
+
+
+def test_a_csv_log_has_a_line_for_each_epoch_and_is_continued(tmp_path: Path) -> None:
+    trainer: Any = FakeTrainer()
+    path = tmp_path / "log.csv"
+    psnb.CSVLog(path).on_epoch(trainer, row(1, loss=0.5))
+    psnb.CSVLog(path).on_epoch(trainer, row(2, auc=0.75, loss=0.25))
+    with path.open() as file:
+        lines = list(csv.DictReader(file))
+    assert [(line["epoch"], line["examples"], line["loss"]) for line in lines] == [
+        *(("1", "100", "0.5"), ("2", "100", "0.25"))
+    ]
+
+
+def test_a_log_of_json_lines_has_all_that_happens(tmp_path: Path) -> None:
+    trainer: Any = FakeTrainer()
+    path = tmp_path / "log.jsonl"
+    log = psnb.JSONLinesLog(path, every=60.0)
+    log.on_begin(trainer)
+    for batch in (10, 20):
+        log.on_batch(trainer, psnb.TrainingSnapshot(1, batch, 100, {"loss": math.nan}, 1.0))
+    log.on_epoch(trainer, row(1, loss=0.5))
+    log.on_checkpoint(trainer, Path("ckpt-1"))
+    log.on_failure(trainer, ValueError("bad batch"))
+    log.on_end(trainer, psnb.TrainingHistory((row(1),), "interrupted"))
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [each.pop("event") for each in found] == [
+        *("begin", "batch", "epoch", "checkpoint", "failure", "end")
+    ]
+    assert found[1].items() >= {"epoch": 1, "batch": 10, "loss": None}.items()
+    assert found[2].items() >= {"epoch": 1, "loss": 0.5, "examples": 100}.items()
+    assert found[4]["error"] == "ValueError: bad batch"
+    assert found[5].items() >= {"epochs": 1, "stopped": "interrupted"}.items()
+
+
+def test_tensorboard_gets_scalars_by_epoch_and_by_batch(tmp_path: Path) -> None:
+    from tensorboardX.proto.event_pb2 import Event
+
+    trainer: Any = FakeTrainer()
+    board = psnb.TensorBoard(tmp_path)
+    board.on_begin(trainer)
+    board.on_epoch(trainer, row(1, loss=0.5))
+    board.on_batch(trainer, psnb.TrainingSnapshot(2, 3, 30, {"loss": 0.25}, 1.0))
+    board.on_end(trainer, psnb.TrainingHistory())
+    (file,) = tmp_path.iterdir()
+    events = [Event.FromString(bytes(record)) for record in psnb.data.Dataset.tfrecords(file)]
+    found = [(v.tag, e.step, v.simple_value) for e in events for v in e.summary.value]
+    assert found == [("epoch/loss", 1, 0.5), ("batch/loss", 13, 0.25)]
