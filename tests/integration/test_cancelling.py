@@ -52,6 +52,18 @@ def test_a_running_closure_writes_nothing_and_its_thread_is_free_again(
     assert v.read().tolist() == [0.0] * 3
 
 
+def test_one_that_stops_early_is_cancelled_whatever_is_known_first(
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What the worker says of it comes first, as the servers are not asked at all.
+    monkeypatch.setattr(coordinator._core.resolver, "revoke", lambda closure: None)
+    remote = coordinator.schedule(wait_for_cancellation, (tmp_path / "began",))
+    wait_for_file(tmp_path / "began")
+    assert remote.cancel()
+    assert remote.status is ClosureStatus.CANCELLED
+    coordinator.join(DEADLINE)
+
+
 def test_one_that_nobody_can_stop_lets_join_return(
     coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:

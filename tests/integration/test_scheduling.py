@@ -313,13 +313,15 @@ def test_training_in_closures_reaches_the_parameters(
     np.testing.assert_array_equal(table.lookup(np.arange(4)), np.full((4, 2), 50))
 
 
-def test_a_worker_process_imports_nothing_of_the_notebook(
-    cluster: Client, coordinator: psnb.ClusterCoordinator
-) -> None:
-    coordinator.schedule(lambda: psnb.report(loss=1)).fetch(DEADLINE)
+@pytest.mark.slow
+def test_a_worker_process_imports_nothing_of_the_notebook(fragile: Client) -> None:
+    # New processes: in those of other tests, closures have imported what they like.
+    with psnb.ParameterServerStrategy(fragile) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        coordinator.schedule(lambda: psnb.report(loss=1)).fetch(DEADLINE)
 
     def notebook_modules() -> list[str]:
         heavy = ("ipywidgets", "anywidget", "jupyterlab", "matplotlib", "IPython")
         return [name for name in heavy if name in sys.modules]
 
-    assert not any(cluster.run(notebook_modules).values())
+    assert not any(fragile.run(notebook_modules).values())

@@ -160,6 +160,8 @@ class ClosureRunner:
             packed = states.attach(packed)
             if updates:
                 staleness = self._commit(assignment, updates, packed)
+            else:
+                self._require_unrevoked(closure)
             if self._copies is not None and not self._link.closed:
                 # Not without the coordinator: what runs again would count twice.
                 staleness = self._copies.closure_ended()
@@ -245,8 +247,7 @@ class ClosureRunner:
         small = self._announce(assignment, updates, packed)
         # Only now: what servers are not asked to refuse, as the coordinator did not know of them
         # when it was cancelled, is written to after this answer.
-        if self._cancellations[assignment.closure].revoked:
-            raise CancelledError("the closure was cancelled while it ran")
+        self._require_unrevoked(assignment.closure)
         # Last: from here on the closure has happened, even if its result gets lost.
         name = self._opening.coordinator
         commit = Commit(
@@ -260,6 +261,10 @@ class ClosureRunner:
             pushed=updates.pushed,
         )
         return updates.commit(self._copies or self._server_client, commit)
+
+    def _require_unrevoked(self, closure: int) -> None:
+        if self._cancellations[closure].revoked:
+            raise CancelledError("the closure was cancelled while it ran")
 
     def _announce(self, assignment: Assignment, updates: Updates, packed: bytes) -> bytes | None:
         """Tell the coordinator what it must know before a commit; return the result for servers."""

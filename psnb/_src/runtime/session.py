@@ -36,6 +36,8 @@ from psnb._src.runtime.result_sender import ResultSender
 from psnb._src.runtime.session_messages import (
     Assignment,
     CancelClosures,
+    ChainsRead,
+    ClosureResults,
     ClosuresReturned,
     DefineResource,
     FlushCopies,
@@ -91,7 +93,7 @@ class Session:
         # Closures that no thread has taken; each operation on a dict is atomic.
         self._unstarted: dict[int, None] = {}
         loop = asyncio.get_running_loop()
-        self._results = ResultSender(loop, self._unstarted, self._link.send)
+        self._results = ResultSender(loop, self._unstarted, self._send_results)
         self._runner = ClosureRunner(
             opening,
             server_client,
@@ -152,15 +154,22 @@ class Session:
             activity, seconds = longest(self._threads.idents())
             if seconds < WORTH_TELLING:
                 activity, seconds = "", 0.0
-            memory, stages = process.memory_info().rss, self._new_stages()
-            self._link.send(SignOfLife(memory, activity, seconds, stages))
+            self._link.send(SignOfLife(process.memory_info().rss, activity, seconds))
+            self._tell_stages()
 
-    def _new_stages(self) -> dict[str, Stages]:
-        """Return the chains whose counts have changed since this was asked last."""
-        now = self._stages.statistics()
-        new = {kind: each for kind, each in now.items() if self._told_stages.get(kind) != each}
+    def _send_results(self, results: ClosureResults) -> None:
+        # Any thread. First what was read: whoever has the last result finds all of it.
+        if not self._unstarted:
+            self._tell_stages()
+        self._link.send(results)
+
+    def _tell_stages(self) -> None:
+        # Two threads at once may tell the same twice.
+        now, told = self._stages.statistics(), self._told_stages
         self._told_stages = now
-        return new
+        new = {kind: each for kind, each in now.items() if told.get(kind) != each}
+        if new:
+            self._link.send(ChainsRead(new))
 
     def _receive(self, message: ToWorker) -> None:
         match message:

@@ -210,17 +210,21 @@ class SignOfLife(ToNotebook, frozen=True):
     memory: int  # bytes that its process takes
     activity: str  # what it does; empty if nothing, or nothing that takes long
     seconds: float  # for how long already
-    stages: dict[str, Stages]  # of the chains that it reads, by kind, where there is news
+
+
+class ChainsRead(ToNotebook, frozen=True):
+    """What the worker has read has news: with signs of life, and when it runs out of closures."""
+
+    stages: dict[str, Stages]  # of chains that have changed, by kind
 
     def wire(self) -> tuple[Any, ...]:
-        name, *fields, stages = super().wire()
-        return name, *fields, {k: [row.values for row in rows] for k, rows in stages.items()}
+        name, stages = super().wire()
+        return name, {k: [row.values for row in rows] for k, rows in stages.items()}
 
     @classmethod
-    def unwired(cls, *fields: Any) -> SignOfLife:
-        memory, activity, seconds, stages = fields
-        made = {k: Stages(StageStatistics(*row) for row in rows) for k, rows in stages.items()}
-        return cls(memory, activity, seconds, made)
+    def unwired(cls, *fields: Any) -> ChainsRead:
+        (stages,) = fields
+        return cls({k: Stages(StageStatistics(*row) for row in rows) for k, rows in stages.items()})
 
 
 class WorkerLeaves(ToNotebook, frozen=True):

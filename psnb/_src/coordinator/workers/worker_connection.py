@@ -300,8 +300,9 @@ class WorkerConnection:
                 self._resolver.ask_about(message.commit, self._decided)
             case session_messages.SignOfLife():
                 self._figures.memory = message.memory
-                self._figures.stages |= message.stages
                 self._figures.note_activity(message.activity, message.seconds)
+            case session_messages.ChainsRead():
+                self._figures.stages |= message.stages
             case session_messages.WorkerLeaves():
                 self.drain("is being closed by Dask")
             case session_messages.QuestionAsked():
