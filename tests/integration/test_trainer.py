@@ -156,6 +156,78 @@ def test_a_callback_that_raises_ends_training_and_is_told_by_name(
     assert trainer.train_from_dataset(data.Dataset.range(200).batch(5)).rows[0].examples == 200
 
 
+def test_all_callbacks_hear_of_a_failure_and_the_end_though_earlier_ones_raise(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    class Spiteful(psnb.Callback):
+        def on_failure(self, trainer: psnb.Trainer, error: Exception) -> None:
+            raise OSError("disk full")
+
+        def on_end(self, trainer: psnb.Trainer, history: psnb.TrainingHistory) -> None:
+            raise KeyError("no end")
+
+    def fail() -> None:
+        raise ValueError("bad batch")
+
+    heard = Heard()
+    trainer = psnb.Trainer(coordinator, counting(visits_of(strategy, 200), fail))
+    with pytest.raises(ValueError, match="bad batch") as raised:
+        trainer.train_from_dataset(
+            data.Dataset.range(200).batch(5), callbacks=[Spiteful(), Spiteful(), heard]
+        )
+    assert heard.heard[-2:] == ["failure ValueError", "end 0"]
+    assert raised.value.__notes__[-4:] == [
+        *["besides, callback Spiteful.on_failure raised OSError: disk full"] * 2,
+        *["besides, callback Spiteful.on_end raised KeyError: 'no end'"] * 2,
+    ]
+
+
+def test_all_callbacks_hear_of_a_good_end_and_the_first_error_is_raised_with_the_others(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    class Ending(psnb.Callback):
+        def __init__(self, error: BaseException) -> None:
+            self._error = error
+
+        def on_end(self, trainer: psnb.Trainer, history: psnb.TrainingHistory) -> None:
+            raise self._error
+
+    heard = Heard()
+    trainer = psnb.Trainer(coordinator, counting(visits_of(strategy, 200)))
+    with pytest.raises(OSError, match="disk full") as raised:
+        trainer.train_from_dataset(
+            data.Dataset.range(200).batch(5),
+            callbacks=[Ending(OSError("disk full")), Ending(KeyError("no end")), heard],
+        )
+    assert heard.heard[-2:] == ["epoch 1", "end 1"]
+    assert raised.value.__notes__ == [
+        "raised by callback Ending.on_end",
+        "besides, callback Ending.on_end raised KeyError: 'no end'",
+    ]
+
+
+def test_callbacks_hear_of_an_epoch_that_was_stopped_in_the_middle(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    heard = Heard()
+
+    class Enough(psnb.Callback):
+        def on_batch(self, trainer: psnb.Trainer, snapshot: psnb.TrainingSnapshot) -> None:
+            trainer.stop("enough")
+
+    dataset = data.Dataset.range(2000).batch(2)
+    trainer = psnb.Trainer(coordinator, counting(visits_of(strategy, 2000)))
+    log = psnb.CSVLog(tmp_path / "log.csv")
+    stopped = trainer.train_from_dataset(
+        dataset, callbacks=[psnb.EarlyStopping("val_auc"), heard, log, Enough()], validation=dataset
+    )
+    assert heard.heard[-2:] == ["epoch 1", "end 1"]
+    trainer.train_from_dataset(dataset, callbacks=[log], resume=stopped.state)
+    with (tmp_path / "log.csv").open() as file:
+        lines = [(each["epoch"], each["examples"]) for each in csv.DictReader(file)]
+    assert lines == [("1", str(stopped["examples"][0])), ("1", "2000")]
+
+
 def test_a_step_that_fails_ends_training_with_its_error_and_has_written_nothing(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
 ) -> None:

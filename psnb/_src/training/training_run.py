@@ -123,19 +123,15 @@ class TrainingRun:
             self._tell("on_begin")
             with self._trainer.shown(self):
                 self._train_all()
-        except Exception as error:
-            with contextlib.suppress(Exception):
-                self._coordinator.join()  # what runs has ended when the caller sees the error
+        except BaseException as error:  # also a second interrupt
+            failed = isinstance(error, Exception)
+            if failed:
+                with contextlib.suppress(Exception):
+                    self._coordinator.join()  # what runs has ended when the caller sees the error
             self._plan.source.release()
-            for moment, told in (("on_failure", error), ("on_end", self.history())):
-                try:
-                    self._tell(moment, told)
-                except Exception as other:
-                    error.add_note(f"besides, {type(other).__name__}: {other}")
-            raise
-        except BaseException:  # a second interrupt
-            self._plan.source.release()
-            self._tell("on_end", self.history())
+            if failed:
+                self._tell("on_failure", error, besides=error)
+            self._tell("on_end", self.history(), besides=error)
             raise
         self._plan.source.release()
         self._tell("on_end", self.history())
@@ -155,7 +151,9 @@ class TrainingRun:
         except (_StopRequestedError, KeyboardInterrupt):
             self._stopped = self._reason or "interrupted"
             self._coordinator.join()  # what runs has its effect
-            self._end_epoch()
+            row = self._end_epoch()
+            if row is not None:
+                self._tell("on_epoch", row)
             if self._saved != self._state():
                 self._save()
 
@@ -261,13 +259,24 @@ class TrainingRun:
             self._saved, self._saved_at = state, time.monotonic()
             self._tell("on_checkpoint", path)
 
-    def _tell(self, method: str, *arguments: Any) -> None:
+    def _tell(self, method: str, *arguments: Any, besides: BaseException | None = None) -> None:
+        """Tell all callbacks, also if one raises; then raise the first error, with the others.
+
+        With ``besides``, which the caller raises, all are notes of that.
+        """
+        first = besides
         for callback in self._plan.callbacks:
+            where = f"callback {type(callback).__name__}.{method}"
             try:
                 getattr(callback, method)(self._trainer, *arguments)
-            except Exception as error:
-                error.add_note(f"raised by callback {type(callback).__name__}.{method}")
-                raise
+            except BaseException as error:  # an interrupt, too: others have files to close
+                if first is None:
+                    error.add_note(f"raised by {where}")
+                    first = error
+                else:
+                    first.add_note(f"besides, {where} raised {type(error).__name__}: {error}")
+        if first is not None and first is not besides:
+            raise first
 
     def share(self) -> Share:
         """Return how much of the epoch is done, for the progress line; its thread calls."""
