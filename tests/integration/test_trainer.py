@@ -38,10 +38,10 @@ def counting(table: psnb.Embedding, meet: Callable[[], None] = bool) -> Callable
     def step(iterator: Any) -> None:
         ids = next(iterator)
         table.push(ids, -np.ones((len(ids), 1), np.float32))
-        if 150 in ids:
-            meet()
         labels = ids % 2
         psnb.report(examples=len(ids), loss=float(np.mean(ids)), auc=auc(labels, (ids % 4) / 4.0))
+        if 150 in ids:
+            meet()
 
     return step
 
@@ -93,6 +93,14 @@ def test_each_epoch_trains_on_every_example_once_and_is_a_row_of_the_history(
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].startswith("epoch 2 batch 40: loss ")
     assert lines[-1].split()[-4:-1] == ["auc", "0.7500", "batch_auc"]
+
+
+def test_numbers_of_the_history_are_means_over_examples(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    trainer = psnb.Trainer(coordinator, counting(visits_of(strategy, 10)))
+    history = trainer.train_from_dataset(data.Dataset.range(10).batch(8))  # 3.5 of 8, 8.5 of 2
+    assert history["loss"] == [4.5]
 
 
 def test_debug_prints_where_the_time_went(
@@ -475,7 +483,8 @@ def test_a_worker_that_is_killed_while_it_trains_costs_no_example_and_doubles_no
             history = trainer.train_from_dataset(data.Dataset.range(300).batch(3))
         assert numbers(visits, 300) == [1] * 300
         assert history["batches"] == [100]
-        assert history["auc"] == [0.75]  # of 300 examples, each once
+        # Of 300 examples, each once, though the one that was killed had reported them.
+        assert (history["auc"], history["loss"], history["examples"]) == ([0.75], [149.5], [300])
 
 
 @pytest.mark.slow
