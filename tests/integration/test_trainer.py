@@ -351,6 +351,33 @@ def test_checkpoints_in_the_middle_of_an_epoch_lack_and_double_no_example(
     assert numbers(visits, 3000) == [1] * 3000
 
 
+def test_checkpoints_are_saved_every_so_many_batches(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    visits = visits_of(strategy, 3000)
+    saved: list[float] = []
+
+    class Counting(psnb.Callback):
+        def on_checkpoint(self, trainer: psnb.Trainer, path: Path) -> None:
+            saved.append(sum(numbers(visits, 3000)))  # nothing runs while it saves
+
+    trainer = psnb.Trainer(coordinator, counting(visits))
+    dataset = data.Dataset.range(3000).batch(2)
+    manager = psnb.CheckpointManager(coordinator, tmp_path)
+    trainer.train_from_dataset(
+        dataset, 2, checkpoint=manager, save_steps=400, callbacks=[Counting()]
+    )
+    batches = np.diff([0, *saved]) / 2
+    assert (saved[-1], 3000 in saved) == (6000, True)
+    midway = [each for at, each in zip(saved, batches, strict=True) if at not in (3000, 6000)]
+    assert midway
+    assert min(midway) >= 400
+    with pytest.raises(errors.ConfigurationError, match="need checkpoint="):
+        trainer.train_from_dataset(dataset, save_steps=400)
+    with pytest.raises(errors.ConfigurationError, match="save_steps must be 1 or more"):
+        trainer.train_from_dataset(dataset, checkpoint=manager, save_steps=0)
+
+
 def test_the_files_of_an_epoch_are_those_that_it_has_been_given(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:
@@ -383,6 +410,7 @@ def test_a_dataset_in_memory_is_loaded_and_shuffled_for_each_epoch(
     assert numbers(visits, 200) == [2] * 200
     assert history["val_loss"] == [99.5, 99.5]
     assert history["val_auc"] == history["auc"] == [0.75, 0.75]
+    assert history.names == ["loss", "auc", "val_loss", "val_auc"]
     assert sorted(trainer.infer_from_dataset(memory)) == list(range(200))
 
 

@@ -79,7 +79,7 @@ class ReportedStates:
 
 
 def split_outcome(outcome: bytes) -> tuple[bytes, bytes]:
-    """Return the packed result, and the packed metrics that `attach` put in front; empty if none."""
+    """Return the packed result, and the packed metrics that were put in front; empty if none."""
     if not outcome.startswith(_MARK):
         return outcome, b""
     start = len(_MARK) + _LENGTH

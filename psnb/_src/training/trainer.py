@@ -118,6 +118,7 @@ class Trainer:
         callbacks: Iterable[Callback] = (),
         checkpoint: CheckpointManager | None = None,
         save_every: float | None = None,
+        save_steps: int | None = None,
         files: Files | None = None,
         validation: Any = None,
         metadata: Mapping[str, Any] | None = None,
@@ -154,6 +155,9 @@ class Trainer:
             Saves also in the middle of epochs, every so many seconds. The workers pause for it, so
             that what is saved is one moment: ``resume`` then goes on with exactly the examples that
             were not used.
+        save_steps : int, optional
+            Likewise, every so many batches of all workers; with both, when either is due. It is
+            looked at ten times a second, so a few batches more may have passed.
         files : callable or sequence, optional
             The files of each epoch, in place of the dataset's own: a function of the epoch's number
             from 1 on, or one entry (a pattern, or a list) for each epoch. See
@@ -197,8 +201,10 @@ class Trainer:
             raise ConfigurationError(
                 f"checkpoint must be a psnb.CheckpointManager, found {checkpoint!r}"
             )
-        if save_every is not None and (checkpoint is None or not save_every > 0):
-            raise ConfigurationError("save_every is a number of seconds, and needs checkpoint=")
+        if checkpoint is None and (save_every is not None or save_steps is not None):
+            raise ConfigurationError("save_every= and save_steps= need checkpoint=")
+        if save_every is not None and not save_every > 0:
+            raise ConfigurationError(f"save_every is a number of seconds, found {save_every!r}")
         if taken := [name for name in metadata or () if name in STATE]:
             raise ConfigurationError(
                 f"metadata= has {taken}, which are the trainer's own: take other names than "
@@ -214,6 +220,7 @@ class Trainer:
             told,
             checkpoint,
             save_every,
+            None if save_steps is None else integer("save_steps", save_steps, 1),
             {} if metadata is None else metadata,
             debug,
             None if validated is None else self._evaluator(validated),
