@@ -351,6 +351,7 @@ def test_checkpoints_in_the_middle_of_an_epoch_lack_and_double_no_example(
     assert numbers(visits, 3000) == [1] * 3000
 
 
+@pytest.mark.slow
 def test_checkpoints_are_saved_every_so_many_batches(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:
@@ -475,6 +476,29 @@ def test_predictions_go_to_files_in_order(
     assert rows == [(number, [number, number + 0.5]) for number in range(200)]
     with pytest.raises(errors.ConfigurationError, match="would be taken for one of the 1 parts"):
         trainer.infer_from_dataset(data.Dataset.range(5).batch(10), f"{tmp_path}/*.{suffix}")
+
+
+def test_predictions_that_fail_leave_the_files_of_an_earlier_call_alone(
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    def trainer(sign: int, bad: int) -> psnb.Trainer:
+        def predict(ids: np.ndarray) -> np.ndarray:
+            if bad in ids:
+                raise ValueError("bad batch")
+            return sign * ids
+
+        return psnb.Trainer(coordinator, lambda iterator: None, predict=predict)
+
+    dataset, to = data.Dataset.range(200).batch(10), f"{tmp_path}/*.csv"
+    files = trainer(1, -1).infer_from_dataset(dataset, to)
+    assert len(files) > 1
+    with pytest.raises(ValueError, match="bad batch"):
+        trainer(-1, 199).infer_from_dataset(dataset, to)
+    rows = [int(line) for each in files for line in Path(each).read_text().split()[1:]]
+    assert rows == list(range(200))
+    assert sorted(os.listdir(tmp_path)) == [Path(each).name for each in files]
+    trainer(-1, -1).infer_from_dataset(dataset, to)
+    assert Path(files[0]).read_text().split()[2] == "-1"
 
 
 def _from_csv(path: Path) -> list[Any]:

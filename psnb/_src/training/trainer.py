@@ -22,7 +22,7 @@ from psnb._src.training.evaluation import Evaluation, merged_figures
 from psnb._src.training.fetch_lines import FetchLines
 from psnb._src.training.hogwild import Hogwild
 from psnb._src.training.inference import ALONE, Inference, joined
-from psnb._src.training.prediction_files import PredictionFiles, parts_of
+from psnb._src.training.prediction_files import PredictionFiles
 from psnb._src.training.training_history import TrainingHistory
 from psnb._src.training.training_run import STATE, TrainingPlan, TrainingRun
 from psnb.errors import ConfigurationError
@@ -275,8 +275,11 @@ class Trainer:
         to : str, optional
             Files for the predictions, on a file system that notebook and workers share:
             ``"predictions/*.parquet"``, or of suffix ``.csv`` or ``.jsonl``. Each part of the
-            dataset has one, whose number takes the place of ``*``, from ``00000`` on; it is there
-            wholly or not at all. Then only a batch at a time is in memory.
+            dataset has one, whose number takes the place of ``*``, from ``00000`` on, and one
+            without examples has none. They appear when all are written, in place of those of an
+            earlier call, which stay as they are if this one fails. Then only a batch at a time
+            is in memory. JSON lines have null for NaN and infinite numbers; bfloat16 is written as
+            float32.
 
         Returns
         -------
@@ -307,10 +310,12 @@ class Trainer:
                 files.prepare(len(made.whole_splits().choosers))
             run = Inference(self._predict, files)
             found = map_whole_splits(self.coordinator, run, made, self._progress)
+            if files is not None:
+                return files.publish(found)
         finally:
             source.release()
-        if files is not None:
-            return parts_of(found)
+            if files is not None:
+                files.clear()
         columns = joined(iter(found))
         return columns[ALONE] if columns is not None and list(columns) == [ALONE] else columns
 
