@@ -77,6 +77,7 @@ bench: $(VENV)/test.stamp
 	$(BIN)/python -m tests.benchmarks.counting
 	$(BIN)/python -m tests.benchmarks.formats
 	$(BIN)/python -m tests.benchmarks.in_memory
+	$(BIN)/python -m tests.benchmarks.predicting
 
 # A minute for each parser of files, and for checkpoints; longer with SECONDS=3600.
 fuzz: $(VENV)/test.stamp

@@ -1,6 +1,7 @@
 """Clusters without processes: workers and servers are threads of this one."""
 
 import os
+import sys
 import threading
 from typing import Any
 
@@ -68,6 +69,17 @@ def test_nothing_is_left_of_a_closed_one() -> None:
     for each in left:
         each.join(5)
     assert not [each for each in left if each.is_alive()]
+
+
+def test_streams_are_put_back_when_the_last_cluster_is_closed() -> None:
+    out, err = sys.stdout, sys.stderr
+    with psnb.local_cluster(workers=1, processes=False) as first:
+        psnb.ParameterServerStrategy(first).close()
+        with psnb.local_cluster(workers=1, processes=False) as second:
+            psnb.ParameterServerStrategy(second).close()
+            assert (sys.stdout is out, sys.stderr is err) == (False, False)
+        assert sys.stdout is not out
+    assert (sys.stdout is out, sys.stderr is err) == (True, True)
 
 
 def test_security_is_for_processes() -> None:

@@ -14,7 +14,7 @@ EXAMPLES = "examples"
 RECENT = "batch_"
 """What begins the name of a metric that is wanted of the print period alone."""
 
-_NONE = MetricStatistics(0, float("nan"), float("nan"), 0.0)
+_NONE = MetricStatistics(0, float("nan"), float("nan"))
 
 
 class _Mark(NamedTuple):
@@ -30,8 +30,8 @@ class _Mark(NamedTuple):
             before = earlier.numbers.get(name, _NONE)
             # The coordinator keeps series of the metrics, too.
             merged = name in self.states or name.removeprefix(RECENT) in self.states
-            if each.count > before.count and name != EXAMPLES and not merged:
-                mean = (each.total - before.total) / (each.count - before.count)
+            if each.weight > before.weight and name != EXAMPLES and not merged:
+                mean = (each.total - before.total) / (each.weight - before.weight)
                 found[name] = mean if each.not_finite == before.not_finite else float("nan")
         return found | self.states.since(earlier.states).results()
 
