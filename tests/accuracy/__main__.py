@@ -11,109 +11,66 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
-from statistics import mean
+from typing import Any
 
 from distributed import Client
 
 import psnb
 from psnb.demo import model
 from tests.accuracy import runs
-from tests.accuracy.runs import Pass
+from tests.accuracy.comparison import HEAD, Comparison, Pass
 
 LONG = 8
 """Passes of the runs in which a worker is killed every 20 s: a pass takes less than that."""
-
 
 EQUAL = 1e-5
 """What synchronous rounds may differ by from one process."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A row of the table: a way to train, what it is compared with, and the most they may differ.
-
-    ``ways`` are functions of the seed.
-    """
-
-    way: str
-    beside: str
-    bar: float
-    ways: tuple[Callable[[int], Pass], Callable[[int], Pass]]
-
-    def told(self, seeds: range) -> tuple[bool, str]:
-        """Train in both ways with all seeds; return whether the bar is met, and a row."""
-        found, others = ([way(seed) for seed in seeds] for way in self.ways)
-        difference = mean(each.auc for each in found) - mean(each.auc for each in others)
-        met = abs(difference) < self.bar
-        kills = [each.kills for each in found]
-        if any(kills):
-            met = met and all(kills)
-        cells = (
-            *(self.way + (f" ({_listed(kills, 'd')} kills)" if any(kills) else ""), self.beside),
-            *(_aucs(found), _aucs(others)),
-            *(f"{difference:+.4f}", f"{self.bar:g}", "yes" if met else "no"),
-        )
-        return met, f"| {' | '.join(cells)} |"
-
-
-def _listed(values: list[int] | list[float], form: str) -> str:
-    return ", ".join(f"{value:{form}}" for value in values)
-
-
-def _aucs(passes: list[Pass]) -> str:
-    values = [each.auc for each in passes]
-    return f"{mean(values):.4f} ({_listed(values, '.4f')})"
-
-
 def comparisons(client: Client) -> Mapping[str, Comparison]:
     """Return all rows of AUCs, by what they are called on the command line."""
 
-    @cache
-    def synchronous(seed: int) -> Pass:
-        return _said("sync", seed, runs.synchronous(client, seed))
+    def way(name: str, train: Callable[..., Pass], **options: Any) -> Callable[[int], Pass]:
+        @cache
+        def trained(seed: int) -> Pass:
+            found = train(client, seed, **options)
+            kills = f", {found.kills} kills" if found.kills else ""
+            print(f"{name}, seed {seed}: {found.auc:.4f}, {found.seconds:.0f} s{kills}", flush=True)
+            return found
 
-    @cache
-    def asynchronous(seed: int) -> Pass:
-        return _said("async", seed, runs.asynchronous(client, seed))
+        return trained
 
-    def threads(seed: int) -> Pass:
-        return _said("hogwild", seed, runs.asynchronous(client, seed, threads=2))
-
-    def often(seed: int) -> Pass:
-        return _said("killed often", seed, runs.asynchronous(client, seed, kill_every=3))
-
-    def longer(seed: int) -> Pass:
-        return _said("long", seed, runs.asynchronous(client, seed, passes=LONG))
-
-    def killed(seed: int) -> Pass:
-        long = {"passes": LONG, "kill_every": 20}
-        return _said("killed", seed, runs.asynchronous(client, seed, **long))
-
+    sync = way("sync", runs.synchronous)
+    plain = way("async", runs.asynchronous)
+    long = f"async, {LONG} passes"
     return {
-        "async": Comparison("async", "sync", 0.003, (asynchronous, synchronous)),
-        "hogwild": Comparison("Hogwild(threads=2)", "sync", 0.005, (threads, synchronous)),
+        "async": Comparison("async", "sync", 0.003, plain, sync),
+        "hogwild": Comparison(
+            *("Hogwild(threads=2)", "sync", 0.005),
+            way("Hogwild(threads=2)", runs.asynchronous, threads=2),
+            sync,
+        ),
         "often": Comparison(
-            "async, a worker killed every 3 s", "async", 0.003, (often, asynchronous)
+            *("async, a worker killed every 3 s", "async", 0.003),
+            way("killed every 3 s", runs.asynchronous, kill_every=3),
+            plain,
+            kills=True,
         ),
         "killed": Comparison(
-            f"async, {LONG} passes, a worker killed every 20 s",
-            f"async, {LONG} passes",
-            0.003,
-            (killed, longer),
+            *(f"{long}, a worker killed every 20 s", long, 0.003),
+            way("killed every 20 s", runs.asynchronous, passes=LONG, kill_every=20),
+            way(long, runs.asynchronous, passes=LONG),
+            kills=True,
         ),
     }
 
 
-def _said(way: str, seed: int, found: Pass) -> Pass:
-    kills = f", {found.kills} kills" if found.kills else ""
-    print(f"{way}, seed {seed}: AUC {found.auc:.4f}, {found.seconds:.0f} s{kills}", flush=True)
-    return found
-
-
 def step_by_step(client: Client, seed: int) -> bool:
-    """Train in synchronous rounds and in one process; print how far they are from each other."""
+    """Train in synchronous rounds and in one process; print how far they are from each other.
+
+    With ReLU only the losses must be equal: see `runs.smooth`.
+    """
     losses = {"ReLU": model.loss, "softplus": runs.smooth}
     found = {name: runs.differences(client, seed, loss, EQUAL) for name, loss in losses.items()}
     print(f"\n| hidden units | steps | largest difference | beyond {EQUAL} | of the loss |")
@@ -135,14 +92,13 @@ def _main() -> int:
     chosen = asked.rows or names
     if unknown := set(chosen) - set(names):
         parser.error(f"no row {', '.join(unknown)}: there are {', '.join(names)}")
-    logging.getLogger("distributed").setLevel(logging.ERROR)  # of nannies whose worker was killed
+    for name in ("distributed", "psnb"):  # they tell that workers were killed
+        logging.getLogger(name).setLevel(logging.ERROR)
     with psnb.local_cluster(workers=2, servers=1) as client:
         rows = comparisons(client)
         told = [rows[name].told(range(asked.seeds)) for name in chosen if name in rows]
         if told:
-            print("\n| way | beside | AUC (each seed) | AUC beside | difference | bar | met |")
-            print("| --- | --- | --- | --- | --- | --- | --- |")
-            print(*(line for _, line in told), sep="\n", flush=True)
+            print("", HEAD, *(line for _, line in told), sep="\n", flush=True)
         equal = [step_by_step(client, 0)] if "alone" in chosen else []
     return 0 if all([*equal, *(met for met, _ in told)]) else 1
 

@@ -23,6 +23,7 @@ import psnb.jax
 from psnb._src.demo import train
 from psnb.demo import flights, model
 from tests.accuracy.alone import Parameters, trained_alone
+from tests.accuracy.comparison import Pass
 from tests.integration.helpers import Killer, wait_until_whole
 
 BATCH, ROUND = 512, 2
@@ -35,15 +36,6 @@ PROCESSES = 3
 
 MARKS = (1, 10, 100, STEPS)
 """Numbers of steps after which parameters are compared."""
-
-
-@dataclass(frozen=True)
-class Pass:
-    """What came of a pass: the held-out AUC, the seconds, and how many workers were killed."""
-
-    auc: float
-    seconds: float
-    kills: int = 0
 
 
 @dataclass(frozen=True)
