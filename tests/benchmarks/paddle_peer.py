@@ -26,6 +26,7 @@ THREADS, EPOCHS = 2, 4
 def main() -> None:
     """Train, and print the best rate."""
     size, folder = sys.argv[1].split(maxsplit=1)
+    os.chdir(folder)  # Paddle leaves descriptions of its programs where it runs
     paddle.enable_static()
     program, start = paddle.static.Program(), paddle.static.Program()
     adagrad = paddle.optimizer.Adagrad(clicks.RATE)
