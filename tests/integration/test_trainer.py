@@ -291,8 +291,10 @@ def test_a_second_interrupt_is_raised_and_everything_stays_usable(
 
     trainer = psnb.Trainer(coordinator, counting(visits))
     dataset = data.Dataset.range(400).batch(1)
+    heard = Heard()
     with pytest.raises(KeyboardInterrupt):
-        trainer.train_from_dataset(dataset, callbacks=[Impatient()])
+        trainer.train_from_dataset(dataset, callbacks=[Impatient(), heard])
+    assert heard.heard[-2:] == ["epoch 1", "end 1"]
     before = sum(numbers(visits, 400))
     assert trainer.train_from_dataset(dataset).rows[0].examples == 400
     assert sum(numbers(visits, 400)) == before + 400
