@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import re
 from typing import Any
 
 from psnb.errors import ConfigurationError
@@ -70,3 +71,26 @@ def seconds(what: str, value: Any, *, zero: bool = False, infinite: bool = False
         bounds = "0 or more" if zero else "a positive number of"
         raise ConfigurationError(f"{what} must be {bounds} seconds, found {value!r:.200}")
     return number
+
+
+_UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+_PERIOD = re.compile(rf"\s*(\d+(?:\.\d+)?)\s*({'|'.join(_UNITS)})\s*", re.ASCII)
+
+
+def period(what: str, value: Any) -> float:
+    """Return a period in seconds: of a number of them, or of text such as ``"5 min"``.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is neither, is not positive, or has another unit than s, min, h and d.
+    """
+    if not isinstance(value, str):
+        return seconds(what, value)
+    found = _PERIOD.fullmatch(value)
+    if found is None:
+        raise ConfigurationError(
+            f"{what} must be seconds, or a number and its unit as in '90 s', '5 min', '6 h' or "
+            f"'1 d', found {value!r:.200}"
+        )
+    return seconds(what, float(found[1]) * _UNITS[found[2]])

@@ -28,9 +28,9 @@ def checkpoint(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "{", "[]", "{}", '{"format": 3}', "\udcff", "null", "3", "NaN", "[" * 100_000),
-        '{"format": 3, "format": 3}',
-        '{"format": 3, "metadata": {}, "parameters": []}',
+        *("", "{", "[]", "{}", '{"format": 4}', "\udcff", "null", "3", "NaN", "[" * 100_000),
+        '{"format": 4, "format": 4}',
+        '{"format": 4, "metadata": {}, "parameters": []}',
     ],
 )
 def test_damaged_manifest_is_no_checkpoint(checkpoint: Path, text: str) -> None:
@@ -48,7 +48,7 @@ def test_other_path_is_no_checkpoint(tmp_path: Path, name: str) -> None:
 
 def test_unknown_format_is_refused_with_what_is_known(checkpoint: Path) -> None:
     forge(checkpoint, lambda content: content.update(format=99))
-    with pytest.raises(CheckpointError, match="has format 99, this psnb reads 3"):
+    with pytest.raises(CheckpointError, match="has format 99, this psnb reads 4"):
         read_manifest(checkpoint)
 
 
@@ -64,6 +64,7 @@ def test_any_byte_that_changes_what_is_said_is_noticed(checkpoint: Path) -> None
 
 
 FORGED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "a number for consistent": (lambda c: c.update(consistent=1), "consistent is 1"),
     "a list of files": (lambda c: first(c).update(files=[FIRST]), "'v' has no files"),
     "a file for files": (lambda c: first(c).update(files=FIRST), "'v' has no files"),
     "no files": (lambda c: first(c).update(files={}), "'v' has no files"),

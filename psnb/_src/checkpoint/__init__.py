@@ -3,5 +3,6 @@
 from psnb._src.checkpoint.checkpoint import Checkpoint
 from psnb._src.checkpoint.checkpoint_folder import prepare
 from psnb._src.checkpoint.folder_manager import FolderManager
+from psnb._src.checkpoint.rhythm import Rhythm
 
-__all__ = ["Checkpoint", "FolderManager", "prepare"]
+__all__ = ["Checkpoint", "FolderManager", "Rhythm", "prepare"]

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import re
 import shutil
 import stat
@@ -34,6 +35,10 @@ logger = logging.getLogger("psnb")
 
 MANIFEST = "manifest.json"
 """The file that carries a checkpoint's lock."""
+
+KEPT = "kept"
+"""The file that marks a checkpoint as one that stays. It is there from the beginning: otherwise
+another manager's save might remove the checkpoint first."""
 
 _LOCK = ".lock"
 """The file that carries the folder's lock. It is never removed; otherwise two processes could each
@@ -157,12 +162,26 @@ def keep(path: Path) -> FolderLock:
         ) from error
 
 
+def last_kept(directory: Path) -> float:
+    """Return when the last of the checkpoints that stay was written, in seconds since the epoch.
+
+    Minus infinity if there is none.
+    """
+    latest = -math.inf
+    for path in checkpoints(directory):
+        with suppress(OSError):
+            latest = max(latest, (path / KEPT).stat().st_mtime)
+    return latest
+
+
 def prune(directory: Path, keep: int) -> None:
-    """Remove all but the newest ``keep`` checkpoints; failures are logged.
+    """Remove all but the newest ``keep`` checkpoints, and those that stay; failures are logged.
 
     Checkpoints that are being read are left for the next time.
     """
     for path in checkpoints(directory)[:-keep]:
+        if (path / KEPT).exists():
+            continue
         try:
             with _alone(directory):
                 if _is_used(path):

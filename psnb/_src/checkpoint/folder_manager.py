@@ -1,15 +1,16 @@
 """FolderManager: saves parameters into a folder of numbered checkpoints, and restores them. Pure.
 
 The notebook's process fetches the shards from the servers and writes them, so the directory is a
-path on the notebook's machine. Closures go on meanwhile. If managers share a directory,
-`psnb._src.checkpoint.checkpoint_folder` keeps them apart.
+path on the notebook's machine. Meanwhile closures are held, if the caller has a way to do that. If
+managers share a directory, `psnb._src.checkpoint.checkpoint_folder` keeps them apart.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from html import escape
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from psnb._src.checkpoint.checkpoint import Checkpoint, Parameter
-from psnb._src.checkpoint.checkpoint_folder import checkpoints, prepare, prune
+from psnb._src.checkpoint.checkpoint_folder import checkpoints, last_kept, prepare, prune
+from psnb._src.checkpoint.manifest import checked_metadata
 from psnb._src.checkpoint.shard_files import write_checkpoint
 from psnb._src.checks import integer
 from psnb._src.excerpt import excerpt
@@ -47,6 +49,13 @@ class SavedStrategy(Protocol):
         """Remember the checkpoint, for recovery."""
 
 
+State = Callable[[], Mapping[str, Any]]
+"""Returns metadata, as of the moment that is saved."""
+
+Held = Callable[[float | None], AbstractContextManager[None]]
+"""Returns a context in which no closure runs; it takes the seconds that it may wait for that."""
+
+
 class FolderManager:
     """Numbered checkpoints of a strategy in one directory; users hold a `CheckpointManager`.
 
@@ -56,14 +65,28 @@ class FolderManager:
         The strategy whose parameters are saved.
     directory, max_to_keep
         As for `CheckpointManager`.
+    keep_every : float, optional
+        As for `CheckpointManager`, in seconds.
+    held : callable, optional
+        Holds closures while it saves. None: they go on.
+    states : iterable of callable
+        Return metadata.
     """
 
     def __init__(
-        self, strategy: SavedStrategy, directory: str | os.PathLike[str], max_to_keep: int
+        self,
+        strategy: SavedStrategy,
+        directory: str | os.PathLike[str],
+        max_to_keep: int,
+        keep_every: float | None = None,
+        held: Held | None = None,
+        states: Iterable[State] = (),
     ) -> None:
         max_to_keep = integer("max_to_keep", max_to_keep, 1)
         self.directory = Path(directory).absolute()
-        self._strategy, self._max_to_keep = strategy, max_to_keep
+        self._strategy, self._max_to_keep, self._keep_every = strategy, max_to_keep, keep_every
+        self._held = held
+        self._states = list(states)  # one call each adds, removes or copies, atomically
         self._status = CheckpointStatistics()
         prepare(self.directory)
 
@@ -92,17 +115,22 @@ class FolderManager:
         found = self.checkpoints
         return found[-1] if found else None
 
-    def save(self, metadata: Mapping[str, Any] | None = None) -> Path:
+    def save(self, metadata: Mapping[str, Any] | None = None, timeout: float | None = None) -> Path:
         """Write the next checkpoint, and remove old ones beyond ``max_to_keep``.
 
-        May be called while closures run. Each shard of a parameter is saved as it was at one moment
-        (no update of it is half there), but the moments of different shards and parameters differ
-        slightly. Call it after `join` or `drain` to save everything at one moment.
+        May be called while closures run. Everything is saved as it was at one moment: those that
+        run have their effect first, and no other begins until it is written. ``status.held`` tells
+        how long that took. What this notebook writes to parameters by itself is not held.
+
+        With ``consistent=False`` closures go on. Each shard of a parameter is then saved as it was
+        at one moment (no update of it is half there), but those moments differ slightly.
 
         Parameters
         ----------
         metadata : mapping, optional
             Kept with it, for example the step; anything that JSON can hold.
+        timeout : float, optional
+            Seconds to wait at most for the closures that run; None waits for as long as it takes.
 
         Returns
         -------
@@ -115,10 +143,17 @@ class FolderManager:
             If it cannot be written; earlier ones are untouched.
         ServerLostError
             If a server is gone.
+        ServerSilentError
+            If a server that does not respond must say whether closures had their effect.
+        TimeoutError
+            If closures run for longer; nothing was saved.
         """
         self._status = CheckpointStatistics("saving")
         try:
-            path = write_checkpoint(self.directory, self._states(), metadata or {})
+            began = time.monotonic()
+            with nullcontext() if self._held is None else self._held(timeout):
+                path = self._write(metadata or {})
+            pause = 0.0 if self._held is None else time.monotonic() - began
             self._strategy.note_checkpoint(path)
             # In another thread: an interrupt must not leave a checkpoint half removed.
             aside(prune, self.directory, self._max_to_keep)
@@ -126,7 +161,7 @@ class FolderManager:
             told = excerpt(str(error)) or type(error).__name__
             self._status = CheckpointStatistics("failed", error=told)
             raise
-        self._status = CheckpointStatistics("saved", str(path), 1.0)
+        self._status = CheckpointStatistics("saved", str(path), 1.0, held=pause)
         return path
 
     def restore(self, path: str | os.PathLike[str] | None = None) -> Mapping[str, Any]:
@@ -161,6 +196,31 @@ class FolderManager:
         self._strategy.note_checkpoint(saved.path)
         return saved.metadata
 
+    @contextmanager
+    def also_saving(self, state: State) -> Iterator[None]:
+        """Save the metadata that a function returns, too, while the block runs; for psnb only."""
+        self._states.append(state)
+        try:
+            yield
+        finally:
+            self._states.remove(state)
+
+    def _write(self, metadata: Mapping[str, Any]) -> Path:
+        # In another thread: users' functions, which an interrupt must not wait for.
+        content: dict[str, Any] = {}
+        for each in (*map(aside, self._states.copy()), metadata):
+            content |= checked_metadata(each)
+        kept = self._keep_every is not None and (
+            time.time() - last_kept(self.directory) >= self._keep_every
+        )
+        return write_checkpoint(
+            self.directory,
+            self._shards(),
+            content,
+            consistent=self._held is not None,
+            kept=kept,
+        )
+
     def _newest(self) -> Checkpoint:
         while path := self.latest_checkpoint:
             try:
@@ -171,7 +231,7 @@ class FolderManager:
                 # Other managers have saved newer ones meanwhile, and removed this one.
         raise CheckpointError(f"there is no checkpoint in {str(self.directory)!r}")
 
-    def _states(self) -> Iterator[tuple[str, Any, Any, list[dict[str, np.ndarray]]]]:
+    def _shards(self) -> Iterator[tuple[str, Any, Any, list[dict[str, np.ndarray]]]]:
         parameters = self._strategy.parameters()
         for done, (name, parameter) in enumerate(parameters.items()):
             self._status = CheckpointStatistics("saving", share=done / len(parameters))

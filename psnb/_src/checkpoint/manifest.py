@@ -18,7 +18,7 @@ from psnb._src.checkpoint.checkpoint_folder import MANIFEST
 from psnb._src.sealed_json import FormatError, keys, plain_json, read_sealed, require, sealed
 from psnb.errors import CheckpointError
 
-FORMAT = 3
+FORMAT = 4
 
 _FILE = re.compile(r"\d{4,9}-\d{5,9}\.safetensors", re.ASCII)
 """The names of shards' files, which are in the checkpoint's folder and nowhere else."""
@@ -48,10 +48,21 @@ class ManifestEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The content of a checkpoint: parameters by name, and the caller's metadata."""
+    """The content of a checkpoint.
+
+    Attributes
+    ----------
+    entries : mapping of str to ManifestEntry
+        Its parameters, by name.
+    metadata : mapping
+        The caller's.
+    consistent : bool
+        Whether no closure ran while it was saved: then it is of one moment.
+    """
 
     entries: Mapping[str, ManifestEntry]
     metadata: Mapping[str, Any]
+    consistent: bool
 
     def text(self) -> str:
         """Return the text that is written.
@@ -63,6 +74,7 @@ class Manifest:
         """
         content = {
             "metadata": dict(self.metadata),
+            "consistent": self.consistent,
             "parameters": [asdict(entry) for entry in self.entries.values()],
         }
         return sealed(content, FORMAT)
@@ -106,8 +118,10 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def _manifest(content: dict[str, Any]) -> Manifest:
-    keys("its manifest", content, {"metadata", "parameters"})
+    keys("its manifest", content, {"metadata", "consistent", "parameters"})
     metadata, parameters = content["metadata"], content["parameters"]
+    consistent = content["consistent"]
+    require(isinstance(consistent, bool), f"consistent is {consistent!r:.80}")
     require(isinstance(metadata, dict), "its metadata are no JSON object")
     require(isinstance(parameters, list), "its parameters are no list")
     entries: dict[str, ManifestEntry] = {}
@@ -129,4 +143,4 @@ def _manifest(content: dict[str, Any]) -> Manifest:
             require(isinstance(sum_, str), f"the checksum of {file} is {sum_!r:.80}")
             files.add(file)
         entries[name] = entry
-    return Manifest(entries, metadata)
+    return Manifest(entries, metadata, consistent)

@@ -4,6 +4,7 @@ A checkpoint is a folder::
 
     ckpt-000003/
       manifest.json              what is in it: one entry a parameter, and the caller's metadata
+      kept                       only if it is never removed as one of the oldest; empty
       0000-00000.safetensors     one file a shard: values, optimizer state, ids of embedding rows
       …
 
@@ -23,7 +24,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from psnb._src.checkpoint.checkpoint_folder import MANIFEST, partial, place
+from psnb._src.checkpoint.checkpoint_folder import KEPT, MANIFEST, partial, place
 from psnb._src.checkpoint.manifest import Manifest, ManifestEntry, checked_metadata
 from psnb._src.whole_files import sync, synced
 from psnb.errors import CheckpointError
@@ -35,6 +36,9 @@ def write_checkpoint(
     directory: Path,
     parameters: Iterable[tuple[str, Mapping[str, Any], Mapping[str, Any] | None, list[State]]],
     metadata: Mapping[str, Any],
+    *,
+    consistent: bool = False,
+    kept: bool = False,
 ) -> Path:
     """Write the next checkpoint: all of it or nothing.
 
@@ -46,6 +50,10 @@ def write_checkpoint(
         Name, description, optimizer and the shards' states of each parameter; taken one by one.
     metadata : mapping
         Anything that JSON can hold.
+    consistent : bool
+        Whether no closure runs meanwhile; the manifest says so.
+    kept : bool
+        Whether `prune` leaves it alone, whoever calls that.
 
     Returns
     -------
@@ -57,7 +65,7 @@ def write_checkpoint(
     CheckpointError
         If it cannot be written; earlier ones are untouched.
     """
-    kept = checked_metadata(metadata)
+    content = checked_metadata(metadata)
     try:
         with partial(directory) as (folder, manifest):
             entries = {}
@@ -70,7 +78,9 @@ def write_checkpoint(
                     save_file(arrays, folder / file)
                     files[file] = synced(folder / file)
                 entries[name] = ManifestEntry(name, description, optimizer, files)
-            manifest.file.write(Manifest(entries, kept).text())
+            if kept:
+                (folder / KEPT).touch()
+            manifest.file.write(Manifest(entries, content, consistent).text())
             manifest.file.flush()
             sync(folder / MANIFEST)
             sync(folder)

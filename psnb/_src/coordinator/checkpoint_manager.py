@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from psnb._src.checkpoint import FolderManager
+from psnb._src.checkpoint import FolderManager, Rhythm
+from psnb._src.checks import integer, period
 from psnb._src.coordinator.coordinator import ClusterCoordinator, view_of
 from psnb._src.strategy import core_of
 from psnb.errors import ConfigurationError
@@ -13,8 +17,17 @@ from psnb.errors import ConfigurationError
 class CheckpointManager(FolderManager):
     """Numbered checkpoints in one directory.
 
+    With ``every`` or ``steps`` it saves by itself while somebody waits for closures: polls
+    `ClusterCoordinator.done`, or is in `join`, `join_async`, `run_epoch` or a `Trainer`. That
+    happens in the background, and closures are held for as long as a save takes (see
+    ``consistent``). If one fails, training goes on: a warning and an event tell it once, it is
+    tried again after 1 s, then after growing pauses of at most 5 minutes, and an event tells when
+    it works again. The same if closures run for more than 5 minutes. When nobody waits, nothing is
+    saved.
+
     Thread-safe. Several managers, of one notebook or of many, may share a directory. Saves are
-    numbered in the order in which they end.
+    numbered in the order in which they end. Of those that one coordinator has for a directory, only
+    the last that was made saves by itself, so a cell that makes one can be run again.
 
     Parameters
     ----------
@@ -25,6 +38,22 @@ class CheckpointManager(FolderManager):
     max_to_keep : int
         How many checkpoints to keep. Each save removes older ones, whoever saved them; one that is
         being restored is removed by a later save.
+    every : float or str, optional
+        Save by itself after so many seconds, or ``"90 s"``, ``"5 min"``, ``"6 h"``, ``"1 d"``.
+    steps : int, optional
+        Save by itself when so many closures have completed since. With both, whichever comes first.
+        It is looked at ten times a second, so a few closures more may have completed.
+    keep_every : float or str, optional
+        Of each such period one checkpoint stays for ever, beyond ``max_to_keep`` and whichever
+        manager removes old ones: it has a file ``kept``, which you may remove.
+    state : callable, optional
+        Returns metadata, a mapping that JSON can hold, to be kept with each checkpoint: for example
+        ``lambda: {"epoch": iterator.state()}``. It is called at the moment that is saved, while no
+        closure runs, in another thread, and must be quick and wait for no closure. What `save` is
+        given, and what a `Trainer` keeps with its checkpoints, takes precedence.
+    consistent : bool
+        Whether closures are held while a checkpoint is written, so that it is of one moment. If
+        not, they go on; the manifest says which it was.
 
     Raises
     ------
@@ -39,11 +68,35 @@ class CheckpointManager(FolderManager):
         coordinator: ClusterCoordinator,
         directory: str | os.PathLike[str],
         max_to_keep: int = 3,
+        *,
+        every: float | str | None = None,
+        steps: int | None = None,
+        keep_every: float | str | None = None,
+        state: Callable[[], Mapping[str, Any]] | None = None,
+        consistent: bool = True,
     ) -> None:
         if not isinstance(coordinator, ClusterCoordinator):
             raise ConfigurationError(
                 f"coordinator must be a psnb.ClusterCoordinator, found {coordinator!r}"
             )
+        if state is not None and not callable(state):
+            raise ConfigurationError(
+                f"state must be a function that returns a mapping, found {state!r:.200}"
+            )
         self._coordinator = coordinator  # the servers live as long as its strategy does
-        super().__init__(core_of(coordinator.strategy), directory, max_to_keep)
-        view_of(coordinator).saving.use(self)
+        view = view_of(coordinator)
+        rhythm = Rhythm(
+            None if every is None else period("every", every),
+            None if steps is None else integer("steps", steps, 1),
+            time.monotonic(),
+            view.statistics().completed,
+        )
+        super().__init__(
+            core_of(coordinator.strategy),
+            directory,
+            max_to_keep,
+            None if keep_every is None else period("keep_every", keep_every),
+            view.held if consistent else None,
+            () if state is None else (state,),
+        )
+        view.saving.use(self, rhythm)

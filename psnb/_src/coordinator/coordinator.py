@@ -280,7 +280,7 @@ class ClusterCoordinator(Observed):
             If the coordinator is closed, before or meanwhile.
         """
         with self._core.progress(progress):
-            self._core.queue.join(timeout)
+            self._core.queue.join(timeout, self._core.poll)
 
     async def join_async(self, timeout: float | None = None) -> None:
         """Do what `join` does without blocking the event loop: ``await coordinator.join_async()``.
@@ -298,7 +298,7 @@ class ClusterCoordinator(Observed):
             As for `join`: the first failed closure's error, `ServerSilentError`, TimeoutError,
             `CoordinatorClosedError`.
         """
-        await join(self._core.queue, timeout)
+        await join(self._core.queue, timeout, self._core.poll)
 
     def done(self) -> bool:
         """Return whether every scheduled closure has ended and has had its effect.
@@ -314,6 +314,7 @@ class ClusterCoordinator(Observed):
         CoordinatorClosedError
             If the coordinator is closed.
         """
+        self._core.poll()
         return self._core.queue.done()
 
     def fetch(self, structure: Any) -> Any:
@@ -497,7 +498,7 @@ class ClusterCoordinator(Observed):
                 bool if watch is None else watch,
             )
             deque(ended, maxlen=0)
-            self._core.queue.join()
+            self._core.queue.join(None, self._core.poll)
         return iterator.progress()
 
     @uninterrupted  # except while it waits; it is closed then, too

@@ -75,6 +75,8 @@ class CoordinatorCore:
         The per-worker values.
     resolver : Resolver
         Settles lost closures.
+    poll : callable
+        Begins the saves that are due. To be called by whoever waits for closures; cheap.
     view : CoordinatorView
         What dashboards read.
     live : LiveView
@@ -136,7 +138,9 @@ class CoordinatorCore:
 
         self._cancel = cancel  # what remote values hold, which do not keep the coordinator
         label = _labels.take(settings.name or strategy.name, self)
-        self.view = CoordinatorView(label, core, self.queue, self.membership, records, Saving())
+        saving = Saving(records.events, self.queue)
+        self.poll = saving.poll
+        self.view = CoordinatorView(label, core, self.queue, self.membership, records, saving)
         self.live = LiveView()
         # Queue and connections know neither coordinator nor strategy, so the coordinator can be
         # collected while they live.
@@ -191,6 +195,11 @@ class CoordinatorCore:
         wanted: Callable[[int], bool] = lambda waiting: True,
     ) -> Iterator[RemoteValue]:
         """Schedule closures until an epoch is over; see `datasets.run_epoch`."""
+
+        def look() -> None:
+            self.poll()
+            watch()
+
         return run_epoch(
             iterator,
             schedule,
@@ -198,7 +207,7 @@ class CoordinatorCore:
             lambda: self.membership.count,
             self.membership.wake,
             self.queue.settled,
-            watch,
+            look,
             wanted,
         )
 

@@ -211,6 +211,25 @@ class CoordinatorView:
         self.pause()
         self._queue.wait_until_nothing_runs(timeout)
 
+    @contextmanager
+    def held(self, timeout: float | None = None) -> Iterator[None]:
+        """Run a block while no closure runs and all have had their effect; for a moment only.
+
+        What workers have ends first, and what they have not begun comes back; see
+        `ClosureQueue.held`. In the main thread the block is a section (`uninterrupted`).
+
+        Raises
+        ------
+        TimeoutError
+            If what workers have takes longer than ``timeout`` seconds.
+        ServerSilentError
+            As for `drain`.
+        """
+        with uninterrupted, self._queue.held():
+            self._membership.call_back()
+            self._queue.wait_until_nothing_runs(timeout)
+            yield
+
     def cancel_queued(self) -> int:
         """Cancel the closures that wait; return how many."""
         return self._queue.cancel_queued()

@@ -1,37 +1,98 @@
-"""Saving: the checkpoint manager in use, and the status of its last save. Thread-safe."""
+"""Saving: the checkpoint managers of a coordinator, and the saves that they make by themselves.
+
+Whoever waits for closures polls, in its own thread: `ClusterCoordinator.done`, `join`, `run_epoch`.
+If a save is due, that starts a thread, ``psnb-saving``, which ends with it. So nothing is saved,
+and no thread lives, when nobody polls. There is one such thread at a time; while it lives, it alone
+uses the rhythms, and otherwise those who poll do, under the lock.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from psnb._src.monitor import CheckpointStatistics
+from psnb._src.checkpoint import Rhythm
+from psnb._src.monitor import CheckpointStatistics, EventKind, EventLog
+from psnb._src.threads import Lock
 from psnb.errors import CheckpointError
+
+logger = logging.getLogger("psnb")
+
+_LONGEST_WAIT = 300.0
+"""Seconds that closures get to end for a save that nobody asked for; meanwhile no other begins."""
 
 
 class Saver(Protocol):
     """What saves checkpoints."""
 
+    directory: Path
+
     @property
     def status(self) -> CheckpointStatistics:
         """The status of the newest save."""
 
-    def save(self) -> Path:
+    def save(self, *, timeout: float | None = None) -> Path:
         """Save a checkpoint; return its path."""
 
 
+class Closures(Protocol):
+    """What is needed of the queue here."""
+
+    @property
+    def completed(self) -> int:
+        """How many closures have returned."""
+
+
+class _Saves(NamedTuple):
+    """What saves, and when."""
+
+    saver: Saver
+    rhythm: Rhythm
+
+
 class Saving:
-    """The `CheckpointManager` that was made last for a coordinator."""
+    """The managers that were made for a coordinator: of each directory the last one.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the next
-        self._saver: Saver | None = None
+    Thread-safe.
 
-    def use(self, saver: Saver) -> None:
-        """Use this manager from now on."""
+    Parameters
+    ----------
+    events : EventLog
+        Is told of the saves that were due.
+    closures : Closures
+        The queue.
+    """
+
+    def __init__(self, events: EventLog, closures: Closures) -> None:
+        self._events, self._closures = events, closures
+        self._lock = Lock()  # guards the next two; and see above
+        self._all: dict[Path, _Saves] = {}  # by directory; the manager that was made last is last
+        self._busy = False  # the thread lives
+        self._wanted = False  # whether any is ever due
+
+    def use(self, saver: Saver, rhythm: Rhythm) -> None:
+        """Use this manager from now on, and no other one for its directory."""
         with self._lock:
-            self._saver = saver
+            self._all.pop(saver.directory, None)
+            self._all[saver.directory] = _Saves(saver, rhythm)
+            self._wanted = any(each.rhythm.wanted for each in self._all.values())
+
+    def poll(self) -> None:
+        """Begin the saves that are due; cheap, never waits for one."""
+        if not self._wanted or self._busy:
+            return
+        now, step = time.monotonic(), self._closures.completed
+        with self._lock:
+            due = [each for each in self._all.values() if each.rhythm.due(now, step)]
+            if due and not self._busy:
+                run = partial(self._run, due)
+                threading.Thread(target=run, name="psnb-saving", daemon=True).start()
+                self._busy = True
 
     @property
     def status(self) -> CheckpointStatistics:
@@ -63,4 +124,41 @@ class Saving:
 
     def _current(self) -> Saver | None:
         with self._lock:
-            return self._saver
+            return next(reversed(self._all.values())).saver if self._all else None
+
+    def _run(self, due: Sequence[_Saves]) -> None:
+        try:
+            for each in due:
+                self._save(each)
+        finally:
+            with self._lock:
+                self._busy = False
+
+    def _save(self, saves: _Saves) -> None:
+        began, step = time.monotonic(), self._closures.completed
+        try:
+            path = saves.saver.save(timeout=_LONGEST_WAIT)
+        except Exception as error:  # a full disk, a lost server, what a user's state= raises
+            self._failed(saves, error)
+            return
+        failures, held = saves.rhythm.failures, saves.saver.status.held
+        saves.rhythm.saved(began, step)
+        text = f"saved {str(path)!r}"
+        if failures:
+            text += f", after {failures} attempts that failed: checkpoints are saved again"
+        if held:
+            text += f"; closures were held for {held:.2g} s"
+        self._events.add(EventKind.CHECKPOINT_SAVED, text)
+
+    def _failed(self, saves: _Saves, error: Exception) -> None:
+        first = not saves.rhythm.failures
+        pause = saves.rhythm.failed(time.monotonic())
+        if first:  # once, until it works again
+            self._events.add(
+                EventKind.CHECKPOINT_FAILED,
+                f"no checkpoint can be saved in {str(saves.saver.directory)!r}: "
+                f"{type(error).__name__}: {error}; closures go on, and it is tried again in "
+                f"{pause:g} s, then less and less often",
+            )
+        else:
+            logger.debug("still no checkpoint can be saved: %s", error)

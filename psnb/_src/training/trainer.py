@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from psnb._src.checks import integer
+from psnb._src.checks import integer, period
 from psnb._src.coordinator import (
     CheckpointManager,
     ClusterCoordinator,
@@ -117,7 +117,7 @@ class Trainer:
         fetch_every: int = 100,
         callbacks: Iterable[Callback] = (),
         checkpoint: CheckpointManager | None = None,
-        save_every: float | None = None,
+        save_every: float | str | None = None,
         save_steps: int | None = None,
         files: Files | None = None,
         validation: Any = None,
@@ -150,11 +150,12 @@ class Trainer:
             What is told; in this order.
         checkpoint : CheckpointManager, optional
             Saves at the end of each epoch, and when training is stopped. The metadata is
-            `TrainingHistory.state`.
-        save_every : float, optional
-            Saves also in the middle of epochs, every so many seconds. The workers pause for it, so
-            that what is saved is one moment: ``resume`` then goes on with exactly the examples that
-            were not used.
+            `TrainingHistory.state`. So is that of what it saves by itself meanwhile, with ``every``
+            and ``steps`` of its own: in the background, and without an end of training if it fails.
+        save_every : float or str, optional
+            Saves also in the middle of epochs, every so many seconds, or ``"5 min"``. Unless the
+            manager has ``consistent=False``, closures are held for it, so that what is saved is one
+            moment: ``resume`` then goes on with exactly the examples that were not used.
         save_steps : int, optional
             Likewise, every so many batches of all workers; with both, when either is due. It is
             looked at ten times a second, so a few batches more may have passed.
@@ -203,8 +204,6 @@ class Trainer:
             )
         if checkpoint is None and (save_every is not None or save_steps is not None):
             raise ConfigurationError("save_every= and save_steps= need checkpoint=")
-        if save_every is not None and not save_every > 0:
-            raise ConfigurationError(f"save_every is a number of seconds, found {save_every!r}")
         if taken := [name for name in metadata or () if name in STATE]:
             raise ConfigurationError(
                 f"metadata= has {taken}, which are the trainer's own: take other names than "
@@ -219,7 +218,7 @@ class Trainer:
             FetchLines(fetch, fetch_every),
             told,
             checkpoint,
-            save_every,
+            None if save_every is None else period("save_every", save_every),
             None if save_steps is None else integer("save_steps", save_steps, 1),
             {} if metadata is None else metadata,
             debug,

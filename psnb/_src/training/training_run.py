@@ -2,7 +2,7 @@
 
 One thread: the caller's. It is in the device worker nearly all the time, which calls back ten
 times a second: fetch lines, callbacks, saves and requests to stop happen there. Any thread may
-request a stop.
+request a stop, and the thread of a manager that saves by itself asks for the state.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from psnb._src.checkpoint import Rhythm
 from psnb._src.coordinator import CheckpointManager, LeasedIterator
 from psnb._src.monitor import Share
-from psnb._src.threads import uninterrupted
+from psnb._src.threads import Lock
 from psnb._src.training.callback import Callback, TrainingSnapshot
 from psnb._src.training.epoch_figures import EXAMPLES, EpochFigures
 from psnb._src.training.epoch_source import EpochSource
@@ -55,7 +56,6 @@ class _EpochUnderWay:
     earlier_examples: int = 0
     earlier_seconds: float = 0.0
     seconds: float | None = None  # once it is over
-    saved_at: int = 0  # batches
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,11 @@ class TrainingRun:
                 "checkpoint that a trainer saved"
             ) from error
         self._current: _EpochUnderWay | None = None
+        self._moment = Lock()  # guards the above, which change together when an epoch ends
         self._stopped = self._reason = ""
-        self._told = self._saved_at = time.monotonic()
-        self._saved: Mapping[str, Any] | None = None
+        self._told = time.monotonic()
+        self._rhythm = Rhythm(plan.save_every, plan.save_steps, self._told)
+        self._saved = False
 
     def stop(self, reason: str) -> None:
         """Request that training ends as soon as what runs has ended; any thread."""
@@ -121,9 +123,15 @@ class TrainingRun:
 
     def run(self) -> TrainingHistory:
         """Train, and return what came out of it."""
+        checkpoint = self._plan.checkpoint
         try:
             self._tell("on_begin")
-            with self._trainer.shown(self):
+            with (
+                contextlib.nullcontext()
+                if checkpoint is None
+                else checkpoint.also_saving(self._content),
+                self._trainer.shown(self),
+            ):
                 self._train_all()
         except BaseException as error:  # also a second interrupt
             failed = isinstance(error, Exception)
@@ -156,7 +164,7 @@ class TrainingRun:
             row = self._end_epoch()
             if row is not None:
                 self._tell("on_epoch", row)
-            if self._saved != self._state():
+            if row is not None or not self._saved:
                 self._save()
 
     def _train(self, epoch: int) -> None:
@@ -168,7 +176,7 @@ class TrainingRun:
         self._current = current = _EpochUnderWay(
             epoch, iterator, figures, time.monotonic(), *self._part
         )
-        current.saved_at = iterator.progress().visits  # what is resumed was saved
+        self._rhythm.count_from(iterator.progress().visits)  # what is resumed was saved
         self._trainer.worker.train(self._coordinator, self._trainer.step, iterator, self._watch)
         current.seconds = time.monotonic() - current.began
         self._print_if_due(current)
@@ -185,11 +193,8 @@ class TrainingRun:
         if self._plan.callbacks and now - self._told >= _TELL_EVERY:
             self._told = now
             self._tell("on_batch", self._snapshot(current))
-        every, steps = self._plan.save_every, self._plan.save_steps
-        if (every is not None and now - self._saved_at >= every) or (
-            steps is not None and current.iterator.progress().visits - current.saved_at >= steps
-        ):
-            self._save_midway(current)
+        if self._rhythm.due(now, current.iterator.progress().visits):
+            self._save()
 
     def _check(self) -> None:
         if self._reason:
@@ -235,7 +240,7 @@ class TrainingRun:
             snapshot.seconds,
         )
         rest = None if current.iterator.exhausted else current.iterator.state()
-        with uninterrupted:
+        with self._moment:
             self._rows = (*self._rows, row)
             self._current, self._rest = None, rest
             self._part = (0, 0.0) if rest is None else (row.examples or 0, row.seconds)
@@ -243,29 +248,26 @@ class TrainingRun:
         return row
 
     def _state(self) -> dict[str, Any]:
-        rest, part = self._rest, self._part
-        if self._current is not None:
-            snapshot = self._snapshot(self._current)
-            rest, part = self._current.iterator.state(), (snapshot.examples or 0, snapshot.seconds)
-        rows = saved_rows(self._rows[: self._done])
-        return {"epoch": self._done, "rows": rows, "iterator": rest, "part": list(part)}
+        with self._moment:
+            current, rest, part = self._current, self._rest, self._part
+            done, rows = self._done, self._rows
+        if current is not None:
+            snapshot = self._snapshot(current)
+            rest, part = current.iterator.state(), (snapshot.examples or 0, snapshot.seconds)
+        return {"epoch": done, "rows": saved_rows(rows[:done]), "iterator": rest, "part": [*part]}
 
-    def _save_midway(self, current: _EpochUnderWay) -> None:
-        """Save where no closure runs, so that the epoch's rest is what the parameters lack."""
-        was_paused = self._coordinator.paused
-        try:
-            self._coordinator.drain()
-            self._save()
-            current.saved_at = current.iterator.progress().visits
-        finally:
-            if not was_paused:
-                self._coordinator.resume()
+    def _content(self) -> dict[str, Any]:
+        """Return what is kept with a checkpoint; any thread, while no closure runs."""
+        return {**self._plan.metadata, **self._state()}
 
     def _save(self) -> None:
+        """Save where no closure runs, so that the epoch's rest is what the parameters lack."""
         if self._plan.checkpoint is not None:
-            state = self._state()
-            path: Path = self._plan.checkpoint.save({**self._plan.metadata, **state})
-            self._saved, self._saved_at = state, time.monotonic()
+            path: Path = self._plan.checkpoint.save()
+            current = self._current
+            visits = 0 if current is None else current.iterator.progress().visits
+            self._rhythm.saved(time.monotonic(), visits)
+            self._saved = True
             self._tell("on_checkpoint", path)
 
     def _tell(self, method: str, *arguments: Any, besides: BaseException | None = None) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 _LOOK_AGAIN = 1.0
-"""Seconds between checks whether a closure is held up: there is no callback for that."""
+"""Seconds between checks whether a closure is held up: there is no callback for that; and between
+two calls of what looks after something else while a coroutine waits for all."""
 
 
 class Remote(Protocol):
@@ -74,23 +75,29 @@ async def until_ended(remote: Remote) -> None:
             remote.remove_callback(callback)
 
 
-async def join(queue: Queue, timeout: float | None) -> None:
-    """Do what the queue's `join` does; may be cancelled."""
+async def join(queue: Queue, timeout: float | None, look: Callable[[], object] = bool) -> None:
+    """Do what the queue's `join` does; may be cancelled. Calls ``look`` once a second."""
     signal = _Signal()
     callback: Callable[[], None] = signal.set
     queue.add_idle_callback(callback)
     try:
-        await _join(queue, signal.wait, timeout)
+        await _join(queue, signal.wait, timeout, look)
     finally:
         queue.remove_idle_callback(callback)
 
 
-async def _join(queue: Queue, wait: Callable[[], Awaitable[None]], timeout: float | None) -> None:
+async def _join(
+    queue: Queue,
+    wait: Callable[[float], Awaitable[None]],
+    timeout: float | None,
+    look: Callable[[], object],
+) -> None:
     limit = asyncio.timeout(timeout)
     try:
         async with limit:
             while not queue.done():
-                await wait()
+                await wait(_LOOK_AGAIN)
+                look()
     except TimeoutError:
         if not limit.expired():
             raise  # a closure's own

@@ -91,7 +91,7 @@ class Callers:
         closures = self._closures
 
         def ended() -> bool:
-            return closures.closed or closures.at_rest() or self._stuck()
+            return closures.closed or closures.at_rest() or self._stuck(closures.begins())
 
         if not self._settled.wait_for(ended, timeout):
             raise timed_out(
@@ -100,9 +100,13 @@ class Callers:
         if not closures.closed and not closures.at_rest():
             self._raise_held_up()
 
-    def join(self, timeout: float | None) -> None:
-        """Wait until all is over, and raise what there is; see `ClosureQueue.join`."""
-        if not self._settled.wait_for(self._is_over, timeout):
+    def is_over_within(self, seconds: float) -> bool:
+        """Wait until all is over, for so long at most, and return whether it is; raises nothing."""
+        return self._settled.wait_for(self._is_over, seconds)
+
+    def end_join(self, timeout: float | None) -> None:
+        """Raise what there is, or that it is not over after ``timeout`` seconds."""
+        if not self._is_over():
             queued, in_flight = self._closures.queued(), len(self._closures.in_flight)
             left = f"{queued} closures are queued and {in_flight} in flight"
             if not queued and not in_flight:
@@ -121,15 +125,17 @@ class Callers:
 
     def _is_over(self) -> bool:
         # Whether those who wait for all should stop: nothing is left, or the rest is held up.
-        return self._closures.closed or self._finished() or self._stuck()
+        # Who holds dispatch does so for a moment: then it goes on.
+        closures = self._closures
+        return closures.closed or self._finished() or self._stuck(not closures.paused)
 
     def _finished(self) -> bool:
         return not self._closures.queued() and self._closures.at_rest()
 
-    def _stuck(self) -> bool:
+    def _stuck(self, begins: bool) -> bool:
         # Whether nothing runs, and what is left waits for a server that does not respond.
         closures = self._closures
-        goes_on = closures.waiting and not closures.paused and closures.gate.open()
+        goes_on = closures.waiting and begins and closures.gate.open()
         in_flight = closures.in_flight
         return bool(in_flight.held_up) and not goes_on and not in_flight.running()
 
@@ -139,7 +145,10 @@ class Callers:
         closures = self._closures
         self._settled.wait_for(
             lambda: (
-                closures.closed or not closures.errors or not closures.in_flight or self._stuck()
+                closures.closed
+                or not closures.errors
+                or not closures.in_flight
+                or self._stuck(not closures.paused)
             )
         )
         if closures.errors:

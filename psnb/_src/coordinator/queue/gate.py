@@ -64,6 +64,10 @@ class Gate:
     def end(self, closure: Closure, *, pushed: bool) -> None:
         """Note that a closure that had begun has ended, and whether it completed with pushes."""
 
+    def midway(self) -> bool:
+        """Return whether what has begun waits for others to begin: holding them would break it."""
+        return False
+
     def finish(self) -> None:
         """Note that no closure runs, and that somebody waits until all have had their effect."""
 

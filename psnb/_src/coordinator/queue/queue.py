@@ -12,8 +12,11 @@ of the main thread comes before or after what a method does, or while it waits.
 
 from __future__ import annotations
 
+import math
+import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from psnb._src.coordinator.closures import Chooser, Closure, ClosureStatus, Pin, RemoteValue
 from psnb._src.coordinator.queue.callers import Callers
@@ -23,6 +26,9 @@ from psnb._src.coordinator.queue.scheduled_closures import ScheduledClosures, no
 from psnb._src.monitor import EventLog, WorkerStatistics
 from psnb._src.runtime import pack_error
 from psnb._src.threads import Condition, Lock, uninterrupted
+
+_LOOK_AGAIN = 0.1
+"""Seconds between two calls of what looks after something else while a caller waits for all."""
 
 
 def _nobody_works() -> None:
@@ -159,6 +165,23 @@ class ClosureQueue:
             self._closures.resume()
         self._tell()
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hand out no closures while the block runs, but for the rest of a round that has begun.
+
+        That is not `pause`, whose meaning stays: whoever pauses or resumes meanwhile finds it so
+        after the block. Holds may nest and overlap. To be used in a section (`uninterrupted`): a
+        hold that an interrupt leaves behind would never end.
+        """
+        with self.settled:
+            self._closures.hold()
+        try:
+            yield
+        finally:
+            with self.settled:
+                self._closures.let_go()
+            self._tell()
+
     @uninterrupted
     def cancel_queued(self) -> int:
         """Cancel the closures that wait, and return how many; running ones go on."""
@@ -293,8 +316,15 @@ class ClosureQueue:
             self._callers.announce()
         self._tell()
 
-    def join(self, timeout: float | None = None) -> None:
+    def join(self, timeout: float | None = None, look: Callable[[], object] = bool) -> None:
         """Wait until no closure waits or runs, and all have had their effect.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most.
+        look : callable, optional
+            Called ten times a second meanwhile, without the lock; quick.
 
         Raises
         ------
@@ -307,8 +337,14 @@ class ClosureQueue:
         CoordinatorClosedError
             If the queue is closed, before or meanwhile.
         """
-        with self.settled:
-            self._callers.join(timeout)
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            with self.settled:
+                left = end - time.monotonic()
+                if self._callers.is_over_within(min(left, _LOOK_AGAIN)) or left <= _LOOK_AGAIN:
+                    self._callers.end_join(timeout)
+                    return
+            look()
 
     def done(self) -> bool:
         """Return whether no closure waits or runs, and all have had their effect; never blocks.
@@ -349,6 +385,11 @@ class ClosureQueue:
         """Raise CoordinatorClosedError if it is closed."""
         with self.settled:
             self._callers.require_open()
+
+    @property
+    def completed(self) -> int:
+        """How many closures have returned; takes no lock."""
+        return self._closures.completed
 
     def failing(self) -> bool:
         """Return whether an error waits to be raised: then running closures should stop early."""

@@ -57,6 +57,9 @@ class RoundGate(Gate):
         if self._taken == self._size and not self._running:
             self._end_round()
 
+    def midway(self) -> bool:
+        return 0 < self._taken < self._size
+
     def finish(self) -> None:
         if self._taken and not self._running:
             self._end_round()

@@ -66,6 +66,9 @@ class ScheduledClosures:
         What happened, and was not told yet.
     paused, closed : bool
         Whether none are handed out at present, or none any more.
+    holds : int
+        How many hold dispatch, each for a moment: then closures begin only to fill a round that has
+        begun. Apart from ``paused``, which is the user's.
     wake : bool
         Whether the connections are to be woken once the lock is free.
     """
@@ -81,6 +84,7 @@ class ScheduledClosures:
         self.waiting, self.in_flight = Waiting(), InFlight()
         self.errors, self.news = FailedClosures(), QueueNews()
         self.paused = self.closed = self.wake = False
+        self.holds = 0
         self._on_end, self._on_states = on_end, on_states
         self._dependents = Dependents()
         self._hungry = False  # a connection got fewer closures than it had room for
@@ -116,11 +120,24 @@ class ScheduledClosures:
             self.news.add(EventKind.COORDINATOR_RESUMED, text)
             self.wake = True
 
+    def hold(self) -> None:
+        """Begin nothing until as many calls of `let_go`, but for the rest of a round."""
+        self.holds += 1
+
+    def let_go(self) -> None:
+        """Undo `hold`."""
+        self.holds -= 1
+        self.wake = self.wake or not self.holds
+
+    def begins(self) -> bool:
+        """Return whether closures are handed out, if there are any and the gate admits them."""
+        return not self.paused and (not self.holds or self.gate.midway())
+
     def has_work(self) -> bool:
         """Return whether a closure waits for a worker; if not, ``wake`` is set when one does."""
         # A pinned closure may be psnb's own, which no gate holds up.
         open_ = self.gate.open() or self.waiting.pinned()
-        if self.waiting and not self.paused and open_:
+        if self.waiting and self.begins() and open_:
             return True
         self._hungry = True
         return False
@@ -137,7 +154,7 @@ class ScheduledClosures:
             gate.begin(closure)
             return True
 
-        taken = self.waiting.take(begin, pins) if not self.paused else []
+        taken = self.waiting.take(begin, pins) if self.begins() else []
         for closure in taken:
             closure.remote.set_status(ClosureStatus.RUNNING)
             self.in_flight.begin(closure)
@@ -309,13 +326,18 @@ class ScheduledClosures:
 
     def at_rest(self) -> bool:
         """Return whether none runs and all have had their effect; if they have not, start that."""
-        if self.in_flight:
-            return False
+        if self.in_flight or (self.holds and self.waiting and self.begins()):
+            return False  # the latter: a round that has begun is filled first
         if self.gate.complete():
             return True
         self.gate.finish()
         self.go_on()
         return self.gate.complete()
+
+    @property
+    def completed(self) -> int:
+        """How many closures have returned."""
+        return self._completed
 
     def statistics(self) -> QueueStatistics:
         """Return a snapshot."""

@@ -65,6 +65,10 @@ class EventKind(enum.Enum):
     """No closure begins from now on."""
     COORDINATOR_RESUMED = "coordinator resumed"
     """Closures begin again."""
+    CHECKPOINT_SAVED = "checkpoint saved"
+    """A checkpoint was saved by itself."""
+    CHECKPOINT_FAILED = "checkpoint failed"
+    """One that was due cannot be saved; it is tried again, and told when that succeeds."""
     COMMAND_GIVEN = "command given"
     """Somebody used a control of a live view."""
     COORDINATOR_CLOSED = "coordinator closed"
@@ -79,6 +83,7 @@ _LOSSES = {
     EventKind.SERVER_SILENT,
     EventKind.UPDATES_LOST,
     EventKind.SHARDS_LOST,
+    EventKind.CHECKPOINT_FAILED,
 }
 
 

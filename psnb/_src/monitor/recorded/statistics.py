@@ -143,12 +143,16 @@ class CheckpointStatistics:
         The fraction of the parameters that is written, 0 to 1.
     error : str
         Why it failed; empty if it did not fail.
+    held : float
+        Seconds for which closures were held, so that it is of one moment: those that ran had to
+        end, and it had to be written.
     """
 
     state: Literal["none", "saving", "saved", "failed"] = "none"
     path: str = ""
     share: float = 0.0
     error: str = ""
+    held: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

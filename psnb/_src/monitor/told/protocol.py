@@ -144,6 +144,7 @@ class CheckpointRow(TypedDict):
     path: str  # empty until it is saved
     share: float  # fraction of the parameters that is written, 0 to 1
     error: str
+    held: float  # seconds that closures were held for it
 
 
 CommandName = Literal[
