@@ -279,6 +279,11 @@ def test_datasets_steps_and_what_is_refused(small: psnb.keras.DistributedKeras) 
         small.fit(x, y[:5])
 
 
+def test_a_step_is_described_before_there_is_one(small: psnb.keras.DistributedKeras) -> None:
+    told = small.describe(nets.data()[0])
+    assert (told[0].name, told[-1].name) == ("pull", "push")
+
+
 def test_callbacks_steer_restore_and_stop(
     small: psnb.keras.DistributedKeras, tmp_path: Path
 ) -> None:

@@ -28,7 +28,7 @@ from psnb._src.keras_models.fit_loop import FitLoop, Pass, validated_after
 from psnb._src.keras_models.passes import Ordered, passes
 from psnb._src.keras_models.split_keras import plain_copy, split
 from psnb._src.keras_models.steered_optimizer import SteeredOptimizer
-from psnb._src.models import OptimizerChoice
+from psnb._src.models import OptimizerChoice, StepDescription
 from psnb._src.strategy import ParameterServerStrategy
 from psnb.errors import ConfigurationError
 
@@ -261,6 +261,27 @@ class DistributedKeras:
         if not found:
             raise ConfigurationError("predict: there is no batch")
         return keras.tree.map_structure(lambda *several: np.concatenate(several), *found)
+
+    def describe(self, batch: Any) -> StepDescription:
+        """Return the operations of a training step for a batch, in their order.
+
+        First what is pulled from which servers; then the operations of the backend with their
+        dtypes and shapes, those of layers (torch) and functions (JAX) indented; then what is
+        pushed. Printed, it has a line for each. Nothing is written. With JAX nothing is carried
+        out, and the operations that compute gradients are among the others; with torch the loss is
+        computed once.
+
+        Parameters
+        ----------
+        batch : tuple
+            ``(inputs, targets)`` or ``(inputs, targets, weights)``.
+
+        Raises
+        ------
+        ConfigurationError, GradientError, IdOutOfRangeError
+            If the batch is not what the model takes.
+        """
+        return self._compiled().program.describe(batch)
 
     def to_export(self, example: Any) -> Exported:
         """Return what `psnb.export` writes of it."""

@@ -1,6 +1,7 @@
 """Models in PyTorch on parameter servers; only `psnb.torch` and `keras_models` import this."""
 
 from psnb._src.torch_models.as_tensors import TensorBags, as_torch, tensor_of
+from psnb._src.torch_models.described_call import OperationRecorder, described_call
 from psnb._src.torch_models.distribute import distribute
 from psnb._src.torch_models.distributed_model import DistributedModel
 from psnb._src.torch_models.hashed_embedding import HashedEmbedding
@@ -13,10 +14,12 @@ __all__ = [
     "DistributedModel",
     "HashedEmbedding",
     "ModelPass",
+    "OperationRecorder",
     "PlannedIds",
     "ServedEmbedding",
     "TensorBags",
     "as_torch",
+    "described_call",
     "distribute",
     "exported",
     "tensor_of",
