@@ -7,6 +7,7 @@ from psnb._src.torch_models.distributed_model import DistributedModel
 from psnb._src.torch_models.hashed_embedding import HashedEmbedding
 from psnb._src.torch_models.id_plan import PlannedIds
 from psnb._src.torch_models.model_pass import ModelPass
+from psnb._src.torch_models.module_stage import ModuleStage, stage
 from psnb._src.torch_models.served_modules import ServedEmbedding
 from psnb._src.torch_models.torch_export import exported
 
@@ -14,6 +15,7 @@ __all__ = [
     "DistributedModel",
     "HashedEmbedding",
     "ModelPass",
+    "ModuleStage",
     "OperationRecorder",
     "PlannedIds",
     "ServedEmbedding",
@@ -22,5 +24,6 @@ __all__ = [
     "described_call",
     "distribute",
     "exported",
+    "stage",
     "tensor_of",
 ]
