@@ -216,6 +216,11 @@ def test_predictions_leave_no_trace_in_tables() -> None:
         ),
         ({**BATCH, "ads": IDS * 1.0}, GradientError, "feature 'ads' are of float64: ids are int"),
         ({**BATCH, "words": Ragged.from_rows([[11]])}, IdOutOfRangeError, "'words' has 10 rows"),
+        (
+            {**BATCH, "words": Ragged(np.zeros((4, 2), int), BAGS.offsets)},
+            GradientError,
+            "bags of feature 'words' must have one id a place",
+        ),
         ((IDS, BAGS), ConfigurationError, "it is a tuple"),
     ],
 )
@@ -274,3 +279,7 @@ def test_a_step_is_refused_that_has_nothing_to_train() -> None:
         psnb.jax.step(squares, params={})  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="combiner must be one of sum, mean, sqrtn"):
         Model("max").step()
+    with pytest.raises(ConfigurationError, match=r"none of the tables: \['other'\]"):
+        Model().step(combiner={"other": "sum"})
+    with pytest.raises(ConfigurationError, match="a function is expected, found 3"):
+        psnb.jax.step(3, tables={})  # type: ignore[arg-type]
