@@ -244,6 +244,14 @@ def test_a_loss_that_asks_for_a_field_that_is_not_there_is_told_which_are() -> N
     other = Model().step(lambda params, rows, batch: params["absent"])
     with pytest.raises(ConfigurationError, match=r"'absent'.*rows are there of \['ads', 'words'\]"):
         other(iter([BATCH]))
+    with pytest.raises(KeyError, match="^'ads'"):  # it is there: the loss means something else
+        Model().step(lambda params, rows, batch: {}["ads"])(iter([BATCH]))
+
+
+def test_metrics_without_names_are_refused() -> None:
+    step = Model().step(lambda params, rows, batch: (params["b"], params["b"]), has_aux=True)
+    with pytest.raises(ConfigurationError, match=r"has_aux=True.*a dict of numbers by name"):
+        step(iter([BATCH]))
 
 
 def test_64_bit_ids_are_not_in_the_program_and_say_so_when_they_are_used() -> None:
