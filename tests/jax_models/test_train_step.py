@@ -244,7 +244,7 @@ def test_a_loss_that_asks_for_a_field_that_is_not_there_is_told_which_are() -> N
     other = Model().step(lambda params, rows, batch: params["absent"])
     with pytest.raises(ConfigurationError, match=r"'absent'.*rows are there of \['ads', 'words'\]"):
         other(iter([BATCH]))
-    with pytest.raises(KeyError, match="^'ads'"):  # it is there: the loss means something else
+    with pytest.raises(KeyError, match=r"^'ads'"):  # it is there: the loss means something else
         Model().step(lambda params, rows, batch: {}["ads"])(iter([BATCH]))
 
 
