@@ -302,6 +302,7 @@ def test_a_dataset_in_memory_is_loaded_and_shuffled_for_each_epoch(
     history = trainer.train_from_dataset(memory, epochs=2, validation=memory)
     assert numbers(visits, 200) == [2] * 200
     assert history["val_loss"] == [99.5, 99.5]
+    assert set(history.rows[0].metrics) == {"loss", "auc", "val_loss", "val_auc"}
     assert history["val_auc"] == history["auc"] == [0.75, 0.75]
     assert sorted(trainer.infer_from_dataset(memory)) == list(range(200))
 

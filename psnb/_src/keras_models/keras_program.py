@@ -157,9 +157,12 @@ class KerasProgram(ABC):
 
     def _prepared(self, batch: Any) -> tuple[dict[str, Any], int]:
         if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+            found = type(batch).__name__
+            if isinstance(batch, tuple | list):
+                found = f"a {found} of {len(batch)}: are the targets, y, missing?"
             raise ConfigurationError(
                 "a batch for training or evaluation is a tuple (inputs, targets) or (inputs, "
-                f"targets, weights), found {type(batch).__name__}"
+                f"targets, weights), found {found}"
             )
         x, y, *weights = batch
         given: dict[str, Any] = {"x": self.network.inputs.arrays(x), "y": y}

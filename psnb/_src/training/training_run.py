@@ -18,7 +18,7 @@ from psnb._src.coordinator import CheckpointManager, LeasedIterator
 from psnb._src.monitor import Share
 from psnb._src.threads import uninterrupted
 from psnb._src.training.callback import Callback, TrainingSnapshot
-from psnb._src.training.epoch_figures import EpochFigures
+from psnb._src.training.epoch_figures import EXAMPLES, EpochFigures
 from psnb._src.training.epoch_source import EpochSource
 from psnb._src.training.fetch_lines import FetchLines
 from psnb._src.training.training_history import (
@@ -220,7 +220,7 @@ class TrainingRun:
             return None
         snapshot = self._snapshot(current)
         metrics = {**snapshot.metrics}
-        metrics |= {f"val_{name}": value for name, value in (validation or {}).items()}
+        metrics |= {f"val_{n}": value for n, value in (validation or {}).items() if n != EXAMPLES}
         row = EpochRow(
             current.epoch,
             metrics,
