@@ -41,7 +41,12 @@ def counting(table: psnb.Embedding, meet: Callable[[], None] = bool) -> Callable
         if 150 in ids:
             meet()
         labels = ids % 2
-        psnb.report(examples=len(ids), loss=float(np.mean(ids)), auc=auc(labels, (ids % 4) / 4.0))
+        psnb.report(
+            examples=len(ids),
+            programs=1.0,
+            loss=float(np.mean(ids)),
+            auc=auc(labels, (ids % 4) / 4.0),
+        )
 
     return step
 
