@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import psnb.keras
+from psnb import SGD, ExponentialDecay
 from psnb._src.keras_models.batches import ClassWeights
+from psnb._src.keras_models.split_keras import split
 from psnb.data import Ragged
 from psnb.errors import ConfigurationError, GradientError
 from tests.keras_models import nets
@@ -55,6 +57,56 @@ def test_inputs_that_are_no_arrays_of_numbers_are_named() -> None:
         found.predict({**x, "ids": bags})
     with pytest.raises(ConfigurationError, match="input 'x' is of <U1, not of numbers"):
         found.predict({**x, "x": np.full((nets.SIZE, 3), "a")})
+
+    with pytest.raises(ConfigurationError, match=r"has 2 inputs, \['ids', 'x'\]; a batch has 3"):
+        found.predict([x["ids"], x["x"], x["x"]])
+
+
+def test_rows_of_another_shape_change_nothing() -> None:
+    found = nets.compiled(nets.plain())
+    weights = found.read()
+    wrong = [e[:-1] if e.shape == (nets.ROWS, 2) else e + 1 for e in weights]
+    with pytest.raises(GradientError, match=r"'words' has shape \(9, 2\), found \(8, 2\)"):
+        found.write(wrong)
+    for value, other in zip(found.read(), weights, strict=True):
+        np.testing.assert_array_equal(value, other)
+
+
+def test_models_whose_steps_workers_would_not_run_are_refused() -> None:
+    class OwnStep(keras.Model):
+        def train_step(self, *arguments: Any) -> Any:
+            return super().train_step(*arguments)
+
+    x = keras.Input((3,))
+    with pytest.raises(ConfigurationError, match="OwnStep has its own train_step, which workers"):
+        split(OwnStep(x, keras.layers.Dense(1)(x)))
+
+
+def test_embeddings_with_lora_weights_are_refused() -> None:
+    ids = keras.Input((2,), dtype="int32")
+    layer = keras.layers.Embedding(9, 4, name="words")
+    model = keras.Model(ids, layer(ids))
+    layer.enable_lora(2)
+    with pytest.raises(ConfigurationError, match="embedding 'words' is quantized or has LoRA"):
+        split(model)
+
+
+def test_modules_of_torch_are_for_psnb_torch() -> None:
+    class TorchModuleWrapper(keras.layers.Layer):
+        """As Keras calls the layer that it makes of a module."""
+
+        def call(self, x: Any) -> Any:
+            return x
+
+    x = keras.Input((3,))
+    with pytest.raises(ConfigurationError, match=r"'wrapped' is a module of torch.*psnb\.torch"):
+        split(keras.Model(x, TorchModuleWrapper(name="wrapped")(x)))
+
+
+def test_a_rate_that_follows_a_schedule_is_not_one_that_callbacks_set() -> None:
+    found = nets.compiled(nets.plain(), SGD(ExponentialDecay(0.5, 10, 0.5)))
+    with pytest.raises(ConfigurationError, match="learning rate follows ExponentialDecay"):
+        _ = found.optimizer.learning_rate
 
 
 class Counting(keras.layers.Layer):
