@@ -67,7 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--servers",
         type=_positive,
-        help="parameter servers (default: 1, or all that the running cluster has)",
+        help="parameter servers (default: 1, or all that the running cluster has); in one that has "
+        "none, so many of its workers",
     )
     demo.add_argument(
         "--security",
@@ -129,21 +130,19 @@ def _demo(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
     if given.scheduler is not None and given.security:
         parser.error("--security is for the local cluster: a running one is as it was started")
     from psnb._src.demo import flights
-    from psnb._src.demo.run import DemoOptions, run
+    from psnb._src.demo.run import run
 
     if given.batch_size > flights.TRAINING:
         parser.error(f"--batch-size must be {flights.TRAINING:,} at most: the training flights")
     run(
-        DemoOptions(
-            scheduler=given.scheduler,
-            workers=given.workers or 2,
-            servers=given.servers,
-            security=given.security,
-            epochs=given.epochs,
-            batch_size=given.batch_size,
-            checkpoint_dir=given.checkpoint_dir,
-            checkpoint_seconds=given.checkpoint_seconds,
-        )
+        scheduler=given.scheduler,
+        workers=given.workers or 2,
+        servers=given.servers,
+        security=given.security,
+        epochs=given.epochs,
+        batch_size=given.batch_size,
+        checkpoint_dir=given.checkpoint_dir,
+        checkpoint_seconds=given.checkpoint_seconds,
     )
 
 

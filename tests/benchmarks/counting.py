@@ -16,8 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 import psnb
+import psnb.jax
 from psnb._src import phases
 from psnb._src.data.stage_counts import StageCounts
+from psnb._src.demo import model, train
 from psnb._src.phases import COMMIT, COMPUTE, PULL, PUSH, READ, counted_as
 from psnb.data import Dataset
 from tests.benchmarks.rows import BATCH, BUFFER, rows
@@ -98,23 +100,22 @@ def switch(on: bool) -> None:
 
 def of_a_step() -> tuple[float, float, float, str]:
     """Return a step's seconds with and without, the ratio, and where its time goes."""
-    from psnb._src.demo import flights
-    from psnb._src.demo.train import place
-
     with (
         psnb.local_cluster(workers=2, servers=1) as client,
         psnb.ParameterServerStrategy(client) as strategy,
     ):
         coordinator = psnb.ClusterCoordinator(strategy)
         workers = [each.address for each in coordinator.statistics().workers]
-        step, _ = place(strategy)
-        data = coordinator.create_per_worker_resource(flights.load)
+        train_step = psnb.jax.step(model.loss, has_aux=True, **train.place(strategy))
+
+        def step(number: int) -> None:
+            train_step.train_on(vars(train.loaded()[0].batch(number, BATCH_SIZE)))
 
         def seconds(on: bool) -> float:
             client.run(switch, on, workers=workers)
             before = sum(client.run(time.process_time, workers=workers).values())
             for number in range(STEPS):
-                coordinator.schedule(step, (data, number, BATCH_SIZE))
+                coordinator.schedule(step, (number,))
             coordinator.join()
             after = sum(client.run(time.process_time, workers=workers).values())
             return (after - before) / STEPS

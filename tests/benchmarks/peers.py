@@ -22,6 +22,11 @@ def torchrec(work: str) -> float | None:
     return _measured("torchrec", "tests.benchmarks.torchrec_peer", work)
 
 
+def paddle(work: str) -> float | None:
+    """Return what Paddle does a second, with ``PADDLE_PYTHON``; None if it is not installed."""
+    return _measured("paddle", "tests.benchmarks.paddle_peer", work)
+
+
 def _measured(package: str, module: str, work: str) -> float | None:
     # It may be another interpreter than ours.
     python = os.environ.get(f"{package.upper()}_PYTHON", sys.executable)

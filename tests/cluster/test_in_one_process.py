@@ -1,6 +1,8 @@
 """Clusters without processes: workers and servers are threads of this one."""
 
+import logging
 import os
+import sys
 import threading
 from typing import Any
 
@@ -68,6 +70,37 @@ def test_nothing_is_left_of_a_closed_one() -> None:
     for each in left:
         each.join(5)
     assert not [each for each in left if each.is_alive()]
+
+
+def test_streams_are_put_back_when_the_last_cluster_is_closed() -> None:
+    out, err = sys.stdout, sys.stderr
+    with psnb.local_cluster(workers=1, processes=False) as first:
+        psnb.ParameterServerStrategy(first).close()
+        with psnb.local_cluster(workers=1, processes=False) as second:
+            psnb.ParameterServerStrategy(second).close()
+            assert (sys.stdout is out, sys.stderr is err) == (False, False)
+        assert sys.stdout is not out
+    assert (sys.stdout is out, sys.stderr is err) == (True, True)
+
+
+def test_dasks_own_streams_that_end_with_a_cluster_are_not_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = psnb.local_cluster(workers=1, processes=False)
+    scheduler, logger = client.cluster.scheduler, logging.getLogger("distributed.batched")
+    close = scheduler.close
+
+    async def closing(*arguments: Any, **named: Any) -> None:
+        logger.info("Batched Comm Closed")
+        logger.warning("anything else")
+        await close(*arguments, **named)
+
+    monkeypatch.setattr(scheduler, "close", closing)
+    with caplog.at_level(logging.INFO, "distributed.batched"):
+        client.close()
+        logger.info("afterwards")
+    found = [each.message for each in caplog.records if each.name == "distributed.batched"]
+    assert found == ["anything else", "afterwards"]
 
 
 def test_security_is_for_processes() -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+from weakref import WeakValueDictionary
 
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.closures.closure import Closure
+from psnb._src.coordinator.closures.closure import Closure, Execution
 from psnb._src.coordinator.closures.status import ClosureStatus
 from psnb._src.coordinator.datasets.lease_registry import LeaseRegistry
 from psnb._src.coordinator.queue.queue import ClosureQueue
 from psnb._src.coordinator.queue.round_gate import RoundGate
+from psnb._src.runtime.packing import pack_error
 from psnb._src.runtime.session_messages import TakeElements
 from tests.coordinator.queues import (
     TIMEOUT,
@@ -24,6 +26,7 @@ from tests.coordinator.queues import (
     up_to,
     worker,
 )
+from tests.coordinator.queues import closure as waiting
 
 
 def cancel(queue: ClosureQueue, closure: Closure) -> Closure | None:
@@ -153,6 +156,40 @@ def test_a_round_goes_on_without_it() -> None:
     assert len(steps) == 1
 
 
+def taken_closure(number: int) -> Closure:
+    """Return a closure that some worker has."""
+    made = waiting(ClosureQueue(1), number)
+    made.execution = Execution(0)
+    return made
+
+
+def test_one_of_which_nobody_can_tell_what_became_fails_with_the_error() -> None:
+    queue = ClosureQueue(10)
+    put(queue, 1)
+    (closure,) = queue.take(up_to(1))
+    cancel(queue, closure)
+    error = pack_error(errors.InternalError("a server answered nonsense"))
+    queue.settle([(closure, False, error, False)], certain=False)
+    assert closure.remote.cancel() is False
+    with pytest.raises(errors.InternalError, match="nonsense"):
+        queue.join(TIMEOUT)
+    assert closure.remote.status is ClosureStatus.FAILED
+
+
+def test_those_that_have_failed_are_remembered_only_while_a_worker_may_run_them() -> None:
+    leases = LeaseRegistry()
+    queue = ClosureQueue(10, on_end=leases.end)
+    put(queue, 2)
+    first, second = queue.take(up_to(2))
+    cancel(queue, first)
+    fail(queue, first, ValueError("the servers took no more"))
+    queue.cancel_queued()
+    fail(queue, second, ValueError("of its own"))
+    assert set(leases._over) == {0, 1}
+    del first
+    assert set(leases._over) == {1}
+
+
 def test_what_it_takes_of_a_leased_dataset_is_free_again() -> None:
     leases = LeaseRegistry()
     leases.enter("session", "a")
@@ -160,7 +197,8 @@ def test_what_it_takes_of_a_leased_dataset_is_free_again() -> None:
     lease = leases.lease("session", epoch)
     assert lease is not None
     leases.take("session", TakeElements(epoch, lease.number, 5, 1, 0, 1, False))
-    leases.end(5, succeeded=False)
+    closure = taken_closure(5)
+    leases.end(closure, succeeded=False)
     assert not leases.take("session", TakeElements(epoch, lease.number, 5, 1, 1, 2, False))
     state = leases.state(epoch)
     assert sorted(state["pieces"], key=str) == sorted([[0, 0, 1], [0, 1, 1], [0, 2, None]], key=str)
@@ -173,13 +211,14 @@ def test_what_it_takes_at_the_very_moment_of_its_end_is_free_again_too() -> None
     lease = leases.lease("session", epoch)
     assert lease is not None
     enders: list[threading.Thread] = []
+    running = taken_closure(5)
 
-    class EndsWhenAsked(set[int]):
+    class EndsWhenAsked(WeakValueDictionary[int, Execution]):
         """Whoever takes finds that the closure goes on; meanwhile another thread ends it."""
 
         def __contains__(self, closure: object) -> bool:
             found = super().__contains__(closure)
-            enders.append(threading.Thread(target=leases.end, args=(5, False)))
+            enders.append(threading.Thread(target=leases.end, args=(running, False)))
             enders[-1].start()
             enders[-1].join(0.2)  # it ends within this time only if nothing holds it up
             return found

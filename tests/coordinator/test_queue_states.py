@@ -31,7 +31,7 @@ def test_states_are_handed_on_and_the_value_is_without_them(
     (closure,) = put(queue, 1)
     queue.take(lambda each: True)
     queue.settle([(closure, True, OUTCOME, False)])
-    assert [loads(each) for each in handed] == [{"loss": Mean()([0.5])}]
+    assert [loads(each) for each in handed] == [({}, {"loss": Mean()([0.5])})]
     assert closure.remote.fetch(TIMEOUT) == "value"
 
 

@@ -19,7 +19,7 @@ from psnb._src.server.commit_messages import Commit, Fact
 from psnb._src.server.operations import (
     FenceCommits,
 )
-from psnb.errors import ServerLostError
+from psnb.errors import InternalError, ServerLostError
 from tests.conftest import wait_until
 from tests.coordinator.queues import put
 
@@ -75,6 +75,24 @@ def test_a_closure_whose_own_commit_is_not_applied_runs_again() -> None:
     asked(queue, closure, queue.name)
     assert queue.take(lambda each: True) == [closure]
     assert closure.execution.attempt == 2
+
+
+def test_one_that_was_cancelled_fails_if_it_cannot_be_found_out_what_it_wrote() -> None:
+    class Broken(Strategy):
+        def attempt(self, requests: Sequence[Request]) -> list[Any]:
+            return [InternalError("no sense")] * len(requests)
+
+    queue = ClosureQueue(10)
+    closure = running(queue)
+    strategy = Broken()
+    resolver = Resolver(queue, strategy, exchanging=False)  # type: ignore[arg-type]
+    assert queue.cancel(closure.remote, in_flight=True) is closure
+    resolver.revoke(closure)
+    wait_until(lambda: not queue.statistics().in_flight, "it is found out")
+    with pytest.raises(InternalError, match="no sense"):
+        closure.remote.fetch()
+    with pytest.raises(InternalError, match="no sense"):
+        queue.join()
 
 
 def test_a_closure_whose_exchange_is_not_applied_fails_for_all_that_took_part() -> None:

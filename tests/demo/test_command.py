@@ -13,7 +13,7 @@ from distributed import Client
 
 import psnb._src.cluster.cluster
 from psnb._src import cli
-from psnb._src.demo.learning_curve import Point, write_learning_curve
+from psnb._src.demo.learning_curve import write_learning_curve
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -140,5 +140,6 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_learning_curve_of_one_point_is_drawn(tmp_path: Path) -> None:
     path = tmp_path / "curve.png"
-    write_learning_curve(path, [Point(0, 0.5, float("nan"))], 512)
+    row = psnb.EpochRow(1, {"loss": float("nan"), "val_auc": 0.5}, None, 0, 1.0)
+    write_learning_curve(path, psnb.TrainingHistory((row,)), 512)
     assert path.read_bytes().startswith(PNG)

@@ -99,6 +99,25 @@ def test_parquet_and_json_lines_are_read_and_written(bags: Path, tmp_path: Path)
         np.testing.assert_allclose(each, whole, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_without_rows_there_is_a_file_with_the_columns(
+    model: Path, tmp_path: Path, kind: str
+) -> None:
+    out = tmp_path / f"out.{kind}"
+    assert (
+        main(["predict", str(model), write_csv(tmp_path / "a.csv", slice(0)), "--to", str(out)])
+        == 0
+    )
+    if kind == "parquet":
+        table = pq.read_table(out)
+        types = {
+            field.name: str(getattr(field.type, "value_type", field.type)) for field in table.schema
+        }
+        assert (types, len(table)) == ({"row": "float", "score": "float"}, 0)
+    else:
+        assert out.read_text() == ("row.0,row.1,row.2,score\n" if kind == "csv" else "")
+
+
 def test_what_fails_leaves_no_file(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

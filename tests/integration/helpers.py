@@ -249,12 +249,21 @@ class Ending:
 
 
 class Killer:
-    """Kills workers at random, by SIGKILL, while its block runs; one is always left."""
+    """Kills workers at random, by SIGKILL, while its block runs; one is always left.
+
+    ``between`` are the least and the most seconds before each.
+    """
 
     def __init__(
-        self, client: Client, strategy: psnb.ParameterServerStrategy, seed: int, most: int
+        self,
+        client: Client,
+        strategy: psnb.ParameterServerStrategy,
+        seed: int,
+        most: int,
+        between: tuple[float, float] = (0.3, 1.0),
     ) -> None:
         self._client, self._strategy, self._most = client, strategy, most
+        self._between = between
         self._rng, self._stop = np.random.default_rng(seed), threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.kills = 0
@@ -268,7 +277,10 @@ class Killer:
         self._thread.join(DEADLINE)
 
     def _run(self) -> None:
-        while not self._stop.wait(float(self._rng.uniform(0.3, 1.0))) and self.kills < self._most:
+        while (
+            not self._stop.wait(float(self._rng.uniform(*self._between)))
+            and self.kills < self._most
+        ):
             servers = set(self._strategy.server_addresses)
             found = self._client.run(os.getpid, on_error="ignore").items()
             victims = [pid for address, pid in found if address not in servers]

@@ -58,6 +58,12 @@ def test_a_closure_that_raises_has_phases_too(coordinator: psnb.ClusterCoordinat
     assert coordinator.phases().total.compute >= PAUSE
 
 
+def test_the_first_result_finds_what_was_read(coordinator: psnb.ClusterCoordinator) -> None:
+    iterator = iter(coordinator.create_per_worker_dataset(Dataset.range(10).batch(2)))
+    coordinator.schedule(lambda numbers: int(next(numbers)[0]), (iterator,)).fetch(DEADLINE)
+    assert [each.elements for each in coordinator.stages() if "batch" in each.name] == [1]
+
+
 def test_the_stages_of_all_workers_count_every_element_and_tell_what_starves(
     coordinator: psnb.ClusterCoordinator,
 ) -> None:
@@ -65,8 +71,13 @@ def test_the_stages_of_all_workers_count_every_element_and_tell_what_starves(
         Dataset.range(64).map(slow).batch(4), sharding="dynamic"
     )
     coordinator.run_epoch(lambda numbers: int(next(numbers).sum()), iter(dataset))
+    wait_until(
+        lambda: (
+            [each.elements for each in coordinator.stages() if each.name == "map(slow)"] == [64]
+        ),
+        "both workers have told what they have read",
+    )
     mapped = next(each for each in coordinator.stages() if each.name == "map(slow)")
-    assert mapped.elements == 64
     assert mapped.seconds >= 64 * PAUSE
     assert coordinator.stages().slowest == mapped
     share = coordinator.statistics().phase_shares["read"]

@@ -75,6 +75,33 @@ def test_it_sees_its_own_writes_and_none_of_them_happens(
     assert table.lookup([9], training=False).tolist() == before[2].tolist()
 
 
+def test_what_it_reports_is_dropped(coordinator: psnb.ClusterCoordinator) -> None:
+    def step() -> None:
+        psnb.report(loss=1.0, auc=psnb.metrics.AUC()([0, 1], [0.1, 0.9]))
+        raise ValueError("after the report")
+
+    coordinator.schedule(step)
+    failure = failure_of(coordinator)
+    with pytest.raises(ValueError, match="after the report"):
+        failure.rerun()
+    assert coordinator.metrics == {}
+    assert coordinator.statistics().metrics["loss"].weight == 0.0
+
+
+def test_what_it_has_written_into_a_batch_is_in_it(coordinator: psnb.ClusterCoordinator) -> None:
+    def step(iterator: Iterator[Any]) -> None:
+        batch = next(iterator)
+        found = batch.tolist()
+        batch += 10
+        raise ValueError(found)
+
+    dataset = psnb.data.Dataset.from_tensor_slices(np.arange(3)).batch(3)
+    coordinator.schedule(step, (iter(coordinator.create_per_worker_dataset(dataset)),))
+    failure = failure_of(coordinator)
+    with pytest.raises(ValueError, match="10, 11, 12"):
+        failure.rerun()
+
+
 def test_what_is_wrong_with_a_push_is_found_again(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
 ) -> None:

@@ -38,15 +38,11 @@ def counting(table: psnb.Embedding, meet: Callable[[], None] = bool) -> Callable
     def step(iterator: Any) -> None:
         ids = next(iterator)
         table.push(ids, -np.ones((len(ids), 1), np.float32))
+        labels = ids % 2
+        mean = float(np.mean(ids))
+        psnb.report(examples=len(ids), programs=1.0, loss=mean, auc=auc(labels, (ids % 4) / 4.0))
         if 150 in ids:
             meet()
-        labels = ids % 2
-        psnb.report(
-            examples=len(ids),
-            programs=1.0,
-            loss=float(np.mean(ids)),
-            auc=auc(labels, (ids % 4) / 4.0),
-        )
 
     return step
 
@@ -98,6 +94,14 @@ def test_each_epoch_trains_on_every_example_once_and_is_a_row_of_the_history(
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].startswith("epoch 2 batch 40: loss ")
     assert lines[-1].split()[-4:-1] == ["auc", "0.7500", "batch_auc"]
+
+
+def test_numbers_of_the_history_are_means_over_examples(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    trainer = psnb.Trainer(coordinator, counting(visits_of(strategy, 10)))
+    history = trainer.train_from_dataset(data.Dataset.range(10).batch(8))  # 3.5 of 8, 8.5 of 2
+    assert history["loss"] == [4.5]
 
 
 def test_debug_prints_where_the_time_went(
@@ -161,6 +165,78 @@ def test_a_callback_that_raises_ends_training_and_is_told_by_name(
     assert trainer.train_from_dataset(data.Dataset.range(200).batch(5)).rows[0].examples == 200
 
 
+def test_all_callbacks_hear_of_a_failure_and_the_end_though_earlier_ones_raise(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    class Spiteful(psnb.Callback):
+        def on_failure(self, trainer: psnb.Trainer, error: Exception) -> None:
+            raise OSError("disk full")
+
+        def on_end(self, trainer: psnb.Trainer, history: psnb.TrainingHistory) -> None:
+            raise KeyError("no end")
+
+    def fail() -> None:
+        raise ValueError("bad batch")
+
+    heard = Heard()
+    trainer = psnb.Trainer(coordinator, counting(visits_of(strategy, 200), fail))
+    with pytest.raises(ValueError, match="bad batch") as raised:
+        trainer.train_from_dataset(
+            data.Dataset.range(200).batch(5), callbacks=[Spiteful(), Spiteful(), heard]
+        )
+    assert heard.heard[-2:] == ["failure ValueError", "end 0"]
+    assert raised.value.__notes__[-4:] == [
+        *["besides, callback Spiteful.on_failure raised OSError: disk full"] * 2,
+        *["besides, callback Spiteful.on_end raised KeyError: 'no end'"] * 2,
+    ]
+
+
+def test_all_callbacks_hear_of_a_good_end_and_the_first_error_is_raised_with_the_others(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    class Ending(psnb.Callback):
+        def __init__(self, error: BaseException) -> None:
+            self._error = error
+
+        def on_end(self, trainer: psnb.Trainer, history: psnb.TrainingHistory) -> None:
+            raise self._error
+
+    heard = Heard()
+    trainer = psnb.Trainer(coordinator, counting(visits_of(strategy, 200)))
+    with pytest.raises(OSError, match="disk full") as raised:
+        trainer.train_from_dataset(
+            data.Dataset.range(200).batch(5),
+            callbacks=[Ending(OSError("disk full")), Ending(KeyError("no end")), heard],
+        )
+    assert heard.heard[-2:] == ["epoch 1", "end 1"]
+    assert raised.value.__notes__ == [
+        "raised by callback Ending.on_end",
+        "besides, callback Ending.on_end raised KeyError: 'no end'",
+    ]
+
+
+def test_callbacks_hear_of_an_epoch_that_was_stopped_in_the_middle(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    heard = Heard()
+
+    class Enough(psnb.Callback):
+        def on_batch(self, trainer: psnb.Trainer, snapshot: psnb.TrainingSnapshot) -> None:
+            trainer.stop("enough")
+
+    dataset = data.Dataset.range(2000).batch(2)
+    trainer = psnb.Trainer(coordinator, counting(visits_of(strategy, 2000)))
+    log = psnb.CSVLog(tmp_path / "log.csv")
+    stopped = trainer.train_from_dataset(
+        dataset, callbacks=[psnb.EarlyStopping("val_auc"), heard, log, Enough()], validation=dataset
+    )
+    assert heard.heard[-2:] == ["epoch 1", "end 1"]
+    trainer.train_from_dataset(dataset, callbacks=[log], resume=stopped.state)
+    with (tmp_path / "log.csv").open() as file:
+        lines = [(each["epoch"], each["examples"]) for each in csv.DictReader(file)]
+    assert lines == [("1", str(stopped["examples"][0])), ("1", "2000")]
+
+
 def test_a_step_that_fails_ends_training_with_its_error_and_has_written_nothing(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
 ) -> None:
@@ -216,8 +292,10 @@ def test_a_second_interrupt_is_raised_and_everything_stays_usable(
 
     trainer = psnb.Trainer(coordinator, counting(visits))
     dataset = data.Dataset.range(400).batch(1)
+    heard = Heard()
     with pytest.raises(KeyboardInterrupt):
-        trainer.train_from_dataset(dataset, callbacks=[Impatient()])
+        trainer.train_from_dataset(dataset, callbacks=[Impatient(), heard])
+    assert heard.heard[-2:] == ["epoch 1", "end 1"]
     before = sum(numbers(visits, 400))
     assert trainer.train_from_dataset(dataset).rows[0].examples == 400
     assert sum(numbers(visits, 400)) == before + 400
@@ -276,6 +354,34 @@ def test_checkpoints_in_the_middle_of_an_epoch_lack_and_double_no_example(
     assert numbers(visits, 3000) == [1] * 3000
 
 
+@pytest.mark.slow
+def test_checkpoints_are_saved_every_so_many_batches(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    visits = visits_of(strategy, 3000)
+    saved: list[float] = []
+
+    class Counting(psnb.Callback):
+        def on_checkpoint(self, trainer: psnb.Trainer, path: Path) -> None:
+            saved.append(sum(numbers(visits, 3000)))  # nothing runs while it saves
+
+    trainer = psnb.Trainer(coordinator, counting(visits))
+    dataset = data.Dataset.range(3000).batch(2)
+    manager = psnb.CheckpointManager(coordinator, tmp_path)
+    trainer.train_from_dataset(
+        dataset, 2, checkpoint=manager, save_steps=400, callbacks=[Counting()]
+    )
+    batches = np.diff([0, *saved]) / 2
+    assert (saved[-1], 3000 in saved) == (6000, True)
+    midway = [each for at, each in zip(saved, batches, strict=True) if at not in (3000, 6000)]
+    assert midway
+    assert min(midway) >= 400
+    with pytest.raises(errors.ConfigurationError, match="need checkpoint="):
+        trainer.train_from_dataset(dataset, save_steps=400)
+    with pytest.raises(errors.ConfigurationError, match="save_steps must be 1 or more"):
+        trainer.train_from_dataset(dataset, checkpoint=manager, save_steps=0)
+
+
 def test_the_files_of_an_epoch_are_those_that_it_has_been_given(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:
@@ -309,6 +415,7 @@ def test_a_dataset_in_memory_is_loaded_and_shuffled_for_each_epoch(
     assert history["val_loss"] == [99.5, 99.5]
     assert set(history.rows[0].metrics) == {"loss", "auc", "val_loss", "val_auc"}
     assert history["val_auc"] == history["auc"] == [0.75, 0.75]
+    assert history.names == ["loss", "auc", "val_loss", "val_auc"]
     assert sorted(trainer.infer_from_dataset(memory)) == list(range(200))
 
 
@@ -375,6 +482,29 @@ def test_predictions_go_to_files_in_order(
         trainer.infer_from_dataset(data.Dataset.range(5).batch(10), f"{tmp_path}/*.{suffix}")
 
 
+def test_predictions_that_fail_leave_the_files_of_an_earlier_call_alone(
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    def trainer(sign: int, bad: int) -> psnb.Trainer:
+        def predict(ids: np.ndarray) -> np.ndarray:
+            if bad in ids:
+                raise ValueError("bad batch")
+            return sign * ids
+
+        return psnb.Trainer(coordinator, lambda iterator: None, predict=predict)
+
+    dataset, to = data.Dataset.range(200).batch(10), f"{tmp_path}/*.csv"
+    files = trainer(1, -1).infer_from_dataset(dataset, to)
+    assert len(files) > 1
+    with pytest.raises(ValueError, match="bad batch"):
+        trainer(-1, 199).infer_from_dataset(dataset, to)
+    rows = [int(line) for each in files for line in Path(each).read_text().split()[1:]]
+    assert rows == list(range(200))
+    assert sorted(os.listdir(tmp_path)) == [Path(each).name for each in files]
+    trainer(-1, -1).infer_from_dataset(dataset, to)
+    assert Path(files[0]).read_text().split()[2] == "-1"
+
+
 def _from_csv(path: Path) -> list[Any]:
     with path.open() as file:
         found = csv.DictReader(file)
@@ -409,7 +539,8 @@ def test_a_worker_that_is_killed_while_it_trains_costs_no_example_and_doubles_no
             history = trainer.train_from_dataset(data.Dataset.range(300).batch(3))
         assert numbers(visits, 300) == [1] * 300
         assert history["batches"] == [100]
-        assert history["auc"] == [0.75]  # of 300 examples, each once
+        # Of 300 examples, each once, though the one that was killed had reported them.
+        assert (history["auc"], history["loss"], history["examples"]) == ([0.75], [149.5], [300])
 
 
 @pytest.mark.slow

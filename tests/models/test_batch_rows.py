@@ -64,6 +64,20 @@ def test_all_tables_and_variables_are_fetched_and_pushed_in_one_round_trip_each(
         np.testing.assert_allclose(each.lookup(np.unique(IDS)[[1]]), before[each][[2]] - 1)
 
 
+def test_a_table_with_the_ids_of_another_has_its_positions_and_its_own_rows() -> None:
+    strategy = InProcessStrategy()
+    one, other = table(strategy), table(strategy, name="other")
+    rows = BatchRows()
+    (first,) = rows.locate(one, IDS)
+    (second,) = rows.locate(other, IDS, like=one)
+    np.testing.assert_array_equal(second, first)
+    (later,) = rows.locate(one, [10**6])  # what comes to one does not come to the other
+    assert later.tolist() == [rows.counts()[other]]
+    _, found = rows.fetch()
+    np.testing.assert_array_equal(found[other][second], other.lookup(IDS))
+    np.testing.assert_array_equal(found[one][first], one.lookup(IDS))
+
+
 def test_two_handles_of_a_table_are_one_update() -> None:
     strategy = InProcessStrategy()
     e = table(strategy)

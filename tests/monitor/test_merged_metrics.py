@@ -12,6 +12,8 @@ import pytest
 from psnb._src.metrics import AUC, Mean, MetricState
 from psnb._src.monitor.recorded.history import MOST_METRICS, History
 from psnb._src.monitor.recorded.merged_metrics import MOST_ARRIVED, MergedMetrics
+from psnb._src.monitor.recorded.statistics import MetricStatistics
+from psnb._src.runtime import ReportedStates, split_outcome
 
 MEAN = Mean()
 
@@ -31,7 +33,14 @@ class Reported:
         self.merged = MergedMetrics(self.history)
 
     def report(self, **states: MetricState) -> None:
-        self.merged.add(pickle.dumps(states))
+        self.merged.add(pickle.dumps(({}, states)))
+
+    def report_numbers(self, **values: float) -> None:
+        """Report numbers in one closure, as `psnb.report` does."""
+        reported = ReportedStates()
+        reported.add_numbers(values)
+        self.history.add(0.0, values)
+        self.merged.add(split_outcome(reported.attach(b""))[1])
 
     def values(self, name: str) -> list[float]:
         values: list[float] = self.history.series(name)["value"].tolist()
@@ -105,6 +114,25 @@ def test_figures_are_up_to_date_between_points(reported: Reported) -> None:
     assert (figures["loss"].last, figures["loss"].smoothed) == (2.0, 2.0)
     assert figures["other"].last == 5.0
     assert list(figures) == ["other", "loss", "batch_loss"]
+
+
+def test_numbers_are_weighted_by_the_examples_that_were_reported_with_them(
+    reported: Reported,
+) -> None:
+    reported.report_numbers(loss=1.0, examples=6)
+    reported.report_numbers(loss=3.0, examples=2, rate=0.5)
+    reported.report_numbers(rate=1.5)
+    found = reported.merged.bring_up_to_date(reported.history.metrics())
+    assert found["loss"] == MetricStatistics(2, 3.0, 2.0, 12.0, 8.0)
+    assert (found["examples"].total, found["examples"].weight) == (8.0, 2.0)
+    assert (found["rate"].total, found["rate"].weight) == (2.5, 3.0)
+
+
+def test_numbers_that_are_not_finite_are_counted_beside_the_total(reported: Reported) -> None:
+    reported.report_numbers(loss=math.nan)
+    reported.report_numbers(loss=2.0)
+    loss = reported.merged.bring_up_to_date(reported.history.metrics())["loss"]
+    assert (loss.total, loss.weight, loss.not_finite) == (2.0, 2.0, 1)
 
 
 def test_a_name_that_comes_to_mean_another_metric_shows_the_new_one(reported: Reported) -> None:

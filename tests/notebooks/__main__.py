@@ -1,7 +1,8 @@
-"""Runs the notebooks and writes them with their outputs: ``python -m tests.notebooks``."""
+"""Runs notebooks and writes them with their outputs: ``python -m tests.notebooks [NAME ...]``."""
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import nbformat
 
 from tests.notebooks.running import NOTEBOOKS, run
 
-for path in NOTEBOOKS:
+for path in [each for each in NOTEBOOKS if each.stem in (sys.argv[1:] or each.stem)]:
     with tempfile.TemporaryDirectory() as folder:
         notebook = run(path, Path(folder))
     # What differs each time and tells nobody anything.

@@ -99,7 +99,9 @@ def test_the_notebooks_of_frameworks_train_and_end_in_a_figure(tmp_path: Path, n
 
 
 @pytest.mark.slow
-def test_the_notebook_from_paddle_trains_day_by_day_restores_and_predicts(tmp_path: Path) -> None:
+def test_the_notebook_from_paddle_trains_exports_restores_and_predicts_day_by_day(
+    tmp_path: Path,
+) -> None:
     (path,) = [each for each in NOTEBOOKS if each.stem == "06_from_paddle"]
     notebook = run(path, tmp_path)
     assert told(notebook) == told(nbformat.read(path, as_version=4)), _ANEW
@@ -112,6 +114,11 @@ def test_the_notebook_from_paddle_trains_day_by_day_restores_and_predicts(tmp_pa
         for word in ("new", "restored")
     )
     assert restored == days[2] > new + 0.1
+    exported = re.search(r"feeds ad, query, user: AUC of the next day ([\d.]+)", said)
+    assert exported is not None
+    assert float(exported[1]) == days[2]
+    assert "as on the servers: True" in said
+    assert len(list((tmp_path / "models").iterdir())) == 3
     predicted = re.search(r"(\d+) files, 16,384 rows, AUC ([\d.]+)", said)
     assert predicted is not None
     assert float(predicted[2]) > 0.75

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from psnb._src.coordinator.datasets.lease_registry import LeaseRegistry
+from psnb._src.coordinator.queue.queue import ClosureQueue
 from psnb._src.runtime.leasing import LeasedSplitReader, LeaseRequests
 from psnb._src.runtime.session_messages import AskLease, TakeElements
 from psnb.data import Dataset, splits
 from psnb.errors import CancelledError, DatasetError
+from tests.coordinator.queues import closure
 
 
 class Worker:
@@ -148,7 +150,7 @@ def test_a_lease_that_could_not_be_begun_is_for_the_next_who_asks(leases: LeaseR
             next(worker.iterator)
     assert [int(each) for each in worker.iterator] == list(range(6))
     worker.requests.settle()
-    leases.end(0, succeeded=True)
+    leases.end(closure(ClosureQueue(1)), succeeded=True)
     assert leases.progress(epoch).over
 
 

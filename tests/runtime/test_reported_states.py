@@ -30,7 +30,7 @@ def test_states_travel_in_front_of_a_result(result: bytes) -> None:
     states.add({"auc": AUC_STATE})
     packed, front = split_outcome(states.attach(result))
     assert packed == result
-    assert loads(front) == {"auc": AUC_STATE}
+    assert loads(front) == ({}, {"auc": AUC_STATE})
 
 
 @pytest.mark.parametrize("result", [b"", dumps({"loss": 0.5}, "it"), dumps(b"M", "it")])
@@ -39,14 +39,17 @@ def test_a_result_without_states_is_sent_as_it_is(result: bytes) -> None:
     assert split_outcome(result) == (result, b"")
 
 
-def test_several_reports_of_a_name_are_merged_and_numbers_go_their_own_way() -> None:
+def test_several_reports_of_a_name_are_merged_and_numbers_are_sent_at_once_too() -> None:
     NUMBERS.clear()
     states = ReportedStates()
     with entered(context(states)):
         psnb.report(auc=AUC_STATE, loss=0.5)
         psnb.report(auc=OTHER)
-    assert loads(split_outcome(states.attach(b""))[1]) == {"auc": AUC_STATE + OTHER}
-    assert NUMBERS == [{"loss": 0.5}]
+        psnb.report(loss=2.0)
+    numbers, merged = loads(split_outcome(states.attach(b""))[1])
+    assert merged == {"auc": AUC_STATE + OTHER}
+    assert numbers == {"loss": (2.5, 2.0, 0)}
+    assert NUMBERS == [{"loss": 0.5}, {"loss": 2.0}]
 
 
 def test_reports_of_several_threads_are_all_merged() -> None:
@@ -63,7 +66,7 @@ def test_reports_of_several_threads_are_all_merged() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    (auc,) = loads(split_outcome(states.attach(b""))[1]).values()
+    (auc,) = loads(split_outcome(states.attach(b""))[1])[1].values()
     assert auc.array.sum() == 400 * OTHER.array.sum()
 
 
@@ -74,7 +77,7 @@ def test_a_name_with_states_of_two_metrics_is_refused_and_nothing_is_reported() 
         psnb.report(auc=AUC_STATE)
         with pytest.raises(ConfigurationError, match="Mean"):
             psnb.report(other=OTHER, loss=1.0, auc=Mean()([1.0]))
-    assert loads(split_outcome(states.attach(b""))[1]) == {"auc": AUC_STATE}
+    assert loads(split_outcome(states.attach(b""))[1]) == ({}, {"auc": AUC_STATE})
     assert NUMBERS == []
 
 

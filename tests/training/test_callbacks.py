@@ -28,7 +28,7 @@ class FakeTrainer:
             strategy=SimpleNamespace(parameters={"w": trained, "fixed": fixed, "users": trained}),
             set_learning_rate=lambda name, value: self.rates.append((name, value)),
         )
-        self.history: Any = SimpleNamespace(state={"epoch": 0})
+        self.history: Any = psnb.TrainingHistory()
 
     def stop(self, reason: str) -> None:
         self.stopped.append(reason)
@@ -71,6 +71,29 @@ def test_early_stopping_can_be_used_again() -> None:
     stopping = psnb.EarlyStopping("auc")
     assert stopped_after(stopping, [1.0, 1.0]) == 2
     assert stopped_after(stopping, [5.0, 4.0]) is None
+
+
+def test_early_stopping_counts_the_epochs_that_are_resumed() -> None:
+    stopping, trainer = psnb.EarlyStopping("auc", patience=2, mode="max"), FakeTrainer()
+    trainer.history = psnb.TrainingHistory((row(1, loss=1.0), row(2, auc=0.7), row(3, auc=0.6)))
+    stopping.on_begin(trainer)  # type: ignore[arg-type]
+    assert (stopping.best, stopping.best_epoch, trainer.stopped) == (0.7, 2, [])
+    stopping.on_epoch(trainer, row(4, auc=0.65))  # type: ignore[arg-type]
+    assert trainer.stopped == ["auc has not improved since epoch 2: 0.7"]
+
+
+def test_early_stopping_ends_again_what_it_has_ended() -> None:
+    trainer = FakeTrainer()
+    trainer.history = psnb.TrainingHistory((row(1, auc=0.5), row(2, auc=0.5)))
+    psnb.EarlyStopping("auc").on_begin(trainer)  # type: ignore[arg-type]
+    assert trainer.stopped == ["auc has not improved since epoch 1: 0.5"]
+
+
+def test_early_stopping_learns_nothing_of_an_epoch_that_was_stopped() -> None:
+    stopping, trainer = psnb.EarlyStopping("val_auc"), FakeTrainer()
+    trainer.history = psnb.TrainingHistory((row(1, loss=1.0),), "interrupted")
+    stopping.on_epoch(trainer, row(1, loss=1.0))  # type: ignore[arg-type]
+    assert (stopping.best_epoch, trainer.stopped) == (0, [])
 
 
 def test_early_stopping_tells_which_metrics_there_are() -> None:
@@ -124,6 +147,16 @@ def test_a_log_of_json_lines_has_all_that_happens(tmp_path: Path) -> None:
     assert found[2].items() >= {"epoch": 1, "loss": 0.5, "examples": 100}.items()
     assert found[4]["error"] == "ValueError: bad batch"
     assert found[5].items() >= {"epochs": 1, "stopped": "interrupted"}.items()
+
+
+def test_a_log_of_json_lines_has_the_first_batch_of_each_training(tmp_path: Path) -> None:
+    trainer: Any = FakeTrainer()
+    log = psnb.JSONLinesLog(tmp_path / "log.jsonl", every=60.0)
+    for batch in (10, 20):
+        log.on_begin(trainer)
+        log.on_batch(trainer, psnb.TrainingSnapshot(1, batch, 100, {}, 1.0))
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [line["batch"] for line in lines if line["event"] == "batch"] == [10, 20]
 
 
 def test_tensorboard_gets_scalars_by_epoch_and_by_batch(tmp_path: Path) -> None:

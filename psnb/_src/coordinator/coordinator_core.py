@@ -195,7 +195,7 @@ class CoordinatorCore:
             iterator,
             schedule,
             self.queue.withdraw,
-            lambda: len(self.membership.statistics()),
+            lambda: self.membership.count,
             self.membership.wake,
             self.queue.settled,
             watch,

@@ -17,6 +17,7 @@ from psnb._src.runtime import (
     InputContext,
     NothingKept,
     PerWorkerReference,
+    ReportedStates,
     TakenAgain,
     WorkerContext,
     entered,
@@ -89,6 +90,7 @@ class PickledCall:
             *(place.worker_index, place.num_workers, self.worker, self.attempt),
             send_report=lambda when, values: None,
             closure=self.closure,
+            states=ReportedStates(),
         )
         made: dict[int, Any] = {}
 

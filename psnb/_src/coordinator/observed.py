@@ -114,9 +114,9 @@ class Observed:
     def stages(self) -> Stages:
         """Return what each part of the datasets has given to closures, and what it took.
 
-        Any thread may call. Of all workers together, as of the last second, and complete when
-        they have no closures left; see `psnb.data.DatasetIterator.stages`. What
-        ``statistics().starved`` says is made of this and of `phases`.
+        Any thread may call. Of all workers together, as of the last second; see
+        `psnb.data.DatasetIterator.stages`. What ``statistics().starved`` says is made of this and
+        of `phases`.
         """
         return self.statistics().stages
 

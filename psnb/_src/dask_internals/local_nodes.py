@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -79,14 +80,33 @@ class PatientNanny(Nanny):
         return await super().close(timeout, reason)
 
 
+def _is_warning(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.WARNING
+
+
 class SteadyCluster(SpecCluster):
     """A cluster that leaves it to nannies to start lost workers again.
 
     Those that are added get the names ``worker-0`` and so on.
 
     Relies on ``_update_worker_status``, called for each worker that comes or goes,
-    ``_new_worker_name``, which is meant to be changed, and ``status``.
+    ``_new_worker_name``, which is meant to be changed, and ``status``; and on the logger
+    ``distributed.batched``.
     """
+
+    def close(self, timeout: float | None = None) -> Any:
+        """Close the cluster, and say nothing of its own streams that end.
+
+        The scheduler tells the cluster a moment later that a worker has gone. Within a process it
+        finds the cluster's stream closed by then and logs that with a traceback, when the cluster
+        has ceased to silence Dask's logs.
+        """
+        logger = logging.getLogger("distributed.batched")
+        logger.addFilter(_is_warning)
+        try:
+            return super().close(timeout)
+        finally:
+            logger.removeFilter(_is_warning)
 
     @property
     def runs(self) -> bool:

@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
+import psnb
 from psnb._src.demo.references import GRADIENT_BOOSTING_AUC, LOGISTIC_REGRESSION_AUC
 
 
-@dataclass
-class Point:
-    """One evaluation.
-
-    Attributes
-    ----------
-    step : int
-        Batches trained on so far.
-    auc : float
-        On the held-out flights.
-    loss : float
-        Moving average of the training loss, in nats.
-    """
-
-    step: int
-    auc: float
-    loss: float
-
-
-def write_learning_curve(path: Path, curve: Sequence[Point], batch_size: int) -> None:
+def write_learning_curve(path: Path, history: psnb.TrainingHistory, batch_size: int) -> None:
     """Draw a learning curve as a PNG.
 
     Parameters
     ----------
     path : pathlib.Path
         The file to write.
-    curve : sequence of Point
-        The evaluations, in order.
+    history : psnb.TrainingHistory
+        With ``loss``, in nats, and ``val_auc`` of the held-out flights.
     batch_size : int
-        Flights a step.
+        Flights a batch.
     """
     # The object-oriented interface: it needs no window system and leaves no global state behind.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -47,10 +28,8 @@ def write_learning_curve(path: Path, curve: Sequence[Point], batch_size: int) ->
     figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    seen = [point.step * batch_size / 1000 for point in curve]
-    axes.plot(
-        seen, [p.auc for p in curve], "o-", color="tab:blue", label="wide & deep, held-out AUC"
-    )
+    seen = [batches * batch_size / 1000 for batches in accumulate(history["batches"])]
+    axes.plot(seen, history["val_auc"], "o-", color="tab:blue", label="wide & deep, held-out AUC")
     references = [
         (GRADIENT_BOOSTING_AUC, "gradient boosting (reference)", "--"),
         (LOGISTIC_REGRESSION_AUC, "logistic regression (reference)", ":"),
@@ -62,9 +41,7 @@ def write_learning_curve(path: Path, curve: Sequence[Point], batch_size: int) ->
     axes.set_title("Flights more than 15 minutes late, psnb demo")
     axes.grid(alpha=0.3)
     losses = axes.twinx()
-    losses.plot(
-        seen, [p.loss for p in curve], ".-", color="tab:orange", alpha=0.6, label="training loss"
-    )
+    losses.plot(seen, history["loss"], ".-", color="tab:orange", alpha=0.6, label="training loss")
     losses.set_ylabel("training loss, nats")
     lines = [*axes.get_lines(), *losses.get_lines()]
     axes.legend(lines, [str(line.get_label()) for line in lines], loc="center right")

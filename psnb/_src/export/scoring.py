@@ -16,6 +16,7 @@ import numpy as np
 from psnb._src.data import Dataset, Ragged
 from psnb._src.export.loaded_model import LoadedModel
 from psnb._src.export.model_feed import ModelFeed
+from psnb._src.prediction_columns import json_lines, parquet_table
 from psnb.errors import ConfigurationError, DatasetError, ExportError
 
 FORMATS = ("csv", "jsonl", "parquet")
@@ -38,6 +39,8 @@ def score_files(
         columns ``name.0``, ``name.1``, … in CSV.
     to : str or None
         The file to write, by default standard output. It is written beside and renamed at the end.
+        JSON lines have null for NaN and infinite numbers; bfloat16 is written as float32. Without a
+        row, CSV and Parquet have the columns only.
     form : {"csv", "jsonl", "parquet"} or None
         The format to write; by default the one that ``to`` ends with, and CSV.
     batch_size : int
@@ -73,6 +76,8 @@ def score_files(
                 columns = _columns(model, batch)
                 writer.write(columns)
                 rows += len(next(iter(columns.values())))
+            if not rows:
+                writer.write(_no_rows(model))
         if partial is not None and to is not None:
             partial.replace(to)
     except OSError as error:
@@ -209,6 +214,13 @@ def _columns(model: LoadedModel, batch: Mapping[str, Any]) -> dict[str, np.ndarr
     return {fetch.name: each for fetch, each in zip(model.fetches, found, strict=True)}
 
 
+def _no_rows(model: LoadedModel) -> dict[str, np.ndarray]:
+    return {
+        fetch.name: np.empty((0, *(size or 1 for size in fetch.shape[1:])), fetch.dtype)
+        for fetch in model.fetches
+    }
+
+
 class _Writer(Protocol):
     """Writes predictions."""
 
@@ -228,7 +240,7 @@ class _CsvWriter:
             if array.ndim == 1:
                 flat[name] = array.tolist()
             else:
-                wide = array.reshape(len(array), -1)
+                wide = array.reshape(len(array), int(np.prod(array.shape[1:])))
                 flat |= {f"{name}.{at}": wide[:, at].tolist() for at in range(wide.shape[1])}
         if not self._begun:
             self._writer.writerow(flat)
@@ -243,16 +255,13 @@ class _JsonWriter:
         self._file = file
 
     def write(self, columns: Mapping[str, np.ndarray]) -> None:
-        names = list(columns)
-        for row in zip(*(array.tolist() for array in columns.values()), strict=True):
-            self._file.write(json.dumps(dict(zip(names, row, strict=True))) + "\n")
+        self._file.writelines(json_lines(columns))
 
 
 def _parquet_writer(partial: Path | None, opened: ExitStack) -> _Writer:
     if partial is None:
         raise ConfigurationError("Parquet is written to a file: give --to FILE")
     try:
-        import pyarrow
         import pyarrow.parquet
     except ModuleNotFoundError as error:
         raise ConfigurationError("Parquet needs pyarrow: pip install 'psnb[data]'") from error
@@ -264,12 +273,7 @@ def _parquet_writer(partial: Path | None, opened: ExitStack) -> _Writer:
             self._writer: Any = None
 
         def write(self, columns: Mapping[str, np.ndarray]) -> None:
-            table = pyarrow.table(
-                {
-                    name: array if array.ndim == 1 else list(array.reshape(len(array), -1))
-                    for name, array in columns.items()
-                }
-            )
+            table = parquet_table(columns)
             if self._writer is None:
                 file = pyarrow.parquet.ParquetWriter(partial, table.schema)
                 self._writer = opened.enter_context(file)

@@ -130,10 +130,14 @@ class RowLayout:
     def locate(self, ids: Mapping[str, Ids], rows: BatchRows) -> dict[str, LocatedIds]:
         """Find the position of each id among the rows of its table, by feature."""
         found: dict[str, LocatedIds] = {}
+        located: dict[tuple[int, ...], Embedding] = {}  # by its arrays of ids
         for group in self._groups:
             for table in group.tables:
                 names = [name for name, each in self._tables.items() if each is table]
-                positions = rows.locate(table, *(_flat(ids[name]) for name in names))
+                arrays = [_flat(ids[name]) for name in names]
+                # A linear and a deep part, say, have a table each for the same ids.
+                like = located.setdefault(tuple(map(id, arrays)), table)
+                positions = rows.locate(table, *arrays, like=None if like is table else like)
                 for name, each in zip(names, positions, strict=True):
                     found[name] = LocatedIds(ids[name], each)
         return found

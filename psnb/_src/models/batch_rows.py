@@ -34,12 +34,18 @@ class _TableRows:
         self.table = table
         self.fetched = 0
         self._found = np.empty(0, np.uint64)
+        # What the first call has found: the distinct ids and the positions.
+        self.first = self._found, np.empty(0, np.intp)
         self._index: GrowingRowIndex | None = None  # made when ids come a second time
 
-    def locate(self, flat: np.ndarray) -> np.ndarray:
-        """Return the position of each id; those that were not here get the next ones."""
+    def locate(self, flat: np.ndarray, like: _TableRows | None = None) -> np.ndarray:
+        """Return the position of each id; those that were not here get the next ones.
+
+        ``like`` has located the same ids first.
+        """
         if not self._found.size:
-            self._found, position = distinct(flat)
+            self.first = distinct(flat) if like is None else like.first
+            self._found, position = self.first
             return position
         if self._index is None:
             self._index = GrowingRowIndex()
@@ -79,7 +85,9 @@ class BatchRows:
         self._tables: dict[object, _TableRows] = {}
 
     @counted_as(PULL)
-    def locate(self, table: Embedding, *ids: ArrayLike) -> list[np.ndarray]:
+    def locate(
+        self, table: Embedding, *ids: ArrayLike, like: Embedding | None = None
+    ) -> list[np.ndarray]:
         """Return the positions of ids among the rows of their table.
 
         Parameters
@@ -88,6 +96,8 @@ class BatchRows:
             Their table.
         *ids : array_like of int
             Each of any shape.
+        like : Embedding, optional
+            A table of which the very same ids were located first: the positions are the same.
 
         Returns
         -------
@@ -101,7 +111,10 @@ class BatchRows:
         """
         checked = [checked_ids(each, table.name, table.rows) for each in ids]
         flat = [each.reshape(-1) for each in checked]
-        found = self._rows_of(table).locate(flat[0] if len(flat) == 1 else np.concatenate(flat))
+        found = self._rows_of(table).locate(
+            flat[0] if len(flat) == 1 else np.concatenate(flat),
+            None if like is None else self._rows_of(like),
+        )
         ends = np.cumsum([each.size for each in flat])[:-1]
         parts = zip(np.split(found, ends), checked, strict=True)
         return [part.reshape(each.shape) for part, each in parts]

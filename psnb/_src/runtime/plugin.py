@@ -8,8 +8,6 @@ somebody calls. Several strategies, also of several notebooks, share it.
 from __future__ import annotations
 
 import asyncio
-import io
-import sys
 from functools import partial
 from typing import Any
 
@@ -29,7 +27,7 @@ from psnb._src.parameters import CommServerClient, open_connection, set_process_
 from psnb._src.placement import LAYOUT, LayoutCache
 from psnb._src.runtime.mail import HANDLER as MAIL_HANDLER
 from psnb._src.runtime.mail import Mail
-from psnb._src.runtime.printed_lines import PrintedLines, Throttle
+from psnb._src.runtime.printed_lines import begin_printing, end_printing
 from psnb._src.runtime.session import Session
 from psnb._src.runtime.session_messages import HANDLER, SessionOpening
 from psnb._src.server import Opening, ParameterServers
@@ -77,11 +75,9 @@ class Runtime(WorkerPlugin):
         add_handler(worker, MAIL_HANDLER, mail.handle)
         self._servers = ParameterServers(worker, connect)
         # Not in the notebook's own process, where a worker may be, too.
-        if not in_notebook():
-            throttle = Throttle()
-            for name in ("stdout", "stderr"):
-                if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
-                    setattr(sys, name, PrintedLines(stream, throttle))
+        self._prints = not in_notebook()
+        if self._prints:
+            begin_printing()
         set_process_client(server_client)
 
     async def teardown(self, worker: Worker) -> None:
@@ -96,6 +92,8 @@ class Runtime(WorkerPlugin):
             session.close()
         remove_handler(worker, MAIL_HANDLER)
         self._servers.close()
+        if self._prints:
+            end_printing()
 
 
 def _broken(opening: Opening, exchanges: list[Any], error: OSError) -> None:

@@ -8,6 +8,7 @@ notebook: beyond a rate lines are left out, and counted.
 
 from __future__ import annotations
 
+import io
 import sys
 import threading
 import time
@@ -24,6 +25,8 @@ MOST_LINES = 1000
 
 LINES_PER_SECOND = 100.0
 """Lines that they may print beyond that."""
+
+_STREAMS = ("stdout", "stderr")
 
 
 class Throttle:
@@ -74,19 +77,24 @@ class PrintedLines:
         Where it goes.
     throttle : Throttle
         Tells which lines may be printed.
+
+    Attributes
+    ----------
+    wrapped : file
+        The stream.
     """
 
     def __init__(self, stream: TextIO, throttle: Throttle) -> None:
-        self._stream, self._throttle = stream, throttle
+        self.wrapped, self._throttle = stream, throttle
         self._begun = threading.local()  # each thread's line that has not ended
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.wrapped, name)
 
     def write(self, text: str) -> int:
         """Write what is whole, and keep the rest."""
         if current_context() is None:
-            return self._stream.write(text)
+            return self.wrapped.write(text)
         *lines, rest = (getattr(self._begun, "text", "") + text).split("\n")
         while len(rest) > _MOST:
             lines.append(rest[:_MOST])
@@ -109,10 +117,10 @@ class PrintedLines:
         context = current_context()
         if lines and context is not None:
             # One call, and flushed: one write of the process.
-            self._stream.write(
+            self.wrapped.write(
                 "".join(f"[{context.worker_name}] {_last(line)}\n" for line in lines)
             )
-            self._stream.flush()
+            self.wrapped.flush()
 
 
 def _last(line: str) -> str:
@@ -120,8 +128,33 @@ def _last(line: str) -> str:
     return line.rstrip("\r").rpartition("\r")[2]
 
 
+_lock = threading.Lock()  # guards the next: clusters in this process begin and end at any time
+_workers = 0  # in this process, for which its streams are `PrintedLines`
+
+
+def begin_printing() -> None:
+    """Make this process's streams `PrintedLines`, for one more worker that is in it."""
+    global _workers
+    with _lock:
+        _workers += 1
+        throttle = Throttle()
+        for name in _STREAMS:
+            if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+                setattr(sys, name, PrintedLines(stream, throttle))
+
+
+def end_printing() -> None:
+    """Put the streams back when the last of these workers has gone."""
+    global _workers
+    with _lock:
+        _workers -= 1
+        for name in _STREAMS if not _workers else ():
+            if isinstance(stream := getattr(sys, name), PrintedLines):
+                setattr(sys, name, stream.wrapped)
+
+
 def end_printed_lines() -> None:
     """Write what the closure of this thread has printed without an end of line."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, PrintedLines):
+    for name in _STREAMS:
+        if isinstance(stream := getattr(sys, name), PrintedLines):
             stream.end_line()

@@ -1,18 +1,23 @@
-"""ReportedStates: the states of metrics that one closure reports, and how they travel. Pure.
+"""ReportedStates: the metrics that one closure reports, and how they travel. Pure.
 
 They travel in front of the closure's pickled result, and never without it: servers remember them
 beside its commit, and the notebook takes both or none. So a closure that ran twice counts once, as
-its writes do, whichever of its results arrives.
+its writes do, whichever of its results arrives. Of numbers, weighted sums travel so; besides, each
+is sent at once, for charts.
 """
 
 from __future__ import annotations
 
+import math
 import pickle
 import threading
 from collections.abc import Mapping
 
 from psnb._src.metrics import MetricState
 from psnb._src.runtime.packing import PROTOCOL, dumps
+
+EXAMPLES = "examples"
+"""The number that counts training examples: ``psnb.report(examples=len(batch))``."""
 
 _MARK = b"M"  # a pickle begins with another byte; an outcome without states is sent as it is
 _LENGTH = 4
@@ -22,8 +27,11 @@ class ReportedStates:
     """What one closure has reported so far; for all threads that it uses."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the dict: two threads may merge under one name
+        self._lock = threading.Lock()  # guards the dicts: two threads may merge under one name
         self._states: dict[str, MetricState] = {}
+        # By name: the sum of the finite ones, each times its weight; all weights; and how many are
+        # not finite.
+        self._numbers: dict[str, tuple[float, float, int]] = {}
 
     def add(self, states: Mapping[str, MetricState]) -> None:
         """Merge states into those of the same names: all, or none.
@@ -40,26 +48,38 @@ class ReportedStates:
             }
             self._states |= merged
 
+    def add_numbers(self, values: Mapping[str, float]) -> None:
+        """Add numbers, each weighted by the examples that are among them; by 1 without."""
+        with self._lock:
+            for name, value in values.items():
+                weight = 1.0 if name == EXAMPLES else values.get(EXAMPLES, 1.0)
+                total, weights, not_finite = self._numbers.get(name, (0.0, 0.0, 0))
+                if math.isfinite(value):
+                    total += value * weight
+                else:
+                    not_finite += 1
+                self._numbers[name] = total, weights + weight, not_finite
+
     def merged(self) -> dict[str, MetricState]:
         """Return the states by name."""
         with self._lock:
             return dict(self._states)
 
     def attach(self, packed: bytes) -> bytes:
-        """Return a packed result with the states in front of it, if there are any."""
+        """Return a packed result with numbers and states in front of it, if there are any."""
         with self._lock:
-            states = self._states
-        if not states:
+            reported = self._numbers, self._states
+        if not any(reported):
             return packed
         try:
-            front = pickle.dumps(states, PROTOCOL)
+            front = pickle.dumps(reported, PROTOCOL)
         except (pickle.PicklingError, AttributeError):
-            front = dumps(states, "the reported metrics")  # by value: a metric of the user's own
+            front = dumps(reported, "the reported metrics")  # by value: a metric of the user's own
         return b"".join((_MARK, len(front).to_bytes(_LENGTH, "little"), front, packed))
 
 
 def split_outcome(outcome: bytes) -> tuple[bytes, bytes]:
-    """Return the packed result, and the packed states that `attach` put in front; empty if none."""
+    """Return the packed result, and the packed metrics that were put in front; empty if none."""
     if not outcome.startswith(_MARK):
         return outcome, b""
     start = len(_MARK) + _LENGTH

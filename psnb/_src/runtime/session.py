@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterable
 from functools import partial
 
@@ -56,6 +57,10 @@ from psnb._src.stages import Stages
 
 WORTH_TELLING = 0.5
 """Seconds after which people hear what a worker does; short closures would only flicker."""
+
+
+STAGES_SECONDS = 0.25
+"""Seconds between two times that results come with what was read, at least."""
 
 
 class Session:
@@ -103,6 +108,7 @@ class Session:
             self._resources,
         )
         self._told_stages: dict[str, Stages] = {}
+        self._told_at = float("-inf")
         self._leaving = False
         self._ended = asyncio.Event()
 
@@ -158,8 +164,11 @@ class Session:
             self._tell_stages()
 
     def _send_results(self, results: ClosureResults) -> None:
-        # Any thread. First what was read: whoever has the last result finds all of it.
-        if not self._unstarted:
+        # Any thread. First what was read, so that whoever has the last result finds it; but not
+        # with every result: it is much to tell.
+        now = time.monotonic()
+        if not self._unstarted and now - self._told_at >= STAGES_SECONDS:
+            self._told_at = now
             self._tell_stages()
         self._link.send(results)
 

@@ -17,7 +17,7 @@ from psnb._src.excerpt import NAME, excerpt
 from psnb._src.metrics import MetricState
 from psnb._src.runtime.leasing import LeaseRequests
 from psnb._src.runtime.mail import Mail
-from psnb._src.runtime.reported_states import ReportedStates
+from psnb._src.runtime.reported_states import EXAMPLES, ReportedStates
 from psnb.errors import ConfigurationError
 
 
@@ -144,10 +144,14 @@ def report(**metrics: float | MetricState) -> None:
     Cheap and never blocks. Outside a closure the values are checked and dropped, so a step can be
     tried out by hand.
 
-    A number is sent at once, and shown as one value among others: a closure that runs again after
-    its worker was lost reports again. The state of a metric of `psnb.metrics` goes with the
-    closure's result: the states of all closures are merged exactly, one that ran twice counts once,
-    and one that raises does not count. `ClusterCoordinator.metrics` has them; the history and the
+    A number is sent at once, and charted as one value among others: a closure that runs again after
+    its worker was lost is charted again. What `Trainer` makes of numbers, and the totals in
+    `ClusterCoordinator.statistics`, go with the closure's result: one that ran twice counts once,
+    and one that raises does not count. A number is weighted by the ``examples`` that are reported
+    in the same call, if they are: so a shorter batch counts less in the mean of an epoch.
+
+    The state of a metric of `psnb.metrics` goes with the closure's result, too, and those of all
+    closures are merged exactly. `ClusterCoordinator.metrics` has them; the history and the
     live views have the merged value as ``auc``, and that of the examples of about the last second
     as ``batch_auc`` (of ``train/auc`` as ``train/batch_auc``).
 
@@ -178,7 +182,7 @@ def report(**metrics: float | MetricState) -> None:
             raise ConfigurationError(
                 f"report({excerpt(name, NAME)}=...): a name has {NAME} characters at most"
             )
-    if "examples" in states or not math.isfinite(values.get("examples", 0.0)):
+    if EXAMPLES in states or not math.isfinite(values.get(EXAMPLES, 0.0)):
         raise ConfigurationError(
             f"report(examples={metrics['examples']}): the number of examples must be finite, it "
             "is summed up; report what may be NaN under another name"
@@ -193,6 +197,8 @@ def report(**metrics: float | MetricState) -> None:
                 "with the result of a closure, and this function makes a per-worker value"
             )
         context.states.add(states)
+    if values and context.states is not None:
+        context.states.add_numbers(values)
     if values or not states:
         context.send_report(time.time(), values)
 

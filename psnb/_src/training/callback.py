@@ -42,7 +42,8 @@ class Callback:
 
     They are called in the thread that called `Trainer.train_from_dataset`, one at a time, while
     the workers go on: be quick, or the workers wait. ``trainer.stop("why")`` ends training. What a
-    method raises ends it, too, at a consistent point, and is raised with the callback's name.
+    method raises ends it, too, at a consistent point, and is raised with the callback's name; the
+    other callbacks hear of the moment all the same, and what they raise is among the error's notes.
     """
 
     def on_begin(self, trainer: Trainer) -> None:
@@ -55,7 +56,12 @@ class Callback:
         """Hear how far it is; at most four times a second."""
 
     def on_epoch(self, trainer: Trainer, row: EpochRow) -> None:
-        """Hear that an epoch is over, and its validation."""
+        """Hear that an epoch is over, and its validation: of each row that the history gets.
+
+        Also of an epoch that was stopped in the middle: ``trainer.history.stopped`` says why then,
+        and the row is of that part and has no validation. If training goes on with it later, its
+        next row is of the whole epoch.
+        """
 
     def on_checkpoint(self, trainer: Trainer, path: Path) -> None:
         """Hear that a checkpoint was saved."""

@@ -20,7 +20,8 @@ class CSVLog(Callback):
     """Appends a line for each epoch to a CSV file.
 
     The first epoch that is written decides on the columns. A file that is there already is
-    continued, with its own columns.
+    continued, with its own columns. An epoch that was stopped has a line, too, and one more of the
+    whole if training goes on with it.
 
     Parameters
     ----------

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 class EarlyStopping(Callback):
     """Ends training when a metric has not improved for some epochs.
 
+    If training is resumed, the epochs that the history has by then count, as if it had gone on: one
+    that this has ended is ended again at once, unless ``patience`` is larger now.
+
     Parameters
     ----------
     metric : str
@@ -58,16 +61,24 @@ class EarlyStopping(Callback):
         self.best, self.best_epoch = math.nan, 0
 
     def on_begin(self, trainer: Trainer) -> None:
-        """Forget an earlier training."""
+        """Forget an earlier training, and learn of the epochs that are resumed."""
         self.best, self.best_epoch = math.nan, 0
+        for row in trainer.history.rows:
+            if self._metric in row.metrics:  # validation may be new
+                self._judge(trainer, row)
 
     def on_epoch(self, trainer: Trainer, row: EpochRow) -> None:
         """Stop if it is enough."""
+        if trainer.history.stopped:
+            return  # there is nothing to stop, and a part of an epoch says nothing
         if self._metric not in row.metrics:
             raise ConfigurationError(
                 f"EarlyStopping: there is no metric {self._metric!r}; found "
                 f"{', '.join(row.metrics) or 'none'}"
             )
+        self._judge(trainer, row)
+
+    def _judge(self, trainer: Trainer, row: EpochRow) -> None:
         value = row.metrics[self._metric]
         gain = self._sign * (value - self.best)
         if not self.best_epoch or gain > self._min_delta or math.isnan(self.best):

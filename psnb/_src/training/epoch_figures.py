@@ -17,7 +17,7 @@ NO_METRICS = (EXAMPLES, "programs")
 RECENT = "batch_"
 """What begins the name of a metric that is wanted of the print period alone."""
 
-_NONE = MetricStatistics(0, float("nan"), float("nan"), 0.0)
+_NONE = MetricStatistics(0, float("nan"), float("nan"))
 
 
 class _Mark(NamedTuple):
@@ -33,8 +33,8 @@ class _Mark(NamedTuple):
             before = earlier.numbers.get(name, _NONE)
             # The coordinator keeps series of the metrics, too.
             merged = name in self.states or name.removeprefix(RECENT) in self.states
-            if each.count > before.count and name not in NO_METRICS and not merged:
-                mean = (each.total - before.total) / (each.count - before.count)
+            if each.weight > before.weight and name not in NO_METRICS and not merged:
+                mean = (each.total - before.total) / (each.weight - before.weight)
                 found[name] = mean if each.not_finite == before.not_finite else float("nan")
         return found | self.states.since(earlier.states).results()
 

@@ -1,6 +1,6 @@
 """Inference: a closure that predicts for one split of a dataset, in order, and writes nothing.
 
-Its result is the predictions, or the path of the file that has them. If its worker dies, another
+Its result is the predictions, or whether there is a file that has them. If its worker dies, another
 one predicts the whole split again. Threads: those of all closures on a worker share the function.
 """
 
@@ -40,7 +40,7 @@ class Inference:
         self.__qualname__ = self.__name__ = f"predictions by {name}"
 
     def __call__(self, datasets: Sequence[Dataset], number: int) -> Any:
-        """Return the predictions for a split, or their file; None if there are none."""
+        """Return a split's predictions, None if there are none; or whether its file has rows."""
         with datasets[number].iterator() as iterator, writing_nothing():
             if self._files is not None:
                 return self._files.write(number, map(self._columns, iterator))

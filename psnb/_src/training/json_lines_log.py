@@ -22,7 +22,8 @@ class JSONLinesLog(Callback):
     """Appends a line for all that happens: ``{"time": …, "event": "epoch", "epoch": 1, …}``.
 
     Events are ``"begin"``, ``"batch"`` (now and then), ``"epoch"``, ``"checkpoint"``,
-    ``"failure"`` and ``"end"``. A metric that is no finite number is null.
+    ``"failure"`` and ``"end"``. A metric that is no finite number is null. An epoch that was
+    stopped has a line, too, and one more of the whole if training goes on with it.
 
     Parameters
     ----------
@@ -37,7 +38,8 @@ class JSONLinesLog(Callback):
         self._told = -math.inf
 
     def on_begin(self, trainer: Trainer) -> None:
-        """Append a line."""
+        """Append a line; the first ``"batch"`` of each training has one."""
+        self._told = -math.inf
         self._append("begin", {"coordinator": trainer.coordinator.name})
 
     def on_batch(self, trainer: Trainer, snapshot: TrainingSnapshot) -> None:

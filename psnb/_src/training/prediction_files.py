@@ -1,22 +1,25 @@
-"""PredictionFiles: files of predictions, one for each split, each there wholly or not at all."""
+"""PredictionFiles: files of predictions, one for each split, which appear when all are there.
+
+Workers write them under hidden names, and the notebook gives them theirs at the end: a call that
+fails leaves the files of an earlier one as they were, and those of two are not mixed.
+"""
 
 from __future__ import annotations
 
 import csv
-import glob
-import json
 import os
 import re
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from psnb._src.prediction_columns import json_lines, parquet_table
+from psnb._src.threads import uninterrupted
 from psnb.errors import ConfigurationError
 
 Columns = dict[str, np.ndarray]
@@ -51,26 +54,13 @@ class _ParquetRows(RowWriter):
     def __init__(self, path: Path, first: Columns) -> None:
         import pyarrow.parquet
 
-        self._file = pyarrow.parquet.ParquetWriter(path, self._table(first).schema)
+        self._file = pyarrow.parquet.ParquetWriter(path, parquet_table(first).schema)
 
     def add(self, columns: Columns) -> None:
-        self._file.write_table(self._table(columns))
+        self._file.write_table(parquet_table(columns))
 
     def close(self) -> None:
         self._file.close()
-
-    @staticmethod
-    def _table(columns: Columns) -> Any:
-        import pyarrow
-
-        def column(array: np.ndarray) -> Any:
-            if array.ndim == 1:
-                return pyarrow.array(array)
-            inner = array.reshape(len(array), -1)
-            values = pyarrow.array(inner.reshape(-1))
-            return pyarrow.FixedSizeListArray.from_arrays(values, inner.shape[1])
-
-        return pyarrow.table({name: column(array) for name, array in columns.items()})
 
 
 class _JsonRows(RowWriter):
@@ -78,9 +68,7 @@ class _JsonRows(RowWriter):
         self._file = path.open("w", encoding="utf-8")
 
     def add(self, columns: Columns) -> None:
-        lists = [array.tolist() for array in columns.values()]
-        for row in zip(*lists, strict=True):
-            self._file.write(json.dumps(dict(zip(columns, row, strict=True))) + "\n")
+        self._file.writelines(json_lines(columns))
 
     def close(self) -> None:
         self._file.close()
@@ -123,6 +111,8 @@ class PredictionFiles:
     pattern : str
         A path of a file system that the workers share, such as ``predictions/*.parquet``: the
         number of the split, of five digits, takes the place of ``*``.
+    call : str
+        What tells its hidden files from those of other calls.
 
     Raises
     ------
@@ -131,6 +121,7 @@ class PredictionFiles:
     """
 
     pattern: str
+    call: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
         path = Path(os.path.abspath(self.pattern))
@@ -150,40 +141,67 @@ class PredictionFiles:
         ConfigurationError
             If an earlier call has written more parts there.
         """
-        pattern = Path(self.pattern)
-        pattern.parent.mkdir(parents=True, exist_ok=True)
-        numbered = re.compile(r"(\d{5})".join(map(re.escape, pattern.name.split(_PLACE))))
-        for name in sorted(os.listdir(pattern.parent)):
-            match = numbered.fullmatch(name)
-            if match and int(match[1]) >= count:
+        Path(self.pattern).parent.mkdir(parents=True, exist_ok=True)
+        for path, number in self._numbered():
+            if number >= count:
                 raise ConfigurationError(
-                    f"{pattern.parent / name} would be taken for one of the {count} parts that are "
-                    "to be written: remove it, or write to another folder"
+                    f"{path} would be taken for one of the {count} parts that are to be written: "
+                    "remove it, or write to another folder"
                 )
+        self.clear()
 
-    def write(self, number: int, batches: Iterable[Columns]) -> str | None:
-        """Write a part, replacing an earlier attempt's; return its path, None if it has no rows."""
-        pattern = Path(self.pattern)
-        final = pattern.with_name(pattern.name.replace(_PLACE, f"{number:05d}"))
-        for left in final.parent.glob(f".{glob.escape(final.name)}.*"):  # by a worker that died
-            left.unlink(missing_ok=True)
-        temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
+    def write(self, number: int, batches: Iterable[Columns]) -> bool:
+        """Write a part, to be published, in place of an earlier attempt's; False without rows."""
+        part = self._hidden(number)
+        temporary = part.with_name(f"{part.name}.{uuid.uuid4().hex}")
         with ExitStack() as stack:
             stack.callback(temporary.unlink, missing_ok=True)
             writer: RowWriter | None = None
             for columns in batches:
                 if writer is None:
-                    writer = _WRITERS[final.suffix](temporary, columns)
+                    writer = _WRITERS[part.suffixes[-2]](temporary, columns)
                     stack.callback(writer.close)
                 writer.add(columns)
             if writer is None:
-                final.unlink(missing_ok=True)
-                return None
+                return False
             writer.close()
-            os.replace(temporary, final)
-        return str(final)
+            os.replace(temporary, part)
+        return True
 
+    def publish(self, written: Sequence[bool]) -> list[str]:
+        """Give all parts their names, in place of an earlier call's; return their paths, in order.
 
-def parts_of(written: Sequence[str | None]) -> list[str]:
-    """Return the paths of the parts that have rows, in order."""
-    return [path for path in written if path is not None]
+        Parameters
+        ----------
+        written : sequence of bool
+            What `write` has returned for each.
+        """
+        with uninterrupted:
+            for number, has_rows in enumerate(written):
+                if has_rows:
+                    os.replace(self._hidden(number), self._part(number))
+                else:
+                    self._part(number).unlink(missing_ok=True)
+        return [str(self._part(number)) for number, has_rows in enumerate(written) if has_rows]
+
+    def clear(self) -> None:
+        """Remove what was not published, also of calls whose process died."""
+        for name, _ in self._numbered(r"\.", r"\..*"):
+            name.unlink(missing_ok=True)
+
+    def _part(self, number: int) -> Path:
+        pattern = Path(self.pattern)
+        return pattern.with_name(pattern.name.replace(_PLACE, f"{number:05d}"))
+
+    def _hidden(self, number: int) -> Path:
+        part = self._part(number)
+        return part.with_name(f".{part.name}.{self.call}")
+
+    def _numbered(self, before: str = "", after: str = "") -> list[tuple[Path, int]]:
+        """Return the files that have a part's name between two regular expressions, by number."""
+        pattern = Path(self.pattern)
+        name = r"(\d{5})".join(map(re.escape, pattern.name.split(_PLACE)))
+        found = (
+            (each, re.fullmatch(before + name + after, each)) for each in os.listdir(pattern.parent)
+        )
+        return sorted((pattern.with_name(each), int(match[1])) for each, match in found if match)

@@ -22,7 +22,7 @@ from psnb._src.training.evaluation import Evaluation, merged_figures
 from psnb._src.training.fetch_lines import FetchLines
 from psnb._src.training.hogwild import Hogwild
 from psnb._src.training.inference import ALONE, Inference, joined
-from psnb._src.training.prediction_files import PredictionFiles, parts_of
+from psnb._src.training.prediction_files import PredictionFiles
 from psnb._src.training.training_history import TrainingHistory
 from psnb._src.training.training_run import STATE, TrainingPlan, TrainingRun
 from psnb.errors import ConfigurationError
@@ -118,6 +118,7 @@ class Trainer:
         callbacks: Iterable[Callback] = (),
         checkpoint: CheckpointManager | None = None,
         save_every: float | None = None,
+        save_steps: int | None = None,
         files: Files | None = None,
         validation: Any = None,
         metadata: Mapping[str, Any] | None = None,
@@ -154,6 +155,9 @@ class Trainer:
             Saves also in the middle of epochs, every so many seconds. The workers pause for it, so
             that what is saved is one moment: ``resume`` then goes on with exactly the examples that
             were not used.
+        save_steps : int, optional
+            Likewise, every so many batches of all workers; with both, when either is due. It is
+            looked at ten times a second, so a few batches more may have passed.
         files : callable or sequence, optional
             The files of each epoch, in place of the dataset's own: a function of the epoch's number
             from 1 on, or one entry (a pattern, or a list) for each epoch. See
@@ -197,8 +201,10 @@ class Trainer:
             raise ConfigurationError(
                 f"checkpoint must be a psnb.CheckpointManager, found {checkpoint!r}"
             )
-        if save_every is not None and (checkpoint is None or not save_every > 0):
-            raise ConfigurationError("save_every is a number of seconds, and needs checkpoint=")
+        if checkpoint is None and (save_every is not None or save_steps is not None):
+            raise ConfigurationError("save_every= and save_steps= need checkpoint=")
+        if save_every is not None and not save_every > 0:
+            raise ConfigurationError(f"save_every is a number of seconds, found {save_every!r}")
         if taken := [name for name in metadata or () if name in STATE]:
             raise ConfigurationError(
                 f"metadata= has {taken}, which are the trainer's own: take other names than "
@@ -214,6 +220,7 @@ class Trainer:
             told,
             checkpoint,
             save_every,
+            None if save_steps is None else integer("save_steps", save_steps, 1),
             {} if metadata is None else metadata,
             debug,
             None if validated is None else self._evaluator(validated),
@@ -269,8 +276,11 @@ class Trainer:
         to : str, optional
             Files for the predictions, on a file system that notebook and workers share:
             ``"predictions/*.parquet"``, or of suffix ``.csv`` or ``.jsonl``. Each part of the
-            dataset has one, whose number takes the place of ``*``, from ``00000`` on; it is there
-            wholly or not at all. Then only a batch at a time is in memory.
+            dataset has one, whose number takes the place of ``*``, from ``00000`` on, and one
+            without examples has none. They appear when all are written, in place of those of an
+            earlier call, which stay as they are if this one fails. Then only a batch at a time
+            is in memory. JSON lines have null for NaN and infinite numbers; bfloat16 is written as
+            float32.
 
         Returns
         -------
@@ -301,10 +311,12 @@ class Trainer:
                 files.prepare(len(made.whole_splits().choosers))
             run = Inference(self._predict, files)
             found = map_whole_splits(self.coordinator, run, made, self._progress)
+            if files is not None:
+                return files.publish(found)
         finally:
             source.release()
-        if files is not None:
-            return parts_of(found)
+            if files is not None:
+                files.clear()
         columns = joined(iter(found))
         return columns[ALONE] if columns is not None and list(columns) == [ALONE] else columns
 

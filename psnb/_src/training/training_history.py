@@ -22,10 +22,11 @@ class EpochRow:
     epoch : int
         Counts from 1.
     metrics : mapping of str to float
-        What closures reported: of numbers the mean over the epoch's reports. The names of what
-        ``validation`` gave begin with ``val_``.
+        What closures reported, each closure once: of numbers the mean, weighted by the examples
+        that were reported with them; see `report`. The names of what ``validation`` gave begin
+        with ``val_``.
     examples : int or None
-        The sum of what closures reported as ``examples``; None if none did.
+        The sum of what closures reported as ``examples``, each closure once; None if none did.
     batches : int
         Elements of the dataset that were used.
     seconds : float

@@ -55,6 +55,7 @@ class _EpochUnderWay:
     earlier_examples: int = 0
     earlier_seconds: float = 0.0
     seconds: float | None = None  # once it is over
+    saved_at: int = 0  # batches
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class TrainingPlan:
     callbacks: Sequence[Callback]
     checkpoint: CheckpointManager | None
     save_every: float | None
+    save_steps: int | None
     metadata: Mapping[str, Any]
     debug: bool
     validate: Callable[[], Mapping[str, float]] | None
@@ -123,19 +125,15 @@ class TrainingRun:
             self._tell("on_begin")
             with self._trainer.shown(self):
                 self._train_all()
-        except Exception as error:
-            with contextlib.suppress(Exception):
-                self._coordinator.join()  # what runs has ended when the caller sees the error
+        except BaseException as error:  # also a second interrupt
+            failed = isinstance(error, Exception)
+            if failed:
+                with contextlib.suppress(Exception):
+                    self._coordinator.join()  # what runs has ended when the caller sees the error
             self._plan.source.release()
-            for moment, told in (("on_failure", error), ("on_end", self.history())):
-                try:
-                    self._tell(moment, told)
-                except Exception as other:
-                    error.add_note(f"besides, {type(other).__name__}: {other}")
-            raise
-        except BaseException:  # a second interrupt
-            self._plan.source.release()
-            self._tell("on_end", self.history())
+            if failed:
+                self._tell("on_failure", error, besides=error)
+            self._tell("on_end", self.history(), besides=error)
             raise
         self._plan.source.release()
         self._tell("on_end", self.history())
@@ -155,7 +153,9 @@ class TrainingRun:
         except (_StopRequestedError, KeyboardInterrupt):
             self._stopped = self._reason or "interrupted"
             self._coordinator.join()  # what runs has its effect
-            self._end_epoch()
+            row = self._end_epoch()
+            if row is not None:
+                self._tell("on_epoch", row)
             if self._saved != self._state():
                 self._save()
 
@@ -168,6 +168,7 @@ class TrainingRun:
         self._current = current = _EpochUnderWay(
             epoch, iterator, figures, time.monotonic(), *self._part
         )
+        current.saved_at = iterator.progress().visits  # what is resumed was saved
         self._trainer.worker.train(self._coordinator, self._trainer.step, iterator, self._watch)
         current.seconds = time.monotonic() - current.began
         self._print_if_due(current)
@@ -184,8 +185,11 @@ class TrainingRun:
         if self._plan.callbacks and now - self._told >= _TELL_EVERY:
             self._told = now
             self._tell("on_batch", self._snapshot(current))
-        if self._plan.save_every is not None and now - self._saved_at >= self._plan.save_every:
-            self._save_midway()
+        every, steps = self._plan.save_every, self._plan.save_steps
+        if (every is not None and now - self._saved_at >= every) or (
+            steps is not None and current.iterator.progress().visits - current.saved_at >= steps
+        ):
+            self._save_midway(current)
 
     def _check(self) -> None:
         if self._reason:
@@ -220,7 +224,9 @@ class TrainingRun:
             return None
         snapshot = self._snapshot(current)
         metrics = {**snapshot.metrics}
-        metrics |= {f"val_{n}": value for n, value in (validation or {}).items() if n != EXAMPLES}
+        metrics |= {
+            f"val_{name}": value for name, value in (validation or {}).items() if name != EXAMPLES
+        }
         row = EpochRow(
             current.epoch,
             metrics,
@@ -244,12 +250,13 @@ class TrainingRun:
         rows = saved_rows(self._rows[: self._done])
         return {"epoch": self._done, "rows": rows, "iterator": rest, "part": list(part)}
 
-    def _save_midway(self) -> None:
+    def _save_midway(self, current: _EpochUnderWay) -> None:
         """Save where no closure runs, so that the epoch's rest is what the parameters lack."""
         was_paused = self._coordinator.paused
         try:
             self._coordinator.drain()
             self._save()
+            current.saved_at = current.iterator.progress().visits
         finally:
             if not was_paused:
                 self._coordinator.resume()
@@ -261,13 +268,24 @@ class TrainingRun:
             self._saved, self._saved_at = state, time.monotonic()
             self._tell("on_checkpoint", path)
 
-    def _tell(self, method: str, *arguments: Any) -> None:
+    def _tell(self, method: str, *arguments: Any, besides: BaseException | None = None) -> None:
+        """Tell all callbacks, also if one raises; then raise the first error, with the others.
+
+        With ``besides``, which the caller raises, all are notes of that.
+        """
+        first = besides
         for callback in self._plan.callbacks:
+            where = f"callback {type(callback).__name__}.{method}"
             try:
                 getattr(callback, method)(self._trainer, *arguments)
-            except Exception as error:
-                error.add_note(f"raised by callback {type(callback).__name__}.{method}")
-                raise
+            except BaseException as error:  # an interrupt, too: others have files to close
+                if first is None:
+                    error.add_note(f"raised by {where}")
+                    first = error
+                else:
+                    first.add_note(f"besides, {where} raised {type(error).__name__}: {error}")
+        if first is not None and first is not besides:
+            raise first
 
     def share(self) -> Share:
         """Return how much of the epoch is done, for the progress line; its thread calls."""

@@ -118,9 +118,11 @@ class FunctionRegistry:
                 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Execution:
     """How a closure was executed so far; made when it is first taken, as many more wait.
+
+    It lives as long as a worker may run the closure, as the worker's connection has it.
 
     Attributes
     ----------

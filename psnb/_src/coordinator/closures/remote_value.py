@@ -141,6 +141,9 @@ class RemoteValue(InputReference):
         it runs. What it has written with ``immediate=True`` stays. What it has taken from a leased
         dataset is read again.
 
+        If it cannot be found out whether it has had its effect, as the servers' answer is an error,
+        it has failed with that error, which `fetch` and `join` raise.
+
         `fetch` of a cancelled closure raises `CancelledError`, and so it does for closures that
         wait for its result: they are cancelled with it. `join` raises nothing. In mode `Geo`, where
         workers keep what was written, a closure that a worker has is not cancelled.

@@ -9,7 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
+from psnb._src.coordinator.closures import Closure, Execution
 from psnb._src.coordinator.datasets.leases import EpochLeases, Progress
 from psnb._src.runtime import session_messages
 from psnb._src.threads import Lock
@@ -22,7 +24,8 @@ class LeaseRegistry:
         self._lock = Lock()  # guards the dicts; held while an epoch's leases change
         self._epochs: dict[int, EpochLeases] = {}
         self._users: dict[int, set[int]] = {}  # the epochs that a closure has taken from
-        self._over: set[int] = set()  # closures that have failed, or were cancelled, and may run
+        # Closures that have failed or were cancelled, as long as a worker may run them.
+        self._over: WeakValueDictionary[int, Execution] = WeakValueDictionary()
         self._numbers = itertools.count(1)
         self._present: dict[Hashable, str] = {}  # workers' names by their sessions
 
@@ -133,17 +136,18 @@ class LeaseRegistry:
                 for part in self._epochs[epoch].portions(closure)
             ]
 
-    def end(self, closure: int, succeeded: bool) -> None:
+    def end(self, closure: Closure, succeeded: bool) -> None:
         """Note that a closure has ended for good; cheap for those that took nothing."""
         # One that has returned takes nothing any more; another may be taking at this moment.
-        if succeeded and closure not in self._users:
+        number = closure.id
+        if succeeded and number not in self._users:
             return
         with self._lock:
             if not succeeded:
-                self._over.add(closure)
-            for epoch in self._users.pop(closure, ()):
+                self._over[number] = closure.execution
+            for epoch in self._users.pop(number, ()):
                 if epoch in self._epochs:
-                    self._epochs[epoch].end(closure, succeeded=succeeded)
+                    self._epochs[epoch].end(number, succeeded=succeeded)
 
     def lose(self, holder: Hashable) -> None:
         """Note that a worker's session is over."""

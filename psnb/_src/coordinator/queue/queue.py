@@ -41,7 +41,7 @@ class ClosureQueue:
     gate : Gate, optional
         Decides which closures may begin; the queue's own from now on.
     on_end : callable, optional
-        Called with the id of each closure that has ended for good, and whether it returned; under
+        Called with each closure that has ended for good, and whether it returned; under
         the lock.
     on_states : callable, optional
         Called with the packed metrics of each closure that has returned; under the lock.
@@ -57,7 +57,7 @@ class ClosureQueue:
         events: EventLog | None = None,
         gate: Gate | None = None,
         on_failure: Callable[[str, Closure, bytes], None] = lambda worker, closure, error: None,
-        on_end: Callable[[int, bool], None] = lambda closure, succeeded: None,
+        on_end: Callable[[Closure, bool], None] = lambda closure, succeeded: None,
         on_states: Callable[[bytes], None] = lambda packed: None,
         ended: Callable[[], str] = str,
     ) -> None:
@@ -195,7 +195,11 @@ class ClosureQueue:
             self._callers.wait_for_rest(timeout)
 
     def settle(
-        self, outcomes: Iterable[tuple[Closure, bool, bytes, bool]], worker: str = ""
+        self,
+        outcomes: Iterable[tuple[Closure, bool, bytes, bool]],
+        worker: str = "",
+        *,
+        certain: bool = True,
     ) -> None:
         """Record how running or open closures ended.
 
@@ -207,6 +211,9 @@ class ClosureQueue:
             more (the queue was closed) are dropped.
         worker : str
             Where they ran.
+        certain : bool
+            Whether those that have failed have written nothing. If it is not known, they fail also
+            if they were cancelled: then nobody may take them for cancelled.
         """
         with self.settled:
             for closure, succeeded, outcome, pushed in outcomes:
@@ -215,7 +222,7 @@ class ClosureQueue:
                 if succeeded:
                     self._closures.complete(closure, outcome, pushed)
                 else:
-                    self._closures.fail(closure, outcome, worker)
+                    self._closures.fail(closure, outcome, worker, certain)
             self._callers.announce()
         self._tell()
 

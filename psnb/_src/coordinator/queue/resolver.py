@@ -166,7 +166,8 @@ class Resolver:
                 settle(ask_all(steps, partial(_attempt, strategy), self._hold_up))
             except Exception as error:  # nobody must wait for the closures for ever
                 packed = pack_error(error, "raised while it was found out what became of it")
-                self._queue.settle([(each, False, packed, False) for each in closures])
+                failed = [(each, False, packed, False) for each in closures]
+                self._queue.settle(failed, certain=False)
 
         _start(run)
 

@@ -46,7 +46,7 @@ class ScheduledClosures:
     gate : Gate
         Decides which closures may begin.
     on_end : callable
-        Called with the id of each closure that has ended for good, and whether it returned.
+        Called with each closure that has ended for good, and whether it returned.
     on_states : callable
         Called with the packed metrics of each closure that has returned, if it reported any.
 
@@ -73,7 +73,7 @@ class ScheduledClosures:
     def __init__(
         self,
         gate: Gate,
-        on_end: Callable[[int, bool], None],
+        on_end: Callable[[Closure, bool], None],
         on_states: Callable[[bytes], None],
     ) -> None:
         self.gate = gate
@@ -158,9 +158,18 @@ class ScheduledClosures:
             for ready in self._dependents.complete(closure.remote, outcome):
                 self._wait(ready)
 
-    def fail(self, closure: Closure, error: bytes | RemoteValue, worker: str = "") -> None:
-        """Let a closure fail: with a pickled error, or because of an input."""
-        if closure.execution.revoked:
+    def fail(
+        self,
+        closure: Closure,
+        error: bytes | RemoteValue,
+        worker: str = "",
+        certain: bool = True,
+    ) -> None:
+        """Let a closure fail: with a pickled error, or because of an input.
+
+        One that was cancelled has ended so, if it is certain that it has written nothing.
+        """
+        if closure.execution.revoked and certain:
             self._cancel_with_dependents(closure)
             return
         self._end_failed(closure, error)
@@ -365,7 +374,7 @@ class ScheduledClosures:
 
     def _end(self, closure: Closure, *, pushed: bool = False, succeeded: bool = False) -> None:
         if closure.execution is not NOT_TAKEN:
-            self._on_end(closure.id, succeeded)
+            self._on_end(closure, succeeded)
             self.in_flight.end(closure)
             if not closure.options.detached:
                 self.gate.end(closure, pushed=pushed)

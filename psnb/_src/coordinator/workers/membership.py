@@ -139,6 +139,11 @@ class Membership:
             if answer:
                 raise unpack_error(answer)
 
+    @property
+    def count(self) -> int:
+        """How many workers there are; any thread."""
+        return len(self._connections)
+
     def statistics(self) -> tuple[WorkerStatistics, ...]:
         """Return a snapshot of the workers, by index; any thread."""
         return tuple(connection.statistics() for connection in list(self._connections))

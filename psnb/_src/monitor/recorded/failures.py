@@ -112,7 +112,9 @@ class Failure:
 
         Per-worker values are made here anew, by the same function: what closures have changed in
         them since is not in them. An iterator gives the elements that the closure had taken when it
-        failed: they were kept if they were at most 64, of 8 MiB together, and can be pickled.
+        failed: they were kept if they were at most 64, of 8 MiB together, and can be pickled. They
+        are as the closure left them, as copies of all would cost every closure time: what it has
+        written into a batch is in it.
 
         The arguments of the last 200 failures are kept, 64 MiB at most, until the coordinator is
         forgotten; a `Failure` that is held does not keep them.

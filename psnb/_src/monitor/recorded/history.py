@@ -64,8 +64,6 @@ class _Series:
     stride: int = 1
     thinnings: int = 0
     count: int = 0
-    total: float = 0.0
-    not_finite: int = 0
     last: float = float("nan")
     smoothed: float = float("nan")
     length: int = 0
@@ -117,10 +115,6 @@ class History:
                     series = _Series(points=np.empty(self._capacity, _POINT))
                     self._series[name] = series
                 series.count += 1
-                if np.isfinite(value):
-                    series.total += value
-                else:
-                    series.not_finite += 1
                 series.last = value
                 # A plain mean until there are enough values, then exponential: no slow start from
                 # the first value. A NaN does not spoil the average for ever.
@@ -153,10 +147,10 @@ class History:
             return self._examples.value(monotonic()) if EXAMPLES in self._series else None
 
     def metrics(self) -> dict[str, MetricStatistics]:
-        """Return the newest figures of each metric, by name."""
+        """Return the newest figures of each metric, by name; without totals."""
         with self._lock:
             return {
-                name: MetricStatistics(s.count, s.last, s.smoothed, s.total, s.not_finite)
+                name: MetricStatistics(s.count, s.last, s.smoothed)
                 for name, s in self._series.items()
             }
 

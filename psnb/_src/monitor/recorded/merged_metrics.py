@@ -1,6 +1,6 @@
-"""MergedMetrics: the states of metrics that closures report, merged over all that ended well.
+"""MergedMetrics: what closures report as metrics, merged over all that ended well.
 
-The threads that settle closures hand the packed states over, under the queue's lock: that only
+The threads that settle closures hand it over, packed, under the queue's lock: that only
 appends to a deque. Whoever reads merges them first, and so does the event loop when many have
 arrived. One lock guards what is merged; the lock of the history is taken within.
 """
@@ -54,13 +54,14 @@ class MergedMetrics:
         # the old one may still end, and a mark of `MetricStates` stays a part of what it marked.
         self._merged: dict[tuple[str, MergeableMetric], MetricState] = {}
         self._latest: dict[str, MergeableMetric] = {}
+        self._numbers: dict[str, tuple[float, float, int]] = {}  # as `ReportedStates` has them
         self._drawn = MetricStates({})
         self._drawn_at = float("-inf")
         self._complaint: str | None = None  # the first; more would be too much
         self._told = False
 
     def add(self, packed: bytes) -> None:
-        """Take the pickled states of a closure that has ended well; never blocks or raises."""
+        """Take the pickled metrics of a closure that has ended well; never blocks or raises."""
         self._arrived.append(packed)
 
     def states(self) -> MetricStates:
@@ -101,26 +102,33 @@ class MergedMetrics:
     def bring_up_to_date(
         self, metrics: Mapping[str, MetricStatistics]
     ) -> dict[str, MetricStatistics]:
-        """Return figures of the history with the merged values as they are now."""
+        """Return figures of the history with the merged values and totals as they are now."""
         states = self.states()
         with self._lock:
-            current = self._results(states)
+            current, numbers = self._results(states), dict(self._numbers)
         self._tell()
-        return {
-            name: replace(each, last=current[name], smoothed=current[name])
-            if name in current
-            else each
-            for name, each in metrics.items()
-        }
+        found = dict(metrics)
+        for name, each in metrics.items():
+            if name in current:
+                found[name] = replace(each, last=current[name], smoothed=current[name])
+            elif name in numbers:
+                total, weight, not_finite = numbers[name]
+                found[name] = replace(each, total=total, weight=weight, not_finite=not_finite)
+        return found
 
     def _merge(self) -> MetricStates:
         arrived: dict[tuple[str, MergeableMetric], list[MetricState]] = {}
         while self._arrived:
             try:
-                found = pickle.loads(self._arrived.popleft())
+                numbers, found = pickle.loads(self._arrived.popleft())
             except Exception as error:  # what is needed for a metric of the user's may be missing
                 self._complain(f"what a closure reported could not be unpickled: {error}")
                 continue
+            for name, (total, weight, not_finite) in numbers.items():
+                if name in self._numbers or len(self._numbers) < MOST_METRICS:
+                    before = self._numbers.get(name, (0.0, 0.0, 0))
+                    added = before[0] + total, before[1] + weight, before[2] + not_finite
+                    self._numbers[name] = added
             for name, state in found.items():
                 try:
                     arrived.setdefault((name, state.metric), []).append(state)

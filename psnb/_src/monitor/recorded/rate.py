@@ -40,11 +40,14 @@ class Rate:
             return 0.0
         second = int(now)
         # It writes nothing, so any thread may call it. Counts that are too old are skipped.
-        total = sum(
-            self._counts[each % len(self._counts)]
-            for each in range(max(0, second - SECONDS), min(second, self._newest) + 1)
-            if each > self._newest - len(self._counts)
-        )
+        if second == self._newest:
+            total = sum(self._counts)
+        else:
+            total = sum(
+                self._counts[each % len(self._counts)]
+                for each in range(max(0, second - SECONDS), min(second, self._newest) + 1)
+                if each > self._newest - len(self._counts)
+            )
         return total / min(max(now - self._first, 0.25), SECONDS + now - second)
 
     def _move(self, second: int) -> None:

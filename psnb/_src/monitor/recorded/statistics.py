@@ -167,15 +167,20 @@ class MetricStatistics:
         Exponential moving average over about the last hundred values; of states the same as
         ``last``.
     total : float
-        Sum of all values that are finite.
+        Of numbers in closures that have returned, each of which counts once: the sum of the finite
+        ones, each times the ``examples`` that were reported with it. Those themselves, and numbers
+        without them, count as they are.
+    weight : float
+        The sum of what they were multiplied by: ``total / weight`` is their mean.
     not_finite : int
-        How many are NaN or infinite.
+        How many of them are NaN or infinite.
     """
 
     count: int
     last: float
     smoothed: float
-    total: float
+    total: float = 0.0
+    weight: float = 0.0
     not_finite: int = 0
 
 

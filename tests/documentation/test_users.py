@@ -1,0 +1,248 @@
+"""The examples of docs/users.md run, each with what it takes for granted."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as functional
+from distributed import Client
+from torch import Tensor, nn
+
+import psnb
+import psnb.jax
+import psnb.keras
+import psnb.torch
+from tests.documentation.test_names import ROOT
+
+pytestmark = [
+    pytest.mark.slow,
+    # Of Keras itself, with numpy 2 and without 64-bit integers.
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Explicitly requested dtype:UserWarning"),
+]
+
+Namespace = dict[str, Any]
+
+EXAMPLES = [
+    textwrap.dedent(code)
+    for code in re.findall(
+        r"^ *```python\n(.*?)^ *```$", (ROOT / "docs" / "users.md").read_text(), re.M | re.S
+    )
+]
+
+IDS, SIZE = 20, 32
+
+
+@pytest.fixture(scope="module")
+def in_process() -> Iterator[Client]:
+    """Workers and servers that are threads of this process."""
+    with psnb.local_cluster(workers=2, servers=1, processes=False) as client:
+        yield client
+
+
+@pytest.fixture
+def given(
+    in_process: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Namespace]:
+    """Give what all examples have, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    with psnb.ParameterServerStrategy(in_process) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        # As in a notebook, where functions are of no module.
+        yield {
+            "__name__": "__main__",
+            "psnb": psnb,
+            "strategy": strategy,
+            "coordinator": coordinator,
+            "manager": psnb.CheckpointManager(coordinator, "checkpoints"),
+        }
+
+
+def run(given: Namespace, beginning: str) -> None:
+    """Run the example that begins so."""
+    (code,) = [each for each in EXAMPLES if each.startswith(beginning)]
+    exec(compile(code, "docs/users.md", "exec"), given)
+
+
+def batch(seed: int = 0) -> Namespace:
+    """Return a batch with the fields that the examples name."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(SIZE, 3)).astype(np.float32)
+    ids = rng.integers(IDS, size=SIZE)
+    label = (x[:, 0] > 0).astype(np.float32)
+    return {"ids": ids, "ads": ids, "x": x, "y": label, "label": label}
+
+
+def batches(count: int = 6) -> psnb.data.Dataset:
+    return psnb.data.Dataset.range(count).map(lambda number: batch(int(number)))
+
+
+def words(name: str, lines: int = 40) -> None:
+    """Write a file of numbers and labels, compressed if its name says so."""
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "\n".join(f"{number} {number % 2}" for number in range(lines)) + "\n"
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+
+
+seen: list[int] = []
+"""How many lines each closure of `line_step` had: the workers are of this process."""
+
+
+def line_step(iterator: Iterator[Any]) -> None:
+    """Note how many lines a batch has."""
+    taken = next(iterator)
+    seen.append(len(taken["id"] if isinstance(taken, dict) else taken))
+
+
+class WideDeep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.dense = nn.Embedding(IDS, 4), nn.Linear(7, 1)
+
+    def forward(self, ids: Tensor, x: Tensor) -> Tensor:
+        found: Tensor = self.dense(torch.cat([self.table(ids), x], 1))[:, 0]
+        return found
+
+
+def loss(params: Any, rows: Any, batch: Any) -> Any:
+    logits = batch["x"] @ params["w"] + rows["ads"].sum(1)
+    return (jax.nn.softplus(logits) - logits * batch["y"]).mean()
+
+
+def probability(params: Any, rows: Any, batch: Any) -> Any:
+    return jax.nn.sigmoid(batch["x"] @ params["w"] + rows["ads"].sum(1))
+
+
+def numpy_step(iterator: Iterator[Any]) -> None:
+    """Report what a step of the examples reports, of a model that is always the same."""
+    taken = next(iterator)
+    scores = 1 / (1 + np.exp(-taken["x"][:, 0]))
+    auc = psnb.metrics.AUC()(taken["label"], scores)
+    psnb.report(loss=0.4, auc=auc, examples=len(scores))
+
+
+def daily_step(iterator: Iterator[Any]) -> None:
+    """Report what `numpy_step` reports, of numbers."""
+    taken = next(iterator)
+    psnb.report(loss=0.4, auc=psnb.metrics.AUC()(taken % 2, taken / 100), examples=len(taken))
+
+
+def test_each_example_has_a_test() -> None:
+    source = Path(__file__).read_text()
+    for each in EXAMPLES:
+        beginning = each.split("(")[0]
+        assert f'"{beginning}(' in source or f'"{beginning}"' in source, each
+
+
+def test_torch(given: Namespace) -> None:
+    given |= {"WideDeep": WideDeep, "F": functional}
+    run(given, "model = psnb.torch.distribute(")
+    given["coordinator"].schedule(given["step"], (iter([batch()]),))
+    given["coordinator"].join()
+    assert given["coordinator"].statistics().completed == 1
+
+
+def test_jax(given: Namespace) -> None:
+    data = given["coordinator"].create_per_worker_dataset(batches(), sharding="dynamic")
+    ads = given["strategy"].embedding("ads", 4, optimizer=psnb.Adagrad(0.05))
+    given |= {"tree": {"w": np.zeros(3, np.float32)}, "loss": loss, "ads": ads, "dataset": data}
+    run(given, "params = psnb.jax.variables(")
+    assert given["params"].read()["w"].any()
+
+
+def test_keras(given: Namespace) -> None:
+    layers = [keras.Input((3,)), keras.layers.Dense(1, "sigmoid")]
+    data = [batch(seed) for seed in range(4)]
+    given |= {
+        "keras": keras,
+        "keras_model": keras.Sequential(layers),
+        "x": np.concatenate([each["x"] for each in data]),
+        "y": np.concatenate([each["y"] for each in data])[:, None],
+    }
+    run(given, "model = psnb.keras.distribute(")
+    assert len(given["history"].history["val_loss"]) >= 1
+    assert Path("model.keras").exists()
+
+
+def test_lines_of_files(given: Namespace) -> None:
+    words("clicks/a.tsv.gz")
+    words("clicks/b.tsv.gz")
+    seen.clear()
+    run(given | {"step": line_step}, "clicks = psnb.data.Dataset.text_lines(")
+    assert sum(seen) == 80
+
+
+def test_examples_in_memory(given: Namespace) -> None:
+    path = Path("clicks/part-0")
+    path.parent.mkdir()
+    path.write_text("".join(f"1 {number} 1 {number % 2}\n" for number in range(40)))
+    seen.clear()
+    slots = [psnb.data.Slot("id"), psnb.data.Slot("click")]
+    run(given | {"slots": slots, "step": line_step}, "examples = psnb.data.InMemoryDataset(")
+    assert sum(seen) == 40
+
+
+def test_the_trainer(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    given |= {
+        "step": numpy_step,
+        "predict": lambda batch: batch["x"][:, 0],
+        "dataset": batches(120),
+        "held_out": batches(4),
+    }
+    run(given, "trainer = psnb.Trainer(")
+    assert given["history"]["val_auc"] == [1.0, 1.0]  # it does not get better
+    assert given["history"].stopped
+    assert "epoch 1 batch 1" in capsys.readouterr().out
+    assert list(Path("predictions").glob("*.parquet"))
+    assert Path("log.csv").exists()
+
+
+def test_the_daily_loop(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    days = ["monday", "tuesday"]
+    for day in days:
+        words(f"clicks/{day}/part-0")
+    of = {"optimizer": psnb.Adagrad(0.1), "accessor": psnb.CtrAccessor()}
+    tables = [given["strategy"].embedding(name, 2, **of) for name in ("users", "ads")]
+    given["manager"].save()
+    lines = psnb.data.Dataset.text_lines("clicks/monday/*")
+    given |= {
+        "clicks": lines.map(lambda line: float(line.split()[0])).batch(8),
+        "days": days,
+        "users": tables[0],
+        "ads": tables[1],
+        "trainer": psnb.Trainer(given["coordinator"], daily_step),
+    }
+    run(given, "manager.restore()")
+    assert re.findall(r"^(\w+day) 0\.\d+$", capsys.readouterr().out, re.M) == days
+    assert given["manager"].latest_checkpoint is not None
+
+
+def test_an_export(given: Namespace) -> None:
+    strategy = given["strategy"]
+    ads = strategy.embedding("ads", 4, accessor=psnb.CtrAccessor())
+    params = psnb.jax.variables(strategy, {"w": np.ones(3, np.float32)}, psnb.Adam(1e-3))
+    one = {name: batch()[name] for name in ("ads", "x")}
+    given |= {"probability": probability, "params": params, "ads": ads, "batch": one}
+    run(given | {"ids": one["ads"], "x": one["x"]}, "predict = psnb.jax.forward(")
+    assert Path("models/day-17/manifest.json").exists()
+
+
+def test_metrics(given: Namespace) -> None:
+    data = given["coordinator"].create_per_worker_dataset(batches(), sharding="dynamic")
+    scores = np.random.default_rng(0).random(SIZE)
+    run(
+        given | {"iterator": iter(data), "loss": 0.4, "scores": scores},
+        "auc, log_loss = psnb.metrics.AUC()",
+    )
+    assert {*given["coordinator"].metrics.results()} == {"auc", "log_loss"}
