@@ -126,6 +126,20 @@ def test_dropout_is_the_same_when_a_stage_is_computed_again_and_another_for_othe
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
+def test_dropout_is_another_for_other_ids() -> None:
+    class Dropped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows, self.dropout = nn.Embedding(9, 64), nn.Dropout(0.5)
+            nn.init.ones_(self.rows.weight)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.dropout(self.rows(ids))
+
+    found = psnb.torch.stage(distributed(Dropped(), "d"))
+    assert (found.forward(np.array([1])) != found.forward(np.array([2]))).any()
+
+
 def test_a_module_that_is_not_on_servers_is_no_stage() -> None:
     with pytest.raises(ConfigurationError, match=r"takes what psnb.torch.distribute.*found Linear"):
         psnb.torch.stage(nn.Linear(1, 1))  # type: ignore[arg-type]

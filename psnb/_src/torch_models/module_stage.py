@@ -135,7 +135,7 @@ def _drawing_for(inputs: Any) -> Iterator[None]:
     """Draw random numbers that are the same whenever these inputs are computed."""
     digest = xxh3_64()
     for each in tree_leaves(inputs):
-        if isinstance(each, np.ndarray) and each.dtype.kind == "f":
+        if isinstance(each, np.ndarray) and each.dtype.kind in "biuf":
             digest.update(np.ascontiguousarray(each).data)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(digest.intdigest())
