@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from psnb._src.checkpoint.manifest import ManifestEntry
 from psnb._src.checkpoint.shard_files import damaged
-from psnb._src.server import Form, SavedShard
+from psnb._src.shards import Form, SavedShard
 from psnb._src.whole_files import checksum
 from psnb.errors import ConfigurationError
 
