@@ -3,5 +3,7 @@
 from psnb._src.checkpoint.checkpoint import Checkpoint
 from psnb._src.checkpoint.checkpoint_folder import prepare
 from psnb._src.checkpoint.folder_manager import FolderManager
+from psnb._src.checkpoint.restore_choice import RestoreChoice
+from psnb._src.checkpoint.restored import Restored
 
-__all__ = ["Checkpoint", "FolderManager", "prepare"]
+__all__ = ["Checkpoint", "FolderManager", "RestoreChoice", "Restored", "prepare"]
