@@ -8,7 +8,6 @@ path on the notebook's machine. Closures go on meanwhile. If managers share a di
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from psnb._src.checkpoint.checkpoint import Checkpoint, Parameter
-from psnb._src.checkpoint.checkpoint_folder import checkpoints, prepare, prune
+from psnb._src.checkpoint.checkpoint_folder import checkpoints, prepare, prune, written
 from psnb._src.checkpoint.restore_choice import Rename, RestoreChoice, restore_choice
 from psnb._src.checkpoint.restored import Restored
 from psnb._src.checkpoint.shard_files import write_checkpoint
@@ -74,7 +73,7 @@ class FolderManager:
         return f"<psnb.{type(self).__name__} {str(self.directory)!r}, {count} checkpoints>"
 
     def _repr_html_(self) -> str:
-        rows = [(each.name, _written(each)) for each in reversed(self.checkpoints)]
+        rows = [(each.name, written(each)) for each in reversed(self.checkpoints)]
         table = html_table("checkpoints", ("checkpoint", "written"), rows)
         return f"<div><strong>Checkpoints in {escape(str(self.directory))}</strong></div>{table}"
 
@@ -203,10 +202,3 @@ class FolderManager:
             self._status = CheckpointStatistics("saving", share=done / len(parameters))
             optimizer = parameter.optimizer.describe() if parameter.optimizer else None
             yield name, parameter.describe(), optimizer, parameter.shard_states()
-
-
-def _written(path: Path) -> str:
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))
-    except OSError:
-        return "removed just now"  # by another manager
