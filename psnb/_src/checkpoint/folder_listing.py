@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from psnb._src.checkpoint.checkpoint_folder import checkpoints, prune, written
 from psnb._src.checkpoint.saved_checkpoint import SavedCheckpoint
@@ -15,7 +15,8 @@ _WIDTH = 100
 """Characters of the metadata that are shown; 100 at least for `excerpt`."""
 
 
-class FolderListing(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FolderListing:
     """What a folder of checkpoints has.
 
     Attributes
@@ -46,7 +47,8 @@ def folder_listing(directory: Path, *, verify: bool) -> FolderListing:
     CheckpointError
         If there is none.
     """
-    rows, wrong = [], []
+    rows: list[tuple[str, ...]] = []
+    wrong: list[str] = []
     for path in checkpoints(directory):
         try:
             rows.append((*_known(path, verify), "ok" if verify else "not verified"))

@@ -14,10 +14,12 @@ Rename = Mapping[str, str] | Callable[[str], str]
 
 
 def _always(_: str) -> bool:
+    """Take all."""
     return True
 
 
 def _same(name: str) -> str:
+    """Rename nothing."""
     return name
 
 
