@@ -25,7 +25,7 @@ from psnb._src.parameters.parameter_arguments import (
 from psnb._src.parameters.partition import FixedShards, MaxSize, MinSize, Partitioner
 from psnb._src.parameters.prefetch_parameters import prefetch
 from psnb._src.parameters.pulled_variables import PulledVariables
-from psnb._src.parameters.rehearsal import Rehearsal, writing_nothing
+from psnb._src.parameters.rehearsal import Rehearsal, writes_nothing, writing_nothing
 from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.server_client import set_process_client
 from psnb._src.parameters.server_connection import open_connection
@@ -81,5 +81,6 @@ __all__ = [
     "set_process_client",
     "shards_of",
     "table_source",
+    "writes_nothing",
     "writing_nothing",
 ]
