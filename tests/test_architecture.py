@@ -39,6 +39,7 @@ PUBLIC = [
     *("Uniform", "Variable", "WorkerContext", "WorkerStatistics"),
     *(
         "as_completed",
+        "checkpoint",
         "connect",
         "data",
         "errors",
@@ -143,7 +144,7 @@ def test_the_public_names_are_these() -> None:
         assert hasattr(psnb, name)
 
 
-MODULES = ["data", "demo", "errors", "jax", "keras", "metrics", "torch"]
+MODULES = ["checkpoint", "data", "demo", "errors", "jax", "keras", "metrics", "torch"]
 """The public modules."""
 
 
@@ -170,12 +171,13 @@ def test_frameworks_are_offered_once_they_are_imported() -> None:
     assert done.stdout.split() == ["False", "True"]
 
 
-def test_what_is_public_is_eight_modules_and_all_else_is_private_by_its_path() -> None:
+def test_what_is_public_is_nine_modules_and_all_else_is_private_by_its_path() -> None:
     found = {path.relative_to(PACKAGE).parts[0] for path in FILES}
     assert found == {
         "__init__.py",
         "_src",
         *FRAMEWORKS,
+        "checkpoint.py",
         "data.py",
         "demo.py",
         "errors.py",

@@ -1,6 +1,7 @@
 """Tests of several managers in one folder, without Dask."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,10 +68,10 @@ def test_newer_one_is_restored_if_the_latest_was_removed_meanwhile(
     manager.save({"save": 1})
     others = [lambda: manager.save({"save": 2})]
 
-    def late(path: Path, parameters: dict[str, object]) -> Checkpoint:
+    def late(path: Path, *given: Any, **options: Any) -> Checkpoint:
         while others:
             others.pop()()
-        return Checkpoint(path, parameters)  # type: ignore[arg-type]
+        return Checkpoint(path, *given, **options)
 
     monkeypatch.setattr(folder_manager, "Checkpoint", late)
     assert manager.restore() == {"save": 2}

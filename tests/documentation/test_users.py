@@ -228,6 +228,23 @@ def test_the_daily_loop(given: Namespace, capsys: pytest.CaptureFixture[str]) ->
     assert given["manager"].latest_checkpoint is not None
 
 
+def test_a_warm_start_and_a_look_without_a_cluster(
+    given: Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with psnb.ParameterServerStrategy(given["strategy"].client) as old:
+        old.variable(np.ones(3, np.float32), name="deep.w")
+        old.variable(np.ones(3, np.float32), name="head")
+        old.embedding("users", 2, optimizer=psnb.Adam()).push([3, 5], np.ones((2, 2), np.float32))
+        psnb.CheckpointManager(psnb.ClusterCoordinator(old), "checkpoints").save()
+    stem = given["strategy"].variable(np.zeros(3, np.float32), name="stem.w")
+    given["strategy"].embedding("users", 2, optimizer=psnb.Adam())
+    run(given, "yesterday = ")
+    assert capsys.readouterr().out == "('stem.w', 'users')\n"
+    assert stem.read().tolist() == [1, 1, 1]
+    run(given, "saved = psnb.checkpoint.load(")
+    assert given["saved"]["users"].ids.tolist() == [3, 5]
+
+
 def test_an_export(given: Namespace) -> None:
     strategy = given["strategy"]
     ads = strategy.embedding("ads", 4, accessor=psnb.CtrAccessor())

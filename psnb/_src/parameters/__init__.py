@@ -22,7 +22,7 @@ from psnb._src.parameters.parameter_arguments import (
     checked_ids,
     initial_array,
 )
-from psnb._src.parameters.partition import FixedShards, MaxSize, MinSize, Partitioner, row_ranges
+from psnb._src.parameters.partition import FixedShards, MaxSize, MinSize, Partitioner
 from psnb._src.parameters.prefetch_parameters import prefetch
 from psnb._src.parameters.pulled_variables import PulledVariables
 from psnb._src.parameters.rehearsal import Rehearsal, writes_nothing, writing_nothing
@@ -78,7 +78,6 @@ __all__ = [
     "prefetch",
     "pull",
     "push",
-    "row_ranges",
     "set_process_client",
     "shards_of",
     "table_source",
