@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from psnb import errors
 
 if TYPE_CHECKING:
-    from psnb import data, metrics
+    from psnb import checkpoint, data, metrics
     from psnb._src.cluster import connect, local_cluster
     from psnb._src.coordinator import (
         CheckpointManager,
@@ -160,6 +160,7 @@ __all__ = [
     "WorkerContext",
     "WorkerStatistics",
     "as_completed",
+    "checkpoint",
     "connect",
     "data",
     "errors",
@@ -191,7 +192,7 @@ _ROOMS = (
 
 def __getattr__(name: str) -> object:
     """Import a public name from the folder of `psnb._src` that exports it."""
-    if name in ("data", "jax", "keras", "metrics", "torch"):  # public modules
+    if name in ("checkpoint", "data", "jax", "keras", "metrics", "torch"):  # public modules
         return import_module(f"psnb.{name}")
     if name in __all__:
         for room in _ROOMS:

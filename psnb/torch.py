@@ -1,14 +1,29 @@
-"""Models in PyTorch on parameter servers: distributed modules, hashed embeddings, tensors.
+"""Models in PyTorch on parameter servers: distributed modules, hashed embeddings, tensors, stages.
 
 Not imported with `psnb`; it needs PyTorch: ``pip install psnb[torch]``.
 """
 
 try:
-    from psnb._src.torch_models import DistributedModel, TensorBags, as_torch, distribute
+    from psnb._src.torch_models import (
+        DistributedModel,
+        ModuleStage,
+        TensorBags,
+        as_torch,
+        distribute,
+        stage,
+    )
     from psnb._src.torch_models import HashedEmbedding as Embedding
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
     raise ImportError("psnb.torch needs PyTorch: pip install 'psnb[torch]'") from error
 
-__all__ = ["DistributedModel", "Embedding", "TensorBags", "as_torch", "distribute"]
+__all__ = [
+    "DistributedModel",
+    "Embedding",
+    "ModuleStage",
+    "TensorBags",
+    "as_torch",
+    "distribute",
+    "stage",
+]

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from IPython.core.completer import IPCompleter, provisionalcompleter
 
@@ -38,6 +39,7 @@ PUBLIC = [
     *("Uniform", "Variable", "WorkerContext", "WorkerStatistics"),
     *(
         "as_completed",
+        "checkpoint",
         "connect",
         "data",
         "errors",
@@ -142,7 +144,7 @@ def test_the_public_names_are_these() -> None:
         assert hasattr(psnb, name)
 
 
-MODULES = ["data", "demo", "errors", "jax", "keras", "metrics", "torch"]
+MODULES = ["checkpoint", "data", "demo", "errors", "jax", "keras", "metrics", "torch"]
 """The public modules."""
 
 
@@ -169,12 +171,13 @@ def test_frameworks_are_offered_once_they_are_imported() -> None:
     assert done.stdout.split() == ["False", "True"]
 
 
-def test_what_is_public_is_eight_modules_and_all_else_is_private_by_its_path() -> None:
+def test_what_is_public_is_nine_modules_and_all_else_is_private_by_its_path() -> None:
     found = {path.relative_to(PACKAGE).parts[0] for path in FILES}
     assert found == {
         "__init__.py",
         "_src",
         *FRAMEWORKS,
+        "checkpoint.py",
         "data.py",
         "demo.py",
         "errors.py",
@@ -405,7 +408,10 @@ def test_the_code_in_the_readme_is_a_script_that_prints_what_the_readme_says(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    # The loss differs in its last digits: updates arrive in another order each time.
-    assert [line.split("; loss")[0] for line in done.stdout.splitlines()] == [
-        line.split("; loss")[0] for line in said.splitlines()
-    ]
+    # Updates arrive in another order each time, and on a busy machine one may be very late: the
+    # loss differs, and so does the row that was trained, by less than a step.
+    printed, trained, new = done.stdout.splitlines()
+    summary, _, said_new = said.splitlines()
+    assert printed.split("; loss")[0] == summary.split("; loss")[0]
+    np.testing.assert_allclose(np.array(trained.strip("[] ").split(), float), 1, atol=0.3)
+    assert new == said_new

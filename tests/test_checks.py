@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.checks import integer, is_number, seconds
+from psnb._src.checks import integer, is_number, period, seconds
 from psnb._src.coordinator.closures.schedule_options import ScheduleOptions
 from psnb._src.coordinator.queue import RoundGate
 from psnb._src.coordinator.settings import Settings
@@ -103,3 +103,28 @@ def test_numbers_of_numpy_are_kept_as_those_of_python(made: Any, name: str) -> N
 
 def test_a_round_of_a_number_of_numpy_is_one() -> None:
     assert isinstance(gate_for(psnb.Sync(np.int64(4))), RoundGate)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        *((90, 90), (0.5, 0.5), ("90 s", 90), ("5 min", 300), ("5min", 300), (" 1.5 h ", 5400)),
+        ("2 d", 172_800),
+    ],
+)
+def test_a_period_is_seconds_or_a_number_and_its_unit(given: Any, seconds: float) -> None:
+    assert period("every", given) == seconds
+
+
+@pytest.mark.parametrize(
+    "given", ["5", "min", "5 m", "5 minutes", "-5 min", "1 h 30 min", "", "1e3 s", "\u0665 s"]
+)
+def test_another_text_is_no_period_and_the_error_shows_some(given: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"every must be seconds, or .* '5 min'.* found"):
+        period("every", given)
+
+
+@pytest.mark.parametrize("given", [0, -1, True, None, float("inf"), float("nan"), "0 s"])
+def test_a_period_is_positive_and_finite(given: Any) -> None:
+    with pytest.raises(ConfigurationError, match="every must be a positive number of seconds"):
+        period("every", given)

@@ -16,6 +16,7 @@ from psnb._src.monitor.recorded.failures import MOST_BYTES, FailureLog
 from psnb._src.monitor.told.commands import execute
 from psnb._src.monitor.told.protocol import CommandReply
 from psnb._src.runtime.packing import pack_error, unpack_error
+from tests.checkpoint.fakes import Strategy
 from tests.conftest import wait_until
 from tests.monitor.viewed import FakeViewed
 
@@ -105,13 +106,11 @@ def test_a_checkpoint_that_failed_tells_why_in_a_line(
 ) -> None:
     from psnb._src.checkpoint import folder_manager
 
-    def fails(*args: object) -> None:
+    def fails(*args: object, **options: object) -> None:
         raise OSError(LONG)
 
     monkeypatch.setattr(folder_manager, "write_checkpoint", fails)
-    made = object.__new__(folder_manager.FolderManager)
-    monkeypatch.setattr(made, "_states", lambda: [], raising=False)
-    made.directory = tmp_path
+    made = folder_manager.FolderManager(Strategy(), tmp_path, 1)
     with pytest.raises(OSError, match="begin"):
         made.save()
     assert len(made.status.error) == LINE

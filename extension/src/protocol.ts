@@ -112,6 +112,7 @@ export interface Checkpoint {
   path: string;
   share: number;
   error: string;
+  held: number;
 }
 
 export type CommandName =

@@ -22,6 +22,8 @@ example:
       train on a cluster on this machine; again, to resume where it was
   psnb predict my-model day-17.csv --to scores.csv
       score a file with an exported model
+  psnb checkpoints my-demo --verify
+      list what was saved, and check that it is whole
 
 psnb COMMAND --help tells all options of a command.
 """
@@ -109,6 +111,23 @@ def _parser() -> argparse.ArgumentParser:
         help="what to write (default: by the end of OUT, else csv)",
     )
     predict.add_argument("--batch-size", type=_positive, default=1024, help="rows at a time")
+    checkpoints = commands.add_parser(
+        "checkpoints",
+        help="list, verify and prune the checkpoints in a folder",
+        description="List the checkpoints in a folder, the oldest first: when each was written, "
+        "how many parameters and bytes it has, its metadata, and whether it is whole. The exit "
+        "status is 1 if one is damaged.",
+    )
+    checkpoints.add_argument("directory", metavar="DIRECTORY", type=Path, help="the folder")
+    checkpoints.add_argument(
+        "--verify", action="store_true", help="read all files and check what is in them"
+    )
+    checkpoints.add_argument(
+        "--prune",
+        metavar="N",
+        type=_positive,
+        help="first remove all but the newest N, if these are whole; those in use stay",
+    )
     return parser
 
 
@@ -118,6 +137,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.command == "predict":
         return _told(lambda: _predict(given), "psnb: interrupted; nothing was written")
+    if given.command == "checkpoints":
+        return _told(
+            lambda: _checkpoints(given), "psnb: interrupted; no checkpoint is half removed"
+        )
     return _told(
         lambda: _demo(parser, given),
         "psnb: interrupted; run the same command again to resume from the last checkpoint",
@@ -153,6 +176,20 @@ def _predict(given: argparse.Namespace) -> None:
     rows = score_files(model, given.files, given.to, given.format, given.batch_size)
     if given.to is not None:
         print(f"psnb: {rows:,} rows are in {given.to}")
+
+
+def _checkpoints(given: argparse.Namespace) -> None:
+    from psnb._src.checkpoint import folder_listing, prune_verified
+
+    if given.prune is not None:
+        gone = prune_verified(given.directory, given.prune)
+        print(f"removed: {', '.join(gone) or 'none'}")
+    found = folder_listing(given.directory, verify=given.verify)
+    print(found.text)
+    if found.damaged:
+        raise psnb.errors.CheckpointError(
+            f"{found.damaged} of {found.count} checkpoints in {given.directory} cannot be restored"
+        )
 
 
 def _told(command: Callable[[], None], interrupted: str) -> int:

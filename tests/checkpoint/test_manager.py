@@ -163,19 +163,6 @@ def test_another_manager_goes_on_in_the_same_folder(
     assert again.save().name == "ckpt-000002"
 
 
-def test_parameters_that_only_the_checkpoint_has_are_left_out(
-    cluster: Client, manager: psnb.CheckpointManager, strategy: Strategy, tmp_path: Path
-) -> None:
-    strategy.variable(1.0, name="kept")
-    strategy.variable(2.0, name="gone")
-    manager.save()
-    with Strategy(cluster) as other:
-        kept = other.variable(9.0, name="kept")
-        psnb.CheckpointManager(psnb.ClusterCoordinator(other), tmp_path).restore()
-        assert kept.read() == 1
-        assert list(other.parameters) == ["kept"]
-
-
 def test_optimizer_of_the_same_state_may_have_other_hyperparameters(
     cluster: Client, manager: psnb.CheckpointManager, strategy: Strategy, tmp_path: Path
 ) -> None:
@@ -188,7 +175,11 @@ def test_optimizer_of_the_same_state_may_have_other_hyperparameters(
 
 
 MISMATCHES: dict[str, tuple[Callable[[Strategy], Any], str]] = {
-    "missing": (lambda s: s.variable(1.0, name="new"), "lacks 'new'; it has 'first', 'v', 'e'"),
+    "missing": (
+        lambda s: s.variable(1.0, name="new"),
+        r"missing in it: 'new': expected kind 'variable', shape \[\], dtype 'float32', slots \[\]",
+    ),
+    "unexpected": (lambda s: None, r"only in it: 'v': found kind 'variable', shape \[3\]"),
     "shape": (
         lambda s: s.variable([1.0, 2.0], name="v"),
         r"'v': expected shape \[2\], found \[3\]",
@@ -224,7 +215,7 @@ def test_checkpoint_that_does_not_fit_is_refused_and_nothing_changed(
         first = other.variable(9.0, name="first")
         make(other)
         unfit = psnb.CheckpointManager(psnb.ClusterCoordinator(other), tmp_path)
-        with pytest.raises(CheckpointError, match=rf"ckpt-000001.*{message}"):
+        with pytest.raises(CheckpointError, match=rf"(?s)ckpt-000001.*{message}"):
             unfit.restore()
         assert first.read() == 9
 

@@ -1,12 +1,18 @@
 """Tests of several managers in one folder, without Dask."""
 
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from psnb._src.checkpoint import folder_manager
 from psnb._src.checkpoint.checkpoint import Checkpoint
 from psnb._src.checkpoint.folder_manager import FolderManager
+from psnb._src.checkpoint.manifest import read_manifest
 from psnb.errors import CheckpointError, InternalError
 from tests.checkpoint.fakes import Strategy
 from tests.checkpoint.saved import names
@@ -67,10 +73,10 @@ def test_newer_one_is_restored_if_the_latest_was_removed_meanwhile(
     manager.save({"save": 1})
     others = [lambda: manager.save({"save": 2})]
 
-    def late(path: Path, parameters: dict[str, object]) -> Checkpoint:
+    def late(path: Path, *given: Any, **options: Any) -> Checkpoint:
         while others:
             others.pop()()
-        return Checkpoint(path, parameters)  # type: ignore[arg-type]
+        return Checkpoint(path, *given, **options)
 
     monkeypatch.setattr(folder_manager, "Checkpoint", late)
     assert manager.restore() == {"save": 2}
@@ -118,3 +124,65 @@ def test_a_manager_shows_its_checkpoints_the_newest_first(
     page = manager._repr_html_()
     assert path.name in page
     assert page.count("<tr>") == 2  # the head, and one that is kept
+
+
+def test_closures_are_held_while_it_saves_and_the_manifest_says_so(
+    strategy: Strategy, tmp_path: Path
+) -> None:
+    told: list[object] = []
+
+    @contextmanager
+    def held(timeout: float | None) -> Iterator[None]:
+        told.append(timeout)
+        yield
+        told.append("let go")
+
+    def state() -> dict[str, int]:
+        return {"told": len(told), "step": 1}
+
+    strategy.made["b"].when_saved = lambda: told.append("b")
+    manager = FolderManager(strategy, tmp_path, 3, held=held, states=[state])
+    path = manager.save({"step": 2}, timeout=5.0)
+    assert told == [5.0, "b", "let go"]
+    manifest = read_manifest(path)
+    assert (manifest.consistent, manifest.metadata) == (True, {"told": 1, "step": 2})
+    assert manager.status.held > 0
+
+
+def test_without_a_way_to_hold_closures_the_manifest_says_so(manager: FolderManager) -> None:
+    assert not read_manifest(manager.save()).consistent
+    assert manager.status.held == 0
+
+
+def test_metadata_of_others_are_saved_while_their_block_runs(manager: FolderManager) -> None:
+    with manager.also_saving(lambda: {"epoch": 4}):
+        assert read_manifest(manager.save()).metadata == {"epoch": 4}
+    assert read_manifest(manager.save()).metadata == {}
+
+
+def test_state_that_json_cannot_hold_is_an_error_and_nothing_is_written(
+    strategy: Strategy, tmp_path: Path
+) -> None:
+    manager = FolderManager(strategy, tmp_path, 3, states=[lambda: {"a": object()}])
+    with pytest.raises(CheckpointError, match="must be a mapping that JSON can hold"):
+        manager.save()
+    assert names(tmp_path) == []
+    assert manager.status.state == "failed"
+
+
+def test_of_each_period_one_checkpoint_stays_whoever_removes_old_ones(
+    strategy: Strategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = FolderManager(Strategy(), tmp_path, max_to_keep=1)
+    keeping = FolderManager(strategy, tmp_path, max_to_keep=1, keep_every=3600.0)
+    begin = time.time()
+    for minute in range(0, 150, 20):
+        monkeypatch.setattr(time, "time", lambda now=begin + 60 * minute: now)
+        path = keeping.save()
+        if (path / "kept").exists():
+            os.utime(path / "kept", times=(time.time(), time.time()))
+    other.save()
+    assert names(tmp_path) == ["ckpt-000001", "ckpt-000004", "ckpt-000007", "ckpt-000009"]
+    (tmp_path / "ckpt-000004" / "kept").unlink()
+    other.save()
+    assert names(tmp_path) == ["ckpt-000001", "ckpt-000007", "ckpt-000010"]

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from psnb import errors
 from psnb._src.coordinator.closures.call import NO_ARGUMENTS, Call, pack_call
 from psnb._src.coordinator.closures.closure import Closure, FunctionRegistry
 from psnb._src.coordinator.closures.remote_value import RemoteValue
 from psnb._src.coordinator.closures.schedule_options import Pin, ScheduleOptions
+from psnb._src.coordinator.queue.gate import Gate
 from psnb._src.coordinator.queue.queue import ClosureQueue
 from psnb._src.monitor.recorded.statistics import WorkerStatistics
 from psnb._src.runtime.packing import dumps, pack_error
@@ -20,6 +22,7 @@ from psnb._src.threads.locks import Condition
 
 FUNCTION = FunctionRegistry().register(len)
 TIMEOUT = 10.0
+SILENT = errors.ServerSilentError("server-0 says nothing")
 
 
 def closure(queue: ClosureQueue, number: int = 0, retries: int = 0) -> Closure:
@@ -100,3 +103,16 @@ def call_with(queue: ClosureQueue, *args: object) -> Call:
 
 def numbers(closures: list[Closure]) -> list[int]:
     return [closure.id for closure in closures]
+
+
+def put_back(queue: ClosureQueue, *closures: Closure) -> None:
+    queue.put_back(closures, executing=1, lost="worker 'a' was killed")
+
+
+def opened(count: int = 1, gate: Gate | None = None) -> tuple[ClosureQueue, list[Closure]]:
+    """Return a queue, and closures that were lost and of which nobody knows what became."""
+    queue = ClosureQueue(10, gate=gate)
+    put(queue, count, retries=1)
+    lost = queue.take(up_to(count))
+    assert queue.lose(lost) == lost
+    return queue, lost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import re
 import textwrap
@@ -139,10 +140,14 @@ def daily_step(iterator: Iterator[Any]) -> None:
 
 
 def test_each_example_has_a_test() -> None:
-    source = Path(__file__).read_text()
+    nodes = ast.walk(ast.parse(Path(__file__).read_text()))
+    run_here = [
+        ast.literal_eval(each.args[1])
+        for each in nodes
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id == "run"
+    ]
     for each in EXAMPLES:
-        beginning = each.split("(")[0]
-        assert f'"{beginning}(' in source or f'"{beginning}"' in source, each
+        assert any(each.startswith(beginning) for beginning in run_here), each
 
 
 def test_torch(given: Namespace) -> None:
@@ -226,6 +231,23 @@ def test_the_daily_loop(given: Namespace, capsys: pytest.CaptureFixture[str]) ->
     run(given, "manager.restore()")
     assert re.findall(r"^(\w+day) 0\.\d+$", capsys.readouterr().out, re.M) == days
     assert given["manager"].latest_checkpoint is not None
+
+
+def test_a_warm_start_and_a_look_without_a_cluster(
+    given: Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with psnb.ParameterServerStrategy(given["strategy"].client) as old:
+        old.variable(np.ones(3, np.float32), name="deep.w")
+        old.variable(np.ones(3, np.float32), name="head")
+        old.embedding("users", 2, optimizer=psnb.Adam()).push([3, 5], np.ones((2, 2), np.float32))
+        psnb.CheckpointManager(psnb.ClusterCoordinator(old), "checkpoints").save()
+    stem = given["strategy"].variable(np.zeros(3, np.float32), name="stem.w")
+    given["strategy"].embedding("users", 2, optimizer=psnb.Adam())
+    run(given, "yesterday = ")
+    assert capsys.readouterr().out == "('stem.w', 'users')\n"
+    assert stem.read().tolist() == [1, 1, 1]
+    run(given, "saved = psnb.checkpoint.load(")
+    assert given["saved"]["users"].ids.tolist() == [3, 5]
 
 
 def test_an_export(given: Namespace) -> None:

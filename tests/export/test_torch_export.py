@@ -93,11 +93,26 @@ def test_a_batch_may_be_one_argument_and_of_one_example(tmp_path: Path) -> None:
     np.testing.assert_allclose(loaded.predict(batch), expected, atol=1e-6)
 
 
+@torch.library.custom_op("tests::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+@doubled.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
 @pytest.mark.parametrize(
     ("forward", "example", "said"),
     [
         (as_script, {"ids": np.ones((2, 2), int), "scale": np.float32(1)}, "batches of any size"),
-        (lambda self, batch: 7, {"ids": np.ones((2, 2), int)}, "forward returns int"),
+        (lambda self, batch: 7, {"ids": np.ones((2, 2), int)}, "^psnb.export: forward returns int"),
+        (
+            lambda self, batch: vars(torch)["ops"].tests.doubled(self.table(batch["ids"])),
+            {"ids": np.ones((2, 2), int)},
+            "^psnb.export: the module calls tests.doubled.default, which is no operator of ATen",
+        ),
         (plain, None, "needs example="),
         (plain, (1, 2, 3), "does not fit forward"),
         (
@@ -106,7 +121,7 @@ def test_a_batch_may_be_one_argument_and_of_one_example(tmp_path: Path) -> None:
             "batches of any size",
         ),
     ],
-    ids=["a branch on data", "no tensor", "no example", "arguments", "one size"],
+    ids=["a branch on data", "no tensor", "an own operator", "no example", "arguments", "one size"],
 )
 @pytest.mark.filterwarnings("ignore")  # of torch about itself
 def test_what_cannot_be_exported_is_told(

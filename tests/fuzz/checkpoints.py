@@ -16,6 +16,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
 from psnb._src.checkpoint.checkpoint import Checkpoint
+from psnb._src.checkpoint.saved_checkpoint import SavedCheckpoint
+from psnb._src.checkpoint.saved_table import SavedTable
 from psnb._src.checkpoint.shard_files import MANIFEST, write_checkpoint
 from psnb._src.first_rows.admission import CountFilter
 from psnb._src.first_rows.initializers import Uniform
@@ -154,12 +156,24 @@ def _load_forged(model: Model, folder: Path) -> None:
 
 
 def _load(model: Model, folder: Path) -> None:
+    _read(folder)
     try:
         saved = Checkpoint(folder, model.shards())
     except CheckpointError:
         return
     saved.load()  # what was checked can be loaded
     model.use()
+
+
+def _read(folder: Path) -> None:
+    """Read it without a strategy: whatever its manifest says that there is."""
+    with suppress(CheckpointError):
+        saved = SavedCheckpoint(folder)
+        for name in saved:
+            with suppress(CheckpointError):
+                found = saved[name]
+                rows = found.lookup(found.ids) if isinstance(found, SavedTable) else found
+                assert np.array_equal(getattr(found, "rows", rows), rows, equal_nan=True)
 
 
 def _load_alone(state: Segment) -> None:

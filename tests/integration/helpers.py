@@ -228,7 +228,7 @@ class Ending:
                 wait_for_file(go_on)
 
         def end() -> None:
-            wait_until(begun.exists, "it has begun")
+            wait_until(lambda: begun.exists() and begun.read_text(), "it has begun")
             pid, name = begun.read_text().split()
             if how == "killed":
                 os.kill(int(pid), signal.SIGKILL)

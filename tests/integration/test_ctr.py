@@ -55,7 +55,7 @@ def test_a_ctr_table_in_closures_and_over_a_checkpoint(cluster: Client, tmp_path
     with psnb.ParameterServerStrategy(cluster, num_servers=1) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         e = made(strategy)
-        psnb.CheckpointManager(coordinator, tmp_path).restore(saved)
+        psnb.CheckpointManager(coordinator, tmp_path).restore(saved, names=e.name)
         np.testing.assert_array_equal(e.lookup([OLD, NEW, 0]), expected)
         np.testing.assert_array_equal(e.row_use([OLD, NEW]).score, use.score)
         assert (e.statistics().rows, e.statistics().waiting) == (2, 1)

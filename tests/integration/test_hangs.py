@@ -48,7 +48,7 @@ def test_closures_of_a_frozen_worker_run_elsewhere_and_it_is_used_again(
             return os.getpid()
 
         remote = coordinator.schedule(wait_for_a_sign)
-        wait_until(begun.exists, "it runs")
+        wait_until(lambda: begun.exists() and begun.read_text(), "it runs")
         pid = int(begun.read_text())
         with frozen(pid):
             wait_until(lambda: len(begun.read_text().split()) == 2, "it runs elsewhere")

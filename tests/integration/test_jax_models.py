@@ -203,3 +203,33 @@ def test_a_step_that_is_an_argument_is_compiled_once_a_worker(whole: Client) -> 
         assert coordinator.statistics().metrics["programs"].last == 1
         told = coordinator.history()["programs"]["value"]
         assert list(told) == [1, 1]  # once by each worker
+
+
+def underived(x: Any) -> Any:
+    """Return what it gets, of which no gradient can be computed."""
+
+    def derived(x: Any) -> Any:
+        raise AssertionError("a gradient is computed")
+
+    found = jax.custom_vjp(lambda x: x)
+    found.defvjp(derived, derived)
+    return found(x)
+
+
+def test_a_trainer_evaluates_with_a_step_and_computes_no_gradient(whole: Client) -> None:
+    with psnb.ParameterServerStrategy(whole) as strategy:
+        params = psnb.jax.variables(strategy, {"w": jnp.full(2, 3.0)}, psnb.SGD(0.1))
+        rows = strategy.embedding("rows", 2, optimizer=psnb.SGD(0.1))
+
+        def of_loss(params: Any, rows: Any, ids: Any) -> Any:
+            return (underived(params["w"]) * rows["ids"]).sum() + ids.mean()
+
+        tables = {"ids": rows}
+        step = psnb.jax.step(of_loss, params=params, tables=tables, ids=lambda ids: {"ids": ids})
+        trainer = psnb.Trainer(psnb.ClusterCoordinator(strategy), step, progress=False)
+        data = psnb.data.Dataset.range(60).batch(10)
+        expected = 29.5 + 3 * rows.lookup(np.arange(60), training=False).sum() / 6
+        assert trainer.evaluate(data) == {"loss": pytest.approx(expected, rel=1e-5), "examples": 60}
+        assert rows.statistics().rows == 0
+        with pytest.raises(AssertionError, match="a gradient is computed"):
+            trainer.train_from_dataset(data)

@@ -277,6 +277,48 @@ def test_datasets_steps_and_what_is_refused(small: psnb.keras.DistributedKeras) 
         small.compile()
     with pytest.raises(ConfigurationError, match="different numbers of examples"):
         small.fit(x, y[:5])
+    with pytest.raises(ConfigurationError, match=r"a tuple of 1: are the targets, y, missing"):
+        small.fit(x)
+    with pytest.raises(ConfigurationError, match=r"validation_data is \(x, y\).*found ndarray"):
+        small.fit(x, y, validation_data=y)
+    with pytest.raises(ConfigurationError, match=r"of a dataset, dataset.take"):
+        small.fit(dataset, validation_split=0.5)
+    with pytest.raises(
+        ConfigurationError, match=r"validation_split=1.0 of 240 examples leaves none"
+    ):
+        small.fit(x, y, validation_split=1.0)
+    with pytest.raises(ConfigurationError, match=r"x must be arrays.*found generator"):
+        small.fit(each for each in [(x, y)])
+    with pytest.raises(ConfigurationError, match="there is no batch in the data"):
+        small.evaluate(dataset.filter(lambda x, y: False))
+    with pytest.raises(ConfigurationError, match="predict: there is no batch"):
+        small.predict(dataset.take(0))
+
+
+def test_a_model_must_be_compiled_first(whole: Client) -> None:
+    with psnb.ParameterServerStrategy(whole) as strategy:
+        found = psnb.keras.distribute(nets.plain(), strategy)
+        with pytest.raises(ConfigurationError, match="must be compiled first"):
+            found.predict(np.zeros((1, 3)))
+
+
+def test_what_a_distributed_model_lacks_its_undistributed_copy_has(
+    small: psnb.keras.DistributedKeras,
+) -> None:
+    small.set_weights([each + 1 for each in small.get_weights()])
+    with pytest.raises(AttributeError, match=r"undistributed\(\) returns.*has 'get_layer'"):
+        small.get_layer("words")
+    with pytest.raises(
+        AttributeError, match=r"^'DistributedKeras' object has no attribute 'other'$"
+    ):
+        _ = small.other
+    rows = small.undistributed().get_layer("words").get_weights()[0]
+    assert any(np.array_equal(rows, each) for each in small.get_weights())
+
+
+def test_a_step_is_described_before_there_is_one(small: psnb.keras.DistributedKeras) -> None:
+    told = small.describe(nets.data()[0])
+    assert (told[0].name, told[-1].name) == ("pull", "push")
 
 
 def test_callbacks_steer_restore_and_stop(

@@ -167,6 +167,10 @@ def test_stages_run_on_different_workers(client: Client, tmp_path: Path) -> None
             psnb.jax.stage(noted("second", second), params=model.layers["second"]),
             psnb.jax.stage(last, params=model.layers["last"]),
         ]
+        coordinator = psnb.ClusterCoordinator(strategy)
+        for worker in range(2):  # stages have their places when the first worker is ready
+            coordinator.schedule(int, worker=worker)
+        coordinator.join()
         model.train(strategy, psnb.Section(stages, MICROBATCHES))
     found = [path.name.split("-") for path in tmp_path.iterdir()]
     assert sorted(name for name, _ in found) == ["first", "second"]

@@ -39,7 +39,8 @@ def counting(table: psnb.Embedding, meet: Callable[[], None] = bool) -> Callable
         ids = next(iterator)
         table.push(ids, -np.ones((len(ids), 1), np.float32))
         labels = ids % 2
-        psnb.report(examples=len(ids), loss=float(np.mean(ids)), auc=auc(labels, (ids % 4) / 4.0))
+        mean = float(np.mean(ids))
+        psnb.report(examples=len(ids), programs=1.0, loss=mean, auc=auc(labels, (ids % 4) / 4.0))
         if 150 in ids:
             meet()
 
@@ -412,6 +413,7 @@ def test_a_dataset_in_memory_is_loaded_and_shuffled_for_each_epoch(
     history = trainer.train_from_dataset(memory, epochs=2, validation=memory)
     assert numbers(visits, 200) == [2] * 200
     assert history["val_loss"] == [99.5, 99.5]
+    assert set(history.rows[0].metrics) == {"loss", "auc", "val_loss", "val_auc"}
     assert history["val_auc"] == history["auc"] == [0.75, 0.75]
     assert history.names == ["loss", "auc", "val_loss", "val_auc"]
     assert sorted(trainer.infer_from_dataset(memory)) == list(range(200))

@@ -216,6 +216,11 @@ def test_predictions_leave_no_trace_in_tables() -> None:
         ),
         ({**BATCH, "ads": IDS * 1.0}, GradientError, "feature 'ads' are of float64: ids are int"),
         ({**BATCH, "words": Ragged.from_rows([[11]])}, IdOutOfRangeError, "'words' has 10 rows"),
+        (
+            {**BATCH, "words": Ragged(np.zeros((4, 2), int), BAGS.offsets)},
+            GradientError,
+            "bags of feature 'words' must have one id a place",
+        ),
         ((IDS, BAGS), ConfigurationError, "it is a tuple"),
     ],
 )
@@ -239,6 +244,14 @@ def test_a_loss_that_asks_for_a_field_that_is_not_there_is_told_which_are() -> N
     other = Model().step(lambda params, rows, batch: params["absent"])
     with pytest.raises(ConfigurationError, match=r"'absent'.*rows are there of \['ads', 'words'\]"):
         other(iter([BATCH]))
+    with pytest.raises(KeyError, match=r"^'ads'"):  # it is there: the loss means something else
+        Model().step(lambda params, rows, batch: {}["ads"])(iter([BATCH]))
+
+
+def test_metrics_without_names_are_refused() -> None:
+    step = Model().step(lambda params, rows, batch: (params["b"], params["b"]), has_aux=True)
+    with pytest.raises(ConfigurationError, match=r"has_aux=True.*a dict of numbers by name"):
+        step(iter([BATCH]))
 
 
 def test_64_bit_ids_are_not_in_the_program_and_say_so_when_they_are_used() -> None:
@@ -274,3 +287,7 @@ def test_a_step_is_refused_that_has_nothing_to_train() -> None:
         psnb.jax.step(squares, params={})  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="combiner must be one of sum, mean, sqrtn"):
         Model("max").step()
+    with pytest.raises(ConfigurationError, match=r"none of the tables: \['other'\]"):
+        Model().step(combiner={"other": "sum"})
+    with pytest.raises(ConfigurationError, match="a function is expected, found 3"):
+        psnb.jax.step(3, tables={})  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ def test_losses_are_logged_as_warnings(kind: EventKind, caplog: pytest.LogCaptur
     EventLog().add(kind, "100 % of it")
     losses = {EventKind.WORKER_LOST, EventKind.WORKER_UNREACHABLE, EventKind.NO_WORKERS}
     losses |= {EventKind.SERVER_LOST, EventKind.SERVER_SILENT}
-    losses |= {EventKind.UPDATES_LOST, EventKind.SHARDS_LOST}
+    losses |= {EventKind.UPDATES_LOST, EventKind.SHARDS_LOST, EventKind.CHECKPOINT_FAILED}
     expected = logging.WARNING if kind in losses else logging.INFO
     assert [(r.levelno, r.getMessage()) for r in caplog.records] == [(expected, "100 % of it")]
 

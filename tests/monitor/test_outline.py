@@ -32,7 +32,7 @@ def _update() -> Update:
                 "message": f"worker alice is lost: {SECRET}",
             }
         ],
-        checkpoint={"state": "failed", "path": "", "share": 0.0, "error": SECRET},
+        checkpoint={"state": "failed", "path": "", "share": 0.0, "error": SECRET, "held": 0.0},
         controls={"pause": "", "checkpoint": SECRET},
         metrics=[metric("loss", [1.0])],
         later={"anything": SECRET},

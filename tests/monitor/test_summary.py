@@ -63,7 +63,7 @@ def hostile() -> Update:
         servers=[{"name": HOSTILE, "state": HOSTILE}],
         metrics=[metric(HOSTILE, [1.0, 2.0])],
         failures=[failure(0, HOSTILE)],
-        checkpoint={"state": "failed", "path": "", "share": 0.0, "error": HOSTILE},
+        checkpoint={"state": "failed", "path": "", "share": 0.0, "error": HOSTILE, "held": 0.0},
     )
 
 
@@ -100,7 +100,7 @@ def test_a_metric_has_its_figures_and_a_chart() -> None:
 
 
 def test_a_saved_checkpoint_is_told_with_its_path() -> None:
-    saved = {"state": "saved", "path": "/there/ckpt-1", "share": 1.0, "error": ""}
+    saved = {"state": "saved", "path": "/there/ckpt-1", "share": 1.0, "error": "", "held": 0.0}
     assert "checkpoint saved /there/ckpt-1" in Reader(render(full_update(checkpoint=saved))).text
 
 

@@ -107,7 +107,7 @@ def full_update(**parts: Any) -> Update:
         "failures": [],
         "events": [],
         "optimizers": [],
-        "checkpoint": {"state": "none", "path": "", "share": 0.0, "error": ""},
+        "checkpoint": {"state": "none", "path": "", "share": 0.0, "error": "", "held": 0.0},
         "controls": {},
     }
     return cast(Update, update | parts)

@@ -14,7 +14,7 @@ from psnb._src.parameters.dense_shards import DenseShard, DenseShards
 from psnb._src.parameters.embedding import Embedding
 from psnb._src.parameters.embedding_spec import EmbeddingSpec
 from psnb._src.parameters.gradients import NonFinite
-from psnb._src.parameters.partition import FixedShards, row_ranges
+from psnb._src.parameters.partition import FixedShards
 from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.server_client import set_process_client
 from psnb._src.parameters.sparse_shards import SparseShards
@@ -40,6 +40,7 @@ from psnb._src.server.table_operations import (
     OnTable,
     ShardOperation,
 )
+from psnb._src.shards.division import row_ranges
 
 ROWS, DIM = 10, 2
 SHARDS = pytest.mark.parametrize("shards", [1, 3])

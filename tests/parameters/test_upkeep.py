@@ -12,11 +12,11 @@ import psnb
 from psnb._src.first_rows.admission import CountFilter, Probability
 from psnb._src.parameters.table_statistics import EmbeddingStatistics
 from psnb._src.parameters.updates import Updates, buffered
-from psnb._src.server.array_checks import forms
 from psnb._src.server.ctr import CtrAccessor
-from psnb._src.server.expecting import SavedShard
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.shards.array_checks import forms
+from psnb._src.shards.saved_shard import SavedShard
 from psnb.errors import ConfigurationError, GradientError
 from tests.parameters.in_process import DIM, SHARDS, InProcess, embedding
 from tests.parameters.test_updates import commit

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from psnb._src.first_rows.admission import Admission, Always, CountFilter, Probability
 from psnb._src.first_rows.initializers import Uniform
-from psnb._src.parameters.partition import shard_of_ids
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.table_operations import (
@@ -21,6 +20,7 @@ from psnb._src.server.table_operations import (
     RecordUse,
 )
 from psnb._src.server.tables import SparseTable
+from psnb._src.shards.division import shard_of_ids
 
 DIM, SEED = 2, 7
 ACCESSOR = CtrAccessor(nonclk_coeff=0.5, show_click_decay_rate=0.5)

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psnb._src.first_rows.initializers import Constant, Initializer, Uniform
-from psnb._src.parameters.partition import shard_of_ids
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.optimizer import Optimizer
 from psnb._src.server.optimizers.sgd import SGD
 from psnb._src.server.tables import DenseTable, SparseTable
+from psnb._src.shards.division import shard_of_ids
 from psnb.errors import ConfigurationError
 
 ROWS, DIM, SEED = 50, 3, 7

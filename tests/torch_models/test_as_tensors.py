@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,11 @@ from torch import nn
 
 import psnb.torch
 from psnb.data import Dataset, Ragged
+
+
+@dataclass
+class Kind:
+    a: Any
 
 
 class Pair(NamedTuple):
@@ -24,6 +30,8 @@ def test_arrays_become_tensors_with_the_same_memory() -> None:
     found = psnb.torch.as_torch({"a": (array, [Pair(array, "text")])})
     assert found["a"][0].data_ptr() == array.ctypes.data
     assert found["a"][1][0].b == "text"
+    assert psnb.torch.as_torch(Kind) is Kind  # a class, not one of its objects
+    assert torch.equal(psnb.torch.as_torch(Kind(array)).a, found["a"][0])
     assert torch.equal(found["a"][1][0].a, torch.arange(4.0, dtype=torch.float64))
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from psnb._src.server import SGD, Adagrad
+from psnb._src.torch_models.split_module import split
 from psnb.errors import (
     ConfigurationError,
     SerializationError,
@@ -89,7 +90,7 @@ def test_a_table_that_is_used_twice_gets_one_update() -> None:
         module.parameters(), RATE, initial_accumulator_value=0.1, eps=1e-7
     )
     model = distributed(module, sparse=Adagrad(RATE))
-    assert len(model.tables) == 1
+    assert len(split(module).tables) == len(model.tables) == 1
     ids = torch.tensor([0, 2, 0])
     with model.step():
         model(ids).backward()
@@ -116,6 +117,7 @@ def test_modules_that_servers_cannot_keep_are_refused_before_anything_is_placed(
     for module, error, message in (
         (large, ConfigurationError, "'users' has max_norm=1.0"),
         (half, ConfigurationError, "float16; servers keep float32.*autocast"),
+        (WideDeep().bfloat16(), ConfigurationError, "bfloat16; servers keep float32.*autocast"),
         (Locked(), SerializationError, "'network.lock'.*cannot be pickled"),
         (
             WideDeep("sum", scale_grad_by_freq=True),
@@ -156,6 +158,14 @@ def test_buffers_that_count_or_move_are_on_servers_and_those_of_bools_are_not() 
     distributed(Normed(), strategy, sparse=None)
     placed = {name: each.shape for name, each in strategy.parameters.items() if "buffers" in name}  # type: ignore[union-attr]
     assert placed == {"Normed.buffers": (6,), "Normed.buffers.1": (1,)}
+
+
+def test_buffers_that_are_no_part_of_the_state_stay_on_each_worker() -> None:
+    strategy, module = InProcessStrategy(), nn.Linear(1, 1)
+    module.register_buffer("last", torch.zeros(3), persistent=False)
+    model = distributed(module, strategy, sparse=None)
+    assert list(strategy.parameters) == ["Linear"]
+    assert "last" not in model.state_dict()
 
 
 def test_a_second_model_needs_another_name() -> None:

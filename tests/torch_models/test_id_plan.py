@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from psnb._src.torch_models.id_plan import inputs_of, located, planned
+from psnb._src.torch_models.id_plan import inputs_of, located, planned, same_memory
 
 TAKEN: dict[str, Callable[[Tensor], Tensor]] = {
     "all": lambda ids: ids,
@@ -35,7 +35,17 @@ def test_what_was_taken_from_a_batch_is_found_in_another(
 
 
 @pytest.mark.parametrize(
-    "take", [lambda ids: ids + 1, lambda ids: ids.clone(), lambda ids: ids.int(), lambda ids: ids.T]
+    "take",
+    [
+        lambda ids: ids + 1,
+        lambda ids: ids.clone(),
+        lambda ids: ids.int(),
+        lambda ids: ids.T,
+        lambda ids: ids.view(torch.float64),
+        lambda ids: ids.reshape(-1)[2:6:2],
+        lambda ids: ids[::2],
+        lambda ids: ids.diagonal(),
+    ],
 )
 def test_what_was_computed_is_no_part_of_a_batch(take: Callable[[Tensor], Tensor]) -> None:
     ids = torch.arange(20).reshape(4, 5)
@@ -48,3 +58,28 @@ def test_a_batch_without_such_an_input_has_no_such_ids() -> None:
     assert entry is not None
     for other in ({(1,): ids}, {(0,): ids[:, :4].contiguous()}, {(0,): ids.reshape(-1)}):
         assert planned(entry, other) is None
+    columns = located("t", ids[:, 2:4], {(0,): ids})
+    assert columns is not None
+    assert planned(columns, {(0,): ids[:, :3].contiguous()}) is None
+    assert planned(columns, {(0,): ids[:, :4].contiguous()}) is not None
+
+
+def test_what_is_taken_from_an_input_that_is_no_whole_array_is_not_found() -> None:
+    ids = torch.arange(20).reshape(4, 5).T
+    assert located("t", ids[0], {(): ids}) is None
+
+
+def test_a_part_at_the_beginning_of_an_input_is_not_all_of_it() -> None:
+    ids = torch.arange(6)
+    entry = located("t", ids[:2], {(): ids})
+    assert entry is not None
+    assert entry.part == ((0, 2),)
+
+
+def test_the_same_memory_is_the_same_elements_in_the_same_order() -> None:
+    ids = torch.arange(4).reshape(2, 2)
+    assert same_memory(ids, ids.reshape(-1))
+    assert same_memory(ids.T, ids.T)
+    assert same_memory(ids[:, 0], ids[:, 0])
+    for one, other in ((ids, ids[:1]), (ids, ids.T), (ids.T, ids), (ids[:, 0], ids[0])):
+        assert not same_memory(one, other)

@@ -75,6 +75,53 @@ def test_parameters_that_are_not_finite_are_named() -> None:
     assert_same(model, module)
 
 
+class Scaling(nn.Module):
+    """A layer whose gradient can be made bad, one that has none, and a buffer."""
+
+    total: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.good, self.bad, self.unused = (nn.Parameter(torch.ones(2)) for _ in range(3))
+        self.register_buffer("total", torch.zeros(1))
+
+    def forward(self, factor: float, added: float = 0.0) -> Tensor:
+        self.total += added
+        return (self.good + factor * self.bad).sum()
+
+
+def test_of_parameters_only_those_that_are_not_finite_are_named() -> None:
+    model = distributed(Scaling(), sparse=None)
+    with (
+        pytest.raises(GradientError, match=r"the gradients of 'bad' \(1 of 3 parameters\)"),
+        model.step(),
+    ):
+        model(torch.inf).backward()
+
+
+def test_a_buffer_that_is_not_finite_is_not_told_of_parameters() -> None:
+    model = distributed(Scaling(), sparse=None)
+    with pytest.raises(GradientError, match=r"^(?!the gradients of)"), model.step():
+        model(1.0, torch.nan).backward()
+
+
+def test_a_step_in_which_nothing_is_to_be_learned_pushes_nothing() -> None:
+    module = WideDeep()
+    model = distributed(module)
+    with model.step(), torch.no_grad():
+        loss_of(model)
+    assert_same(model, module)
+
+
+def test_ids_that_are_told_of_no_table_name_those_that_there_are() -> None:
+    model = distributed(WideDeep())
+    with (
+        pytest.raises(ConfigurationError, match=r"no table for 'adz'; there are \['ads.weight', "),
+        model.step(ids={"adz": IDS}),
+    ):
+        pass
+
+
 class Remembering(nn.Module):
     """A module that keeps what it computed."""
 
@@ -122,6 +169,8 @@ def test_a_module_that_keeps_tensors_from_call_to_call_is_refused() -> None:
             GradientError,
             "the ids for 'ads.weight' are a tensor of torch.float32: ids are integers",
         ),
+        (IDS.bool(), GradientError, "are a tensor of torch.bool: ids are integers"),
+        (IDS.to(torch.complex64), GradientError, "a tensor of torch.complex64: ids are integers"),
     ],
 )
 def test_ids_that_are_none_are_refused(ids: Tensor, error: type[Exception], message: str) -> None:
@@ -132,24 +181,31 @@ def test_ids_that_are_none_are_refused(ids: Tensor, error: type[Exception], mess
 
 def test_a_parameter_that_changes_while_the_module_runs_is_named() -> None:
     class Growing(WideDeep):
-        grows: tuple[nn.Module, ...] = ()
+        grows: tuple[Any, ...] = ()
 
         def forward(
             self, ids: Tensor, words: Tensor, offsets: Tensor, weights: Any = None
         ) -> Tensor:
             found = super().forward(ids, words, offsets, weights)
-            for layer in self.grows:
-                self.network[2] = layer
+            for change in self.grows:
+                if isinstance(change, nn.Module):
+                    self.network[2] = change
+                else:
+                    change(self.network[2])
             return found
+
+    def _sharing(layer: nn.Module) -> None:
+        layer.weight.data = layer.weight.data.clone()
 
     module = Growing()
     for layer, message in (
         (nn.Linear(5, 2), r"'network.2.weight' changed its shape from \(1, 5\) to \(2, 5\)"),
         (nn.Linear(5, 1), "'network.2.weight' was replaced by another tensor"),
         (nn.ReLU(), "'network.2.weight' was taken away"),
+        (_sharing, "'network.2.weight' was replaced by another tensor"),
     ):
         model = distributed(module)
-        model.module.grows = (layer,)  # type: ignore[assignment]
+        model.module.grows = (layer,)
         with pytest.raises(GradientError, match=message + ".*place it anew"), model.step():
             loss_of(model).backward()
         assert_same(model, module)

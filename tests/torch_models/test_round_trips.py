@@ -36,6 +36,24 @@ def test_from_the_second_step_on_the_servers_are_asked_once_and_told_once() -> N
     assert counts[0] > 3
 
 
+def test_tables_that_are_asked_for_the_same_ids_keep_their_own_rows() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Embedding(10, 2), nn.Embedding(10, 2)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            first, second = ids[:, 0], ids[:, 1]
+            return (self.one(first) * self.two(second) * self.two(first)).sum()
+
+    module = Both()
+    model, ids = distributed(module), torch.tensor([[5, 7], [2, 3]])
+    expected = module(ids)
+    for _ in range(2):  # the second time ids are known ahead
+        with torch.no_grad():
+            torch.testing.assert_close(model.eval()(ids), expected)
+
+
 def test_what_was_learned_from_a_batch_is_of_use_for_batches_of_other_lengths() -> None:
     strategy = InProcessStrategy()
     model = distributed(WideDeep(), strategy)

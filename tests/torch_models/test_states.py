@@ -171,6 +171,18 @@ def test_values_are_loaded_in_the_dtype_of_the_model() -> None:
     assert_same(model, module)
 
 
+def test_double_precision_and_narrow_ids_are_loaded_as_they_are() -> None:
+    module = nn.Linear(2, 1).double()
+    model = distributed(module, sparse=None)
+    state = {key: value + 1e-12 for key, value in module.state_dict().items()}
+    model.load_state_dict(state)
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, state[key])
+    table = distributed(psnb.torch.Embedding(dim=1), dense=None)
+    table.load_state_dict({"ids": torch.tensor([3], dtype=torch.int16), "rows": torch.ones(1, 1)})
+    assert table.state_dict()["ids"].tolist() == [3]
+
+
 def test_of_several_keys_of_one_value_the_last_counts_as_in_torch() -> None:
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     module[1].weight = module[0].weight

@@ -3,7 +3,7 @@
 import type { Checkpoint, CommandName } from '../protocol';
 import { ActionButton } from './button';
 import { make, setData, setHidden, setText } from './dom';
-import { formatShare, plural } from './format';
+import { formatRate, formatShare, plural } from './format';
 import type { Context, Part } from './part';
 import type { State } from './store';
 
@@ -89,7 +89,7 @@ export class Controls implements Part {
     setData(this.outcome, 'bad', String(commands.outcome.bad));
   }
 
-  private showCheckpoint({ state, path, share, error }: Checkpoint): void {
+  private showCheckpoint({ state, path, share, error, held }: Checkpoint): void {
     setHidden(this.checkpoint, state === 'none');
     setHidden(this.progress, state !== 'saving');
     if (state === 'saving') this.progress.value = share;
@@ -98,7 +98,7 @@ export class Controls implements Part {
       none: '',
       // The bar has the share: a status that changes all the time would be read out all the time.
       saving: 'Writing a checkpoint',
-      saved: `Checkpoint saved: ${path}`,
+      saved: `Checkpoint saved: ${path}${held ? ` (closures held for ${formatRate(held)} s)` : ''}`,
       failed: `Checkpoint failed: ${error}`,
     };
     setText(this.saved, texts[state]);

@@ -119,7 +119,7 @@ function empty(update: Update): State {
     failures: [],
     events: [],
     optimizers: [],
-    checkpoint: { state: 'none', path: '', share: 0, error: '' },
+    checkpoint: { state: 'none', path: '', share: 0, error: '', held: 0 },
     controls: {},
   };
 }

@@ -2,7 +2,24 @@
 
 from psnb._src.checkpoint.checkpoint import Checkpoint
 from psnb._src.checkpoint.checkpoint_folder import prepare
+from psnb._src.checkpoint.folder_listing import folder_listing, prune_verified
 from psnb._src.checkpoint.folder_manager import FolderManager
+from psnb._src.checkpoint.restore_choice import RestoreChoice
+from psnb._src.checkpoint.restored import Restored
 from psnb._src.checkpoint.rhythm import Rhythm
+from psnb._src.checkpoint.saved_checkpoint import SavedCheckpoint, load
+from psnb._src.checkpoint.saved_table import SavedTable
 
-__all__ = ["Checkpoint", "FolderManager", "Rhythm", "prepare"]
+__all__ = [
+    "Checkpoint",
+    "FolderManager",
+    "RestoreChoice",
+    "Restored",
+    "Rhythm",
+    "SavedCheckpoint",
+    "SavedTable",
+    "folder_listing",
+    "load",
+    "prepare",
+    "prune_verified",
+]

@@ -1,30 +1,24 @@
 """Checks of a checkpoint's files, before anything of it is loaded. Pure.
 
 A file is read piece by piece for its checksum. Of its arrays, only those whose numbers matter are
-read, for example ids. So a check needs memory for the ids of one shard only.
+read into memory, for example ids. So a check needs memory for the ids of one shard only.
 """
 
 from __future__ import annotations
 
 import stat
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from psnb._src.checkpoint.manifest import ManifestEntry
-from psnb._src.checkpoint.shard_files import damaged
-from psnb._src.server import Form, SavedShard
+from psnb._src.checkpoint.shard_files import State, damaged
+from psnb._src.mapped_arrays import mapped_arrays
+from psnb._src.shards import SavedShard, forms
 from psnb._src.whole_files import checksum
-from psnb.errors import ConfigurationError
-
-_DTYPES = {
-    f"{kind.upper()}{8 * size}": np.dtype(f"{kind}{size}")
-    for kind, sizes in (("i", (1, 2, 4, 8)), ("u", (1, 2, 4, 8)), ("f", (2, 4, 8)))
-    for size in sizes
-}
-"""The dtypes that parameters have, by their names in the files."""
 
 
 class Loads(Protocol):
@@ -34,7 +28,7 @@ class Loads(Protocol):
         """Raise ConfigurationError unless a saved shard can be loaded."""
 
 
-def check_files(path: Path, entry: ManifestEntry, parameter: Loads) -> None:
+def check_files(path: Path, entry: ManifestEntry, parameter: Loads) -> list[State]:
     """Check that a parameter can be loaded from its files.
 
     Parameters
@@ -46,29 +40,33 @@ def check_files(path: Path, entry: ManifestEntry, parameter: Loads) -> None:
     parameter : Loads
         The parameter to load.
 
+    Returns
+    -------
+    list of dict
+        The arrays of each shard, mapped into memory and read-only.
+
     Raises
     ------
     CheckpointError
         If a file is missing or damaged, or does not fit the parameter.
     """
+    found = []
     for shard, (file, expected) in enumerate(entry.files.items()):
         try:
             if not stat.S_ISREG((path / file).lstat().st_mode):
                 raise OSError("it is no plain file, but a link or a device")
-            found = checksum(path / file)
-            if found != expected:
-                raise OSError(f"its checksum is {found}, expected {expected:.16}")
-            with safe_open(path / file, framework="numpy") as opened:
-                forms = {name: _form(opened, name) for name in opened.keys()}  # noqa: SIM118
-                saved = SavedShard(shard, len(entry.files), forms, opened.get_tensor)
-                parameter.check_state(saved)
-        except (OSError, SafetensorError, ConfigurationError) as error:
+            sum_ = checksum(path / file)
+            if sum_ != expected:
+                raise OSError(f"its checksum is {sum_}, expected {expected:.16}")
+            arrays = mapped_arrays(path / file)
+            # What compiled loops read is copied: a file may put its arrays at any byte.
+            read = partial(_copied, arrays)
+            parameter.check_state(SavedShard(shard, len(entry.files), forms(file, arrays), read))
+        except (OSError, SafetensorError, ValueError) as error:
             raise damaged(path, file, entry.name, error) from error
+        found.append(arrays)
+    return found
 
 
-def _form(opened: safe_open, name: str) -> Form:
-    part = opened.get_slice(name)
-    dtype = _DTYPES.get(part.get_dtype())
-    if dtype is None:
-        raise OSError(f"array {name!r:.80} has dtype {part.get_dtype()}")
-    return dtype, tuple(part.get_shape())
+def _copied(arrays: State, name: str) -> np.ndarray:
+    return arrays[name].copy()

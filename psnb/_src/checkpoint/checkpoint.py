@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,8 +11,11 @@ import numpy as np
 
 from psnb._src.checkpoint.check_files import Loads, check_files
 from psnb._src.checkpoint.checkpoint_folder import keep
-from psnb._src.checkpoint.manifest import read_manifest
+from psnb._src.checkpoint.manifest import ManifestEntry, read_manifest
+from psnb._src.checkpoint.restore_choice import RestoreChoice
+from psnb._src.checkpoint.restored import Restored, listed
 from psnb._src.checkpoint.shard_files import read_states
+from psnb._src.excerpt import excerpt
 from psnb.errors import CheckpointError
 
 
@@ -28,6 +31,9 @@ class Parameter(Loads, Protocol):
         """Load the states of shards, on all shards or only on some."""
 
 
+_ALL = RestoreChoice()
+
+
 class Checkpoint:
     """A checkpoint that was checked to fit some parameters.
 
@@ -38,44 +44,85 @@ class Checkpoint:
     path : pathlib.Path
         Where it is.
     parameters : mapping of str to Parameter
-        The parameters to load. Parameters that only the checkpoint has are left out.
+        All parameters that there are.
+    choice : RestoreChoice
+        Which of them to load.
+    strict : bool
+        Whether all that is chosen must fit; otherwise only what fits is loaded.
 
     Attributes
     ----------
     path : pathlib.Path
         Where it is.
-    metadata : mapping
-        The metadata that it was saved with.
+    restored : Restored
+        What `load` loads, and what does not fit.
+    complete : bool
+        Whether `load` loads all parameters, each from what has its name.
 
     Raises
     ------
     CheckpointError
-        If it is missing or damaged, lacks a parameter, or has another shape, dtype or optimizer
-        state for one.
+        If it is missing or damaged; or if it is to fit, and lacks a parameter, has one more, or has
+        another shape, dtype or optimizer state for one.
+    ConfigurationError
+        If the choice renames two to one.
     """
 
-    def __init__(self, path: Path, parameters: Mapping[str, Parameter]) -> None:
-        self.path, self._parameters = path, parameters
+    def __init__(
+        self,
+        path: Path,
+        parameters: Mapping[str, Parameter],
+        choice: RestoreChoice = _ALL,
+        *,
+        strict: bool = True,
+    ) -> None:
+        self.path = path
         weakref.finalize(self, keep(path).release)
-        self._manifest = read_manifest(path)
-        self.metadata = self._manifest.metadata
-        for name, parameter in parameters.items():
-            entry = self._manifest.entries.get(name)
-            if entry is None:
-                raise CheckpointError(
-                    f"checkpoint {str(path)!r} lacks {name!r}; "
-                    f"it has {', '.join(map(repr, self._manifest.entries)) or 'nothing'}"
+        manifest = read_manifest(path)
+        saved = {new: manifest.entries[old] for new, old in choice.among(manifest.entries).items()}
+        wanted = {name: each for name, each in parameters.items() if choice.takes(name)}
+        both = {name: (saved[name], each) for name, each in wanted.items() if name in saved}
+        different = {
+            name: "; ".join(differences)
+            for name, (entry, parameter) in both.items()
+            if (differences := list(_differences(name, entry, parameter.describe())))
+        }
+        self._parts = {name: part for name, part in both.items() if name not in different}
+        self.complete = self._parts.keys() == parameters.keys() and all(
+            entry.name == name for name, (entry, _) in self._parts.items()
+        )
+        self.restored = Restored(
+            path,
+            manifest.metadata,
+            tuple(self._parts),
+            {
+                name: f"expected {_told(each.describe())}"
+                for name, each in wanted.items()
+                if name not in saved
+            },
+            {
+                entry.name: f"found {_told(entry.description)}"
+                for name, entry in saved.items()
+                if name not in wanted
+            },
+            different,
+        )
+        if strict and (faults := self.restored.faults):
+            raise CheckpointError(
+                "\n".join(
+                    [
+                        f"checkpoint {str(path)!r} does not fit the parameters:",
+                        *faults,
+                        "nothing was changed; CheckpointManager.restore(strict=False) restores "
+                        "what fits, names= what you choose, rename= what has another name now",
+                    ]
                 )
-            for key, value in parameter.describe().items():
-                if entry.description.get(key) != value:
-                    raise CheckpointError(
-                        f"checkpoint {str(path)!r}, parameter {name!r}: expected {key} {value!r}, "
-                        f"found {entry.description.get(key)!r}"
-                    )
+            )
+        for entry, parameter in self._parts.values():
             check_files(path, entry, parameter)
 
     def load(self, only: frozenset[int] | None = None) -> None:
-        """Load the saved state into all parameters.
+        """Load the saved state into the parameters that were chosen.
 
         Parameters
         ----------
@@ -91,18 +138,26 @@ class Checkpoint:
 
         Any exception has a note that says which parameters were loaded.
         """
-        names = list(self._parameters)
-        for done, (name, parameter) in enumerate(self._parameters.items()):
+        names = list(self._parts)
+        for done, (name, (entry, parameter)) in enumerate(self._parts.items()):
             try:
-                states = list(read_states(self.path, self._manifest.entries[name]))
-                parameter.load_states(states, only)
+                parameter.load_states(list(read_states(self.path, entry)), only)
             except BaseException as error:
                 error.add_note(
-                    f"of {str(self.path)!r}, loaded: {_listed(names[:done])}; {name!r} may be in "
-                    f"part; not loaded: {_listed(names[done + 1 :])}"
+                    f"of {str(self.path)!r}, loaded: {listed(names[:done])}; {name!r} may be in "
+                    f"part; not loaded: {listed(names[done + 1 :])}"
                 )
                 raise
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names)) or "none"
+def _differences(name: str, entry: ManifestEntry, expected: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in expected.items():
+        if (found := entry.description.get(key)) != value:
+            yield f"expected {key} {value!r:.80}, found {found!r:.80}" + (
+                "" if entry.name == name else f" in {entry.name!r:.200}"
+            )
+
+
+def _told(description: Mapping[str, Any]) -> str:
+    """Return what a parameter is, in a line."""
+    return excerpt(", ".join(f"{key} {value!r}" for key, value in description.items()))

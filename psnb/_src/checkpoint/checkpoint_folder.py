@@ -23,6 +23,7 @@ import math
 import re
 import shutil
 import stat
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -54,6 +55,14 @@ def checkpoints(directory: Path) -> list[Path]:
     """Return the complete checkpoints of a folder at one moment, oldest first."""
     with _steady(directory):
         return [path for _, path in _numbered(directory)]
+
+
+def written(path: Path) -> str:
+    """Return when a checkpoint was written, for people to read."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))
+    except OSError:
+        return "removed just now"  # by another manager
 
 
 def prepare(directory: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from html import escape
 from pathlib import Path
@@ -18,8 +18,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from psnb._src.checkpoint.checkpoint import Checkpoint, Parameter
-from psnb._src.checkpoint.checkpoint_folder import checkpoints, last_kept, prepare, prune
+from psnb._src.checkpoint.checkpoint_folder import checkpoints, last_kept, prepare, prune, written
 from psnb._src.checkpoint.manifest import checked_metadata
+from psnb._src.checkpoint.restore_choice import Rename, RestoreChoice, restore_choice
+from psnb._src.checkpoint.restored import Restored
 from psnb._src.checkpoint.shard_files import write_checkpoint
 from psnb._src.checks import integer
 from psnb._src.excerpt import excerpt
@@ -95,7 +97,7 @@ class FolderManager:
         return f"<psnb.{type(self).__name__} {str(self.directory)!r}, {count} checkpoints>"
 
     def _repr_html_(self) -> str:
-        rows = [(each.name, _written(each)) for each in reversed(self.checkpoints)]
+        rows = [(each.name, written(each)) for each in reversed(self.checkpoints)]
         table = html_table("checkpoints", ("checkpoint", "written"), rows)
         return f"<div><strong>Checkpoints in {escape(str(self.directory))}</strong></div>{table}"
 
@@ -164,37 +166,61 @@ class FolderManager:
         self._status = CheckpointStatistics("saved", str(path), 1.0, held=pause)
         return path
 
-    def restore(self, path: str | os.PathLike[str] | None = None) -> Mapping[str, Any]:
-        """Restore all parameters and their optimizer state, onto any number of servers.
+    def restore(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        strict: bool = True,
+        names: str | Sequence[str] | None = None,
+        rename: Rename | None = None,
+    ) -> Restored:
+        """Restore parameters and their optimizer state, onto any number of servers.
 
-        Everything is checked before anything is changed. Parameters that only the checkpoint has
-        are left out. Call it when no closure runs. If it is interrupted, only a part is restored:
-        call it again.
+        Everything is checked before anything is changed. Call it when no closure runs. If it is
+        interrupted, only a part is restored: call it again.
 
         Parameters
         ----------
         path : str or os.PathLike, optional
             A checkpoint; None for the latest in the directory.
+        strict : bool
+            True: parameters and checkpoint must fit. False: what fits is restored, and all else
+            stays as it is; the result tells what did not.
+        names : str or sequence of str, optional
+            Patterns, as of files, of the parameters to restore (``"deep*"``), by the names that
+            they have now. The others stay as they are, and the checkpoint need not have them.
+        rename : mapping or callable, optional
+            From the name in the checkpoint to the name that the parameter has now. Names that a
+            mapping lacks are the same.
 
         Returns
         -------
-        mapping
-            The metadata that it was saved with.
+        Restored
+            The metadata that it was saved with, as a mapping; it also tells what was restored, and
+            what did not fit.
 
         Raises
         ------
         CheckpointError
-            If there is no checkpoint, if it is damaged, or if it lacks a parameter or has another
-            shape, dtype or optimizer state for one; nothing was changed.
+            If there is no checkpoint, if it is damaged, or if it does not fit: it lacks a
+            parameter, has one more, or has another shape, dtype or optimizer state for one; the
+            message lists all of them. Nothing was changed.
+        ConfigurationError
+            If a pattern fits no parameter, or two get the same name; nothing was changed.
         ServerLostError
             If a server is gone; only a part was restored: a note on the error says which parameters
             were restored, and which were not.
         """
         parameters = self._strategy.parameters()
-        saved = self._newest() if path is None else Checkpoint(Path(path), parameters)
+        choice = restore_choice(names, rename, parameters)
+        if path is None:
+            saved = self._newest(choice, strict)
+        else:
+            saved = Checkpoint(Path(path), parameters, choice, strict=strict)
         saved.load()
-        self._strategy.note_checkpoint(saved.path)
-        return saved.metadata
+        if saved.complete:  # from any other, not all could be recovered
+            self._strategy.note_checkpoint(saved.path)
+        return saved.restored
 
     @contextmanager
     def also_saving(self, state: State) -> Iterator[None]:
@@ -221,10 +247,10 @@ class FolderManager:
             kept=kept,
         )
 
-    def _newest(self) -> Checkpoint:
+    def _newest(self, choice: RestoreChoice, strict: bool) -> Checkpoint:
         while path := self.latest_checkpoint:
             try:
-                return Checkpoint(path, self._strategy.parameters())
+                return Checkpoint(path, self._strategy.parameters(), choice, strict=strict)
             except CheckpointError:
                 if path.exists():
                     raise
@@ -237,10 +263,3 @@ class FolderManager:
             self._status = CheckpointStatistics("saving", share=done / len(parameters))
             optimizer = parameter.optimizer.describe() if parameter.optimizer else None
             yield name, parameter.describe(), optimizer, parameter.shard_states()
-
-
-def _written(path: Path) -> str:
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))
-    except OSError:
-        return "removed just now"  # by another manager

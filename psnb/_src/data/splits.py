@@ -135,6 +135,6 @@ def _sharded(node: Node, count: int, index: int) -> Node:
 def _uncuttable(node: Node) -> ConfigurationError:
     return ConfigurationError(
         f"{node.label()} cannot be cut into parts that are read apart from each other: it depends "
-        "on what comes before. Leave it out, or use sharding='none', with which every worker sees "
-        "everything"
+        "on what comes before. Leave it out, and make the dataset of a part of the files or "
+        "arrays; or use sharding='none', with which every worker sees everything"
     )

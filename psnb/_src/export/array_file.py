@@ -11,7 +11,8 @@ import math
 from pathlib import Path
 
 import numpy as np
-from safetensors import safe_open
+
+from psnb._src.mapped_arrays import mapped_arrays
 
 _HEADER = 4096
 """Bytes before the data, which so begin with a page."""
@@ -80,17 +81,10 @@ def mapped(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     OSError, SafetensorError, ValueError
         If it is no such file, or has another array.
     """
-    with safe_open(path, framework="numpy") as opened:
-        names = list(opened.keys())
-        if names != ["data"]:
-            raise ValueError(f"expected one array, 'data', found {names[:5]}")
-        part = opened.get_slice("data")
-        found = part.get_dtype(), tuple(part.get_shape())
-    if found != (_NAMES[dtype], shape):
-        raise ValueError(f"expected {_NAMES[dtype]} of shape {shape}, found {found[0]} {found[1]}")
-    if not math.prod(shape):
-        return np.empty(shape, dtype)
-    with open(path, "rb") as file:
-        start = 8 + int.from_bytes(file.read(8), "little")
-    whole = np.memmap(path, np.dtype(dtype).newbyteorder("<"), "r", start, shape)
-    return whole.view(np.ndarray)
+    arrays = mapped_arrays(path)
+    if arrays.keys() != {"data"}:
+        raise ValueError(f"expected one array, 'data', found {sorted(arrays)[:5]}")
+    found = arrays["data"]
+    if (found.dtype, found.shape) != (np.dtype(dtype), shape):
+        raise ValueError(f"expected {dtype} of shape {shape}, found {found.dtype} {found.shape}")
+    return found

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from psnb._src.data import Ragged
+from psnb._src.export.exported_table import ExportedTable
 from psnb._src.export.model_feed import ModelFeed
 from psnb._src.export.stored_table import StoredTable
-from psnb._src.first_rows import Admission, Initializer
 
 
 class RowPiece(NamedTuple):
@@ -38,37 +38,17 @@ class RowPiece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TableSource:
+class TableSource(ExportedTable):
     """A table whose rows are to be written.
 
     Attributes
     ----------
-    name : str
-        Its name.
-    dim : int
-        Floats a row.
-    rows : int or None
-        As `psnb.Embedding.rows`.
-    dtype : numpy.dtype
-        Of the rows.
-    padding_idx : int or None
-        As `psnb.Embedding.padding_idx`.
-    initializer, admission, seed
-        How rows begin, and which ids get one.
     scored : bool
         Whether pieces have scores.
     pieces : callable
         Fetches the rows, piece by piece.
     """
 
-    name: str
-    dim: int
-    rows: int | None
-    dtype: np.dtype
-    padding_idx: int | None
-    initializer: Initializer
-    admission: Admission
-    seed: int
     scored: bool
     pieces: Callable[[], Iterator[RowPiece]]
 

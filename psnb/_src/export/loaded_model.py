@@ -204,16 +204,9 @@ def _table(path: Path, number: str, entry: TableEntry, manifest: ModelManifest) 
         ids, places = array("ids", "uint64", count), array("places", place_dtype(count), count)
         check_index(ids, places)
     return StoredTable(
-        entry.name,
-        entry.dim,
-        entry.rows,
-        np.dtype(entry.dtype),
-        entry.padding_idx,
-        entry.initializer,
-        entry.admission,
-        entry.seed,
-        array("rows", entry.stored, count, entry.dim),
-        array("scales", "float32", count) if entry.stored == "int8" else None,
-        ids,
-        places,
+        **entry.known(),
+        stored=array("rows", entry.stored, count, entry.dim),
+        scales=array("scales", "float32", count) if entry.stored == "int8" else None,
+        ids=ids,
+        places=places,
     )

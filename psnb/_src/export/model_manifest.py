@@ -21,7 +21,7 @@ import math
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,13 @@ import numpy as np
 
 from psnb._src.checks import is_integer
 from psnb._src.export.exported import Fetch
+from psnb._src.export.exported_table import ExportedTable
 from psnb._src.export.model_feed import ModelFeed
 from psnb._src.export.quantization import STORED
 from psnb._src.first_rows import (
-    Admission,
     Always,
     Constant,
     CountFilter,
-    Initializer,
     Normal,
     Probability,
     Uniform,
@@ -58,13 +57,11 @@ _ADMISSIONS = {each.__name__: each for each in (Always, CountFilter, Probability
 
 
 @dataclass(frozen=True)
-class TableEntry:
+class TableEntry(ExportedTable):
     """A table in a manifest.
 
     Attributes
     ----------
-    name, dim, rows, dtype, padding_idx, initializer, admission, seed
-        As of `StoredTable`.
     count : int
         How many rows are stored.
     stored : str
@@ -75,14 +72,6 @@ class TableEntry:
         The largest error of a number, and the root of the mean square.
     """
 
-    name: str
-    dim: int
-    rows: int | None
-    dtype: str
-    padding_idx: int | None
-    initializer: Initializer
-    admission: Admission
-    seed: int
     count: int
     stored: str
     left_out: int
@@ -91,7 +80,8 @@ class TableEntry:
     def described(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
         first = {"name": type(self.initializer).__name__, **vars(self.initializer)}
-        return {**vars(self), "initializer": first, "admission": self.admission.describe()}
+        described = {"initializer": first, "admission": self.admission.describe()}
+        return {**vars(self), "dtype": self.dtype.name, **described}
 
 
 @dataclass(frozen=True)
@@ -202,7 +192,7 @@ def _fetch(given: Any) -> Fetch:
 
 
 def _table(given: Any) -> TableEntry:
-    _object("a table", given, set(TableEntry.__annotations__))
+    _object("a table", given, {each.name for each in fields(TableEntry)})
     name = given["name"]
     require(isinstance(name, str), f"the name of a table is {name!r:.80}")
     for each, optional in (("dim", False), ("count", False), ("left_out", False), ("rows", True)):
@@ -225,7 +215,8 @@ def _table(given: Any) -> TableEntry:
         require(good, f"the error of table {name!r:.80} is {value!r:.80}")
     first = _made(f"table {name!r:.80}: initializer", given["initializer"], _FIRST)
     admission = _made(f"table {name!r:.80}: admission", given["admission"], _ADMISSIONS)
-    return TableEntry(**{**given, "initializer": first, "admission": admission})
+    made = {"dtype": np.dtype(given["dtype"]), "initializer": first, "admission": admission}
+    return TableEntry(**{**given, **made})
 
 
 def _made(what: str, given: Any, kinds: Mapping[str, Any]) -> Any:

@@ -11,29 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from psnb._src.data import Ragged
+from psnb._src.export.exported_table import ExportedTable
 from psnb._src.export.quantization import restored
-from psnb._src.first_rows import Admission, Initializer, read_only
+from psnb._src.first_rows import read_only
 from psnb.errors import ConfigurationError, IdOutOfRangeError
 
 
 @dataclass(frozen=True)
-class StoredTable:
+class StoredTable(ExportedTable):
     """The rows of a table, as `psnb.Embedding` gives them for evaluation.
 
     Attributes
     ----------
-    name : str
-        Its name.
-    dim : int
-        Floats a row.
-    rows : int or None
-        As `psnb.Embedding.rows`.
-    dtype : numpy.dtype
-        Of the rows that are returned.
-    padding_idx : int or None
-        The id that gives zeros.
-    initializer, admission, seed
-        How rows of ids begin that are not stored.
     stored : numpy.ndarray
         The rows, ``(n, dim)``.
     scales : numpy.ndarray or None
@@ -42,14 +31,6 @@ class StoredTable:
         Ids that have a row, ascending, and where it is; None if ids are the places.
     """
 
-    name: str
-    dim: int
-    rows: int | None
-    dtype: np.dtype
-    padding_idx: int | None
-    initializer: Initializer
-    admission: Admission
-    seed: int
     stored: np.ndarray
     scales: np.ndarray | None
     ids: np.ndarray | None

@@ -227,16 +227,5 @@ def _write_table(
         write_index(unsorted, rows.rows, place("ids"), place("places"))
     unsorted.unlink()
     return TableEntry(
-        table.name,
-        table.dim,
-        table.rows,
-        table.dtype.name,
-        table.padding_idx,
-        table.initializer,
-        table.admission,
-        table.seed,
-        rows.rows,
-        stored,
-        left_out,
-        error.told(),
+        **table.known(), count=rows.rows, stored=stored, left_out=left_out, error=error.told()
     )

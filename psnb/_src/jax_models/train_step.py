@@ -6,6 +6,7 @@ Threads: those of all closures on a worker may share one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from psnb._src.jax_models.program import Program
 from psnb._src.jax_models.tree_variables import TreeVariables
 from psnb._src.jax_models.worker_programs import travelling
 from psnb._src.models import StepDescription, batch_summary
-from psnb._src.parameters import Embedding, Handle
+from psnb._src.parameters import Embedding, Handle, writes_nothing
 from psnb._src.runtime import report
 from psnb.errors import ConfigurationError, GradientError
 
@@ -33,6 +34,9 @@ class TrainStep:
     Functions may capture it, or be it, or take it as an argument: each worker compiles it once. A
     function with a batch at hand calls ``step.train_on(batch)``.
 
+    Where a trainer evaluates with it, it computes the loss alone: no gradient is computed or even
+    compiled.
+
     Parameters
     ----------
     of : BatchFunction
@@ -46,18 +50,19 @@ class TrainStep:
         # So psnb names its closures, and notices when what the loss refers to has changed.
         self.__wrapped__, self.__qualname__ = of.function, f"step of {of.name}"
         self._program = Program(of, self._gradients, training=True)
+        self._losses = Program(of, self._found, training=False)  # for evaluation
         self._told = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return travelling(TrainStep, self._of, self._has_aux)  # what is compiled stays
 
     def __repr__(self) -> str:
-        return f"<psnb.jax {self.__qualname__}, {self._program.compiled} programs compiled here>"
+        return f"<psnb.jax {self.__qualname__}, {self.programs} programs compiled here>"
 
     @property
     def programs(self) -> int:
         """How many programs were compiled in this process."""
-        return self._program.compiled
+        return self._program.compiled + self._losses.compiled
 
     def __call__(self, iterator: Iterator[Any]) -> float:
         """Train on the next batch, and return its loss.
@@ -78,7 +83,8 @@ class TrainStep:
 
     def train_on(self, batch: Any) -> float:
         """Train on a batch that is here, and return its loss; see the class."""
-        loss, metrics, examples = self.trained(batch)
+        found = self._evaluated(batch) if writes_nothing() else self.trained(batch)
+        loss, metrics, examples = found
         self._report(loss, metrics, examples)
         return loss
 
@@ -100,15 +106,18 @@ class TrainStep:
             ) from error
         return value, metrics, pulled.examples
 
-    def _gradients(self, function: Any, leaves: dict[str, Any], matrices: list[Any]) -> Any:
+    def _evaluated(self, batch: Any) -> tuple[float, Any, int]:
+        (loss, metrics), pulled = self._losses(batch)
+        return float(loss), metrics, pulled.examples
+
+    def _found(self, function: Any, *given: Any) -> Any:
+        """Return loss and metrics, in a program."""
+        return function(*given) if self._has_aux else (function(*given), None)
+
+    def _gradients(self, function: Any, *given: Any) -> Any:
         """Return loss, metrics and gradients, in the program."""
-
-        def of_loss(*given: Any) -> Any:
-            return function(*given) if self._has_aux else (function(*given), None)
-
-        found, (by_leaves, by_rows) = jax.value_and_grad(of_loss, (0, 1), has_aux=True)(
-            leaves, matrices
-        )
+        of_loss = partial(self._found, function)
+        found, (by_leaves, by_rows) = jax.value_and_grad(of_loss, (0, 1), has_aux=True)(*given)
         # Not by the variables' values: the gradient of a part of an array is a whole array.
         by_values = [] if self._of.params is None else self._of.params.flat(by_leaves)
         return found, (by_values, by_rows)
@@ -134,8 +143,8 @@ class TrainStep:
 
     def _report(self, loss: float, metrics: Any, examples: int) -> None:
         told = {"examples": float(examples)}
-        if self._told != self._program.compiled:
-            self._told = self._program.compiled
+        if self._told != self.programs:
+            self._told = self.programs
             told["programs"] = float(self._told)
         report(**{**told, "loss": loss, **_named(metrics)})
 

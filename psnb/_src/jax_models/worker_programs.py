@@ -14,7 +14,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from psnb._src.runtime import dumps
+import jax
+
+from psnb._src.runtime import current_context, dumps
 from psnb.errors import SerializationError
 
 KEPT = 16
@@ -36,6 +38,10 @@ def travelling(kind: Callable[..., Any], *made_of: Any) -> tuple[Any, ...]:
 
 
 def _arrived(digest: bytes, kind: Callable[..., Any], *made_of: Any) -> Any:
+    if current_context() is not None:
+        # A closure waits for its step: another thread would only cost the way there and back.
+        # It has no effect, and does no harm, if JAX has computed before.
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
     with _lock:
         if digest not in _kept:
             _kept[digest] = kind(*made_of)

@@ -28,7 +28,7 @@ from psnb._src.keras_models.fit_loop import FitLoop, Pass, validated_after
 from psnb._src.keras_models.passes import Ordered, passes
 from psnb._src.keras_models.split_keras import plain_copy, split
 from psnb._src.keras_models.steered_optimizer import SteeredOptimizer
-from psnb._src.models import OptimizerChoice
+from psnb._src.models import OptimizerChoice, StepDescription
 from psnb._src.strategy import ParameterServerStrategy
 from psnb.errors import ConfigurationError
 
@@ -262,6 +262,44 @@ class DistributedKeras:
             raise ConfigurationError("predict: there is no batch")
         return keras.tree.map_structure(lambda *several: np.concatenate(several), *found)
 
+    def describe(self, batch: Any) -> StepDescription:
+        """Return the operations of a training step for a batch, in their order.
+
+        First what is pulled from which servers; then the operations of the backend with their
+        dtypes and shapes, those of layers (torch) and functions (JAX) indented; then what is
+        pushed. Printed, it has a line for each. Nothing is written. With JAX nothing is carried
+        out, and the operations that compute gradients are among the others; with torch the loss is
+        computed once.
+
+        Parameters
+        ----------
+        batch : tuple
+            ``(inputs, targets)`` or ``(inputs, targets, weights)``.
+
+        Raises
+        ------
+        ConfigurationError, GradientError, IdOutOfRangeError
+            If the batch is not what the model takes.
+        """
+        return self._compiled().program.describe(batch)
+
+    def undistributed(self) -> Any:
+        """Return a copy of the undistributed model with the values that the servers have.
+
+        It has all that models of Keras have: ``summary``, ``get_layer``, calls with a batch.
+        """
+        weights, plain = self.get_weights(), plain_copy(self._model)
+        plain.set_weights(weights)
+        return plain
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(keras.Model, name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise AttributeError(
+            f"a distributed model has no {name!r}: undistributed() returns a plain copy of it, "
+            f"with the values that the servers have now, which has {name!r}"
+        )
+
     def to_export(self, example: Any) -> Exported:
         """Return what `psnb.export` writes of it."""
         return self._compiled().program.to_export(example)
@@ -282,23 +320,17 @@ class DistributedKeras:
 
     def save(self, filepath: str | Path, overwrite: bool = True, **options: Any) -> None:
         """Save a plain Keras file, which loads without psnb."""
-        self._plain().save(filepath, overwrite=overwrite, **options)
+        self.undistributed().save(filepath, overwrite=overwrite, **options)
 
     def save_weights(self, filepath: str | Path, overwrite: bool = True) -> None:
         """Save the weights as Keras does."""
-        self._plain().save_weights(filepath, overwrite=overwrite)
+        self.undistributed().save_weights(filepath, overwrite=overwrite)
 
     def load_weights(self, filepath: str | Path, **options: Any) -> None:
         """Replace the weights by those of a file, of this model or of the undistributed one."""
-        plain = self._plain()
+        plain = self.undistributed()
         plain.load_weights(filepath, **options)
         self.set_weights(plain.get_weights())
-
-    def _plain(self) -> Any:
-        """Return a copy of the undistributed model with the values of the servers."""
-        weights, plain = self.get_weights(), plain_copy(self._model)
-        plain.set_weights(weights)
-        return plain
 
     def _compiled(self) -> CompiledModel:
         if self._made is None:

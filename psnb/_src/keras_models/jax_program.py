@@ -15,6 +15,7 @@ from psnb._src.keras_models.keras_program import KerasProgram
 from psnb._src.keras_models.model_inputs import whole
 from psnb._src.keras_models.placed_values import PlacedValues
 from psnb._src.keras_models.served_layers import looking_up
+from psnb._src.models import StepDescription
 
 
 class JaxProgram(KerasProgram):
@@ -31,6 +32,9 @@ class JaxProgram(KerasProgram):
         self._step = step(self._loss, has_aux=True, **of)
         self._scores = forward(self._scored, **of)
         self._outputs = forward(self._predicted, **of)
+
+    def _described(self, given: dict[str, Any]) -> StepDescription:
+        return self._step.describe(given)
 
     def _exported(self, x: dict[str, np.ndarray]) -> Exported:
         def predicted(params: Any, rows: Any, batch: Any) -> Any:

@@ -7,7 +7,7 @@ variables keep their own values, as all values come from outside.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -210,6 +210,11 @@ class KerasNetwork:
                     f"metric variable {variable.path!r} does not add up over batches, so it cannot "
                     "be merged over workers: metrics that count, sum or average can"
                 )
+
+    def layers(self) -> Iterator[tuple[str, Any]]:
+        """Yield the layers with their names, those of models in the model, too."""
+        for each in layers_of(self._tail):
+            yield each.name, each
 
     def own_values(self) -> dict[str, Any]:
         """Return the values that the variables have in this process, by name."""

@@ -18,6 +18,7 @@ from psnb._src.export import Exported
 from psnb._src.keras_backend import unpickled
 from psnb._src.keras_models.keras_network import KerasNetwork
 from psnb._src.keras_models.placed_values import PlacedValues
+from psnb._src.models import StepDescription
 from psnb._src.parameters import Variable
 from psnb._src.runtime import current_context, report
 from psnb.errors import ConfigurationError, GradientError
@@ -67,9 +68,7 @@ class KerasProgram(ABC):
         ends_at_nan : bool
             Return a loss that is not finite, and change nothing, rather than raise GradientError.
         """
-        given, examples = self._prepared(batch)
-        if self.network.seeds:
-            given["seeds"] = self._seeds()
+        given, examples = self._prepared_to_train(batch)
         try:
             loss, told = self._train(given)
         except GradientError:
@@ -105,6 +104,10 @@ class KerasProgram(ABC):
         given, _ = self._prepared(batch)
         self.network.check_metrics(_few(given), self._run)
 
+    def describe(self, batch: Any) -> StepDescription:
+        """Return the operations of a step for a batch, as `train` takes it."""
+        return self._described(self._prepared_to_train(batch)[0])
+
     def to_export(self, example: Any) -> Exported:
         """Return what `psnb.export` writes of it; its feeds are the model's inputs.
 
@@ -117,6 +120,10 @@ class KerasProgram(ABC):
         """
         inputs = self.network.inputs
         return self._exported(inputs.example() if example is None else inputs.arrays(example))
+
+    @abstractmethod
+    def _described(self, given: dict[str, Any]) -> StepDescription:
+        """Return the operations of a step for a batch; nothing is written."""
 
     @abstractmethod
     def _exported(self, x: dict[str, np.ndarray]) -> Exported:
@@ -150,9 +157,12 @@ class KerasProgram(ABC):
 
     def _prepared(self, batch: Any) -> tuple[dict[str, Any], int]:
         if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+            found = type(batch).__name__
+            if isinstance(batch, tuple | list):
+                found = f"a {found} of {len(batch)}: are the targets, y, missing?"
             raise ConfigurationError(
                 "a batch for training or evaluation is a tuple (inputs, targets) or (inputs, "
-                f"targets, weights), found {type(batch).__name__}"
+                f"targets, weights), found {found}"
             )
         x, y, *weights = batch
         given: dict[str, Any] = {"x": self.network.inputs.arrays(x), "y": y}
@@ -161,6 +171,12 @@ class KerasProgram(ABC):
         with self._building:
             self.network.build(_few(given), self._shaped)
         return given, len(next(iter(given["x"].values())))
+
+    def _prepared_to_train(self, batch: Any) -> tuple[dict[str, Any], int]:
+        given, examples = self._prepared(batch)
+        if self.network.seeds:
+            given["seeds"] = self._seeds()
+        return given, examples
 
     def _seeds(self) -> list[np.ndarray]:
         """Return the states of random numbers: the same when a closure runs again."""

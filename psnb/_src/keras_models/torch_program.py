@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -18,8 +18,17 @@ from psnb._src.keras_models.keras_program import KerasProgram
 from psnb._src.keras_models.model_inputs import whole
 from psnb._src.keras_models.placed_values import PlacedValues
 from psnb._src.keras_models.served_layers import looking_up
+from psnb._src.models import StepDescription
 from psnb._src.parameters import Handle
-from psnb._src.torch_models import ModelPass, PlannedIds, ServedEmbedding, exported, tensor_of
+from psnb._src.torch_models import (
+    ModelPass,
+    OperationRecorder,
+    PlannedIds,
+    ServedEmbedding,
+    described_call,
+    exported,
+    tensor_of,
+)
 from psnb.errors import GradientError
 
 
@@ -30,6 +39,12 @@ class TorchProgram(KerasProgram):
         super().__init__(network, values)
         self._device = torch.device(str(keras.ops.zeros(()).device))
         self._plan: tuple[PlannedIds, ...] = ()
+
+    def _described(self, given: dict[str, Any]) -> StepDescription:
+        recorder, values = OperationRecorder(0), self._values
+        with recorder.following(self.network.layers()):
+            self._computed(given, training=True, noted_by=recorder)
+        return described_call(recorder, values.tables.values(), values.variables)
 
     def _exported(self, x: dict[str, np.ndarray]) -> Exported:
         tables = self._values.tables
@@ -78,7 +93,11 @@ class TorchProgram(KerasProgram):
         return self._run(function, *given)
 
     def _computed(
-        self, given: dict[str, Any], *, training: bool
+        self,
+        given: dict[str, Any],
+        *,
+        training: bool,
+        noted_by: AbstractContextManager[Any] | None = None,
     ) -> tuple[ModelPass, list[Tensor], dict[str, Tensor], Computed]:
         x = {name: tensor_of(each).to(self._device) for name, each in given["x"].items()}
         current = ModelPass(self._values.tables, self._device, training=training, learns=training)
@@ -96,7 +115,12 @@ class TorchProgram(KerasProgram):
             return functional.embedding(position, weight)
 
         try:
-            with looking_up(look_up), torch.set_grad_enabled(training), _seeded(given):
+            with (
+                looking_up(look_up),
+                torch.set_grad_enabled(training),
+                _seeded(given),
+                noted_by or nullcontext(),
+            ):
                 computed = self.network.computed(values, {**given, "x": x}, training=training)
         except RuntimeError as error:  # of torch, about what is in the batch
             error.add_note(current.summary())

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from psnb._src.metrics.metric_state import MetricState
 from psnb._src.metrics.ranking_metric import RankingMetric, why_undefined
 
 
@@ -61,14 +59,6 @@ class AUC(RankingMetric):
         pairs = positives @ (below - negatives / 2)
         return reason or float(pairs / positives.sum() / negatives.sum())
 
-    def error_bound(self, state: MetricState) -> float:
-        """Return by how much the value of a state differs at most from the exact area.
-
-        0 without buckets; NaN if there is no value.
-        """
-        negatives, positives = self.levels(state.array)
-        if why_undefined(negatives.sum(), positives.sum()):
-            return math.nan
-        if self.buckets is None:
-            return 0.0
+    def largest_error(self, negatives: np.ndarray, positives: np.ndarray) -> float:
+        """Return it: half of the pairs that fall into one bucket."""
         return float(positives @ negatives / 2 / positives.sum() / negatives.sum())

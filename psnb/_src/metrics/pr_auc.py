@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from psnb._src.metrics.metric_state import MetricState
 from psnb._src.metrics.ranking_metric import RankingMetric
 
 
@@ -52,16 +50,8 @@ class PRAUC(RankingMetric):
         hits, false = _from_above(positives), _from_above(negatives)
         return float(positives @ _share(hits, false) / positives.sum())
 
-    def error_bound(self, state: MetricState) -> float:
-        """Return by how much the value of a state differs at most from the exact area.
-
-        0 without buckets; NaN if there is no value.
-        """
-        negatives, positives = self.levels(state.array)
-        if not positives.any():
-            return math.nan
-        if self.buckets is None:
-            return 0.0
+    def largest_error(self, negatives: np.ndarray, positives: np.ndarray) -> float:
+        """Return it, from the best and the worst order within buckets."""
         hits, false = _from_above(positives), _from_above(negatives)
         told = _share(hits, false)
         best = _share(hits, false - negatives)  # its positives come first

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +69,19 @@ class RankingMetric(MergeableMetric):
         if whole:
             counts *= units
         return MetricState(self, counts)
+
+    def error_bound(self, state: MetricState) -> float:
+        """Return by how much the value of a state differs at most from the exact area.
+
+        0 without buckets; NaN if there is no value.
+        """
+        if isinstance(self.evaluate(state.array), str):
+            return math.nan
+        return 0.0 if self.buckets is None else self.largest_error(*self.levels(state.array))
+
+    @abstractmethod
+    def largest_error(self, negatives: np.ndarray, positives: np.ndarray) -> float:
+        """Return by how much the area may be off, from the counts of each bucket."""
 
     def levels(self, array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the negatives and positives of each level of scores, from the lowest: float64."""

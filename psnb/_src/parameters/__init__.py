@@ -22,10 +22,10 @@ from psnb._src.parameters.parameter_arguments import (
     checked_ids,
     initial_array,
 )
-from psnb._src.parameters.partition import FixedShards, MaxSize, MinSize, Partitioner, row_ranges
+from psnb._src.parameters.partition import FixedShards, MaxSize, MinSize, Partitioner
 from psnb._src.parameters.prefetch_parameters import prefetch
 from psnb._src.parameters.pulled_variables import PulledVariables
-from psnb._src.parameters.rehearsal import Rehearsal, writing_nothing
+from psnb._src.parameters.rehearsal import Rehearsal, writes_nothing, writing_nothing
 from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.server_client import set_process_client
 from psnb._src.parameters.server_connection import open_connection
@@ -78,9 +78,9 @@ __all__ = [
     "prefetch",
     "pull",
     "push",
-    "row_ranges",
     "set_process_client",
     "shards_of",
     "table_source",
+    "writes_nothing",
     "writing_nothing",
 ]

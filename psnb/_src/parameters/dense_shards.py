@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike
 from psnb._src.parameters.gradients import NonFinite
 from psnb._src.parameters.parameter_arguments import checked_array, checked_rows
 from psnb._src.parameters.parameter_shards import ParameterShards
-from psnb._src.parameters.partition import row_ranges
 from psnb._src.parameters.request_batch import on_table
 from psnb._src.parameters.server_client import ServerClient
 from psnb._src.parameters.states import read_states, write_states
@@ -28,18 +27,17 @@ from psnb._src.server import (
     AssignRows,
     AssignValues,
     CountSkipped,
-    Expected,
     GatherRows,
     OnTable,
     Optimizer,
     PushGradient,
     ReadValues,
-    SavedShard,
     SkipUpdates,
     all_finite,
     copy_with_norm,
     norm,
 )
+from psnb._src.shards import Expected, SavedShard, check_saved_slice
 from psnb.errors import GradientError
 
 
@@ -95,15 +93,7 @@ class DenseShards(ParameterShards):
     def check_state(self, saved: SavedShard) -> None:
         """Raise ConfigurationError unless a saved shard can be loaded."""
         expected = Expected(self.name, self.dtype, self._made.slots if self._made else ())
-        expected.check_names(saved.forms)
-        if saved.shards > max((1, *self.shape[:1])):
-            raise GradientError(f"{self.name!r} cannot be in {saved.shards} shards")
-        shape = self.shape
-        if saved.shards > 1:
-            start, stop = row_ranges(shape[0], saved.shards)[saved.number]
-            shape = (stop - start, *shape[1:])
-        expected.check_numbers(saved.forms, shape)
-        expected.check_tail(saved.forms, {"step": saved.read("step")})
+        check_saved_slice(expected, self.shape, saved)
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         """Return values and optimizer state of every shard, for checkpoints."""

@@ -16,7 +16,14 @@ from msgspec.structs import replace
 
 from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.server_client import ServerClient
-from psnb._src.parameters.updates import Round, ShardWrite, Updates, buffered, client_of
+from psnb._src.parameters.updates import (
+    Round,
+    ShardWrite,
+    Updates,
+    buffered,
+    client_of,
+    current_updates,
+)
 from psnb._src.placement import ShardId
 from psnb._src.server import (
     Commit,
@@ -108,6 +115,11 @@ def writing_nothing() -> Iterator[None]:
     """
     with buffered(_Dropped(server_client=Rehearsal(client_of(None)))):
         yield
+
+
+def writes_nothing() -> bool:
+    """Return whether this thread is within `writing_nothing`: gradients would be for nothing."""
+    return isinstance(current_updates(), _Dropped)
 
 
 def _reading(request: Request) -> Request:

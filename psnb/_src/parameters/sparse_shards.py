@@ -17,7 +17,6 @@ from psnb._src.parameters.gradients import split_finite
 from psnb._src.parameters.ids import DistinctIds, SeenIds
 from psnb._src.parameters.parameter_arguments import checked_array, checked_ids
 from psnb._src.parameters.parameter_shards import ParameterShards
-from psnb._src.parameters.partition import shard_of_ids
 from psnb._src.parameters.request_batch import on_table
 from psnb._src.parameters.server_client import ServerClient
 from psnb._src.parameters.states import read_segments, read_states, write_states
@@ -27,14 +26,12 @@ from psnb._src.server import (
     Always,
     CtrAccessor,
     EndDay,
-    ExpectedRows,
     LookUpRows,
     OnTable,
     PushRows,
     PutRows,
     ReadUse,
     RecordUse,
-    SavedShard,
     SkipUpdates,
     TableOperation,
     TableWrite,
@@ -42,9 +39,8 @@ from psnb._src.server import (
     distinct,
     norm,
 )
+from psnb._src.shards import ExpectedRows, SavedShard, check_saved_rows, shard_of_ids
 from psnb.errors import ConfigurationError, GradientError
-
-_NO_IDS = np.empty(0, np.uint64)
 
 
 class SparseShards(ParameterShards):
@@ -88,11 +84,7 @@ class SparseShards(ParameterShards):
         }
 
     def check_state(self, saved: SavedShard) -> None:
-        """Raise ConfigurationError unless a saved shard can be loaded.
-
-        Each id must be in the shard that it is assigned to. So no id is in two shards, and each
-        shard can be checked alone.
-        """
+        """Raise ConfigurationError unless a saved shard can be loaded."""
         expected = ExpectedRows(
             self.name,
             self.dtype,
@@ -102,22 +94,7 @@ class SparseShards(ParameterShards):
             uses=self.accessor is not None,
             waits=self.admission.sightings > 1,
         )
-        expected.check_names(saved.forms)
-        arrays = {name: saved.read(name) for name in expected.read}
-        expected.check_state(saved.forms, arrays)
-        if self.rows is not None:
-            rows = len(range(saved.number, self.rows, saved.shards))
-            if arrays["ids"].size != rows:
-                raise GradientError(f"expected {rows} rows, found {arrays['ids'].size}")
-            return
-        for name in ("ids", "waiting.ids"):
-            ids = arrays.get(name, _NO_IDS)
-            foreign = shard_of_ids(ids, saved.shards, growing=True) != saved.number
-            if foreign.any():
-                raise GradientError(
-                    f"{name} of {self.name!r}: {ids[foreign][0]} is none of shard {saved.number} "
-                    f"of {saved.shards}"
-                )
+        check_saved_rows(expected, saved)
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         """Return ids, values and optimizer state of every shard, for checkpoints."""

@@ -12,12 +12,10 @@ from psnb._src.first_rows import (
     hash_ids,
     read_only,
 )
-from psnb._src.server.array_checks import Form
 from psnb._src.server.commit_log import ENDED, PROCESS
 from psnb._src.server.commit_messages import Commit, Fact, Part
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.duplicates import add_up, distinct, often_repeated, summed
-from psnb._src.server.expecting import Expected, ExpectedRows, SavedShard
 from psnb._src.server.kernels import all_finite, copy_with_norm, norm
 from psnb._src.server.operations import (
     APART,
@@ -154,8 +152,6 @@ __all__ = [
     "EndDay",
     "EndRound",
     "EndWriter",
-    "Expected",
-    "ExpectedRows",
     "ExponentialDecay",
     "Fact",
     "Failed",
@@ -163,7 +159,6 @@ __all__ = [
     "FetchRows",
     "FinishTable",
     "FollowPlaces",
-    "Form",
     "ForwardedRequest",
     "GatherRows",
     "GiveUpCommit",
@@ -206,7 +201,6 @@ __all__ = [
     "ReadValues",
     "RecordUse",
     "ReleaseSnapshot",
-    "SavedShard",
     "Schedule",
     "Segment",
     "ServerAnswer",

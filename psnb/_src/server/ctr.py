@@ -12,6 +12,7 @@ import numpy as np
 
 from psnb._src.checks import is_number
 from psnb._src.server.growing import GrowingArray
+from psnb._src.shards import ROW_USE
 from psnb.errors import ConfigurationError
 
 
@@ -74,8 +75,6 @@ class RowUse:
         How they are scored and decayed.
     """
 
-    NAMES = ("show", "click", "unseen_days")
-
     def __init__(self, accessor: CtrAccessor) -> None:
         self.accessor = accessor
         self._all = GrowingArray(3, np.dtype(np.float32))
@@ -121,11 +120,11 @@ class RowUse:
     def state(self, rows: slice | np.ndarray) -> dict[str, np.ndarray]:
         """Return the records of some rows, in the form that `load` takes."""
         use = self._use[rows]
-        return {name: use[:, i].copy() for i, name in enumerate(self.NAMES)}
+        return {name: use[:, i].copy() for i, name in enumerate(ROW_USE)}
 
     def load(self, rows: np.ndarray, state: Mapping[str, np.ndarray]) -> None:
         """Take over what `state` returned, for these rows."""
-        for i, name in enumerate(self.NAMES):
+        for i, name in enumerate(ROW_USE):
             self._use[rows, i] = state[name]
 
     def nbytes(self) -> int:

@@ -10,14 +10,6 @@ from typing import Any
 import numpy as np
 
 from psnb._src.server import answers
-from psnb._src.server.array_checks import (
-    check_array,
-    check_form,
-    check_positions,
-    check_within,
-    forms,
-)
-from psnb._src.server.expecting import Expected
 from psnb._src.server.optimizers import Optimizer
 from psnb._src.server.table import Table
 from psnb._src.server.table_operations import (
@@ -34,6 +26,14 @@ from psnb._src.server.table_operations import (
     TableOperation,
 )
 from psnb._src.server.updater import Updater
+from psnb._src.shards import (
+    Expected,
+    check_array,
+    check_form,
+    check_positions,
+    check_within,
+    forms,
+)
 
 _START = np.dtype(np.int64)
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from psnb._src.first_rows import Admission, Always, read_only
 from psnb._src.server import kernels
-from psnb._src.server.array_checks import check_ids, check_within
 from psnb._src.server.growing import GrowingArray
+from psnb._src.shards import check_ids, check_within
 
 ALL = slice(None)
 

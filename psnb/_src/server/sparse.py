@@ -10,10 +10,8 @@ import numpy as np
 
 from psnb._src.first_rows import Admission, Always, Initializer, read_only
 from psnb._src.server import answers, kernels
-from psnb._src.server.array_checks import check_array, check_ids, forms
 from psnb._src.server.ctr import CtrAccessor, RowUse
 from psnb._src.server.duplicates import summed
-from psnb._src.server.expecting import ExpectedRows
 from psnb._src.server.growing import GrowingArray
 from psnb._src.server.optimizers import Optimizer
 from psnb._src.server.row_index import FixedRowIndex, GrowingRowIndex
@@ -35,6 +33,7 @@ from psnb._src.server.table_operations import (
     TableOperation,
 )
 from psnb._src.server.updater import Updater
+from psnb._src.shards import ExpectedRows, check_array, check_ids, forms
 from psnb.errors import GradientError, InternalError
 
 _ALWAYS = Always()

@@ -3,7 +3,7 @@
 Not thread-safe by design: a server runs every operation on one thread, so an operation is atomic,
 and a snapshot falls between two updates. `psnb._src.parameters` checks arguments before they are
 sent. Arrays that numpy or a compiled loop would misread are refused here as well
-(`psnb._src.server.array_checks`), because they may come from elsewhere. An array that a table
+(`psnb._src.shards.array_checks`), because they may come from elsewhere. An array that a table
 returns is valid until the next operation; a caller that needs it for longer copies it (sending it
 does).
 """

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from psnb._src.checkpoint import Checkpoint
+from psnb._src.checkpoint import Checkpoint, RestoreChoice
 from psnb._src.strategy.core import StrategyCore
 from psnb.errors import CheckpointError, ServerSilentError
 
@@ -25,7 +25,9 @@ def bring_back(
             "there is no checkpoint to recover from: pass its path, and save some with "
             "psnb.CheckpointManager(coordinator, directory).save()"
         )
-    saved = Checkpoint(path, core.parameters())  # first: it raises if it cannot be loaded
+    parameters = core.parameters()
+    own = RestoreChoice(takes=parameters.__contains__)  # what only the checkpoint has is no loss
+    saved = Checkpoint(path, parameters, own)  # first: it raises if it cannot be loaded
     coordinator, fences = core.coordinator()
     paused = coordinator is None or coordinator.paused
     try:
@@ -43,4 +45,4 @@ def bring_back(
     finally:
         if coordinator is not None and not paused:
             coordinator.resume()
-    return saved.metadata
+    return saved.restored.metadata

@@ -23,7 +23,6 @@ from psnb._src.parameters import (
     Request,
     SparseShards,
     Variable,
-    row_ranges,
 )
 from psnb._src.server import (
     CreateDense,
@@ -31,6 +30,7 @@ from psnb._src.server import (
     DropTable,
     Optimizer,
 )
+from psnb._src.shards import row_ranges
 from psnb._src.strategy.placed_tables import Creation, PlacedTables, copies
 from psnb._src.strategy.servers import Servers
 from psnb.errors import ConfigurationError, PsnbError

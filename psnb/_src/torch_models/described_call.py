@@ -5,7 +5,7 @@ They are those that PyTorch carries out, noted as they come, so that any module 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from psnb._src.models import StepOperation, array_text
+from psnb._src.models import StepDescription, StepOperation, array_text, pulling, pushing
+from psnb._src.parameters import Embedding, Handle, Variable
 
 _NOTHING = ("detach", "lift_fresh")
 """What computes nothing: psnb makes tensors of arrays."""
@@ -22,16 +23,21 @@ _NOTHING = ("detach", "lift_fresh")
 class OperationRecorder(TorchDispatchMode):
     """Notes the operations that are carried out within it, and the modules that they are in.
 
+    Parameters
+    ----------
+    depth : int
+        At which it begins; what comes at -1 is not noted.
+
     Attributes
     ----------
     operations : list of StepOperation
         So far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, depth: int = -1) -> None:
         super().__init__()
         self.operations: list[StepOperation] = []
-        self._depth = -1  # 0 within the module itself
+        self._depth = depth
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -44,10 +50,10 @@ class OperationRecorder(TorchDispatchMode):
         return found
 
     @contextmanager
-    def following(self, module: nn.Module) -> Iterator[None]:
-        """Note what a module does from now on, and which modules within it do that."""
+    def following(self, modules: Iterable[tuple[str, nn.Module]]) -> Iterator[None]:
+        """Note what modules do from now on, and where they are; at no path is the whole one."""
         with ExitStack() as hooks:
-            for path, each in module.named_modules():
+            for path, each in modules:
                 self._follow(path, each, hooks)
             yield
 
@@ -74,6 +80,15 @@ def _texts(values: Any) -> tuple[str, ...]:
         for each in tree_leaves(values)
         if isinstance(each, Tensor)
     )
+
+
+def described_call(
+    recorder: OperationRecorder, tables: Iterable[Embedding], variables: Iterable[Variable]
+) -> StepDescription:
+    """Return what was recorded, with the pull before it, and backward and the push after it."""
+    handles: list[Handle] = [*tables, *variables]
+    known: list[tuple[Handle, int | None]] = [(each, None) for each in handles]
+    return StepDescription([*pulling(known), *recorder.operations, BACKWARD, *pushing(known)])
 
 
 BACKWARD = StepOperation("backward", note="autograd goes through these operations in reverse")

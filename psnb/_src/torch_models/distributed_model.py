@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from psnb._src.export import Exported
-from psnb._src.models import StepDescription, pulling, pushing
-from psnb._src.parameters import Embedding, Handle, Variable
+from psnb._src.models import StepDescription
+from psnb._src.parameters import Embedding, Variable
 from psnb._src.torch_models.checked_state import IncompatibleKeys
-from psnb._src.torch_models.described_call import BACKWARD, OperationRecorder
+from psnb._src.torch_models.described_call import OperationRecorder, described_call
 from psnb._src.torch_models.device_copies import from_device
 from psnb._src.torch_models.id_plan import PlannedIds
 from psnb._src.torch_models.model_pass import ModelPass, computing
@@ -279,13 +279,11 @@ class DistributedModel:
         """
         other = DistributedModel(self._placed, self._plan, self._replicas.modes())
         recorder = OperationRecorder()
-        with torch.no_grad(), recorder.following(other.module), recorder:
+        with torch.no_grad(), recorder.following(other.module.named_modules()), recorder:
             other(*args, **kwargs)
         values = self._placed.values
         of_rows = dict.fromkeys(values.tables.values())  # tables of several modules count once
-        handles: list[Handle] = [*of_rows, *self.variables, *values.buffers.variables]
-        known: list[tuple[Handle, int | None]] = [(each, None) for each in handles]
-        return StepDescription([*pulling(known), *recorder.operations, BACKWARD, *pushing(known)])
+        return described_call(recorder, of_rows, (*self.variables, *values.buffers.variables))
 
     def _pass(self, replica: Replica, *, training: bool, learns: bool) -> ModelPass:
         tables = self._placed.values.tables

@@ -11,6 +11,9 @@ from psnb._src.monitor import MetricStatistics
 
 EXAMPLES = "examples"
 
+NO_METRICS = (EXAMPLES, "programs")
+"""What steps report that says nothing of the model; its mean says nothing at all."""
+
 RECENT = "batch_"
 """What begins the name of a metric that is wanted of the print period alone."""
 
@@ -30,7 +33,7 @@ class _Mark(NamedTuple):
             before = earlier.numbers.get(name, _NONE)
             # The coordinator keeps series of the metrics, too.
             merged = name in self.states or name.removeprefix(RECENT) in self.states
-            if each.weight > before.weight and name != EXAMPLES and not merged:
+            if each.weight > before.weight and name not in NO_METRICS and not merged:
                 mean = (each.total - before.total) / (each.weight - before.weight)
                 found[name] = mean if each.not_finite == before.not_finite else float("nan")
         return found | self.states.since(earlier.states).results()

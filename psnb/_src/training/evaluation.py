@@ -14,12 +14,9 @@ from psnb._src.data import Dataset
 from psnb._src.metrics import MetricState
 from psnb._src.parameters import writing_nothing
 from psnb._src.runtime import ReportedStates, entered, worker_context
-from psnb._src.training.epoch_figures import EXAMPLES
+from psnb._src.training.epoch_figures import EXAMPLES, NO_METRICS
 from psnb._src.training.rows import CountedRows
 from psnb.errors import ConfigurationError
-
-_NO_METRICS = (EXAMPLES, "programs")
-"""What steps report that says nothing of the model."""
 
 
 @dataclass
@@ -44,7 +41,7 @@ class SplitFigures:
     def add(self, values: dict[str, float], examples: float) -> None:
         """Add numbers that were reported of some examples."""
         for name, value in values.items():
-            if name not in _NO_METRICS:
+            if name not in NO_METRICS:
                 self.sums[name] = self.sums.get(name, 0.0) + value * examples
                 self.weights[name] = self.weights.get(name, 0.0) + examples
 

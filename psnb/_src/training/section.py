@@ -29,7 +29,7 @@ _FAILED = (ClosureStatus.FAILED, ClosureStatus.CANCELLED)
 
 
 class PipelineStage(Protocol):
-    """A part of a model; `psnb.jax.stage` makes one.
+    """A part of a model; `psnb.jax.stage` and `psnb.torch.stage` make one.
 
     It recomputes what it needs from its inputs, so any worker can do any of its closures.
     """
@@ -68,7 +68,8 @@ class Section(DeviceWorker):
     Parameters
     ----------
     stages : sequence of PipelineStage
-        Two or more, as `psnb.jax.stage` makes them; the last one returns the loss.
+        Two or more, as `psnb.jax.stage` or `psnb.torch.stage` makes them; the last one returns the
+        loss.
     microbatches : int
         How many are under way at the same time; in mode `Sync`, how many make an update.
 

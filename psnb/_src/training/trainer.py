@@ -236,9 +236,10 @@ class Trainer:
         """Evaluate the model on a dataset; every example counts exactly once, whatever worker dies.
 
         The workers run the trainer's ``evaluate``, or else its step, in a way that changes nothing:
-        what it writes to parameters is dropped, and lookups are those of ``training=False``. (What
-        a step does besides, it does: one that draws dropout, draws it here, too; give ``evaluate``
-        then.) What it reports is not mixed with the training's.
+        what it writes to parameters is dropped, and lookups are those of ``training=False``. A step
+        of ``psnb.jax`` then computes its loss alone, without gradients. (What a step does besides,
+        it does: one that draws dropout, draws it here, too; give ``evaluate`` then.) What it
+        reports is not mixed with the training's.
 
         Parameters
         ----------

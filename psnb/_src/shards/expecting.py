@@ -1,17 +1,14 @@
-"""Checks of a table's state before it is loaded, from a file or from another server. Pure.
-
-Most checks need the forms of arrays only, so large arrays of a file need not be read.
-"""
+"""Checks of a table's state before it is loaded, from a file or from another server. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from psnb._src.first_rows import MOST_SIGHTINGS
-from psnb._src.server.array_checks import (
+from psnb._src.shards.array_checks import (
     Form,
     check_distinct,
     check_form,
@@ -19,33 +16,14 @@ from psnb._src.server.array_checks import (
     check_within,
     forms,
 )
-from psnb._src.server.ctr import RowUse
-from psnb._src.server.table_operations import Segment
 from psnb.errors import GradientError
 
 _MOST_STEPS = 2**62
 """More steps than there will ever be; a table can still count on from here."""
 
 
-@dataclass(frozen=True, slots=True)
-class SavedShard:
-    """A shard of a parameter, as it was saved.
-
-    Attributes
-    ----------
-    number, shards : int
-        Its number, and how many shards there are.
-    forms : mapping of str to Form
-        The arrays that it has.
-    read : callable
-        Returns one of these arrays, by its name.
-    """
-
-    number: int
-    shards: int
-    forms: Mapping[str, Form]
-    read: Callable[[str], np.ndarray]
-
+ROW_USE = ("show", "click", "unseen_days")
+"""The arrays that tell how rows were used."""
 
 _STEP, _SIGHTINGS, _USE = np.dtype(np.int64), np.dtype(np.uint32), np.dtype(np.float32)
 
@@ -110,7 +88,7 @@ class Expected:
         named = {f"slot.{name}": slot for name, slot in slots.items()}
         self.check_numbers(forms(self.name, {"values": values, **named}), shape)
 
-    def check_tail(self, found: Mapping[str, Form], tail: Segment) -> None:
+    def check_tail(self, found: Mapping[str, Form], tail: Mapping[str, np.ndarray]) -> None:
         """Raise ConfigurationError unless this tail can be loaded."""
         self._require(found, self.tail)
         check_form(self._what("step"), found["step"], _STEP, (1,))
@@ -146,7 +124,7 @@ class ExpectedRows(Expected):
 
     @property
     def arrays(self) -> frozenset[str]:
-        return super().arrays | {"ids", *(RowUse.NAMES if self.uses else ())}
+        return super().arrays | {"ids", *(ROW_USE if self.uses else ())}
 
     @property
     def tail(self) -> frozenset[str]:
@@ -156,7 +134,7 @@ class ExpectedRows(Expected):
     def read(self) -> frozenset[str]:
         return self.tail | {"ids"}
 
-    def check_rows(self, found: Mapping[str, Form], arrays: Segment) -> None:
+    def check_rows(self, found: Mapping[str, Form], arrays: Mapping[str, np.ndarray]) -> None:
         """Raise ConfigurationError unless these are rows of this shard, each once.
 
         Parameters
@@ -170,13 +148,13 @@ class ExpectedRows(Expected):
         ids, what = arrays["ids"], self._what("ids")
         check_ids(what, ids)
         self.check_numbers(found, (ids.size, self.dim))
-        for name in RowUse.NAMES if self.uses else ():
+        for name in ROW_USE if self.uses else ():
             check_form(self._what(name), found[name], _USE, (ids.size,))
         if self.fixed is not None:
             self._check_own(ids, *self.fixed)
         check_distinct(what, ids)
 
-    def check_state(self, found: Mapping[str, Form], arrays: Segment) -> None:
+    def check_state(self, found: Mapping[str, Form], arrays: Mapping[str, np.ndarray]) -> None:
         """Raise ConfigurationError unless this whole state can be loaded."""
         self.check_rows(found, arrays)
         self.check_tail(found, arrays)
@@ -184,7 +162,7 @@ class ExpectedRows(Expected):
             both = np.concatenate([arrays["ids"], arrays["waiting.ids"]])
             check_distinct(f"ids and waiting.ids of {self.name!r}", both)
 
-    def check_tail(self, found: Mapping[str, Form], tail: Segment) -> None:
+    def check_tail(self, found: Mapping[str, Form], tail: Mapping[str, np.ndarray]) -> None:
         super().check_tail(found, tail)
         if self.waits:
             ids, sightings = tail["waiting.ids"], tail["waiting.sightings"]

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.server.duplicates import distinct
 from psnb.errors import GradientError, IdOutOfRangeError
 
 Form = tuple[np.dtype, tuple[int, ...]]
@@ -53,7 +52,8 @@ def check_ids(what: str, ids: Any) -> None:
 
 def check_distinct(what: str, ids: np.ndarray) -> None:
     """Raise GradientError if one of the ids is there twice."""
-    if not (ids[1:] > ids[:-1]).all() and distinct(ids)[0].size < ids.size:
+    ordered = np.sort(ids)  # faster than a hash map
+    if (ordered[1:] == ordered[:-1]).any():
         found, counts = np.unique(ids, return_counts=True)
         most = counts.argmax()
         raise GradientError(f"{what}: id {found[most]} is there {counts[most]} times")

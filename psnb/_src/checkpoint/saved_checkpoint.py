@@ -1,0 +1,184 @@
+"""SavedCheckpoint: what is in a checkpoint, read without a cluster. Thread-safe.
+
+Threads may open the same parameter twice, which is the same twice.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from psnb._src.checkpoint.check_files import check_files
+from psnb._src.checkpoint.checkpoint_folder import keep
+from psnb._src.checkpoint.described_state import DescribedState
+from psnb._src.checkpoint.manifest import FORMAT, read_manifest
+from psnb._src.checkpoint.restored import listed
+from psnb._src.checkpoint.saved_table import SavedTable
+from psnb._src.excerpt import NAME, excerpt
+from psnb._src.text_table import text_table
+from psnb.errors import CheckpointError
+
+_MOST = 10
+"""Damaged parameters that are told one by one."""
+
+
+class SavedCheckpoint(Mapping[str, Any]):
+    """The parameters of a checkpoint by name; made by `psnb.checkpoint.load`.
+
+    A variable is a read-only array: mapped into memory if one server had it, so only what is
+    touched is read; otherwise joined in memory when it is asked for. An embedding is a
+    `SavedTable`. The files of a parameter are checked when it is asked for first, `verify` checks
+    all of them.
+
+    Thread-safe. No manager removes the checkpoint while this object exists. Do not change or
+    shorten its files while its arrays are used.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Its folder.
+
+    Raises
+    ------
+    CheckpointError
+        If it is no checkpoint, or a damaged one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        weakref.finalize(self, keep(path).release)
+        self._manifest = read_manifest(path)
+        self._opened: dict[str, np.ndarray | SavedTable] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._manifest.entries:
+            raise KeyError(
+                f"checkpoint {str(self._path)!r} has no {name!r:.200}; it has {listed(list(self))}"
+            )
+        if name not in self._opened:
+            self._opened[name] = self._read(name)
+        return self._opened[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._manifest.entries)
+
+    def __len__(self) -> int:
+        return len(self._manifest.entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._manifest.entries  # without a look into its files
+
+    def __repr__(self) -> str:
+        rows = [
+            (
+                excerpt(name, NAME),
+                *(excerpt(str(entry.description.get(key)), NAME) for key in ("kind", "dtype")),
+                excerpt(_size(entry.description), NAME),
+                str(len(entry.files)),
+            )
+            for name, entry in self._manifest.entries.items()
+        ]
+        head = f"<psnb.checkpoint.SavedCheckpoint {str(self._path)!r}>"
+        return f"{head}\n{text_table(('name', 'kind', 'dtype', 'size', 'files'), rows)}"
+
+    @property
+    def path(self) -> Path:
+        """Its folder."""
+        return self._path
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What `CheckpointManager.save` was given."""
+        return self._manifest.metadata
+
+    @property
+    def format(self) -> int:
+        """The version of its format on disk."""
+        return FORMAT
+
+    @property
+    def optimizers(self) -> Mapping[str, Mapping[str, Any] | None]:
+        """By name, the optimizer of each parameter and its hyperparameters; None without one."""
+        return {name: entry.optimizer for name, entry in self._manifest.entries.items()}
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of all parameters."""
+        return tuple(
+            self._path / file for entry in self._manifest.entries.values() for file in entry.files
+        )
+
+    def verify(self) -> None:
+        """Check all files, with their checksums.
+
+        Raises
+        ------
+        CheckpointError
+            If some are missing or damaged; it tells of all parameters that are.
+        """
+        damage = []
+        for name in self:
+            try:
+                self._shards(name)
+            except CheckpointError as error:
+                damage.append(str(error))
+        if damage:
+            more = [f"{len(damage) - _MOST:,} more are damaged"] if len(damage) > _MOST else []
+            raise CheckpointError("\n".join([*damage[:_MOST], *more]))
+
+    def _read(self, name: str) -> np.ndarray | SavedTable:
+        shards = self._shards(name)
+        values = [shard["values"] for shard in shards]
+        if "ids" in shards[0]:
+            return SavedTable(name, [shard["ids"] for shard in shards], values)
+        whole = values[0] if len(values) == 1 else np.concatenate(values)
+        whole.flags.writeable = False
+        return whole
+
+    def _shards(self, name: str) -> list[dict[str, np.ndarray]]:
+        """Return the arrays of all shards of a parameter, which were checked just now."""
+        entry = self._manifest.entries[name]
+        try:
+            described = DescribedState(entry)
+        except ValueError as error:
+            raise CheckpointError(
+                f"checkpoint {str(self._path)!r}: {name!r:.200} is no parameter that this psnb "
+                f"reads: {error}"
+            ) from error
+        return check_files(self._path, entry, described)
+
+
+def _size(description: Mapping[str, Any]) -> str:
+    if "shape" in description:
+        return str(description["shape"])
+    rows = description.get("rows")
+    return f"{'any id' if rows is None else f'{rows} rows'} of {description.get('dim')}"
+
+
+def load(path: str | os.PathLike[str]) -> SavedCheckpoint:
+    """Open a checkpoint without a cluster, to look at what was learned.
+
+    ``psnb.checkpoint.load("checkpoints/ckpt-000003")["w"]`` is an array, and of an embedding
+    ``["users"].lookup([3, 5])`` are rows. Nothing in a checkpoint is pickled.
+
+    Parameters
+    ----------
+    path : path
+        The checkpoint's folder, for example ``manager.latest_checkpoint``.
+
+    Returns
+    -------
+    SavedCheckpoint
+        A mapping from names to arrays.
+
+    Raises
+    ------
+    CheckpointError
+        If it is no checkpoint, or a damaged one.
+    """
+    return SavedCheckpoint(Path(path).absolute())

@@ -1,0 +1,150 @@
+"""A queue whose dispatch is held for a moment, without Dask."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from psnb._src.coordinator.queue.flush_gate import FlushGate
+from psnb._src.coordinator.queue.gate import Step
+from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.coordinator.queue.round_gate import RoundGate
+from psnb.errors import ServerSilentError
+from tests.coordinator.queues import TIMEOUT, in_thread, put, succeed, up_to, wait_for_waiter
+
+
+def test_nothing_is_taken_while_dispatch_is_held() -> None:
+    queue = ClosureQueue(10)
+    closures = put(queue, 2)
+    with queue.held():
+        assert queue.take(up_to(2)) == []
+        assert not queue.has_work()
+        assert not queue.statistics().paused
+    assert queue.take(up_to(2)) == closures
+
+
+def test_the_last_hold_that_ends_wakes_the_connections() -> None:
+    queue, woken = ClosureQueue(10), threading.Event()
+    queue.attach(woken.set)
+    with queue.held():
+        with queue.held():
+            put(queue, 1)
+            woken.clear()
+        assert not woken.is_set()
+        assert queue.take(up_to(1)) == []
+    assert woken.is_set()
+
+
+def test_an_error_in_the_block_ends_the_hold() -> None:
+    queue = ClosureQueue(10)
+    closures = put(queue, 1)
+    with pytest.raises(OSError, match="disk"), queue.held():
+        raise OSError("disk is full")
+    assert queue.take(up_to(1)) == closures
+
+
+def test_who_pauses_meanwhile_finds_the_queue_paused_after() -> None:
+    queue = ClosureQueue(10)
+    closures = put(queue, 1)
+    with queue.held():
+        queue.pause()
+    assert queue.take(up_to(1)) == []
+    with queue.held():
+        queue.resume()
+        assert queue.take(up_to(1)) == []
+    assert queue.take(up_to(1)) == closures
+
+
+def test_who_holds_waits_for_what_runs() -> None:
+    queue = ClosureQueue(10)
+    put(queue, 2)
+    (first,) = queue.take(up_to(1))
+    with queue.held():
+        at_rest = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
+        wait_for_waiter(queue.settled)
+        assert not at_rest.done()
+        succeed(queue, first)
+        at_rest.result(TIMEOUT)
+
+
+def test_a_round_that_has_begun_is_filled_first_and_applied_as_a_whole() -> None:
+    queue, steps = ClosureQueue(10, gate=RoundGate(2)), list[Step]()
+    queue.attach(on_step=steps.append)
+    closures = put(queue, 4)
+    (first,) = queue.take(up_to(1))
+    with queue.held():
+        at_rest = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
+        wait_for_waiter(queue.settled)
+        succeed(queue, first, pushed=True)
+        wait_for_waiter(queue.settled)
+        assert (steps, at_rest.done()) == ([], False)
+        assert queue.has_work()
+        (second,) = queue.take(up_to(4))
+        succeed(queue, second, pushed=True)
+        (step,) = steps
+        assert step.closures == (0, 1)  # type: ignore[union-attr]
+        queue.stepped(None)
+        at_rest.result(TIMEOUT)
+        assert queue.take(up_to(4)) == []
+    assert queue.take(up_to(4)) == closures[2:]
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_round_that_nothing_can_fill_is_applied_as_it_is(paused: bool) -> None:
+    queue, steps = ClosureQueue(10, gate=RoundGate(2)), list[Step]()
+    queue.attach(on_step=steps.append)
+    put(queue, 2 if paused else 1)
+    (first,) = queue.take(up_to(1))
+    succeed(queue, first, pushed=True)
+    if paused:
+        queue.pause()
+    with queue.held():
+        at_rest = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
+        wait_for_waiter(queue.settled)
+        assert len(steps) == 1
+        queue.stepped(None)
+        at_rest.result(TIMEOUT)
+
+
+def test_what_workers_keep_for_a_while_is_flushed() -> None:
+    queue, steps = ClosureQueue(10, gate=FlushGate()), list[Step]()
+    queue.attach(on_step=steps.append)
+    put(queue, 2)
+    (first,) = queue.take(up_to(1))
+    succeed(queue, first)
+    with queue.held():
+        at_rest = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
+        wait_for_waiter(queue.settled)
+        assert len(steps) == 1
+        queue.stepped(None)
+        at_rest.result(TIMEOUT)
+
+
+def test_a_silent_server_is_an_error_to_who_holds_and_not_to_who_joins() -> None:
+    queue = ClosureQueue(10)
+    put(queue, 2)
+    (first,) = queue.take(up_to(1))
+    queue.lose([first])
+    with queue.held():
+        joining = in_thread(queue.join)
+        wait_for_waiter(queue.settled)
+        queue.hold_up(ServerSilentError("a server does not respond"))
+        with pytest.raises(ServerSilentError):
+            queue.wait_until_nothing_runs(TIMEOUT)
+        assert not joining.done()
+    succeed(queue, first)
+    (second,) = queue.take(up_to(1))
+    succeed(queue, second)
+    joining.result(TIMEOUT)
+
+
+def test_who_joins_looks_after_something_else_meanwhile() -> None:
+    queue, looked = ClosureQueue(10), threading.Event()
+    put(queue, 1)
+    (first,) = queue.take(up_to(1))
+    joining = in_thread(lambda: queue.join(look=looked.set))
+    assert looked.wait(TIMEOUT)
+    assert not joining.done()
+    succeed(queue, first)
+    joining.result(TIMEOUT)

@@ -1,0 +1,169 @@
+"""Closures that were lost, and servers that do not say what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from psnb import errors
+from psnb._src.coordinator.closures.awaiting import join
+from psnb._src.coordinator.closures.closure import Closure
+from psnb._src.coordinator.closures.status import ClosureStatus
+from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.coordinator.queue.round_gate import RoundGate
+from tests.coordinator.queues import (
+    SILENT,
+    TIMEOUT,
+    fail,
+    in_thread,
+    opened,
+    put,
+    put_back,
+    put_one,
+    succeed,
+    up_to,
+    wait_for_waiter,
+)
+
+
+def test_who_waits_hears_of_a_server_that_holds_an_open_one_up() -> None:
+    queue, (lost,) = opened()
+    joining = in_thread(queue.join)
+    wait_for_waiter(queue.settled)
+    queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError, match="server-0"):
+        joining.result(TIMEOUT)
+    assert lost.remote.status is ClosureStatus.RUNNING
+    assert queue.statistics().in_flight == 1
+
+
+def test_so_does_who_asks_whether_all_is_done_and_who_awaits_it() -> None:
+    queue, _ = opened()
+    queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError):
+        queue.done()
+    queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError):
+        asyncio.run(join(queue, TIMEOUT))
+
+
+def test_so_does_who_fetches_it_as_often_as_he_likes_until_it_is_known() -> None:
+    queue, (lost,) = opened()
+    fetching = in_thread(lost.remote.fetch)
+    wait_for_waiter(queue.settled)
+    queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError, match="server-0"):
+        fetching.result(TIMEOUT)
+    with pytest.raises(errors.ServerSilentError, match="server-0"):
+        asyncio.run(_awaited(lost))
+    put_back(queue, lost)
+    with pytest.raises(TimeoutError):
+        lost.remote.fetch(0)
+
+
+async def _awaited(each: Closure) -> object:
+    return await each.remote
+
+
+def test_what_is_held_up_ends_as_soon_as_it_can() -> None:
+    queue, (lost,) = opened()
+    queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError):
+        queue.done()
+    assert not queue.done()  # it was told, and nothing is known yet
+    succeed(queue, lost, 7)
+    assert queue.done()
+    assert lost.remote.fetch() == 7
+
+
+def test_what_runs_is_waited_for_before_it_is_told() -> None:
+    queue, _ = opened()
+    running = put_one(queue, 5)
+    queue.take(up_to(1))
+    queue.hold_up(SILENT)
+    assert not queue.done()
+    succeed(queue, running)
+    with pytest.raises(errors.ServerSilentError):
+        queue.done()
+
+
+def test_what_waits_goes_on_before_it_is_told() -> None:
+    queue, _ = opened()
+    queue.hold_up(SILENT)
+    queued = put_one(queue, 5)
+    assert not queue.done()
+    assert queue.take(up_to(1)) == [queued]
+    succeed(queue, queued)
+    with pytest.raises(errors.ServerSilentError):
+        queue.done()
+
+
+def test_what_cannot_go_on_does_not_keep_it_from_being_told() -> None:
+    queue, _ = opened(gate=RoundGate(1))
+    put_one(queue, 5)
+    queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError):
+        queue.done()
+    queue, _ = opened()
+    put_one(queue, 5)
+    queue.pause()
+    queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError):
+        queue.done()
+
+
+def test_it_is_told_once_though_it_comes_again_and_again() -> None:
+    queue, _ = opened()
+    for _ in range(3):
+        queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError, match="1 closures wait for what it says"):
+        queue.done()
+    assert not queue.done()
+
+
+def test_an_error_of_another_closure_comes_first() -> None:
+    queue, _ = opened()
+    failed = put_one(queue, 5)
+    queue.take(up_to(1))
+    fail(queue, failed, ValueError("boo"))
+    assert not queue.done()
+    queue.hold_up(SILENT)
+    with pytest.raises(ValueError, match="boo"):
+        queue.done()
+    with pytest.raises(errors.ServerSilentError):
+        queue.done()
+
+
+def test_what_is_not_held_up_any_more_is_not_told() -> None:
+    queue, (lost,) = opened()
+    queue.hold_up(SILENT)
+    put_back(queue, lost)
+    assert queue.take(up_to(1)) == [lost]
+    assert not queue.done()
+    succeed(queue, lost)
+    assert queue.done()
+
+
+def test_draining_tells_it_and_takes_nothing_away() -> None:
+    queue, (lost,) = opened()
+    queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError, match="server-0"):
+        queue.wait_until_nothing_runs(TIMEOUT)
+    succeed(queue, lost)
+    queue.wait_until_nothing_runs(TIMEOUT)
+
+
+def test_so_does_a_round_that_a_server_has_not_applied() -> None:
+    queue = ClosureQueue(10, gate=RoundGate(1))
+    (each,) = put(queue, 1)
+    queue.take(up_to(1))
+    succeed(queue, each, pushed=True)
+    queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError):
+        queue.join(TIMEOUT)
+    queue.stepped(None)
+    assert queue.done()
+
+
+# Update modes.

@@ -1,0 +1,145 @@
+"""Leased examples are used once, whatever fails and whoever dies, in a world of chance."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psnb._src.coordinator.closures.closure import Closure
+from psnb._src.coordinator.datasets.lease_registry import LeaseRegistry
+from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.runtime.session_messages import TakeElements
+from tests.coordinator.queues import (
+    closure,
+    fail,
+    put_back,
+    succeed,
+    up_to,
+)
+
+
+class _World:
+    """A dataset's splits, workers that read them, and a server that counts visits, by chance."""
+
+    def __init__(self, seed: int, sizes: list[int]) -> None:
+        self.chance = random.Random(seed)
+        self.sizes, self.visits = sizes, [[0] * size for size in sizes]
+        self.committed: set[int] = set()
+        self.leases = LeaseRegistry()
+        self.queue = ClosureQueue(100, on_end=self.leases.end)
+        self.epoch = self.leases.open(len(sizes))
+        self.lives = 0
+        self.put = 0
+        self.workers = [_Worker(self) for _ in range(3)]
+
+    def step(self) -> None:
+        worker = self.chance.choice(self.workers)
+        action = self.chance.choice(
+            ["put", "take", "work", "work", "answer", "fail", "die", "cancel"]
+        )
+        if action == "put" and not self.queue.failing():
+            self.queue.put(closure(self.queue, self.put, retries=10_000))
+            self.put += 1
+        elif action == "cancel" and self.chance.random() < 0.1:
+            self.queue.cancel_queued()
+        elif action in ("take", "work", "answer", "fail", "die"):
+            getattr(worker, action)()
+        with contextlib.suppress(ValueError):
+            self.queue.done()
+
+    def commit(self, closure: Closure, used: list[tuple[int, int]]) -> None:
+        assert closure.execution.commit not in self.committed
+        self.committed.add(closure.execution.commit)
+        for split, position in used:
+            self.visits[split][position] += 1
+
+    def lose(self, closures: list[Closure]) -> None:
+        """Find out what became of closures whose worker was lost."""
+        again = []
+        for each in self.queue.lose(closures):
+            if each.execution.commit in self.committed:
+                succeed(self.queue, each)
+            else:
+                again.append(each)
+        put_back(self.queue, *again)
+
+
+class _Worker:
+    def __init__(self, world: _World) -> None:
+        self.world = world
+        self.live()
+
+    def live(self) -> None:
+        self.world.lives += 1
+        self.name = f"life {self.world.lives}"
+        self.lease: tuple[int, int, int, int] | None = None  # number, split, from, to
+        self.begun: list[Closure] = []
+        self.ended: list[Closure] = []  # and the coordinator has not heard of it
+
+    def take(self) -> None:
+        self.begun += self.world.queue.take(up_to(self.world.chance.randint(1, 2)))
+
+    def work(self) -> None:
+        if not self.begun:
+            return
+        world, each = self.world, self.begun.pop(0)
+        used = [
+            (portion.split, position)
+            for portion in world.leases.portions(each.id)
+            for position in range(portion.state or 0, (portion.state or 0) + portion.count)
+        ]
+        used = used or self.read(each.id)
+        if used:  # else it has nothing to write
+            world.commit(each, used)
+        self.ended.append(each)
+
+    def read(self, closure: int) -> list[tuple[int, int]]:
+        world = self.world
+        if self.lease is None:
+            found = world.leases.lease(self.name, world.epoch)
+            if found is None:
+                return []
+            first = found.state or 0
+            end = first + found.count if found.count else world.sizes[found.split]
+            self.lease = found.number, found.split, first, end
+        number, split, first, end = self.lease
+        last = min(end, first + world.chance.randint(1, 3))
+        self.lease = (number, split, last, end) if last < end else None
+        count, ended = last - first, last == end
+        taken = TakeElements(world.epoch, number, closure, count, first, last, ended)
+        assert world.leases.take(self.name, taken)
+        return [(split, position) for position in range(first, last)]
+
+    def answer(self) -> None:
+        for each in self.ended:
+            succeed(self.world.queue, each)
+        self.ended = []
+
+    def fail(self) -> None:
+        if self.begun:
+            self.read(self.begun[0].id)
+            fail(self.world.queue, self.begun.pop(0), ValueError("boo"))
+
+    def die(self) -> None:
+        if self.world.chance.random() < 0.3:
+            self.world.leases.lose(self.name)
+            self.world.lose([*self.ended, *self.begun])
+            self.live()
+
+
+@given(st.integers(0, 2**32), st.lists(st.integers(1, 12), min_size=1, max_size=5))
+def test_leased_examples_are_used_once_whatever_fails_and_whoever_dies(
+    seed: int, sizes: list[int]
+) -> None:
+    world = _World(seed, sizes)
+    for _ in range(20_000):
+        if world.leases.progress(world.epoch).over:
+            break
+        world.step()
+    else:
+        pytest.fail("the epoch does not end")
+    assert world.visits == [[1] * size for size in sizes]

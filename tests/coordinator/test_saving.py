@@ -1,0 +1,152 @@
+"""Saves that are made by themselves, without Dask and files."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from psnb._src.checkpoint.rhythm import Rhythm
+from psnb._src.coordinator.saving import Saving
+from psnb._src.monitor.recorded.events import EventKind, EventLog
+from psnb._src.monitor.recorded.statistics import CheckpointStatistics
+from tests.conftest import wait_until
+
+
+class Closures:
+    """So many have completed."""
+
+    completed = 0
+
+
+class Saver:
+    """Counts its saves."""
+
+    def __init__(self, directory: str = "there") -> None:
+        self.directory = Path(directory)
+        self.status = CheckpointStatistics("saved", held=0.25)
+        self.saves = 0
+        self.on_save: Callable[[], object] = lambda: None
+
+    def save(self, *, timeout: float | None = None) -> Path:
+        self.on_save()
+        self.saves += 1
+        return self.directory / f"ckpt-{self.saves}"
+
+
+class Scene:
+    """A manager that saves after each closure."""
+
+    def __init__(self) -> None:
+        self.events, self.closures, self.saver = EventLog(), Closures(), Saver()
+        self.rhythm = Rhythm(None, 1, now=0.0)
+        self.saving = Saving(self.events, self.closures)
+        self.saving.use(self.saver, self.rhythm)
+
+    def poll(self) -> None:
+        """Poll, and wait for what that begins."""
+        self.saving.poll()
+        wait_until(lambda: not saving_threads(), "the save has ended")
+
+    def told(self, kind: EventKind) -> list[str]:
+        return [event.message for event in self.events.all() if event.kind is kind]
+
+
+def saving_threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "psnb-saving"]
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_a_save_that_is_due_begins_when_somebody_polls_and_not_before(scene: Scene) -> None:
+    scene.poll()
+    scene.closures.completed = 1
+    assert scene.saver.saves == 0
+    scene.poll()
+    assert scene.saver.saves == 1
+    scene.poll()
+    assert scene.saver.saves == 1
+    (told,) = scene.told(EventKind.CHECKPOINT_SAVED)
+    assert told == "saved 'there/ckpt-1'; closures were held for 0.25 s"
+
+
+def test_polling_does_not_wait_and_begins_no_second_save(scene: Scene) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def on_save() -> None:
+        begun.set()
+        assert end.wait(10)
+
+    scene.saver.on_save, scene.closures.completed = on_save, 1
+    scene.saving.poll()
+    assert begun.wait(10)
+    scene.closures.completed = 5
+    scene.saving.poll()
+    assert len(saving_threads()) == 1
+    end.set()
+    wait_until(lambda: not saving_threads(), "the save has ended")
+    assert scene.saver.saves == 1
+    scene.poll()  # what completed while it saved is not in it
+    assert scene.saver.saves == 2
+
+
+def test_a_failure_is_told_once_and_tried_again_later_and_success_is_told(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "psnb")
+
+    def fails() -> None:
+        raise OSError("no space left")
+
+    def again() -> None:
+        scene.rhythm._not_before = 0.0  # the pause is over
+        scene.poll()
+
+    scene.saver.on_save, scene.closures.completed = fails, 1
+    scene.poll()
+    assert not scene.rhythm.due(0.0, 9)  # not at once
+    again()
+    again()
+    assert scene.rhythm.failures == 3
+    (told,) = scene.told(EventKind.CHECKPOINT_FAILED)
+    assert "'there': OSError: no space left" in told
+    assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [told]
+    scene.saver.on_save = lambda: None
+    again()
+    (told,) = scene.told(EventKind.CHECKPOINT_SAVED)
+    assert "after 3 attempts that failed" in told
+    scene.closures.completed = 2
+    scene.poll()
+    assert "attempts" not in scene.told(EventKind.CHECKPOINT_SAVED)[-1]
+
+
+def test_of_the_managers_of_a_directory_only_the_last_saves_by_itself(scene: Scene) -> None:
+    other, newer = Saver("elsewhere"), Saver()
+    scene.saving.use(other, Rhythm(None, 1, now=0.0))
+    scene.saving.use(newer, Rhythm(None, 1, now=0.0))
+    scene.closures.completed = 1
+    scene.poll()
+    assert (scene.saver.saves, other.saves, newer.saves) == (0, 1, 1)
+    scene.saving.use(Saver(), Rhythm(None, None, now=0.0))
+    scene.saving.use(Saver("elsewhere"), Rhythm(None, None, now=0.0))
+    scene.closures.completed = 2
+    scene.poll()
+    assert (other.saves, newer.saves) == (1, 1)
+
+
+def test_what_one_manager_cannot_save_another_one_does(scene: Scene) -> None:
+    def fails() -> None:
+        raise OSError
+
+    other = Saver("elsewhere")
+    scene.saver.on_save = fails
+    scene.saving.use(other, Rhythm(None, 1, now=0.0))
+    scene.closures.completed = 1
+    scene.poll()
+    assert (scene.rhythm.failures, other.saves) == (1, 1)

@@ -1,0 +1,142 @@
+"""What Keras models on servers refuse, with the backend that Keras has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import psnb.keras
+from psnb import SGD, ExponentialDecay
+from psnb._src.keras_models.batches import ClassWeights
+from psnb._src.keras_models.split_keras import split
+from psnb.data import Ragged
+from psnb.errors import ConfigurationError, GradientError
+from tests.keras_models import nets
+
+pytestmark = [
+    # Of Keras itself, with numpy 2 and without 64-bit integers.
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Explicitly requested dtype:UserWarning"),
+]
+
+
+def test_class_weights_are_for_one_output() -> None:
+    weights = ClassWeights({1: 3.0})
+    x, y = np.zeros((3, 1)), np.array([0, 1, 2])
+    np.testing.assert_array_equal(weights(x, y)[2], [1, 3, 1])
+    np.testing.assert_array_equal(weights(x, np.eye(3), 2 * np.ones(3))[2], [2, 6, 2])
+    with pytest.raises(ConfigurationError, match="one output"):
+        weights(x, {"first": y, "second": y})
+
+
+def test_frozen_weights_cannot_be_replaced_by_others() -> None:
+    model = nets.frozen()
+    found = nets.compiled(model)
+    weights = found.read()
+    found.write(weights)
+    with pytest.raises(GradientError, match=r"is frozen.*distribute the model with the other"):
+        found.write([each + 1 for each in weights])
+    for value, other in zip(found.read(), weights, strict=True):
+        np.testing.assert_array_equal(value, other)
+
+
+def test_another_backend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keras.backend, "backend", lambda: "tensorflow")
+    with pytest.raises(ConfigurationError, match=r"Keras's backend is 'tensorflow': set KERAS_"):
+        psnb.keras.distribute(nets.plain(), None)  # type: ignore[arg-type]
+
+
+def test_inputs_that_are_no_arrays_of_numbers_are_named() -> None:
+    found = nets.compiled(nets.plain()).program
+    (x, _), *_ = nets.data()
+    bags = Ragged.from_rows([[1]] * nets.SIZE, np.int64)
+    with pytest.raises(ConfigurationError, match=r"input 'ids' is Ragged.*pad\(\) it"):
+        found.predict({**x, "ids": bags})
+    with pytest.raises(ConfigurationError, match="input 'x' is of <U1, not of numbers"):
+        found.predict({**x, "x": np.full((nets.SIZE, 3), "a")})
+
+    with pytest.raises(ConfigurationError, match=r"has 2 inputs, \['ids', 'x'\]; a batch has 3"):
+        found.predict([x["ids"], x["x"], x["x"]])
+
+
+def test_rows_of_another_shape_change_nothing() -> None:
+    found = nets.compiled(nets.plain())
+    weights = found.read()
+    wrong = [e[:-1] if e.shape == (nets.ROWS, 2) else e + 1 for e in weights]
+    with pytest.raises(GradientError, match=r"'words' has shape \(9, 2\), found \(8, 2\)"):
+        found.write(wrong)
+    for value, other in zip(found.read(), weights, strict=True):
+        np.testing.assert_array_equal(value, other)
+
+
+def test_models_whose_steps_workers_would_not_run_are_refused() -> None:
+    class OwnStep(keras.Model):
+        def train_step(self, *arguments: Any) -> Any:
+            return super().train_step(*arguments)
+
+    x = keras.Input((3,))
+    with pytest.raises(ConfigurationError, match="OwnStep has its own train_step, which workers"):
+        split(OwnStep(x, keras.layers.Dense(1)(x)))
+
+
+def test_embeddings_with_lora_weights_are_refused() -> None:
+    ids = keras.Input((2,), dtype="int32")
+    layer = keras.layers.Embedding(9, 4, name="words")
+    model = keras.Model(ids, layer(ids))
+    layer.enable_lora(2)
+    with pytest.raises(ConfigurationError, match="embedding 'words' is quantized or has LoRA"):
+        split(model)
+
+
+def test_modules_of_torch_are_for_psnb_torch() -> None:
+    class TorchModuleWrapper(keras.layers.Layer):
+        """As Keras calls the layer that it makes of a module."""
+
+        def call(self, x: Any) -> Any:
+            return x
+
+    x = keras.Input((3,))
+    with pytest.raises(ConfigurationError, match=r"'wrapped' is a module of torch.*psnb\.torch"):
+        split(keras.Model(x, TorchModuleWrapper(name="wrapped")(x)))
+
+
+def test_a_rate_that_follows_a_schedule_is_not_one_that_callbacks_set() -> None:
+    found = nets.compiled(nets.plain(), SGD(ExponentialDecay(0.5, 10, 0.5)))
+    with pytest.raises(ConfigurationError, match="learning rate follows ExponentialDecay"):
+        _ = found.optimizer.learning_rate
+
+
+class Counting(keras.layers.Layer):
+    """A layer that counts its calls in an integer."""
+
+    def build(self, shape: Any) -> None:
+        self.calls = self.add_weight(
+            shape=(), dtype="int32", initializer="zeros", trainable=False, name="calls"
+        )
+
+    def call(self, x: Any) -> Any:
+        self.calls.assign(self.calls + 1)
+        return x
+
+
+def test_integers_that_a_step_changes_are_refused() -> None:
+    x = keras.Input((3,), name="x")
+    model = keras.Model(x, keras.layers.Dense(1)(Counting(name="counting")(x)))
+    found = nets.compiled(model, loss="mse")
+    with pytest.raises(ConfigurationError, match=r"changes \['counting/calls'\], which are no flo"):
+        found.metrics("metrics", (np.ones((2, 3), np.float32), np.ones((2, 1), np.float32)))
+
+
+def test_a_gradient_that_is_not_finite_where_the_loss_is_ends_nothing_quietly() -> None:
+    x = keras.Input((3,), name="x")
+    hidden = keras.layers.Dense(1, kernel_initializer="zeros")(x)
+    model = keras.Model(x, keras.layers.Lambda(keras.ops.sqrt)(hidden))
+    found = nets.compiled(model, loss="mse")
+    batch = np.ones((2, 3), np.float32), np.ones((2, 1), np.float32)
+    metrics = found.metrics("metrics", batch).variable
+    with pytest.raises(GradientError):
+        found.program.train(batch, metrics, True)
+    assert not metrics.read().any()
