@@ -139,12 +139,14 @@ def test_a_silent_server_is_an_error_to_who_holds_and_not_to_who_joins() -> None
     joining.result(TIMEOUT)
 
 
-def test_who_joins_looks_after_something_else_meanwhile() -> None:
-    queue, looked = ClosureQueue(10), threading.Event()
+def test_who_joins_looks_after_something_else_at_once_and_again_and_again() -> None:
+    queue, looks = ClosureQueue(10), threading.Semaphore(0)
+    queue.join(look=looks.release)
+    assert looks.acquire(timeout=0)
     put(queue, 1)
     (first,) = queue.take(up_to(1))
-    joining = in_thread(lambda: queue.join(look=looked.set))
-    assert looked.wait(TIMEOUT)
+    joining = in_thread(lambda: queue.join(look=looks.release))
+    assert all(looks.acquire(timeout=TIMEOUT) for _ in range(3))
     assert not joining.done()
     succeed(queue, first)
     joining.result(TIMEOUT)

@@ -76,7 +76,7 @@ async def until_ended(remote: Remote) -> None:
 
 
 async def join(queue: Queue, timeout: float | None, look: Callable[[], object] = bool) -> None:
-    """Do what the queue's `join` does; may be cancelled. Calls ``look`` once a second."""
+    """Do what the queue's `join` does; may be cancelled. Calls ``look`` at once and each second."""
     signal = _Signal()
     callback: Callable[[], None] = signal.set
     queue.add_idle_callback(callback)
@@ -95,6 +95,7 @@ async def _join(
     limit = asyncio.timeout(timeout)
     try:
         async with limit:
+            look()
             while not queue.done():
                 await wait(_LOOK_AGAIN)
                 look()

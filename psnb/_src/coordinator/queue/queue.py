@@ -324,7 +324,7 @@ class ClosureQueue:
         timeout : float, optional
             Seconds to wait at most.
         look : callable, optional
-            Called ten times a second meanwhile, without the lock; quick.
+            Called at once and ten times a second meanwhile, without the lock; quick.
 
         Raises
         ------
@@ -339,12 +339,12 @@ class ClosureQueue:
         """
         end = math.inf if timeout is None else time.monotonic() + timeout
         while True:
+            look()
             with self.settled:
                 left = end - time.monotonic()
                 if self._callers.is_over_within(min(left, _LOOK_AGAIN)) or left <= _LOOK_AGAIN:
                     self._callers.end_join(timeout)
                     return
-            look()
 
     def done(self) -> bool:
         """Return whether no closure waits or runs, and all have had their effect; never blocks.
