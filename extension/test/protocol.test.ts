@@ -159,6 +159,7 @@ const checkpoint = members<Checkpoint>({
   path: text,
   share: number,
   error: text,
+  held: number,
 });
 
 const identity = members<Identity>({

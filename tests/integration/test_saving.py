@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from distributed import Client
 
 import psnb
 from psnb import data
@@ -276,3 +279,52 @@ def test_what_a_trainers_manager_saves_by_itself_can_be_resumed(
     history = trainer.train_from_dataset(dataset, resume=state)
     assert history["examples"] == [2000]
     assert visits.lookup(np.arange(2000))[:, 0].tolist() == [1] * 2000
+
+
+def test_a_lost_server_is_told_once_and_after_recovery_checkpoints_are_saved_again(
+    fragile: Client, tmp_path: Path
+) -> None:
+    with psnb.ParameterServerStrategy(fragile) as strategy:
+        coordinator = Coordinator(strategy)
+        strategy.variable(np.zeros(3), name="weights")
+        manager = psnb.CheckpointManager(coordinator, tmp_path, every=0.05)
+        manager.save()
+        (server,) = strategy.server_addresses
+        os.kill(fragile.run(os.getpid, workers=[server])[server], signal.SIGKILL)
+        failed, saved = psnb.EventKind.CHECKPOINT_FAILED, psnb.EventKind.CHECKPOINT_SAVED
+        wait_until(lambda: coordinator.done() and bool(told(coordinator, failed)), "it is told")
+        assert coordinator.schedule(abs, (-3,)).fetch(DEADLINE) == 3
+        before = len(told(coordinator, saved))
+        strategy.recover()
+        wait_until(lambda: coordinator.done() and len(told(coordinator, saved)) > before, "again")
+        assert "attempts that failed" in told(coordinator, saved)[before]
+        assert len(told(coordinator, failed)) == 1
+
+
+def test_an_interrupted_save_that_waits_for_closures_leaves_nothing_held(
+    strategy: psnb.ParameterServerStrategy, coordinator: Coordinator, tmp_path: Path
+) -> None:
+    gate = strategy.variable(0)
+
+    def wait_for_the_gate() -> None:
+        end = time.monotonic() + DEADLINE
+        while not gate.read() and time.monotonic() < end:
+            time.sleep(0.05)
+
+    manager = psnb.CheckpointManager(coordinator, tmp_path)
+    remote = coordinator.schedule(wait_for_the_gate)
+    wait_until(lambda: remote.status is psnb.ClosureStatus.RUNNING, "it runs")
+
+    def interrupt() -> None:
+        wait_until(lambda: manager.status.state == "saving", "it waits")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        manager.save()
+    interrupting.join()
+    assert coordinator.schedule(abs, (-3,)).fetch(DEADLINE) == 3  # on the other worker
+    assert remote.status is psnb.ClosureStatus.RUNNING
+    gate.assign(1)
+    assert manager.save() == manager.latest_checkpoint

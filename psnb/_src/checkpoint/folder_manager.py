@@ -234,7 +234,7 @@ class FolderManager:
     def _write(self, metadata: Mapping[str, Any]) -> Path:
         # In another thread: users' functions, which an interrupt must not wait for.
         content: dict[str, Any] = {}
-        for each in (*map(aside, self._states.copy()), metadata):
+        for each in (metadata, *map(aside, self._states.copy())):
             content |= checked_metadata(each)
         kept = self._keep_every is not None and (
             time.time() - last_kept(self.directory) >= self._keep_every
