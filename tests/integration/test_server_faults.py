@@ -232,12 +232,14 @@ def test_saving_much_takes_no_server_for_dead(whole: Client, tmp_path: Path) -> 
         assert kinds(strategy) == []
 
 
-def test_a_server_that_works_for_long_says_that_it_is_busy(whole: Client) -> None:
+def test_a_server_that_works_for_long_says_that_it_is_busy(whole: Client, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
     with psnb.ParameterServerStrategy(whole, heartbeat_timeout=1.5) as strategy:
         v = strategy.variable(np.zeros(1))
         name = next(p.primary.address for p in strategy._core.layout.places if p.primary)
 
         async def work() -> None:
+            begun.touch()
             time.sleep(4)  # on the event loop: nothing is read or answered meanwhile
 
         working = whole.submit(lambda: None)  # the client's own connections are awake
@@ -246,6 +248,7 @@ def test_a_server_that_works_for_long_says_that_it_is_busy(whole: Client) -> Non
             target=whole.run, args=(work,), kwargs={"workers": [name], "wait": True}
         )
         thread.start()
+        wait_until(begun.exists, "the server works")  # before anybody asks whether it lives
         assert v.read().tolist() == [0]
         thread.join(DEADLINE)
         assert kinds(strategy) == []

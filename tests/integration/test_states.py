@@ -69,6 +69,10 @@ def test_a_worker_that_is_started_again_takes_the_place_of_the_one_whose_name_it
         def workers() -> list[tuple[str, str]]:
             return [(each.name, each.state) for each in coordinator.statistics().workers]
 
+        wait_until(
+            lambda: sorted(workers()) == [("worker-0", "ready"), ("worker-1", "ready")],
+            "both workers are ready",
+        )
         coordinator.retire_worker("worker-0")
         wait_until(lambda: workers()[0] == ("worker-0", "retired"), "the first has left")
         os.kill(pid, signal.SIGKILL)

@@ -424,7 +424,8 @@ class CommServerClient(ServerClient):
     async def _follow_life(self, server: ServerAddress) -> None:
         """Fail the requests that wait for a server that is silent for too long."""
         control, batches = ControlConnection(self._pool, server), self._followed[server]
-        silence, heard = _LOOK_AGAIN, 0
+        data = self._open.get(server.address)
+        silence, heard = _LOOK_AGAIN, (0, data.heard if data else 0)
         asking: asyncio.Task[None] | None = None
         try:
             while batches := {each for each in batches if not each.done.done()}:
@@ -433,8 +434,11 @@ class CommServerClient(ServerClient):
                     asking = asyncio.create_task(_sign(control), name="psnb sign of life")
                 tick = self._patience(server) / _TICKS
                 await asyncio.sleep(tick)
-                silence = 0.0 if control.heard > heard else silence + tick
-                heard, batches = control.heard, self._followed[server]
+                # What comes where the data comes counts too: a busy server opens no new connection.
+                data = self._open.get(server.address)
+                known, heard = heard, (control.heard, data.heard if data else 0)
+                silence = silence + tick if heard == known else 0.0
+                batches = self._followed[server]
                 for batch in batches:
                     self._fail_silent(batch, server, silence)
         finally:

@@ -111,12 +111,7 @@ class ControlConnection:
     async def _open(self) -> None:
         try:
             address = self._server.address
-            connection = await open_connection(self._pool, address, self._broken)
-            # After a first request the server sends signs of life, also when it is busy.
-            first = _Question(self._server.key, [])
-            first.answer.cancel()  # its answer is not needed
-            connection.send(first)
-            self._connection = connection
+            self._connection = await open_connection(self._pool, address, self._broken)
         finally:
             self._opening = None
 

@@ -11,7 +11,7 @@ call, as much as the round trip.) But a new table is compiled and made in anothe
 strategies send of users' classes and functions is unpickled too; messages on the same connection
 wait meanwhile. (What servers send to copies is unpickled as it comes.) While the process has
 servers, a thread ``psnb-life`` checks whether the loop makes progress. If not, it sends *busy* to
-all clients that have asked for a sign of life. Only a frozen process sends nothing.
+all clients. Only a frozen process sends nothing.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ class ParameterServers:
         self._worker, self._connect = worker, connect
         self._loop = event_loop(worker)
         self._servers: dict[str, _Server] = {}
-        self._followers: set[MessageStream] = set()  # clients that have asked for a sign of life
+        self._streams: set[MessageStream] = (
+            set()
+        )  # to each client, on the loop; the thread copies it
         self._ticked = 0.0  # the last progress of the loop; written by it, read by the thread
         self._ended = threading.Event()  # ends the thread, which runs while there are servers
         self._timers: list[asyncio.TimerHandle] = []
@@ -112,6 +114,7 @@ class ParameterServers:
         await comm.write({"status": "OK", "probe": own_probe(), "sees": sees})
         stream = message_stream(comm)
         messages = _MessageQueue(stream, self._run)
+        self._streams.add(stream)
         try:
             seen = await stream.receive()
             if probe is not None and sees:
@@ -121,14 +124,12 @@ class ParameterServers:
         except OSError:  # the client that asked is gone
             return CONNECTION_KEPT
         finally:
-            self._followers.discard(stream)
+            self._streams.discard(stream)
             stream.abort()
 
     def _run(self, stream: MessageStream, request: ServerRequest, made: Made) -> None:
         number, key = request.number, request.key
         match request.operations:
-            case []:
-                self._followers.add(stream)
             case [StartServer(name)]:
                 self._start(key, name)
                 stream.send(ServerReply(number, [Done(None)]).wire())
@@ -186,7 +187,7 @@ class ParameterServers:
         # Runs in the thread. Sending takes the stream's lock, which the loop holds only briefly.
         while not ended.wait(_LOOK):
             if time.monotonic() - self._ticked > _STUCK:
-                for stream in list(self._followers):
+                for stream in self._streams.copy():
                     stream.send(ServerReply(BUSY, None).wire())
 
 
