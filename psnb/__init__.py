@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from psnb import checkpoint, data, metrics
     from psnb._src.cluster import connect, local_cluster
     from psnb._src.coordinator import (
+        Attached,
         CheckpointManager,
         ClosureStatus,
         ClusterCoordinator,
         PerWorkerValues,
         RemoteValue,
         as_completed,
+        attach,
     )
     from psnb._src.export import LoadedModel, export, load_model
     from psnb._src.modes import Async, BoundedStaleness, Geo, Sync
@@ -72,7 +74,7 @@ if TYPE_CHECKING:
         Uniform,
         Warmup,
     )
-    from psnb._src.strategy import ParameterServerStrategy
+    from psnb._src.strategy import ParameterServerStrategy, StoredStrategies, StoredStrategy
     from psnb._src.training import (
         Callback,
         CSVLog,
@@ -100,6 +102,7 @@ __all__ = [
     "Admission",
     "Always",
     "Async",
+    "Attached",
     "BoundedStaleness",
     "CSVLog",
     "Callback",
@@ -149,6 +152,8 @@ __all__ = [
     "ServerStatistics",
     "StalenessStatistics",
     "Statistics",
+    "StoredStrategies",
+    "StoredStrategy",
     "Sync",
     "TensorBoard",
     "Trainer",
@@ -160,6 +165,7 @@ __all__ = [
     "WorkerContext",
     "WorkerStatistics",
     "as_completed",
+    "attach",
     "checkpoint",
     "connect",
     "data",

@@ -30,6 +30,7 @@ PUBLIC = [
     *("Admission", "Always", "CountFilter", "CtrAccessor", "Probability"),
     *("EmbeddingStatistics", "RowStatistics", "StalenessStatistics"),
     *("Async", "BoundedStaleness", "Geo", "Sync"),
+    *("Attached", "StoredStrategies", "StoredStrategy"),
     *("CheckpointStatistics", "Failure", "PhaseStatistics", "ServerStatistics"),
     *("LoadedModel", "export", "load_model"),
     *("CheckpointManager", "ClosureStatus", "ClusterCoordinator", "Constant"),
@@ -39,6 +40,7 @@ PUBLIC = [
     *("Uniform", "Variable", "WorkerContext", "WorkerStatistics"),
     *(
         "as_completed",
+        "attach",
         "checkpoint",
         "connect",
         "data",
@@ -89,7 +91,9 @@ NOT_PURE = [
     *("runtime/result_sender", "runtime/session", "runtime/uploaded_module"),
     *("server/host", "server/serving"),
     *("strategy/core", "strategy/rebalancing", "strategy/reconciler", "strategy/recovery"),
-    *("strategy/server_control", "strategy/servers", "strategy/strategy"),
+    *("strategy/ownership", "strategy/scheduler_life", "strategy/server_control"),
+    *("strategy/servers", "strategy/stored_strategies", "strategy/strategy"),
+    *("coordinator/attaching", "strategy/taking_over"),
     *("threads/aside", "transport/arena", "transport/connecting", "transport/stream"),
 ]
 """The modules that may; all others are pure, and are tested without a cluster."""

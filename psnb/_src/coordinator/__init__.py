@@ -1,5 +1,6 @@
 """The notebook's side of scheduling: coordinator, queue, connections, membership, remote values."""
 
+from psnb._src.coordinator.attaching import Attached, attach
 from psnb._src.coordinator.checkpoint_manager import CheckpointManager
 from psnb._src.coordinator.closures import ClosureStatus, RemoteValue, as_completed
 from psnb._src.coordinator.coordinator import (
@@ -16,6 +17,7 @@ from psnb._src.coordinator.datasets import (
 )
 
 __all__ = [
+    "Attached",
     "CheckpointManager",
     "ClosureStatus",
     "ClusterCoordinator",
@@ -25,6 +27,7 @@ __all__ = [
     "PerWorkerValues",
     "RemoteValue",
     "as_completed",
+    "attach",
     "closures_of_epoch",
     "map_whole_splits",
     "training_shown",

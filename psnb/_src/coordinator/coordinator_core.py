@@ -51,6 +51,7 @@ from psnb._src.monitor import LiveView, ProgressLine, Records, Share, tell_panel
 from psnb._src.runtime import unpack_error
 from psnb._src.strategy import ParameterServerStrategy, core_of
 from psnb._src.threads import uninterrupted
+from psnb.errors import CoordinatorClosedError
 
 _labels = Labels()
 
@@ -90,9 +91,9 @@ class CoordinatorCore:
         self.resources = ResourceRegistry(self._fetch_per_worker)
         weak = weakref.ref(core)  # nothing here must keep the strategy alive
 
-        def ended() -> str:
+        def ended() -> CoordinatorClosedError | None:
             known = weak()
-            return "" if known is None else known.ended()
+            return None if known is None else known.ended()
 
         resources = self.resources
 

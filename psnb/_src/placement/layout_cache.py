@@ -51,7 +51,7 @@ class LayoutCache:
         Raises
         ------
         ServerLostError
-            If the strategy is closed.
+            If the strategy is closed, or was taken over.
         OSError
             If the scheduler does not answer.
         """
@@ -65,8 +65,9 @@ class LayoutCache:
     async def _refresh(self, strategy: str) -> Layout:
         async with asyncio.timeout(ASK_TIMEOUT):
             packed = await self._ask(strategy)
-        if packed is None:
+        if packed is None or isinstance(packed, str):
             self._layouts.pop(strategy, None)
-            raise ServerLostError("the parameter servers are gone: their strategy was closed")
+            closed = "the parameter servers are gone: their strategy was closed"
+            raise ServerLostError(packed or closed)
         self.learn(unpacked(packed))
         return self._layouts[strategy]

@@ -93,6 +93,10 @@ class Host:
         """Forget all shards, and close the connections to the servers of their copies."""
         self._drop(list(self._hosted))
 
+    def rename(self, key: str) -> None:
+        """Follow places that call it by another key."""
+        self._key = key
+
     def tick(self) -> None:
         """Count a minute."""
         for hosted in self._hosted.values():

@@ -1,9 +1,11 @@
 """The parameter servers of a worker process, and the handler through which clients reach them.
 
 They are kept here, not as Dask actors: an actor ends with its client's connection to the scheduler,
-which may break and come back. A strategy starts and stops its servers; a server that hears nothing
-from its strategy for `LIFETIME` minutes is dropped. Calls go through one handler on the worker's
-Dask server, ``psnb_server``, which finds a server by its key.
+which may break and come back. A strategy starts and stops its servers, and tells them again and
+again which shards to hold; a server that is not told so for as long as the strategy has said is
+dropped. Calls go through one handler on the worker's Dask server, ``psnb_server``, which finds a
+server by its key. Whoever takes a strategy over gives its servers new keys, so that nobody reaches
+them who knows the old ones only.
 
 Threads: operations run where they arrive, on the worker's event loop, one after the other, so no
 table needs a lock and every operation is atomic. (A thread of its own for them would cost 0.3 ms a
@@ -37,7 +39,10 @@ from psnb._src.server import answers
 from psnb._src.server.host import Host, Made, takes_long, to_make, unpacked
 from psnb._src.server.operations import (
     BUSY,
+    AddKey,
     Done,
+    DropOtherKeys,
+    FollowPlaces,
     OnShard,
     ServerAnswer,
     ServerReply,
@@ -56,9 +61,6 @@ from psnb._src.transport import probe as own_probe
 HANDLER = "psnb_server"
 """The name of the handler on each Dask worker."""
 
-LIFETIME = 10
-"""Minutes after which a server is dropped if its strategy sends nothing."""
-
 _MINUTE = 60.0
 _LOOK = 0.5
 _STUCK = 1.0
@@ -66,11 +68,11 @@ _STUCK = 1.0
 
 
 class _Server:
-    """A server, and the minutes since its strategy was last heard."""
+    """A server, and the seconds since its strategy was last heard."""
 
-    def __init__(self, key: str, name: str) -> None:
+    def __init__(self, key: str, name: str, life: float) -> None:
         self.host = Host(key, f"server {name}")
-        self.minutes = 0
+        self.silence, self.life = 0.0, life
 
 
 class ParameterServers:
@@ -130,8 +132,8 @@ class ParameterServers:
     def _run(self, stream: MessageStream, request: ServerRequest, made: Made) -> None:
         number, key = request.number, request.key
         match request.operations:
-            case [StartServer(name)]:
-                self._start(key, name)
+            case [StartServer(name, life)]:
+                self._start(key, name, life)
                 stream.send(ServerReply(number, [Done(None)]).wire())
                 return
             case [StopServer()]:
@@ -142,7 +144,21 @@ class ParameterServers:
         if server is None:
             stream.send(ServerReply(number, None).wire())
             return
-        server.minutes = 0
+        match request.operations:
+            case [FollowPlaces()]:
+                server.silence = 0.0
+            case [AddKey(other)]:
+                self._servers[other] = server
+                server.host.rename(other)
+                stream.send(ServerReply(number, [Done(None)]).wire())
+                return
+            case [DropOtherKeys()]:
+                others = [each for each in self._servers if self._servers[each] is server]
+                for each in others:
+                    del self._servers[each]
+                self._servers[key] = server
+                stream.send(ServerReply(number, [Done(None)]).wire())
+                return
 
         def send(found: list[ServerAnswer]) -> None:
             stream.send(ServerReply(number, found).wire())
@@ -150,10 +166,10 @@ class ParameterServers:
         with answers.going_to(stream.lend):
             server.host.run(request.operations, PendingReply(send), self._connect, made)
 
-    def _start(self, key: str, name: str) -> None:
+    def _start(self, key: str, name: str, life: float) -> None:
         if key in self._servers:
             return  # it was asked for twice
-        self._servers[key] = _Server(key, name)
+        self._servers[key] = _Server(key, name, life)
         if len(self._servers) == 1:
             self._ended = threading.Event()
             self._timers = [self._loop.call_later(_MINUTE, self._count_minute)]
@@ -162,8 +178,9 @@ class ParameterServers:
             threading.Thread(target=look, name="psnb-life", daemon=True).start()
 
     def _stop(self, key: str) -> None:
-        server = self._servers.pop(key, None)
+        server = self._servers.get(key)
         if server is not None:
+            self._servers = {k: each for k, each in self._servers.items() if each is not server}
             server.host.close()
         if not self._servers:
             self._ended.set()
@@ -171,17 +188,18 @@ class ParameterServers:
                 timer.cancel()
 
     def _count_minute(self) -> None:
-        for key, server in list(self._servers.items()):
-            server.minutes += 1
+        for server in set(self._servers.values()):
             server.host.tick()
-            if server.minutes > LIFETIME:
-                self._stop(key)
-        if self._servers:
-            self._timers[0] = self._loop.call_later(_MINUTE, self._count_minute)
+        self._timers[0] = self._loop.call_later(_MINUTE, self._count_minute)
 
     def _go_round(self) -> None:
         self._ticked = time.monotonic()
         self._timers[1:] = [self._loop.call_later(_LOOK, self._go_round)]
+        # Rounds are counted: where this process was frozen, what was sent to it waits to be read.
+        for key, server in list(self._servers.items()):
+            server.silence += _LOOK
+            if server.silence > server.life:
+                self._stop(key)
 
     def _look(self, ended: threading.Event) -> None:
         # Runs in the thread. Sending takes the stream's lock, which the loop holds only briefly.

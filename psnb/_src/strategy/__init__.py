@@ -1,6 +1,22 @@
 """ParameterServerStrategy: where parameters are, and how their servers are looked after."""
 
 from psnb._src.strategy.core import Fences, StrategyCore
-from psnb._src.strategy.strategy import ParameterServerStrategy, core_of
+from psnb._src.strategy.stored_strategies import StoredStrategies, StoredStrategy, stored_strategies
+from psnb._src.strategy.strategy import (
+    ParameterServerStrategy,
+    check_client,
+    core_of,
+    taken_over,
+)
 
-__all__ = ["Fences", "ParameterServerStrategy", "StrategyCore", "core_of"]
+__all__ = [
+    "Fences",
+    "ParameterServerStrategy",
+    "StoredStrategies",
+    "StoredStrategy",
+    "StrategyCore",
+    "check_client",
+    "core_of",
+    "stored_strategies",
+    "taken_over",
+]

@@ -16,17 +16,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from distributed import Client
 
 from psnb._src.cluster import roles
 from psnb._src.dask_internals import event_loop, has_ended, scheduler_identity
 from psnb._src.monitor import EventKind
-from psnb._src.placement import DesiredLayout, Health, Layout, ObservedServer, ServerAddress, mended
+from psnb._src.placement import (
+    PUBLISH_AGAIN,
+    DesiredLayout,
+    Health,
+    Layout,
+    ObservedServer,
+    ServerAddress,
+    mended,
+)
+from psnb._src.strategy.scheduler_life import SchedulerLife
 from psnb._src.strategy.server_control import ServerControl, gone, silent
 from psnb._src.strategy.servers import Servers
-from psnb.errors import ClusterError, ServerLostError
+from psnb.errors import ClusterError, CoordinatorClosedError, ServerLostError
 
 logger = logging.getLogger("psnb")
 
@@ -35,9 +44,6 @@ _BEAT = 0.2
 
 _HASTY_BEAT = 0.02
 """The same while shards move or copies are filled: the next step waits for servers' answers."""
-
-_PUBLISH_AGAIN = 5.0
-"""Seconds after which the layout is published again: the scheduler may have forgotten it."""
 
 _PUBLISH_SOON = 1.0
 """The same, after publishing failed."""
@@ -111,10 +117,19 @@ class Reconciler:
         The cluster.
     servers : Servers
         The strategy's.
+    on_end : callable
+        Called if nobody can look after the servers any more, with the reason: the strategy was
+        taken over, or the scheduler has ended.
     """
 
-    def __init__(self, client: Client, servers: Servers) -> None:
-        self._client, self._servers = client, servers
+    def __init__(
+        self,
+        client: Client,
+        servers: Servers,
+        on_end: Callable[[CoordinatorClosedError], None] = lambda error: None,
+    ) -> None:
+        self._client, self._servers, self._on_end = client, servers, on_end
+        self._scheduler = SchedulerLife(client)
         self._wanted = len(servers.running)
         self._homes: Mapping[int, ServerAddress] = {}
         self._drained: frozenset[ServerAddress] = frozenset()
@@ -197,6 +212,10 @@ class Reconciler:
             while not has_ended(self._client):
                 try:
                     await self._round()
+                    await self._scheduler.look()
+                except CoordinatorClosedError as error:
+                    self._on_end(error)
+                    return
                 except Exception:  # a boundary: else nobody would look after the servers
                     logger.exception("Looking after the parameter servers failed; trying again")
                 self._rounds.set()
@@ -225,7 +244,7 @@ class Reconciler:
             observed = {server: watched.observed for server, watched in self._watched.items()}
             usable = [each for each in self._servers.running if each not in self._drained]
             after = mended(before, observed, DesiredLayout(usable, self._homes))
-            if after is not before or now - self._published > _PUBLISH_AGAIN:
+            if after is not before or now - self._published > PUBLISH_AGAIN:
                 try:
                     await self._servers.publish(after)
                     self._published = now
@@ -233,7 +252,7 @@ class Reconciler:
                     # It is known here: servers follow it, and workers hear of it when the scheduler
                     # is there again.
                     logger.warning("where the parameters are cannot be published: %s", error)
-                    self._published = now - _PUBLISH_AGAIN + _PUBLISH_SOON
+                    self._published = now - PUBLISH_AGAIN + _PUBLISH_SOON
         for kind, text in changes(before, after):
             self._servers.events.add(kind, text)
         for watched in self._watched.values():

@@ -214,7 +214,7 @@ class Membership:
 
     async def _run(self) -> None:
         try:
-            while True:
+            while not self._queue.ended:
                 try:
                     async with asyncio.timeout(_POLL_TIMEOUT):
                         identity = await scheduler_identity(self._client)
@@ -226,8 +226,10 @@ class Membership:
                 self._fail_what_waited_too_long()
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
-            # The client was closed, or `close` was called: nobody must wait for ever.
+            # The client was closed, or the scheduler has ended, or another process has taken the
+            # strategy over, or `close` was called: nobody must wait for ever.
             self._queue.close()
+        await self._end_connections()
 
     def _measure(self) -> Demand:
         now = self._loop.time()
