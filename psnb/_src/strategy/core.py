@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -285,6 +286,12 @@ class StrategyCore:
         """Raise CoordinatorClosedError if it is closed."""
         with self._lock:
             self._require_open()
+
+    def forget(self) -> None:
+        """Have the scheduler forget the strategy, if it can be reached."""
+        self.reconciler.close()  # it would tell of it again
+        with suppress(RuntimeError):  # the loop is closed, or this is its thread
+            on_loop(self._loop, self.servers.forget, goes_on=True)
 
     def begin_to_close(self) -> bool:
         """Refuse all calls from now on; return whether the strategy was open."""

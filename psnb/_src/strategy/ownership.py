@@ -139,8 +139,8 @@ async def claim(client: Client, strategy: str) -> tuple[Ownership, Layout]:
     found = await _ask(client, CLAIM, strategy=strategy, owner=list(astuple(owner)))
     if isinstance(found, str):
         raise ClusterError(
-            f"{found}. It can be attached when that process has ended or has closed its Dask "
-            "client; one that says nothing for some seconds counts as gone"
+            f"the strategy cannot be attached: {found}. It can be when that process has ended or "
+            "has closed its Dask client; one that says nothing for some seconds counts as gone"
         )
     deed, _, layout, parameters = found
     return Ownership(client, Deed(*deed), owner, parameters), unpacked(layout)

@@ -60,7 +60,8 @@ class _WatchedServer:
         self._heard, self._silence = 0, 0.0
         self._asking: asyncio.Task[None] | None = None
         self._gone: str | None = None
-        self.observed = ObservedServer(Health.SILENT)  # nothing was heard of it yet
+        # Nothing was heard of it yet: that is no reason to let its copies take over.
+        self.observed = ObservedServer(Health.ALIVE)
         self.told = Health.ALIVE  # the health that was reported last
 
     def beat(self, layout: Layout, news: asyncio.Event) -> None:

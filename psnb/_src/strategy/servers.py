@@ -101,7 +101,7 @@ class Servers:
         """Take the servers of a strategy over as they are; on the client's event loop."""
         self.name, self._layout = layout.strategy, layout
         self._running = dict.fromkeys(layout.servers)
-        self._numbers = itertools.count(1 + max(_number(each) for each in layout.servers))
+        self._numbers = itertools.count(1 + max(map(_number, layout.servers), default=-1))
         self.layout_cache.learn(layout)
 
     async def move(self) -> None:
@@ -240,13 +240,18 @@ class Servers:
     def _begin_to_close(self) -> None:
         self._closing = asyncio.create_task(self._close(), name="psnb closing servers")
 
+    async def forget(self) -> None:
+        """Have the scheduler forget the strategy, if it can be reached; on the event loop."""
+        with contextlib.suppress(ServerLostError, OwnershipLostError):
+            async with asyncio.timeout(_STOP_TIMEOUT):
+                await self.ownership.close(self.name)
+
     async def _close(self) -> None:
+        await self.forget()
         for server in self.running:
             self.give_up(server)
         if self._stopping:
             await asyncio.wait(self._stopping, timeout=_STOP_TIMEOUT)
-        with contextlib.suppress(ServerLostError, OwnershipLostError):
-            await self.ownership.close(self.name)
 
     def _stop(self, server: ServerAddress) -> None:
         task = asyncio.create_task(self._end(server), name="psnb stopping a server")

@@ -487,6 +487,8 @@ class ParameterServerStrategy:
             if coordinator is not None:
                 coordinator.close()
         finally:
+            # Waited for: the client may be closed next, and then nobody could tell the scheduler.
+            self._core.forget()
             self._hang_up()
 
     def _closure_workers(self) -> dict[str, str]:
