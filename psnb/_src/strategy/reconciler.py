@@ -7,7 +7,8 @@ hear of it with the next beats. So no single message needs to arrive: whatever w
 again in the next round.
 
 Threads: the Dask client's event loop. One task makes the rounds; it waits for no server. One task
-for each server asks it; one more starts servers in place of lost ones. An unexpected exception is
+for each server asks it; one more starts servers in place of lost ones, and one notices the end of
+the scheduler. An unexpected exception is
 logged, and the next round is made all the same.
 """
 
@@ -32,7 +33,7 @@ from psnb._src.placement import (
     ServerAddress,
     mended,
 )
-from psnb._src.strategy.scheduler_life import SchedulerLife
+from psnb._src.strategy.scheduler_life import scheduler_ends
 from psnb._src.strategy.server_control import ServerControl, gone, silent
 from psnb._src.strategy.servers import Servers
 from psnb.errors import ClusterError, CoordinatorClosedError, ServerLostError
@@ -130,7 +131,6 @@ class Reconciler:
         on_end: Callable[[CoordinatorClosedError], None] = lambda error: None,
     ) -> None:
         self._client, self._servers, self._on_end = client, servers, on_end
-        self._scheduler = SchedulerLife(client)
         self._wanted = len(servers.running)
         self._homes: Mapping[int, ServerAddress] = {}
         self._drained: frozenset[ServerAddress] = frozenset()
@@ -209,14 +209,29 @@ class Reconciler:
         await self._rounds.wait()
 
     async def _run(self) -> None:
+        # Beside the rounds, which wait for the scheduler.
+        tasks = [
+            asyncio.create_task(self._make_rounds(), name="psnb rounds"),
+            asyncio.create_task(scheduler_ends(self._client), name="psnb scheduler"),
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        except CoordinatorClosedError as error:
+            self._on_end(error)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _make_rounds(self) -> None:
         try:
             while not has_ended(self._client):
                 try:
                     await self._round()
-                    await self._scheduler.look()
-                except CoordinatorClosedError as error:
-                    self._on_end(error)
-                    return
+                except CoordinatorClosedError:
+                    raise
                 except Exception:  # a boundary: else nobody would look after the servers
                     logger.exception("Looking after the parameter servers failed; trying again")
                 self._rounds.set()

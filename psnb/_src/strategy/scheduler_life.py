@@ -3,7 +3,8 @@
 Dask's client tries for half a minute to connect again, and says nothing meanwhile. But when its
 scheduler ends, every Dask worker ends within seconds, with all parameters that it holds, and a
 scheduler that is started at the same address knows nothing of them. So there is nothing to wait
-for, once nobody listens there any more. A connection that has only broken is made again by Dask.
+for, once nobody listens there any more, or another scheduler does. A connection that has only
+broken is made again by Dask.
 """
 
 from __future__ import annotations
@@ -12,41 +13,71 @@ import asyncio
 
 from distributed import Client
 
-from psnb._src.dask_internals import host_and_port, is_connected, scheduler_address
+from psnb._src.dask_internals import (
+    host_and_port,
+    is_connected,
+    scheduler_address,
+    scheduler_identity,
+)
 from psnb.errors import SchedulerLostError
 
-_GRACE = 2.0
+_LOOK = 0.25
+_GRACE = 1.0
 """Seconds that Dask gets to connect again."""
 
 _CONNECT_TIMEOUT = 1.0
+_ANSWER_TIMEOUT = 10.0
 
 
-class SchedulerLife:
-    """Whether a client's scheduler lives."""
+async def scheduler_ends(client: Client) -> None:
+    """Wait for the end of a client's scheduler.
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._since: float | None = None  # when the connection was lost
+    Raises
+    ------
+    SchedulerLostError
+        When it has ended.
+    """
+    loop, address = asyncio.get_running_loop(), scheduler_address(client)
+    known, since = await _id(client), None
+    while True:
+        await asyncio.sleep(_LOOK)
+        if not is_connected(client):
+            since = since or loop.time()
+            if loop.time() - since >= _GRACE and await _refuses(address):
+                raise _lost(address)
+        elif since is not None or not known:  # it is connected again
+            since, found = None, await _id(client)
+            if known and found not in ("", known):
+                raise _lost(address)
+            known = known or found
 
-    async def look(self) -> None:
-        """Raise SchedulerLostError if it has ended."""
-        address = scheduler_address(self._client)
-        if is_connected(self._client) or not address.startswith(("tcp://", "tls://")):
-            self._since = None
-            return
-        now = asyncio.get_running_loop().time()
-        self._since = self._since or now
-        if now - self._since < _GRACE:
-            return
-        try:
-            async with asyncio.timeout(_CONNECT_TIMEOUT):
-                _, writer = await asyncio.open_connection(*host_and_port(address))
-            writer.close()
-        except ConnectionRefusedError:
-            raise SchedulerLostError(
-                f"the Dask scheduler at {address} has ended, and with it all workers and servers "
-                "of its cluster, and the parameters there: start a cluster, connect with a new "
-                "client, make strategy and parameters as before, and restore what was saved last"
-            ) from None
-        except OSError:
-            return  # it cannot be reached: it may be there still
+
+async def _id(client: Client) -> str:
+    try:
+        async with asyncio.timeout(_ANSWER_TIMEOUT):
+            return str((await scheduler_identity(client))["id"])
+    except (OSError, AttributeError):  # the connection is broken, or the client is closed
+        return ""
+
+
+async def _refuses(address: str) -> bool:
+    """Return whether nobody listens at an address."""
+    if not address.startswith(("tcp://", "tls://")):
+        return False
+    try:
+        async with asyncio.timeout(_CONNECT_TIMEOUT):
+            _, writer = await asyncio.open_connection(*host_and_port(address))
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False  # it cannot be reached: it may be there still
+    writer.close()
+    return False
+
+
+def _lost(address: str) -> SchedulerLostError:
+    return SchedulerLostError(
+        f"the Dask scheduler at {address} has ended, and with it all workers and servers of its "
+        "cluster, and the parameters there: start a cluster, connect with a new client, make "
+        "strategy and parameters as before, and restore what was saved last"
+    )

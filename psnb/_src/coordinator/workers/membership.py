@@ -217,6 +217,8 @@ class Membership:
             while not self._queue.ended:
                 try:
                     async with asyncio.timeout(_POLL_TIMEOUT):
+                        while not is_connected(self._client) and not self._queue.ended:
+                            await asyncio.sleep(_POLL_SECONDS)
                         identity = await scheduler_identity(self._client)
                         connected = {connection.address for connection in self._tasks}
                         self._follow(self._workers(identity, connected))
