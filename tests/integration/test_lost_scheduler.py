@@ -20,7 +20,7 @@ from psnb._src.dask_internals import host_and_port
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import CommandLine, wait_until_ended, wait_until_ready
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestWarning")]
+pytestmark = pytest.mark.slow
 
 TOLD = 6.0
 """Seconds within which everybody must know."""

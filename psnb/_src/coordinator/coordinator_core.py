@@ -128,6 +128,7 @@ class CoordinatorCore:
             core.name,
         )
         self.membership = Membership(strategy.client, workers, services)
+        core.servers.on_end = self.membership.give_up
         self.queue.attach(self.membership.wake, Steps(self.queue, self.membership, core).begin)
         self.resources.attach(self.membership.wake_all)
         self._ids = itertools.count()

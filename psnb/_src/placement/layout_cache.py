@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from psnb._src.placement.layout import Layout, unpacked
@@ -59,8 +60,13 @@ class LayoutCache:
         if asking is None:
             asking = asyncio.create_task(self._refresh(strategy), name="psnb layout")
             self._asking[strategy] = asking
-            asking.add_done_callback(lambda _: self._asking.pop(strategy))
+            asking.add_done_callback(partial(self._asked, strategy))
         return await asyncio.shield(asking)
+
+    def _asked(self, strategy: str, asking: asyncio.Task[Layout]) -> None:
+        del self._asking[strategy]
+        if not asking.cancelled():
+            asking.exception()  # nobody may wait for it any more
 
     async def _refresh(self, strategy: str) -> Layout:
         async with asyncio.timeout(ASK_TIMEOUT):

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from distributed import Client
 
@@ -64,6 +64,8 @@ class Servers:
         As given.
     ended : CoordinatorClosedError or None
         Why nobody looks after them any more, if that is for good.
+    on_end : callable
+        Called on the client's event loop when that is so.
     control : ServerControl
         Sends requests to the servers themselves.
     layout_cache : LayoutCache
@@ -81,6 +83,7 @@ class Servers:
         self._client, self.ownership, self.dedicated = client, ownership, dedicated
         self.events = EventLog()
         self.ended: CoordinatorClosedError | None = None
+        self.on_end: Callable[[], object] = bool
         self.name = _new_name()
         self.control = ServerControl(pool_of(client), patience)
         self._life = patience + ownership.deed.keep
@@ -242,7 +245,9 @@ class Servers:
 
     async def forget(self) -> None:
         """Have the scheduler forget the strategy, if it can be reached; on the event loop."""
-        with contextlib.suppress(ServerLostError, OwnershipLostError):
+        if self.ended is not None:
+            return  # there is no scheduler, or the strategy is another process's
+        with contextlib.suppress(OSError, ServerLostError, OwnershipLostError):
             async with asyncio.timeout(_STOP_TIMEOUT):
                 await self.ownership.close(self.name)
 

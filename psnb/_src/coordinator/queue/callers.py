@@ -42,7 +42,7 @@ class Callers:
         ended: Callable[[], CoordinatorClosedError | None],
     ) -> None:
         self._closures, self._room, self._settled = closures, room, settled
-        self.ended = ended
+        self._ended = ended
         self._idle_callbacks: list[Callable[[], None]] = []
 
     def add_idle_callback(self, callback: Callable[[], None]) -> None:
@@ -68,7 +68,7 @@ class Callers:
     def require_open(self) -> None:
         """Raise CoordinatorClosedError if the queue is closed."""
         if self._closures.closed:
-            raise self.ended() or CoordinatorClosedError(
+            raise self._ended() or CoordinatorClosedError(
                 "the coordinator is closed: make a new one with psnb.ClusterCoordinator(strategy)"
             )
 

@@ -382,11 +382,6 @@ class ClosureQueue:
         """Whether closures may have to wait though workers are free: then send none ahead."""
         return self._closures.gate.limits
 
-    @property
-    def ended(self) -> bool:
-        """Whether what it schedules for cannot be used any more; any thread."""
-        return self._callers.ended() is not None
-
     def check_open(self) -> None:
         """Raise CoordinatorClosedError if it is closed."""
         with self.settled:

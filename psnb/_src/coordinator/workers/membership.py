@@ -161,6 +161,12 @@ class Membership:
         except TimeoutError:
             logger.warning("the Dask client's event loop did not answer while closing")
 
+    def give_up(self) -> None:
+        """End all, as there is no strategy any more to work for; on the event loop."""
+        self._watch.cancel()
+        for task in self._tasks.values():
+            task.cancel()
+
     def _wake(self) -> None:
         if self._queue.failing():
             self._wake_all()
@@ -214,11 +220,9 @@ class Membership:
 
     async def _run(self) -> None:
         try:
-            while not self._queue.ended:
+            while True:
                 try:
                     async with asyncio.timeout(_POLL_TIMEOUT):
-                        while not is_connected(self._client) and not self._queue.ended:
-                            await asyncio.sleep(_POLL_SECONDS)
                         identity = await scheduler_identity(self._client)
                         connected = {connection.address for connection in self._tasks}
                         self._follow(self._workers(identity, connected))
@@ -228,10 +232,8 @@ class Membership:
                 self._fail_what_waited_too_long()
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
-            # The client was closed, or the scheduler has ended, or another process has taken the
-            # strategy over, or `close` was called: nobody must wait for ever.
+            # The client was closed, or `close` was called, or `give_up`: nobody must wait for ever.
             self._queue.close()
-        await self._end_connections()
 
     def _measure(self) -> Demand:
         now = self._loop.time()
