@@ -355,7 +355,7 @@ class StartServer(HostOperation, frozen=True):
 
 
 class AddKey(HostOperation, frozen=True):
-    """Gives the server another key, by which it is called from now on; the others remain valid."""
+    """Gives the server another key; the others remain valid."""
 
     key: str
 

@@ -147,9 +147,9 @@ class ParameterServers:
         match request.operations:
             case [FollowPlaces()]:
                 server.silence = 0.0
+                server.host.rename(key)  # what the places call it
             case [AddKey(other)]:
                 self._servers[other] = server
-                server.host.rename(other)
                 stream.send(ServerReply(number, [Done(None)]).wire())
                 return
             case [DropOtherKeys()]:

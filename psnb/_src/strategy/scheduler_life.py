@@ -14,6 +14,7 @@ import asyncio
 from distributed import Client
 
 from psnb._src.dask_internals import (
+    has_ended,
     host_and_port,
     is_connected,
     scheduler_address,
@@ -30,7 +31,7 @@ _ANSWER_TIMEOUT = 10.0
 
 
 async def scheduler_ends(client: Client) -> None:
-    """Wait for the end of a client's scheduler.
+    """Wait for the end of a client's scheduler; returns if the client is closed.
 
     Raises
     ------
@@ -41,6 +42,8 @@ async def scheduler_ends(client: Client) -> None:
     known, since = await _id(client), None
     while True:
         await asyncio.sleep(_LOOK)
+        if has_ended(client):
+            return
         if not is_connected(client):
             since = since or loop.time()
             if loop.time() - since >= _GRACE and await _refuses(address):
