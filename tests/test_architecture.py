@@ -93,7 +93,7 @@ NOT_PURE = [
     *("strategy/core", "strategy/rebalancing", "strategy/reconciler", "strategy/recovery"),
     *("strategy/ownership", "strategy/scheduler_life", "strategy/server_control"),
     *("strategy/servers", "strategy/stored_strategies", "strategy/strategy"),
-    *("coordinator/attaching", "strategy/taking_over"),
+    *("coordinator/attaching", "strategy/taking_over", "strategy/watched_server"),
     *("threads/aside", "transport/arena", "transport/connecting", "transport/stream"),
 ]
 """The modules that may; all others are pure, and are tested without a cluster."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import psnb
 from psnb import errors
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import CommandLine, frozen, pid_of
-from tests.integration.owner import step
+from tests.integration.owner import parameters_of, step
 
 MAKE = "psnb.ParameterServerStrategy(client, name='mine', partitioner=psnb.FixedShards(2){})"
 
@@ -264,3 +265,91 @@ def test_a_server_that_dies_with_the_notebook_loses_nothing_that_had_a_copy(
         coordinator.join(DEADLINE)
         assert whole(strategy) == before + 1
     client.wait_for_workers(4, timeout=DEADLINE)
+
+
+@pytest.mark.slow
+def test_what_a_dead_server_had_comes_back_after_attaching(
+    client: Client, cluster_file: str, tmp_path: Path
+) -> None:
+    with Client(scheduler_file=cluster_file) as before:
+        made = psnb.ParameterServerStrategy(
+            before, name="mine", partitioner=psnb.FixedShards(2), heartbeat_timeout=1.0
+        )
+        parameters_of(made)
+        step(dict(made.parameters), 1)
+        saved = psnb.CheckpointManager(psnb.ClusterCoordinator(made), tmp_path).save()
+    made.close()
+    os.kill(pid_of(client, "server-1"), signal.SIGKILL)
+    with psnb.attach(client, "mine").strategy as strategy:
+        assert set(strategy.parameters) == {"dense", "sparse", "direct", "counted"}
+        with pytest.raises(errors.ServerLostError):
+            values(strategy)
+        strategy.recover(saved)
+        assert whole(strategy) == 1
+        step(dict(strategy.parameters), 2)
+        assert whole(strategy) == 2
+    client.wait_for_workers(4, timeout=DEADLINE)
+
+
+@pytest.mark.slow
+def test_a_silent_server_is_told_and_attaching_works_when_it_is_back(
+    client: Client, cluster_file: str
+) -> None:
+    with owner(cluster_file, MAKE.format(", heartbeat_timeout=1")) as notebook:
+        notebook.wait_for(20)
+        notebook.kill()
+    with frozen(pid_of(client, "server-1")), pytest.raises(errors.ServerSilentError):
+        psnb.attach(client, "mine")
+    with psnb.attach(client, "mine").strategy as strategy:
+        before = whole(strategy)
+        step(dict(strategy.parameters), 1)
+        assert whole(strategy) == before + 1
+
+
+@pytest.mark.slow
+def test_one_of_two_who_attach_at_once_becomes_the_owner(client: Client, cluster_file: str) -> None:
+    with owner(cluster_file, MAKE.format("")) as notebook:
+        notebook.wait_for(1)
+        notebook.kill()
+    with (
+        Client(scheduler_file=cluster_file) as other,
+        ThreadPoolExecutor(thread_name_prefix="caller") as threads,
+    ):
+        found = [threads.submit(psnb.attach, each, "mine") for each in (client, other)]
+        refused = [each for each in found if isinstance(each.exception(), errors.ClusterError)]
+        (attached,) = [each.result() for each in found if each not in refused]
+        assert len(refused) == 1
+        whole(attached.strategy)
+        attached.strategy.close()
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_in_good_order_leaves_the_parameters_too(
+    client: Client, cluster_file: str
+) -> None:
+    script = (
+        "import sys, psnb, distributed; "
+        "client = distributed.Client(scheduler_file=sys.argv[1]); "
+        "strategy = psnb.ParameterServerStrategy(client, name='mine'); "
+        "strategy.variable([3.0], 'v'); "
+        "psnb.ClusterCoordinator(strategy).schedule(int).fetch()"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, cluster_file], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    with psnb.attach(client, "mine").strategy as strategy:
+        v = strategy.parameters["v"]
+        assert isinstance(v, psnb.Variable)
+        assert v.read() == [3.0]
+
+
+@pytest.mark.slow
+def test_another_client_of_a_local_cluster_attaches(fragile: Client) -> None:
+    with Client(fragile.cluster) as before:
+        made = psnb.ParameterServerStrategy(before, name="mine")
+        made.embedding("e", 2, optimizer=psnb.Adagrad(0.1)).push([7], np.ones((1, 2), np.float32))
+        row = made.parameters["e"].lookup([7])  # type: ignore[union-attr]
+    made.close()
+    with psnb.attach(fragile, "mine").strategy as strategy:
+        assert strategy.parameters["e"].lookup([7]).tolist() == row.tolist()  # type: ignore[union-attr]

@@ -29,13 +29,12 @@ from psnb._src.placement import (
     DesiredLayout,
     Health,
     Layout,
-    ObservedServer,
     ServerAddress,
     mended,
 )
 from psnb._src.strategy.scheduler_life import scheduler_ends
-from psnb._src.strategy.server_control import ServerControl, gone, silent
 from psnb._src.strategy.servers import Servers
+from psnb._src.strategy.watched_server import WatchedServer
 from psnb.errors import ClusterError, CoordinatorClosedError, ServerLostError
 
 logger = logging.getLogger("psnb")
@@ -50,64 +49,6 @@ _PUBLISH_SOON = 1.0
 """The same, after publishing failed."""
 
 _LOOK_FOR_SERVERS = 1.0
-
-
-class _WatchedServer:
-    """What the reconciler knows of one server."""
-
-    def __init__(self, server: ServerAddress, control: ServerControl) -> None:
-        self.server, self._control = server, control
-        self._connection = control.connection(server)
-        self._heard, self._silence = 0, 0.0
-        self._asking: asyncio.Task[None] | None = None
-        self._gone: str | None = None
-        # Nothing was heard of it yet: that is no reason to let its copies take over.
-        self.observed = ObservedServer(Health.ALIVE)
-        self.told = Health.ALIVE  # the health that was reported last
-
-    def beat(self, layout: Layout, news: asyncio.Event) -> None:
-        """Ask the server, unless it has not answered yet."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask(layout, news), name="psnb beat")
-
-    def pass_time(self, seconds: float) -> None:
-        """Count time in which the server could have answered."""
-        self._silence = 0.0 if self._connection.heard > self._heard else self._silence + seconds
-        self._heard = self._connection.heard
-        if self.observed.health is Health.ALIVE and self.is_silent:
-            self.observed = ObservedServer(
-                Health.SILENT, self.observed.heard, self.observed.holdings
-            )
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether nothing was heard of it for too long."""
-        return self._silence >= self._control.patience
-
-    def why(self) -> str:
-        """Return what is wrong with it, as a text."""
-        return self._gone or silent(self.server, self._silence)
-
-    def close(self) -> None:
-        """Stop asking."""
-        if self._asking is not None:
-            self._asking.cancel()
-
-    async def _ask(self, layout: Layout, news: asyncio.Event) -> None:
-        connected, before = self._connection.connected, self.observed
-        try:
-            holdings = await self._control.beat(self.server, layout)
-        except ConnectionRefusedError as error:
-            self._gone = gone(self.server, error)
-            self.observed = ObservedServer(Health.GONE)
-        except OSError:
-            if not connected:
-                return  # not reached: it counts as silent if that lasts
-            news.set()  # the connection broke: the next beat, at once, tells more
-        else:
-            self.observed = ObservedServer(Health.ALIVE, layout.version, holdings)
-        if self.observed != before:
-            news.set()
 
 
 class Reconciler:
@@ -134,7 +75,7 @@ class Reconciler:
         self._wanted = len(servers.running)
         self._homes: Mapping[int, ServerAddress] = {}
         self._drained: frozenset[ServerAddress] = frozenset()
-        self._watched: dict[ServerAddress, _WatchedServer] = {}
+        self._watched: dict[ServerAddress, WatchedServer] = {}
         self._news, self._rounds = asyncio.Event(), asyncio.Event()
         self._loop = event_loop(client)
         self._recruiting: asyncio.Task[None] | None = None
@@ -281,7 +222,7 @@ class Reconciler:
         running = self._servers.running
         for server in running:
             if server not in self._watched:
-                self._watched[server] = _WatchedServer(server, self._servers.control)
+                self._watched[server] = WatchedServer(server, self._servers.control)
         for server in self._watched.keys() - set(running):
             self._watched.pop(server).close()
         for server, watched in list(self._watched.items()):
