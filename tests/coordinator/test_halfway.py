@@ -15,18 +15,20 @@ from psnb._src.server.commit_log import PROCESS
 from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.operations import (
     ApplyCommit,
+    CloseLog,
     CommitPart,
     CreateDense,
     EndRound,
+    FenceCommits,
     OpenLog,
     PreparePart,
 )
 from psnb._src.server.optimizers.sgd import SGD
 from psnb._src.server.parameter_shard import ParameterShard
-from psnb._src.server.table_operations import OnTable, PushGradient, ReadValues
+from psnb._src.server.table_operations import OnTable, PushGradient, ReadValues, ShardOperation
 from psnb.errors import CancelledError, PsnbError, ServerLostError, ServerSilentError
 
-A, B = ShardId("s", 0), ShardId("s", 1)
+SHARDS = A, B, C = tuple(ShardId("s", number) for number in range(3))
 COMMIT = Commit("w", 7, shards=(A, B))
 ONES = np.ones(2, np.float32)
 PUSH = OnTable("v", PushGradient(-ONES))
@@ -34,11 +36,12 @@ WRITES = Part([PUSH])
 
 
 class World:
-    """Two shards, each with a variable of zeros."""
+    """Three shards, each with a variable of zeros."""
 
     def __init__(self) -> None:
-        self.shards = {each: ParameterShard(str(each)) for each in (A, B)}
-        self.instead: dict[ShardId, PsnbError] = {}
+        self.shards = {each: ParameterShard(str(each)) for each in SHARDS}
+        self.lost: tuple[ShardId, ...] = ()
+        self.silent_to: type[ShardOperation] | None = None
         for shard in self.shards.values():
             shard.run(CreateDense("v", 0 * ONES, SGD(1.0)))
 
@@ -47,8 +50,10 @@ class World:
 
     def _outcome(self, request: Request) -> Any:
         assert isinstance(request.to, ShardId)
-        if request.to in self.instead:
-            return self.instead[request.to]
+        if request.to in self.lost:
+            return ServerLostError("gone")
+        if request.to == B and type(request.operation) is self.silent_to:
+            return ServerSilentError("silent")
         try:
             return self.shards[request.to].run(request.operation)  # type: ignore[arg-type]
         except PsnbError as error:
@@ -60,8 +65,8 @@ class World:
             self.shards[to].run(operation)
 
     def finish(self) -> list[float]:
-        """Finish what is halfway; return what each variable has by then."""
-        finish_halfway(self.attempt, [A, B])
+        """Finish what is halfway; return what the variables of the first two have by then."""
+        finish_halfway(self.attempt, SHARDS)
         return [self.value(each) for each in (A, B)]
 
     def value(self, shard: ShardId) -> float:
@@ -101,9 +106,12 @@ def test_a_commit_is_applied_by_all_shards_or_none(
 
 
 def test_a_later_attempt_counts_not_the_one_before(world: World) -> None:
-    later = COMMIT._replace(attempt=2)
-    world.run((A, prepare()), (B, prepare(later)))
-    assert world.finish() == [0.0, 0.0]
+    # It wrote to other shards than the one before, of which one shard has not heard the end.
+    before, later = COMMIT._replace(shards=(A, C)), COMMIT._replace(attempt=2)
+    world.run((C, prepare(before)), (A, prepare(later)), (B, prepare(later)))
+    world.run((A, ApplyCommit(later)))
+    assert world.finish() == [1.0, 1.0]
+    assert world.value(C) == 0.0
 
 
 def test_no_commit_is_taken_from_then_on_until_the_new_owner_says_so(world: World) -> None:
@@ -143,16 +151,20 @@ def test_a_round_is_ended_by_all_shards_or_none(
 
 def test_a_lost_shard_agrees_with_the_others(world: World) -> None:
     world.run((A, prepare()), (B, prepare()))
-    world.instead[B] = ServerLostError("gone")
-    finish_halfway(world.attempt, [A, B])
+    world.lost = (B,)
+    finish_halfway(world.attempt, SHARDS)
     assert world.value(A) == 1.0
 
 
-def test_a_silent_shard_is_an_error_after_which_it_can_be_done_again(world: World) -> None:
-    world.run((A, prepare()), (B, prepare()))
-    world.instead[B] = ServerSilentError("silent")
+@pytest.mark.parametrize("to", [CloseLog, FenceCommits, EndRound])
+def test_a_silent_shard_is_an_error_after_which_it_can_be_done_again(
+    world: World, to: type[ShardOperation]
+) -> None:
+    end = pushed_in_a_round(world)
+    world.run((A, prepare(COMMIT._replace(number=9))), (A, end))
+    world.run((B, prepare(COMMIT._replace(number=9))))
+    world.silent_to = to
     with pytest.raises(ServerSilentError):
-        finish_halfway(world.attempt, [A, B])
-    assert world.value(A) == 0.0
-    world.instead.clear()
-    assert world.finish() == [1.0, 1.0]
+        finish_halfway(world.attempt, SHARDS)
+    world.silent_to = None
+    assert world.finish() == [2.0, 2.0]
