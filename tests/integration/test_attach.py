@@ -142,6 +142,7 @@ def test_what_killed_notebooks_have_trained_is_there_whole_and_training_goes_on(
             coordinator.join(DEADLINE)
             done = whole(strategy)
             assert done == now + 1
+            assert not strategy.server_events()  # no copy has taken over
     psnb.attach(client, "mine").strategy.close()
 
 
@@ -328,8 +329,9 @@ def test_a_process_that_ends_in_good_order_leaves_the_parameters_too(
     client: Client, cluster_file: str
 ) -> None:
     script = (
-        "import sys, psnb, distributed; "
-        "client = distributed.Client(scheduler_file=sys.argv[1]); "
+        "import atexit, sys, time; atexit.register(time.sleep, 1); "  # the last of all
+        "import psnb, distributed; "
+        "client = distributed.Client(scheduler_file=sys.argv[1], set_as_default=False); "
         "strategy = psnb.ParameterServerStrategy(client, name='mine'); "
         "strategy.variable([3.0], 'v'); "
         "psnb.ClusterCoordinator(strategy).schedule(int).fetch()"
