@@ -19,7 +19,7 @@ from psnb._src.parameters import DenseShards, SparseShards, shards_of
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb.errors import CheckpointError
-from tests.checkpoint.saved import forge
+from tests.checkpoint.saved import forge, in_hand, write
 from tests.parameters.in_process import DIM, InProcess, embedding, variable
 
 State = dict[str, np.ndarray]
@@ -57,8 +57,8 @@ class Model:
         return [state for p in self.parameters.values() for state in p.shard_states()]
 
     def save(self, directory: Path) -> Path:
-        parameters = [(n, p.describe(), None, p.shard_states()) for n, p in self.parameters.items()]
-        return shard_files.write_checkpoint(directory, parameters, {})
+        parameters = [in_hand(n, p) for n, p in self.parameters.items()]
+        return write(directory, parameters, {})
 
 
 @pytest.fixture

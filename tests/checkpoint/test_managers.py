@@ -126,7 +126,7 @@ def test_a_manager_shows_its_checkpoints_the_newest_first(
     assert page.count("<tr>") == 2  # the head, and one that is kept
 
 
-def test_closures_are_held_while_it_saves_and_the_manifest_says_so(
+def test_closures_are_held_until_snapshots_are_taken_and_the_manifest_says_so(
     strategy: Strategy, tmp_path: Path
 ) -> None:
     told: list[object] = []
@@ -140,10 +140,11 @@ def test_closures_are_held_while_it_saves_and_the_manifest_says_so(
     def state() -> dict[str, int]:
         return {"told": len(told), "step": 1}
 
-    strategy.made["b"].when_saved = lambda: told.append("b")
+    strategy.when_taken = lambda: told.append("taken")
+    strategy.made["b"].when_saved = lambda: told.append("written")
     manager = FolderManager(strategy, tmp_path, 3, held=held, states=[state])
     path = manager.save({"step": 2}, timeout=5.0)
-    assert told == [5.0, "b", "let go"]
+    assert told == [5.0, "taken", "let go", "written"]
     manifest = read_manifest(path)
     assert (manifest.consistent, manifest.metadata) == (True, {"told": 1, "step": 2})
     assert manager.status.held > 0

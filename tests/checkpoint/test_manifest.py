@@ -13,16 +13,14 @@ import pytest
 from psnb._src.checkpoint import shard_files
 from psnb._src.checkpoint.manifest import read_manifest
 from psnb.errors import CheckpointError
-from tests.checkpoint.saved import forge, parameter
+from tests.checkpoint.saved import forge, parameter, write
 
 FIRST = "0000-00000.safetensors"
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    return shard_files.write_checkpoint(
-        tmp_path, [parameter("v"), parameter("w")], {"step": 3, "loss": 0.1, "é": 1}
-    )
+    return write(tmp_path, [parameter("v"), parameter("w")], {"step": 3, "loss": 0.1, "é": 1})
 
 
 @pytest.mark.parametrize(

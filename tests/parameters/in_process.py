@@ -41,6 +41,7 @@ from psnb._src.server.table_operations import (
     ShardOperation,
 )
 from psnb._src.shards.division import row_ranges
+from tests.server.pair import now
 
 ROWS, DIM = 10, 2
 SHARDS = pytest.mark.parametrize("shards", [1, 3])
@@ -56,7 +57,9 @@ class InProcess:
 
     def __init__(self, shards: int) -> None:
         self.shards = [ShardId("s", number) for number in range(shards)]
-        self._hosts = [Host(f"server-{number}", f"server {number}") for number in range(shards)]
+        self._hosts = [
+            Host(f"server-{number}", f"server {number}", now) for number in range(shards)
+        ]
         for number, host in enumerate(self._hosts):
             hosting = HostShards({number: ShardPlace(None)}, [])
             host.run([hosting], PendingReply(lambda answers: None), nowhere)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,11 @@ class Wire:
         self._to.run(operations, PendingReply(send), nowhere)
 
 
+def now(function: Callable[[], object]) -> None:
+    """Call it at once, in the thread that is here."""
+    function()
+
+
 def nowhere(address: str, opening: Opening) -> None:
     opening.broken(ConnectionRefusedError("nobody is there"))
 
@@ -88,7 +94,7 @@ class Pair:
     """Two hosts, the first of which holds shard 0, and the wires between them."""
 
     def __init__(self) -> None:
-        self.hosts = {name: Host(name, name) for name in "ab"}
+        self.hosts = {name: Host(name, name, now) for name in "ab"}
         self.wires: list[Wire] = []
         self.place = ShardPlace(A)
         self.manage("a", HostShards({0: self.place}, []))

@@ -1,8 +1,8 @@
 """FolderManager: saves parameters into a folder of numbered checkpoints, and restores them. Pure.
 
-The notebook's process fetches the shards from the servers and writes them, so the directory is a
-path on the notebook's machine. Meanwhile closures are held, if the caller has a way to do that. If
-managers share a directory, `psnb._src.checkpoint.checkpoint_folder` keeps them apart.
+Servers take snapshots, while closures are held, if the caller has a way to do that; then they write
+them by themselves, while training goes on. So they and the notebook must reach the directory. If
+managers share it, `psnb._src.checkpoint.checkpoint_folder` keeps them apart.
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from html import escape
 from pathlib import Path
 from typing import Any, Protocol
-
-import numpy as np
 
 from psnb._src.checkpoint.checkpoint import Checkpoint, Parameter
 from psnb._src.checkpoint.checkpoint_folder import checkpoints, last_kept, prepare, prune, written
 from psnb._src.checkpoint.manifest import checked_metadata
 from psnb._src.checkpoint.restore_choice import Rename, RestoreChoice, restore_choice
 from psnb._src.checkpoint.restored import Restored
-from psnb._src.checkpoint.shard_files import write_checkpoint
+from psnb._src.checkpoint.shard_files import Taken, write_checkpoint
 from psnb._src.checks import integer
 from psnb._src.excerpt import excerpt
 from psnb._src.monitor import CheckpointStatistics, html_table
@@ -30,22 +28,21 @@ from psnb._src.threads import aside
 from psnb.errors import CheckpointError
 
 
-class SavedParameter(Parameter, Protocol):
-    """A parameter that can be saved."""
+class TakenAtOnce(Taken, Protocol):
+    """All parameters as they were at one moment, until they are released."""
 
-    @property
-    def optimizer(self) -> Any:
-        """The description of its optimizer, or None."""
-
-    def shard_states(self) -> list[dict[str, np.ndarray]]:
-        """Return the state of each shard."""
+    def close(self) -> None:
+        """Release them; idempotent."""
 
 
 class SavedStrategy(Protocol):
     """A strategy, whose parameters are saved."""
 
-    def parameters(self) -> Mapping[str, SavedParameter]:
+    def parameters(self) -> Mapping[str, Parameter]:
         """Return all of them, by name."""
+
+    def snapshots(self) -> TakenAtOnce:
+        """Take snapshots of all of them."""
 
     def note_checkpoint(self, path: Path) -> None:
         """Remember the checkpoint, for recovery."""
@@ -121,11 +118,12 @@ class FolderManager:
         """Write the next checkpoint, and remove old ones beyond ``max_to_keep``.
 
         May be called while closures run. Everything is saved as it was at one moment: those that
-        run have their effect first, and no other begins until it is written. ``status.held`` tells
-        how long that took. What this notebook writes to parameters by itself is not held.
+        run have their effect first, no other begins until the servers have taken note of that
+        moment, and while they write, training goes on. ``status.held`` tells how long closures were
+        held. What this notebook writes to parameters by itself is not held.
 
-        With ``consistent=False`` closures go on. Each shard of a parameter is then saved as it was
-        at one moment (no update of it is half there), but those moments differ slightly.
+        With ``consistent=False`` closures are not held. Each shard of a parameter is then saved as
+        it was at one moment (no update of it is half there), but those moments differ slightly.
 
         Parameters
         ----------
@@ -142,9 +140,9 @@ class FolderManager:
         Raises
         ------
         CheckpointError
-            If it cannot be written; earlier ones are untouched.
+            If it cannot be written, by the notebook or a server; earlier ones are untouched.
         ServerLostError
-            If a server is gone.
+            If a server is gone; earlier ones are untouched.
         ServerSilentError
             If a server that does not respond must say whether closures had their effect.
         TimeoutError
@@ -154,8 +152,11 @@ class FolderManager:
         try:
             began = time.monotonic()
             with nullcontext() if self._held is None else self._held(timeout):
-                path = self._write(metadata or {})
+                content = self._content(metadata or {})
+                taken = self._strategy.snapshots()
             pause = 0.0 if self._held is None else time.monotonic() - began
+            with closing(taken):
+                path = self._write(taken, content)
             self._strategy.note_checkpoint(path)
             # In another thread: an interrupt must not leave a checkpoint half removed.
             aside(prune, self.directory, self._max_to_keep)
@@ -231,21 +232,28 @@ class FolderManager:
         finally:
             self._states.remove(state)
 
-    def _write(self, metadata: Mapping[str, Any]) -> Path:
+    def _content(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         # In another thread: users' functions, which an interrupt must not wait for.
         content: dict[str, Any] = {}
         for each in (metadata, *map(aside, self._states.copy())):
             content |= checked_metadata(each)
+        return content
+
+    def _write(self, taken: Taken, content: Mapping[str, Any]) -> Path:
         kept = self._keep_every is not None and (
             time.time() - last_kept(self.directory) >= self._keep_every
         )
         return write_checkpoint(
             self.directory,
-            self._shards(),
+            taken,
             content,
             consistent=self._held is not None,
             kept=kept,
+            told=self._told,
         )
+
+    def _told(self, share: float) -> None:
+        self._status = CheckpointStatistics("saving", share=share)
 
     def _newest(self, choice: RestoreChoice, strict: bool) -> Checkpoint:
         while path := self.latest_checkpoint:
@@ -256,10 +264,3 @@ class FolderManager:
                     raise
                 # Other managers have saved newer ones meanwhile, and removed this one.
         raise CheckpointError(f"there is no checkpoint in {str(self.directory)!r}")
-
-    def _shards(self) -> Iterator[tuple[str, Any, Any, list[dict[str, np.ndarray]]]]:
-        parameters = self._strategy.parameters()
-        for done, (name, parameter) in enumerate(parameters.items()):
-            self._status = CheckpointStatistics("saving", share=done / len(parameters))
-            optimizer = parameter.optimizer.describe() if parameter.optimizer else None
-            yield name, parameter.describe(), optimizer, parameter.shard_states()

@@ -8,37 +8,73 @@ A checkpoint is a folder::
       0000-00000.safetensors     one file a shard: values, optimizer state, ids of embedding rows
       …
 
-It is written into a partial folder beside it, synced, and renamed last, so a folder with that name
-is complete. (`psnb._src.checkpoint.checkpoint_folder` describes the locks between writers and
-readers.) Nothing in it is pickled. A shard is a unit of writing only: a parameter is read from all
+Servers write their shards into a partial folder beside it, each by itself, and sync them; then the
+manifest is written, and the folder is renamed last, so a folder with that name is complete.
+(`psnb._src.checkpoint.checkpoint_folder` describes the locks between writers and readers.) Nothing
+in it is pickled. A shard is a unit of writing only: a parameter is read from all
 of its shards, for any number of servers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from psnb._src.checkpoint.checkpoint_folder import KEPT, MANIFEST, partial, place
 from psnb._src.checkpoint.manifest import Manifest, ManifestEntry, checked_metadata
-from psnb._src.whole_files import sync, synced
+from psnb._src.new_file import WrittenFile
+from psnb._src.whole_files import sync
 from psnb.errors import CheckpointError
 
 State = dict[str, np.ndarray]
 
 
+class Described(Protocol):
+    """A parameter, as the manifest tells of it."""
+
+    @property
+    def optimizer(self) -> Any:
+        """The description of its optimizer, or None."""
+
+    @property
+    def tables(self) -> Sequence[object]:
+        """Its tables, one a shard."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the description that must be equal to load it."""
+
+
+class Taken(Protocol):
+    """Parameters as they were at one moment, on their servers."""
+
+    @property
+    def parameters(self) -> Mapping[str, Described]:
+        """These, by name."""
+
+    def write(
+        self, folder: str, files: Sequence[str], told: Callable[[float], object]
+    ) -> Mapping[str, WrittenFile]:
+        """Let the servers write them, and return what is on disk."""
+
+
+def _nobody(share: float) -> None:
+    """Tell nobody."""
+
+
 def write_checkpoint(
     directory: Path,
-    parameters: Iterable[tuple[str, Mapping[str, Any], Mapping[str, Any] | None, list[State]]],
+    taken: Taken,
     metadata: Mapping[str, Any],
     *,
     consistent: bool = False,
     kept: bool = False,
+    told: Callable[[float], object] = _nobody,
 ) -> Path:
     """Write the next checkpoint: all of it or nothing.
 
@@ -46,14 +82,16 @@ def write_checkpoint(
     ----------
     directory : pathlib.Path
         The folder of checkpoints.
-    parameters : iterable of tuple
-        Name, description, optimizer and the shards' states of each parameter; taken one by one.
+    taken : Taken
+        The parameters, as they are to be saved.
     metadata : mapping
         Anything that JSON can hold.
     consistent : bool
-        Whether no closure runs meanwhile; the manifest says so.
+        Whether no closure ran when they were taken; the manifest says so.
     kept : bool
         Whether `prune` leaves it alone, whoever calls that.
+    told : callable
+        Is told how much is written, 0 to 1.
 
     Returns
     -------
@@ -68,16 +106,24 @@ def write_checkpoint(
     content = checked_metadata(metadata)
     try:
         with partial(directory) as (folder, manifest):
+            files = {
+                name: [
+                    f"{position:04d}-{shard:05d}.safetensors" for shard, _ in enumerate(each.tables)
+                ]
+                for position, (name, each) in enumerate(taken.parameters.items())
+            }
+            written = taken.write(str(folder), [*chain.from_iterable(files.values())], told)
+            for file, found in written.items():
+                _check_there(folder, file, found.nbytes)
             entries = {}
-            for position, (name, description, optimizer, states) in enumerate(parameters):
-                files = {}
-                for shard, state in enumerate(states):
-                    file = f"{position:04d}-{shard:05d}.safetensors"
-                    # safetensors writes memory as it is, so make it C-contiguous.
-                    arrays = {k: np.asarray(v, order="C") for k, v in state.items()}
-                    save_file(arrays, folder / file)
-                    files[file] = synced(folder / file)
-                entries[name] = ManifestEntry(name, description, optimizer, files)
+            for name, each in taken.parameters.items():
+                optimizer = each.optimizer
+                entries[name] = ManifestEntry(
+                    name,
+                    each.describe(),
+                    optimizer.describe() if optimizer else None,
+                    {file: written[file].checksum for file in files[name]},
+                )
             if kept:
                 (folder / KEPT).touch()
             manifest.file.write(Manifest(entries, content, consistent).text())
@@ -86,11 +132,26 @@ def write_checkpoint(
             sync(folder)
             path = place(folder, manifest)
         sync(directory)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise CheckpointError(
             f"a checkpoint cannot be written to {str(directory)!r}: {error}"
         ) from error
     return path
+
+
+def _check_there(folder: Path, file: str, nbytes: int) -> None:
+    """Check that a file that a server has written is there for this process, too."""
+    try:
+        size = (folder / file).stat().st_size
+    except FileNotFoundError:
+        size = -1
+    if size != nbytes:
+        raise CheckpointError(
+            f"a server has written {file} into {str(folder)!r}, but here it "
+            f"{'is not there' if size < 0 else f'has {size:,} bytes of {nbytes:,}'}: the server is "
+            "on another host, which has another folder of that name. Servers and notebook must "
+            "reach the directory, on disks that they share or by an address like s3://bucket/folder"
+        )
 
 
 def read_states(path: Path, entry: ManifestEntry) -> Iterator[State]:

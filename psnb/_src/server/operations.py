@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from psnb._src.first_rows import Admission, Always, Initializer
+from psnb._src.new_file import WrittenFile
 from psnb._src.placement import ShardPlace
 from psnb._src.server.commit_log import CommitLog
 from psnb._src.server.commit_messages import Commit, Part
@@ -288,6 +289,35 @@ class MeasureShards(HostOperation, frozen=True):
 
 class CountTraffic(HostOperation, frozen=True):
     """See `HostShards`."""
+
+
+class WriteTables(HostOperation, frozen=True):
+    """Begins to write snapshots that were taken here into new files of a folder.
+
+    ``files`` has the snapshot of each file. The folder is this writing's own.
+    """
+
+    folder: str
+    files: Mapping[str, str]
+
+
+class AskWriting(HostOperation, frozen=True):
+    """Asks for the `WritingProgress` of a folder; the answer is the error if it failed."""
+
+    folder: str
+
+
+class EndWriting(HostOperation, frozen=True):
+    """Ends the writing of a folder, and forgets it."""
+
+    folder: str
+
+
+class WritingProgress(Message, frozen=True):
+    """How many bytes are written; and the files by name, when all are."""
+
+    nbytes: int
+    files: Mapping[str, WrittenFile] | None
 
 
 class CopyOperation(HostOperation, frozen=True):

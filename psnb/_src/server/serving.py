@@ -11,7 +11,8 @@ call, as much as the round trip.) But a new table is compiled and made in anothe
 strategies send of users' classes and functions is unpickled too; messages on the same connection
 wait meanwhile. (What servers send to copies is unpickled as it comes.) While the process has
 servers, a thread ``psnb-life`` checks whether the loop makes progress. If not, it sends *busy* to
-all clients. Only a frozen process sends nothing.
+all clients. Only a frozen process sends nothing. What is written of tables (`table_writing`) a
+thread ``psnb-writing`` writes, and asks the loop for it.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from psnb._src.server.optimizers import rate_at
 from psnb._src.server.reply import PendingReply
 from psnb._src.server.shard_copy import Connect
 from psnb._src.server.table_operations import OnTable, TuneOptimizer
+from psnb._src.server.table_writing import Soon
 from psnb._src.server.tables import build, warm_up
 from psnb._src.transport import MessageStream, Probe, can_see, message_stream, unwired
 from psnb._src.transport import probe as own_probe
@@ -68,8 +70,8 @@ _STUCK = 1.0
 class _Server:
     """A server, and the minutes since its strategy was last heard."""
 
-    def __init__(self, key: str, name: str) -> None:
-        self.host = Host(key, f"server {name}")
+    def __init__(self, key: str, name: str, soon: Soon) -> None:
+        self.host = Host(key, f"server {name}", soon)
         self.minutes = 0
 
 
@@ -153,7 +155,7 @@ class ParameterServers:
     def _start(self, key: str, name: str) -> None:
         if key in self._servers:
             return  # it was asked for twice
-        self._servers[key] = _Server(key, name)
+        self._servers[key] = _Server(key, name, self._loop.call_soon_threadsafe)
         if len(self._servers) == 1:
             self._ended = threading.Event()
             self._timers = [self._loop.call_later(_MINUTE, self._count_minute)]

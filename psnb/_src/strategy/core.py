@@ -22,6 +22,7 @@ from psnb._src.parameters import (
     Partitioner,
     Request,
     SparseShards,
+    TableSnapshots,
     apply_round,
     shards_of,
 )
@@ -145,6 +146,10 @@ class StrategyCore:
     def parameters(self) -> dict[str, DenseShards | SparseShards]:
         """Return how each parameter is spread over the servers, by name."""
         return {name: shards_of(handle) for name, handle in self.registry.all().items()}
+
+    def snapshots(self) -> TableSnapshots:
+        """Take snapshots of all parameters."""
+        return TableSnapshots(self.server_client, self.parameters(), lambda: self.servers.running)
 
     def attempt(self, requests: Sequence[Request]) -> list[Any]:
         """Send requests to shards; return errors in the place of answers."""
