@@ -20,10 +20,13 @@ class WrittenFile(NamedTuple):
         Its size.
     checksum : str
         XXH3 of it, as `psnb._src.whole_files.checksum` returns it.
+    by : str
+        What people call who wrote it.
     """
 
     nbytes: int
     checksum: str
+    by: str
 
 
 class NewFile:
@@ -65,6 +68,6 @@ class NewFile:
         while content:
             content = content[self._file.write(content) :]
 
-    def written(self) -> WrittenFile:
-        """Return what was written."""
-        return WrittenFile(self._nbytes, self._sum.hexdigest())
+    def written(self, by: str) -> WrittenFile:
+        """Return what was written, by whom."""
+        return WrittenFile(self._nbytes, self._sum.hexdigest(), by)

@@ -63,7 +63,7 @@ class InHand:
             content = save({key: np.asarray(array, order="C") for key, array in state.items()})
             with NewFile(folder, name) as file:
                 file.write(memoryview(content))
-            found[name] = file.written()
+            found[name] = file.written("this process")
             told(number / len(files))
             if number == max(1, len(files) // 2):
                 self._meanwhile()

@@ -114,7 +114,7 @@ def write_checkpoint(
             }
             written = taken.write(str(folder), [*chain.from_iterable(files.values())], told)
             for file, found in written.items():
-                _check_there(folder, file, found.nbytes)
+                _check_there(folder, file, found)
             entries = {}
             for name, each in taken.parameters.items():
                 optimizer = each.optimizer
@@ -139,18 +139,19 @@ def write_checkpoint(
     return path
 
 
-def _check_there(folder: Path, file: str, nbytes: int) -> None:
+def _check_there(folder: Path, file: str, written: WrittenFile) -> None:
     """Check that a file that a server has written is there for this process, too."""
     try:
         size = (folder / file).stat().st_size
     except FileNotFoundError:
         size = -1
-    if size != nbytes:
+    if size != written.nbytes:
+        here = "is not there" if size < 0 else f"has {size:,} bytes of {written.nbytes:,}"
         raise CheckpointError(
-            f"a server has written {file} into {str(folder)!r}, but here it "
-            f"{'is not there' if size < 0 else f'has {size:,} bytes of {nbytes:,}'}: the server is "
-            "on another host, which has another folder of that name. Servers and notebook must "
-            "reach the directory, on disks that they share or by an address like s3://bucket/folder"
+            f"{written.by} has written {file} into {str(folder)!r}, but in the notebook it {here}: "
+            "the server is on another host, which has a folder of that name, too. All servers and "
+            "the notebook must reach the directory, on disks that they share or by an address "
+            "like s3://bucket/folder"
         )
 
 

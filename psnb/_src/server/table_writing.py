@@ -105,7 +105,7 @@ class TableWriting:
                 file.write(piece)
                 self._nbytes += piece.nbytes
         self._soon(taken.close)
-        return file.written()
+        return file.written(self._server)
 
     def _pieces(self, content: TableFile) -> Iterator[memoryview]:
         yield memoryview(content.head)
