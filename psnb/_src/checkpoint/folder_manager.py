@@ -20,19 +20,12 @@ from psnb._src.checkpoint.checkpoint_folder import checkpoints, last_kept, prepa
 from psnb._src.checkpoint.manifest import checked_metadata
 from psnb._src.checkpoint.restore_choice import Rename, RestoreChoice, restore_choice
 from psnb._src.checkpoint.restored import Restored
-from psnb._src.checkpoint.shard_files import Taken, write_checkpoint
+from psnb._src.checkpoint.shard_files import Snapshots, write_checkpoint
 from psnb._src.checks import integer
 from psnb._src.excerpt import excerpt
 from psnb._src.monitor import CheckpointStatistics, html_table
 from psnb._src.threads import aside
 from psnb.errors import CheckpointError
-
-
-class TakenAtOnce(Taken, Protocol):
-    """All parameters as they were at one moment, until they are released."""
-
-    def close(self) -> None:
-        """Release them; idempotent."""
 
 
 class SavedStrategy(Protocol):
@@ -41,7 +34,7 @@ class SavedStrategy(Protocol):
     def parameters(self) -> Mapping[str, Parameter]:
         """Return all of them, by name."""
 
-    def snapshots(self) -> TakenAtOnce:
+    def snapshots(self) -> Snapshots:
         """Take snapshots of all of them."""
 
     def note_checkpoint(self, path: Path) -> None:
@@ -246,7 +239,7 @@ class FolderManager:
             content |= checked_metadata(aside(each))
         return content
 
-    def _write(self, taken: Taken, content: Mapping[str, Any]) -> Path:
+    def _write(self, taken: Snapshots, content: Mapping[str, Any]) -> Path:
         kept = self._keep_every is not None and (
             time.time() - last_kept(self.directory) >= self._keep_every
         )

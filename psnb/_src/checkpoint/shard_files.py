@@ -50,7 +50,7 @@ class Described(Protocol):
         """Return the description that must be equal to load it."""
 
 
-class Taken(Protocol):
+class Snapshots(Protocol):
     """Parameters as they were at one moment, on their servers."""
 
     @property
@@ -62,6 +62,9 @@ class Taken(Protocol):
     ) -> Mapping[str, WrittenFile]:
         """Let the servers write them, and return what is on disk."""
 
+    def close(self) -> None:
+        """Release them; idempotent."""
+
 
 def _nobody(share: float) -> None:
     """Tell nobody."""
@@ -69,7 +72,7 @@ def _nobody(share: float) -> None:
 
 def write_checkpoint(
     directory: Path,
-    taken: Taken,
+    taken: Snapshots,
     metadata: Mapping[str, Any],
     *,
     consistent: bool = False,
@@ -82,7 +85,7 @@ def write_checkpoint(
     ----------
     directory : pathlib.Path
         The folder of checkpoints.
-    taken : Taken
+    taken : Snapshots
         The parameters, as they are to be saved.
     metadata : mapping
         Anything that JSON can hold.
