@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from safetensors.numpy import save
 from xxhash import xxh3_64_hexdigest
 
 from psnb._src.checkpoint import shard_files
-from psnb._src.checkpoint.checkpoint_folder import MANIFEST
-from psnb._src.checkpoint.manifest import read_manifest
+from psnb._src.checkpoint.checkpoint_folder import StoredCheckpoint
+from psnb._src.checkpoint.local_folder import LocalCheckpoint, LocalFolder
+from psnb._src.checkpoint.manifest import MANIFEST, Manifest, read_manifest
 from psnb._src.new_file import NewFile, WrittenFile
 from psnb._src.whole_files import checksum
 
@@ -81,7 +83,7 @@ def write(
 ) -> Path:
     """Write the next checkpoint."""
     taken = InHand(parameters, meanwhile)
-    return shard_files.write_checkpoint(directory, taken, metadata)
+    return shard_files.write_checkpoint(LocalFolder(directory), taken, metadata)
 
 
 def parameter(name: str = "v", states: list[shard_files.State] | None = None) -> Parameter:
@@ -93,8 +95,22 @@ def names(directory: Path) -> list[str]:
     return sorted({path.name for path in directory.iterdir()} - {".lock"})
 
 
+def manifest_of(path: Path) -> Manifest:
+    return read_manifest(path, path.joinpath)
+
+
 def read(path: Path, name: str = "v") -> list[shard_files.State]:
-    return list(shard_files.read_states(path, read_manifest(path).entries[name]))
+    with released(LocalCheckpoint(path)) as stored:
+        return list(shard_files.read_states(stored, stored.manifest().entries[name]))
+
+
+@contextmanager
+def released(stored: StoredCheckpoint) -> Iterator[StoredCheckpoint]:
+    """Release a checkpoint in the end."""
+    try:
+        yield stored
+    finally:
+        stored.release()
 
 
 def forge(path: Path, change: Callable[[dict[str, Any]], object] = lambda content: None) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from psnb._src import cli
-from psnb._src.checkpoint.checkpoint_folder import MANIFEST
+from psnb._src.checkpoint.manifest import MANIFEST
 from psnb._src.checkpoint.saved_checkpoint import load
 from psnb._src.parameters import shards_of
 from tests.checkpoint.saved import in_hand, names, write

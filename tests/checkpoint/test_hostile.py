@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from psnb._src.checkpoint import shard_files
 from psnb._src.checkpoint.checkpoint import Checkpoint
+from psnb._src.checkpoint.manifest import MANIFEST
 from psnb._src.first_rows import hash_ids
 from psnb._src.first_rows.admission import CountFilter
 from psnb._src.parameters import DenseShards, SparseShards, shards_of
@@ -254,7 +254,7 @@ def test_damaged_shard_is_named(model: Model, saved: Path, damage: str, forged: 
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
-@pytest.mark.parametrize("name", [ANY, shard_files.MANIFEST])
+@pytest.mark.parametrize("name", [ANY, MANIFEST])
 @pytest.mark.timeout(30)
 def test_what_is_no_plain_file_is_not_opened(
     model: Model, saved: Path, tmp_path: Path, name: str, kind: str

@@ -12,10 +12,9 @@ import pytest
 from psnb._src.checkpoint import folder_manager
 from psnb._src.checkpoint.checkpoint import Checkpoint
 from psnb._src.checkpoint.folder_manager import FolderManager
-from psnb._src.checkpoint.manifest import read_manifest
 from psnb.errors import CheckpointError, InternalError
 from tests.checkpoint.fakes import Strategy
-from tests.checkpoint.saved import names
+from tests.checkpoint.saved import manifest_of, names
 
 
 @pytest.fixture
@@ -145,20 +144,20 @@ def test_closures_are_held_until_snapshots_are_taken_and_the_manifest_says_so(
     manager = FolderManager(strategy, tmp_path, 3, held=held, state=state)
     path = manager.save({"step": 2}, timeout=5.0)
     assert told == [5.0, "taken", "let go", "written"]
-    manifest = read_manifest(path)
+    manifest = manifest_of(path)
     assert (manifest.consistent, manifest.metadata) == (True, {"told": 1, "step": 2})
     assert manager.status.held > 0
 
 
 def test_without_a_way_to_hold_closures_the_manifest_says_so(manager: FolderManager) -> None:
-    assert not read_manifest(manager.save()).consistent
+    assert not manifest_of(manager.save()).consistent
     assert manager.status.held == 0
 
 
 def test_metadata_of_others_are_saved_while_their_block_runs(manager: FolderManager) -> None:
     with manager.also_saving(lambda: {"epoch": 4}):
-        assert read_manifest(manager.save()).metadata == {"epoch": 4}
-    assert read_manifest(manager.save()).metadata == {}
+        assert manifest_of(manager.save()).metadata == {"epoch": 4}
+    assert manifest_of(manager.save()).metadata == {}
 
 
 def test_state_that_json_cannot_hold_is_an_error_and_nothing_is_written(

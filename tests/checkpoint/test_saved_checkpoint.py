@@ -14,10 +14,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import psnb
-from psnb._src.checkpoint.checkpoint_folder import prune
+from psnb._src.checkpoint.local_folder import LocalFolder
+from psnb._src.checkpoint.manifest import MANIFEST
 from psnb._src.checkpoint.saved_checkpoint import SavedCheckpoint, load
 from psnb._src.checkpoint.saved_table import SavedTable
-from psnb._src.checkpoint.shard_files import MANIFEST
 from psnb._src.first_rows.admission import CountFilter
 from psnb._src.parameters import shards_of
 from psnb._src.server.ctr import CtrAccessor
@@ -156,11 +156,11 @@ def test_it_needs_no_dask(path: Path) -> None:
 def test_no_manager_removes_it_while_it_is_held(path: Path) -> None:
     write(path.parent, [], {})
     checkpoint = load(path)
-    prune(path.parent, 1)
+    LocalFolder(path.parent).prune(1)
     assert checkpoint["w"].shape == (5, 2)
     del checkpoint
     gc.collect()
-    prune(path.parent, 1)
+    LocalFolder(path.parent).prune(1)
     assert not path.exists()
 
 

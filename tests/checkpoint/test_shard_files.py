@@ -11,10 +11,10 @@ import pytest
 from xxhash import xxh3_64_hexdigest
 
 from psnb._src import whole_files
-from psnb._src.checkpoint import shard_files
-from psnb._src.checkpoint.manifest import read_manifest
+from psnb._src.checkpoint.local_folder import LocalCheckpoint
+from psnb._src.checkpoint.shard_files import read_states
 from psnb.errors import CheckpointError
-from tests.checkpoint.saved import STATES, names, parameter, read, write
+from tests.checkpoint.saved import STATES, manifest_of, names, parameter, read, released, write
 
 KEYS = frozenset(STATES[0])
 
@@ -60,7 +60,7 @@ def test_any_array_comes_back_as_it_was(tmp_path: Path, array: np.ndarray) -> No
 
 
 def test_manifest_tells_description_optimizer_and_metadata(checkpoint: Path) -> None:
-    manifest = read_manifest(checkpoint)
+    manifest = manifest_of(checkpoint)
     assert manifest.metadata == {"step": 3}
     assert list(manifest.entries) == ["v"]
     entry = manifest.entries["v"]
@@ -145,11 +145,11 @@ def test_metadata_that_is_not_json_is_refused_and_nothing_written(
 
 
 def test_shard_that_vanishes_after_the_check_is_told(checkpoint: Path) -> None:
-    entry = read_manifest(checkpoint).entries["v"]
+    entry, stored = manifest_of(checkpoint).entries["v"], LocalCheckpoint(checkpoint)
     (checkpoint / "0000-00001.safetensors").unlink()
     message = r"ckpt-000001': shard 0000-00001\.safetensors of 'v' is damaged"
-    with pytest.raises(CheckpointError, match=message):
-        list(shard_files.read_states(checkpoint, entry))
+    with released(stored), pytest.raises(CheckpointError, match=message):
+        list(read_states(stored, entry))
 
 
 def test_checksum_is_that_of_all_pieces(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
 from psnb._src.checkpoint.checkpoint import Checkpoint
+from psnb._src.checkpoint.manifest import MANIFEST
 from psnb._src.checkpoint.saved_checkpoint import SavedCheckpoint
 from psnb._src.checkpoint.saved_table import SavedTable
-from psnb._src.checkpoint.shard_files import MANIFEST
 from psnb._src.first_rows.admission import CountFilter
 from psnb._src.first_rows.initializers import Uniform
 from psnb._src.parameters import DenseShards, SparseShards, shards_of

@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from html import escape
-from pathlib import Path
 from typing import Any, Protocol
 
 from psnb._src.checkpoint.checkpoint import Checkpoint, Parameter
-from psnb._src.checkpoint.checkpoint_folder import checkpoints, last_kept, prepare, prune, written
+from psnb._src.checkpoint.folder_of import folder_of
 from psnb._src.checkpoint.manifest import checked_metadata
 from psnb._src.checkpoint.restore_choice import Rename, RestoreChoice, restore_choice
 from psnb._src.checkpoint.restored import Restored
@@ -24,6 +23,7 @@ from psnb._src.checkpoint.shard_files import Snapshots, write_checkpoint
 from psnb._src.checks import integer
 from psnb._src.excerpt import excerpt
 from psnb._src.monitor import CheckpointStatistics, html_table
+from psnb._src.remote_path import Place, as_place
 from psnb._src.threads import aside
 from psnb.errors import CheckpointError
 
@@ -37,7 +37,7 @@ class SavedStrategy(Protocol):
     def snapshots(self) -> Snapshots:
         """Take snapshots of all of them."""
 
-    def note_checkpoint(self, path: Path) -> None:
+    def note_checkpoint(self, path: Place) -> None:
         """Remember the checkpoint, for recovery."""
 
 
@@ -75,20 +75,21 @@ class FolderManager:
         state: State | None = None,
     ) -> None:
         max_to_keep = integer("max_to_keep", max_to_keep, 1)
-        self.directory = Path(directory).absolute()
+        self.directory = as_place(directory)
+        self._folder = folder_of(self.directory)
         self._strategy, self._max_to_keep, self._keep_every = strategy, max_to_keep, keep_every
         self._held = held
         self._state = state
         self._more: list[State] = []  # one call each adds, removes or copies, atomically
         self._status = CheckpointStatistics()
-        prepare(self.directory)
+        self._folder.prepare()
 
     def __repr__(self) -> str:
         count = len(self.checkpoints)
         return f"<psnb.{type(self).__name__} {str(self.directory)!r}, {count} checkpoints>"
 
     def _repr_html_(self) -> str:
-        rows = [(each.name, written(each)) for each in reversed(self.checkpoints)]
+        rows = [(each.name, self._folder.written(each)) for each in reversed(self.checkpoints)]
         table = html_table("checkpoints", ("checkpoint", "written"), rows)
         return f"<div><strong>Checkpoints in {escape(str(self.directory))}</strong></div>{table}"
 
@@ -98,17 +99,19 @@ class FolderManager:
         return self._status
 
     @property
-    def checkpoints(self) -> list[Path]:
+    def checkpoints(self) -> list[Place]:
         """The checkpoints in the directory, oldest first."""
-        return checkpoints(self.directory)
+        return self._folder.checkpoints()
 
     @property
-    def latest_checkpoint(self) -> Path | None:
+    def latest_checkpoint(self) -> Place | None:
         """The newest checkpoint, or None."""
         found = self.checkpoints
         return found[-1] if found else None
 
-    def save(self, metadata: Mapping[str, Any] | None = None, timeout: float | None = None) -> Path:
+    def save(
+        self, metadata: Mapping[str, Any] | None = None, timeout: float | None = None
+    ) -> Place:
         """Write the next checkpoint, and remove old ones beyond ``max_to_keep``.
 
         May be called while closures run. Everything is saved as it was at one moment: those that
@@ -128,8 +131,9 @@ class FolderManager:
 
         Returns
         -------
-        pathlib.Path
-            The new checkpoint; if this fails, there is none.
+        pathlib.Path or RemotePath
+            The new checkpoint; if this fails, there is none. If the directory is an address, it is
+            something else with the same names: ``str(path)``, ``path.name``, ``path.exists()``.
 
         Raises
         ------
@@ -153,7 +157,7 @@ class FolderManager:
                 path = self._write(taken, content)
             self._strategy.note_checkpoint(path)
             # In another thread: an interrupt must not leave a checkpoint half removed.
-            aside(prune, self.directory, self._max_to_keep)
+            aside(self._folder.prune, self._max_to_keep)
         except BaseException as error:
             told = excerpt(str(error)) or type(error).__name__
             self._status = CheckpointStatistics("failed", error=told)
@@ -211,7 +215,7 @@ class FolderManager:
         if path is None:
             saved = self._newest(choice, strict)
         else:
-            saved = Checkpoint(Path(path), parameters, choice, strict=strict)
+            saved = Checkpoint(as_place(path), parameters, choice, strict=strict)
         saved.load()
         if saved.complete:  # from any other, not all could be recovered
             self._strategy.note_checkpoint(saved.path)
@@ -239,12 +243,12 @@ class FolderManager:
             content |= checked_metadata(aside(each))
         return content
 
-    def _write(self, taken: Snapshots, content: Mapping[str, Any]) -> Path:
+    def _write(self, taken: Snapshots, content: Mapping[str, Any]) -> Place:
         kept = self._keep_every is not None and (
-            time.time() - last_kept(self.directory) >= self._keep_every
+            time.time() - self._folder.last_kept() >= self._keep_every
         )
         return write_checkpoint(
-            self.directory,
+            self._folder,
             taken,
             content,
             consistent=self._held is not None,

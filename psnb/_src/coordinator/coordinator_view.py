@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from distributed import Client
 
@@ -36,6 +35,7 @@ from psnb._src.monitor import (
     WorkerStatistics,
     coordinator_state,
 )
+from psnb._src.remote_path import Place
 from psnb._src.server import LearningRate
 from psnb._src.strategy import StrategyCore
 from psnb._src.threads import uninterrupted
@@ -248,7 +248,7 @@ class CoordinatorView:
         for stop in self._trainings.copy():
             stop()
 
-    def checkpoint(self) -> Path:
+    def checkpoint(self) -> Place:
         """Save all parameters; return the path."""
         return self.saving.save()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeVar, cast
 
@@ -27,6 +26,7 @@ from psnb._src.parameters import (
     shards_of,
 )
 from psnb._src.placement import Layout, ShardId
+from psnb._src.remote_path import Place
 from psnb._src.runtime import UploadedModule, Uploads, read_files
 from psnb._src.server import FenceCommits, MeasureShards
 from psnb._src.strategy.rebalancing import rebalance
@@ -115,7 +115,7 @@ class StrategyCore:
         self._closed = False
         self._coordinator: Coordinator | None = None
         self._fences: Callable[[], Fences] = tuple  # the coordinator's; else there are none
-        self._last_checkpoint: Path | None = None
+        self._last_checkpoint: Place | None = None
         # Shards whose recovery was begun and has not ended. The event loop adds to it, so every
         # operation on it must be one that needs no lock.
         self.lost: set[int] = set()
@@ -201,13 +201,13 @@ class StrategyCore:
         with self._lock:
             return self._coordinator, self._fences
 
-    def note_checkpoint(self, path: Path) -> None:
+    def note_checkpoint(self, path: Place) -> None:
         """Remember a checkpoint, for recovery."""
         with self._lock:
             self._last_checkpoint = path
 
     @property
-    def last_checkpoint(self) -> Path | None:
+    def last_checkpoint(self) -> Place | None:
         """The checkpoint that was noted last."""
         with self._lock:
             return self._last_checkpoint

@@ -11,12 +11,12 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from psnb._src.checkpoint import Rhythm
 from psnb._src.coordinator import CheckpointManager, LeasedIterator
 from psnb._src.monitor import Share
+from psnb._src.remote_path import Place
 from psnb._src.threads import Lock
 from psnb._src.training.callback import Callback, TrainingSnapshot
 from psnb._src.training.epoch_figures import EXAMPLES, EpochFigures
@@ -263,7 +263,7 @@ class TrainingRun:
     def _save(self) -> None:
         """Save where no closure runs, so that the epoch's rest is what the parameters lack."""
         if self._plan.checkpoint is not None:
-            path: Path = self._plan.checkpoint.save()
+            path: Place = self._plan.checkpoint.save()
             current = self._current
             visits = 0 if current is None else current.iterator.progress().visits
             self._rhythm.saved(time.monotonic(), visits)
