@@ -149,6 +149,19 @@ def test_what_is_removed_while_it_is_written_is_saved_as_it_was(
     assert (psnb.checkpoint.load(saving.end())["table"].rows == 1).all()
 
 
+def test_servers_of_one_process_write_into_memory(tmp_path: Path) -> None:
+    with psnb.local_cluster(2, 2, processes=False) as client, Strategy(client) as strategy:
+        left, _ = two(strategy)
+        manager = psnb.CheckpointManager(Coordinator(strategy), "memory://run-1/checkpoints")
+        left.assign(np.arange(1000.0))
+        manager.save({"step": 1})
+        left.assign(np.zeros(1000))
+        assert manager.restore() == {"step": 1}
+        assert (left.read() == np.arange(1000.0)).all()
+        saved = psnb.checkpoint.load(str(manager.latest_checkpoint))
+        assert (saved["left"] == np.arange(1000.0)).all()
+
+
 def test_two_managers_save_at_once_in_one_folder(
     strategy: Strategy, tmp_path: Path, gate: Gate
 ) -> None:

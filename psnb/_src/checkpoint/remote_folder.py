@@ -20,9 +20,11 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 import tempfile
 import time
 import uuid
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -71,13 +73,12 @@ class RemoteCheckpoint(StoredCheckpoint):
         self.path = path
         if not (path / MANIFEST).exists():
             raise FileNotFoundError("it has no manifest")
-        # It removes itself with the last reference to it; arrays that are mapped stay usable.
-        self._copies = tempfile.TemporaryDirectory(
-            prefix="psnb-checkpoint-", ignore_cleanup_errors=True
-        )
+        self._copies = Path(tempfile.mkdtemp(prefix="psnb-checkpoint-"))
+        # At the latest with the last reference to it. Arrays that are mapped stay usable.
+        self._removed = weakref.finalize(self, shutil.rmtree, self._copies, ignore_errors=True)
 
     def file(self, name: str) -> Path:
-        copy = Path(self._copies.name) / name.replace("/", "-")
+        copy = self._copies / name.replace("/", "-")
         if not copy.exists():
             coming = copy.with_name(f"{copy.name}.{uuid.uuid4().hex}")
             self.place(name).fetch(coming)
@@ -88,7 +89,7 @@ class RemoteCheckpoint(StoredCheckpoint):
         return self.place(name).size()
 
     def release(self) -> None:
-        self._copies.cleanup()
+        self._removed()
 
     def place(self, name: str) -> RemotePath:
         return (self.path.parent if "/" in name else self.path) / name
