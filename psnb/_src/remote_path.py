@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import total_ordering
 from pathlib import Path
 from typing import Any
@@ -98,9 +98,13 @@ class RemotePath:
             system.pipe_file(inner, text.encode(), mode="create")
 
     def make_folder(self) -> None:
-        """Make a folder, where there are any."""
+        """Make a folder and those around it, where there are any; but no bucket."""
         with self._system() as (system, inner):
-            system.makedirs(inner, exist_ok=True)
+            if "/" not in inner.strip("/") or system.exists(inner):
+                return
+            self.parent.make_folder()
+            with suppress(FileExistsError):  # another one was faster
+                system.mkdir(inner, create_parents=False)
 
     def fetch(self, to: Path) -> None:
         """Copy a file to this machine."""
