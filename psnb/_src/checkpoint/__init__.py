@@ -4,6 +4,8 @@ from psnb._src.checkpoint.checkpoint import Checkpoint
 from psnb._src.checkpoint.checkpoint_folder import prepare
 from psnb._src.checkpoint.folder_listing import folder_listing, prune_verified
 from psnb._src.checkpoint.folder_manager import FolderManager
+from psnb._src.checkpoint.manifest import read_manifest
+from psnb._src.checkpoint.newest_whole import newest_whole
 from psnb._src.checkpoint.restore_choice import RestoreChoice
 from psnb._src.checkpoint.restored import Restored
 from psnb._src.checkpoint.rhythm import Rhythm
@@ -20,6 +22,8 @@ __all__ = [
     "SavedTable",
     "folder_listing",
     "load",
+    "newest_whole",
     "prepare",
     "prune_verified",
+    "read_manifest",
 ]

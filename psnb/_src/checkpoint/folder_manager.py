@@ -73,6 +73,8 @@ class FolderManager:
         Holds closures while it saves. None: they go on.
     states : iterable of callable
         Return metadata.
+    run : callable
+        Returns what psnb needs to go on with what is saved; it is called as ``states`` are.
     """
 
     def __init__(
@@ -83,11 +85,12 @@ class FolderManager:
         keep_every: float | None = None,
         held: Held | None = None,
         states: Iterable[State] = (),
+        run: State = dict,
     ) -> None:
         max_to_keep = integer("max_to_keep", max_to_keep, 1)
         self.directory = Path(directory).absolute()
         self._strategy, self._max_to_keep, self._keep_every = strategy, max_to_keep, keep_every
-        self._held = held
+        self._held, self._run = held, run
         self._states = list(states)  # one call each adds, removes or copies, atomically
         self._status = CheckpointStatistics()
         prepare(self.directory)
@@ -245,6 +248,7 @@ class FolderManager:
             content,
             consistent=self._held is not None,
             kept=kept,
+            run=self._run(),
         )
 
     def _newest(self, choice: RestoreChoice, strict: bool) -> Checkpoint:

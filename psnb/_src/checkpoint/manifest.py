@@ -18,7 +18,7 @@ from psnb._src.checkpoint.checkpoint_folder import MANIFEST
 from psnb._src.sealed_json import FormatError, keys, plain_json, read_sealed, require, sealed
 from psnb.errors import CheckpointError
 
-FORMAT = 4
+FORMAT = 5
 
 _FILE = re.compile(r"\d{4,9}-\d{5,9}\.safetensors", re.ASCII)
 """The names of shards' files, which are in the checkpoint's folder and nowhere else."""
@@ -58,11 +58,14 @@ class Manifest:
         The caller's.
     consistent : bool
         Whether no closure ran while it was saved: then it is of one moment.
+    run : mapping
+        What psnb needs to go on with what was saved; see `psnb._src.coordinator.saved_run`.
     """
 
     entries: Mapping[str, ManifestEntry]
     metadata: Mapping[str, Any]
     consistent: bool
+    run: Mapping[str, Any]
 
     def text(self) -> str:
         """Return the text that is written.
@@ -75,6 +78,7 @@ class Manifest:
         content = {
             "metadata": dict(self.metadata),
             "consistent": self.consistent,
+            "run": dict(self.run),
             "parameters": [asdict(entry) for entry in self.entries.values()],
         }
         return sealed(content, FORMAT)
@@ -118,11 +122,12 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def _manifest(content: dict[str, Any]) -> Manifest:
-    keys("its manifest", content, {"metadata", "consistent", "parameters"})
-    metadata, parameters = content["metadata"], content["parameters"]
+    keys("its manifest", content, {"metadata", "consistent", "run", "parameters"})
+    metadata, run, parameters = content["metadata"], content["run"], content["parameters"]
     consistent = content["consistent"]
     require(isinstance(consistent, bool), f"consistent is {consistent!r:.80}")
     require(isinstance(metadata, dict), "its metadata are no JSON object")
+    require(isinstance(run, dict), "what it says of the run is no JSON object")
     require(isinstance(parameters, list), "its parameters are no list")
     entries: dict[str, ManifestEntry] = {}
     files: set[str] = set()
@@ -143,4 +148,4 @@ def _manifest(content: dict[str, Any]) -> Manifest:
             require(isinstance(sum_, str), f"the checksum of {file} is {sum_!r:.80}")
             files.add(file)
         entries[name] = entry
-    return Manifest(entries, metadata, consistent)
+    return Manifest(entries, metadata, consistent, run)

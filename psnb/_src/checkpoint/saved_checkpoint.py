@@ -97,6 +97,11 @@ class SavedCheckpoint(Mapping[str, Any]):
         return self._manifest.metadata
 
     @property
+    def run(self) -> Mapping[str, Any]:
+        """What psnb saved of the run; see `Restored`."""
+        return self._manifest.run
+
+    @property
     def format(self) -> int:
         """The version of its format on disk."""
         return FORMAT

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ def write_checkpoint(
     *,
     consistent: bool = False,
     kept: bool = False,
+    run: Mapping[str, Any] = MappingProxyType({}),
 ) -> Path:
     """Write the next checkpoint: all of it or nothing.
 
@@ -54,6 +56,8 @@ def write_checkpoint(
         Whether no closure runs meanwhile; the manifest says so.
     kept : bool
         Whether `prune` leaves it alone, whoever calls that.
+    run : mapping
+        What psnb needs to go on with it.
 
     Returns
     -------
@@ -80,7 +84,7 @@ def write_checkpoint(
                 entries[name] = ManifestEntry(name, description, optimizer, files)
             if kept:
                 (folder / KEPT).touch()
-            manifest.file.write(Manifest(entries, content, consistent).text())
+            manifest.file.write(Manifest(entries, content, consistent, run).text())
             manifest.file.flush()
             sync(folder / MANIFEST)
             sync(folder)

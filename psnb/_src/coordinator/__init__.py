@@ -14,6 +14,7 @@ from psnb._src.coordinator.datasets import (
     PartitionedDataset,
     PerWorkerValues,
 )
+from psnb._src.coordinator.resumed import Resumed, resume
 
 __all__ = [
     "CheckpointManager",
@@ -24,8 +25,10 @@ __all__ = [
     "PartitionedDataset",
     "PerWorkerValues",
     "RemoteValue",
+    "Resumed",
     "as_completed",
     "closures_of_epoch",
     "map_whole_splits",
+    "resume",
     "training_shown",
 ]

@@ -54,6 +54,7 @@ from psnb._src.server.operations import (
 )
 from psnb._src.server.optimizers import (
     FTRL,
+    OPTIMIZERS,
     SGD,
     Adagrad,
     Adam,
@@ -121,6 +122,7 @@ __all__ = [
     "FTRL",
     "HANDLER",
     "OPTIMIZABLE",
+    "OPTIMIZERS",
     "PROCESS",
     "SGD",
     "Adagrad",

@@ -17,7 +17,7 @@ from psnb._src.coordinator.datasets.per_worker import (
     ResourceRegistry,
 )
 from psnb._src.coordinator.datasets.whole_splits import WholeSplits
-from psnb._src.data import Dataset, Spec
+from psnb._src.data import Dataset, Spec, identity
 from psnb._src.monitor import Share, WorkerStatistics
 from psnb._src.runtime import make_leased_iterator
 from psnb.errors import ConfigurationError
@@ -136,7 +136,7 @@ class LeasedDataset(Epochs[LeasedIterator]):
         self._whole: PerWorkerValues | None = None
 
     def _begin(self, state: Mapping[str, Any] | None) -> LeasedIterator:
-        epoch = self._leases.open(len(self._splits), state)
+        epoch = self._leases.open(len(self._splits), state, dataset=identity(self._splits))
         arguments = make_leased_iterator, (list(self._splits),), partial(_spec, self._splits)
         return LeasedIterator(self._registry, self._leases, epoch, *arguments)
 

@@ -24,7 +24,7 @@ from typing import Any
 from psnb._src.threads import Lock
 from psnb.errors import ConfigurationError, InternalError
 
-VERSION = 1
+VERSION = 2
 """Version of the format of states."""
 
 
@@ -102,11 +102,13 @@ class EpochLeases:
         From `state`: the epoch goes on where that was taken.
     owners : mapping of int to str, optional
         By split, the worker that has its data: only that worker leases it, as long as it is there.
+    dataset : str
+        Differs between different datasets.
 
     Raises
     ------
     ConfigurationError
-        If the state is not valid, or of an epoch over another number of splits.
+        If the state is not valid, or of an epoch over another dataset or number of splits.
     """
 
     def __init__(
@@ -114,12 +116,14 @@ class EpochLeases:
         splits: int,
         state: Mapping[str, Any] | None = None,
         owners: Mapping[int, str] | None = None,
+        dataset: str = "",
     ) -> None:
         self._lock = Lock()  # guards everything here, for a moment each
         pieces = [LeasedPart(index) for index in range(splits)]
         visits = 0
         if state is not None:
-            pieces, visits = _checked(splits, state)
+            pieces, visits = _checked(splits, state, dataset)
+        self._dataset = dataset
         self._free = deque(pieces)
         self._owners = dict(owners or {})
         self._splits = [_SplitLeases(open=0, begun=state is not None) for _ in range(splits)]
@@ -286,6 +290,7 @@ class EpochLeases:
             ]
             return {
                 "version": VERSION,
+                "dataset": self._dataset,
                 "splits": len(self._splits),
                 "visits": self._visits,
                 "pieces": [[each.split, each.state, each.count] for each in pieces],
@@ -301,9 +306,10 @@ class EpochLeases:
             return Progress(done, len(self._splits) - done - left, left, self._visits)
 
 
-def _checked(splits: int, state: Mapping[str, Any]) -> tuple[list[LeasedPart], int]:
+def _checked(splits: int, state: Any, dataset: str) -> tuple[list[LeasedPart], int]:
     try:
         version, count, visits = state["version"], state["splits"], state["visits"]
+        found = state["dataset"]
         pieces = [LeasedPart(int(split), at, number) for split, at, number in state["pieces"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigurationError(
@@ -313,5 +319,11 @@ def _checked(splits: int, state: Mapping[str, Any]) -> tuple[list[LeasedPart], i
         raise ConfigurationError(
             f"the state is of an epoch over {count} splits (version {version}), this dataset has "
             f"{splits} (version {VERSION}): make it as it was, with the same splits="
+        )
+    if found != dataset:
+        raise ConfigurationError(
+            "the state is of an epoch over another dataset: other files, another batch size or "
+            "function, or shuffled otherwise. Make it as it was, or begin a new epoch without the "
+            f"state; expected {dataset}, found {found!r:.300}"
         )
     return pieces, int(visits)
