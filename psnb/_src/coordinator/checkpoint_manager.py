@@ -97,7 +97,7 @@ class CheckpointManager(FolderManager):
             max_to_keep,
             None if keep_every is None else period("keep_every", keep_every),
             view.held if consistent else None,
-            () if state is None else (state,),
+            state,
             lambda: saved_run(coordinator).described(),
         )
         view.saving.use(self, rhythm)
