@@ -5,6 +5,7 @@ from psnb._src.coordinator.closures import ClosureStatus, RemoteValue, as_comple
 from psnb._src.coordinator.coordinator import (
     ClusterCoordinator,
     closures_of_epoch,
+    go_on_from,
     map_whole_splits,
     training_shown,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "Resumed",
     "as_completed",
     "closures_of_epoch",
+    "go_on_from",
     "map_whole_splits",
     "resume",
     "training_shown",

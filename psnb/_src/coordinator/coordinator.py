@@ -541,7 +541,7 @@ def saved_run(coordinator: ClusterCoordinator) -> SavedRun:
 
 
 def go_on_from(coordinator: ClusterCoordinator, closures: int) -> None:
-    """Have a new coordinator number its closures from here: runs before it had so many."""
+    """Have a coordinator number its closures from here at least: runs before it had so many."""
     coordinator._core.go_on_from(closures)
 
 

@@ -167,8 +167,10 @@ class CoordinatorCore:
         return remote
 
     def go_on_from(self, closures: int) -> None:
-        """Have closures numbered from here; to be called before any is scheduled."""
-        self._ids, self._ended_before = itertools.count(closures), closures
+        """Have closures numbered from here; to be called when none is scheduled."""
+        number = next(self._ids)
+        self._ids = itertools.count(max(number, closures))
+        self._ended_before += max(0, closures - number)
 
     def saved_run(self) -> SavedRun:
         """Return what a checkpoint has beside parameters."""

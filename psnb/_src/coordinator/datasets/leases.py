@@ -315,15 +315,12 @@ def _checked(splits: int, state: Any, dataset: str) -> tuple[list[LeasedPart], i
         raise ConfigurationError(
             "this is no state of an epoch; take one with iterator.state()"
         ) from error
-    if version != VERSION or count != splits or any(not 0 <= p.split < splits for p in pieces):
+    same = version == VERSION and count == splits and found == dataset
+    if not same or any(not 0 <= piece.split < splits for piece in pieces):
         raise ConfigurationError(
-            f"the state is of an epoch over {count} splits (version {version}), this dataset has "
-            f"{splits} (version {VERSION}): make it as it was, with the same splits="
-        )
-    if found != dataset:
-        raise ConfigurationError(
-            "the state is of an epoch over another dataset: other files, another batch size or "
-            "function, or shuffled otherwise. Make it as it was, or begin a new epoch without the "
-            f"state; expected {dataset}, found {found!r:.300}"
+            "the state is of an epoch over another dataset: of other files, with another batch "
+            "size or function, shuffled otherwise or cut into other splits. Make it as it was, or "
+            f"begin a new epoch; expected {splits} splits of {dataset} (version {VERSION}), found "
+            f"{count} of {found!r:.300} (version {version})"
         )
     return pieces, int(visits)
