@@ -110,6 +110,8 @@ class TrainingRun:
             self._done = int(saved["epoch"])  # epochs
             # Of the next epoch: what is not used, and what came out of what is.
             self._rest, self._part = saved["iterator"], saved["part"]
+            if self._rest is not None:
+                self._rest["dataset"]["splits"]
             EpochFigures(self._coordinator, self._part)
             float(self._part["seconds"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -44,7 +45,7 @@ class LeaseRegistry:
         splits: int,
         state: Mapping[str, Any] | None = None,
         owners: Mapping[int, str] | None = None,
-        dataset: str = "",
+        dataset: Mapping[str, Any] = MappingProxyType({}),
     ) -> int:
         """Begin an epoch over a number of splits, or go on with one; return the epoch's number.
 

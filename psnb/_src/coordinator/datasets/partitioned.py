@@ -72,7 +72,7 @@ class PartitionedDataset(Epochs[LeasedIterator]):
         self._memory = PerWorkerValues(place.registry, make, (sources, *arguments))
         self._holders = PieceOwners(self._memory, place.pinned)
         self._pieces = len(sources)
-        self._identity = f"{identity(sources)} in batches of {dataset.batch_size}"
+        self._known = {"splits": pieces, "of": identity(sources), "batch": dataset.batch_size}
         self._generations = itertools.count(1)
         self._generation, self._loaded = 0, False
         self._layout = ShufflePlan(self._pieces)
@@ -204,7 +204,7 @@ class PartitionedDataset(Epochs[LeasedIterator]):
     def _begin(self, state: Mapping[str, Any] | None) -> LeasedIterator:
         owners = self._restored()
         # Of the order of the examples, too: it must have been shuffled with the same seeds.
-        dataset = f"{self._layout.fingerprint} {self._identity}"
+        dataset = {**self._known, "shuffled": self._layout.fingerprint}
         epoch = self._place.leases.open(self._pieces, state, owners, dataset)
         place, make = self._place, worker_memory.make_memory_iterator
         arguments = self._memory, self._generation, self._layout
