@@ -36,6 +36,7 @@ PUBLIC = [
     *("Embedding", "Event", "EventKind", "FixedShards", "Initializer", "InputContext"),
     *("MaxSize", "MetricStatistics", "MinSize", "Normal"),
     *("Optimizer", "ParameterServerStrategy", "PerWorkerValues", "RemoteValue", "Statistics"),
+    *("Resumed", "resume"),
     *("Uniform", "Variable", "WorkerContext", "WorkerStatistics"),
     *(
         "as_completed",
@@ -66,7 +67,7 @@ FOREIGN = {
 
 NOT_PURE = [
     *("cluster/cluster", "cluster/local", "cluster/local_client", "cluster/protection"),
-    "cluster/resizing",
+    *("cluster/resizing", "coordinator/resumed"),
     *(
         "cluster/scaling",
         "cluster/start_local",

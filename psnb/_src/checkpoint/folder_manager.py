@@ -63,6 +63,8 @@ class FolderManager:
         Holds closures while it saves. None: they go on.
     state : callable, optional
         Returns metadata.
+    run : callable
+        Returns what psnb needs to go on with what is saved; it is called as ``state`` is.
     """
 
     def __init__(
@@ -73,13 +75,14 @@ class FolderManager:
         keep_every: float | None = None,
         held: Held | None = None,
         state: State | None = None,
+        run: State = dict,
     ) -> None:
         max_to_keep = integer("max_to_keep", max_to_keep, 1)
         self.directory = as_place(directory)
         self._folder = folder_of(self.directory)
         self._strategy, self._max_to_keep, self._keep_every = strategy, max_to_keep, keep_every
         self._held = held
-        self._state = state
+        self._state, self._run = state, run
         self._more: list[State] = []  # one call each adds, removes or copies, atomically
         self._status = CheckpointStatistics()
         self._folder.prepare()
@@ -150,11 +153,11 @@ class FolderManager:
         try:
             began = time.monotonic()
             with nullcontext() if self._held is None else self._held(timeout):
-                content = self._content(metadata or {})
+                content, run = self._content(metadata or {}), self._run()
                 taken = self._strategy.snapshots()
             pause = 0.0 if self._held is None else time.monotonic() - began
             with closing(taken):
-                path = self._write(taken, content)
+                path = self._write(taken, content, run)
             self._strategy.note_checkpoint(path)
             # In another thread: an interrupt must not leave a checkpoint half removed.
             aside(self._folder.prune, self._max_to_keep)
@@ -243,7 +246,7 @@ class FolderManager:
             content |= checked_metadata(aside(each))
         return content
 
-    def _write(self, taken: Snapshots, content: Mapping[str, Any]) -> Place:
+    def _write(self, taken: Snapshots, content: Mapping[str, Any], run: Mapping[str, Any]) -> Place:
         kept = self._keep_every is not None and (
             time.time() - self._folder.last_kept() >= self._keep_every
         )
@@ -254,6 +257,7 @@ class FolderManager:
             consistent=self._held is not None,
             kept=kept,
             told=self._told,
+            run=run,
         )
 
     def _told(self, share: float) -> None:

@@ -34,6 +34,7 @@ from psnb._src.coordinator.datasets import (
     Progress,
 )
 from psnb._src.coordinator.observed import Observed
+from psnb._src.coordinator.saved_run import SavedRun
 from psnb._src.coordinator.settings import DEFAULT_QUEUE_SIZE, Settings
 from psnb._src.coordinator.structure import map_structure
 from psnb._src.coordinator.workers import DRAIN, HEARTBEAT, StartDelay, Timeouts
@@ -532,6 +533,16 @@ def closures_of_epoch(
         lambda chooser: coordinator.schedule(fn, (iterator,), worker=chooser),
         wanted=wanted,
     )
+
+
+def saved_run(coordinator: ClusterCoordinator) -> SavedRun:
+    """Return what a checkpoint has beside parameters, as of now."""
+    return coordinator._core.saved_run()
+
+
+def go_on_from(coordinator: ClusterCoordinator, closures: int) -> None:
+    """Have a coordinator number its closures from here at least: runs before it had so many."""
+    coordinator._core.go_on_from(closures)
 
 
 def view_of(coordinator: ClusterCoordinator) -> CoordinatorView:
