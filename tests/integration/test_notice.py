@@ -187,20 +187,27 @@ def all_copied(strategy: psnb.ParameterServerStrategy) -> bool:
     return all(place.copies for place in strategy._core.servers.layout.places)
 
 
+def lost(strategy: psnb.ParameterServerStrategy) -> bool:
+    return EventKind.SHARDS_LOST in kinds(strategy)
+
+
 def test_servers_that_are_all_asked_to_end_save_first(processes: Processes, tmp_path: Path) -> None:
     with psnb.ParameterServerStrategy(processes.client, shards=4) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         manager = psnb.CheckpointManager(coordinator, tmp_path / "checkpoints")
         training = Training(strategy)
         training.go_on(50)
-        training.check()
         for name in SERVERS:
             processes.terminate(name)
-        wait_until(lambda: bool(manager.checkpoints), "it is saved")
-        wait_until(lambda: EventKind.SHARDS_LOST in kinds(strategy), "they have ended")
+        wait_until(lambda: lost(strategy), "they have ended")
+        steps = coordinator.statistics().completed
+        coordinator.cancel_queued()
+        with pytest.raises(errors.ServerLostError):
+            training.check()
         assert EventKind.SERVER_LOST not in kinds(strategy)
-        manager_told = [e.message for e in strategy.server_events()]
-        assert any("saved" in message for message in manager_told)
+        assert EventKind.SERVER_RETIRED in kinds(strategy)
+        saved = psnb.checkpoint.load(manager.latest_checkpoint)
+        assert {float(value) for name in saved for value in saved[name]} == {float(steps)}
 
 
 def test_servers_that_are_killed_lose_what_was_not_saved(
@@ -215,6 +222,27 @@ def test_servers_that_are_killed_lose_what_was_not_saved(
         manager.save()
         for name in SERVERS:
             processes.kill(name)
-        wait_until(lambda: EventKind.SHARDS_LOST in kinds(strategy), "it is noticed")
+        wait_until(lambda: lost(strategy), "it is noticed")
+        assert EventKind.SERVER_LOST in kinds(strategy)
         with pytest.raises(errors.ServerLostError):
-            training._counts[0].read()
+            training.check()
+
+
+def test_a_server_that_joins_in_time_takes_what_the_last_one_holds(tmp_path: Path) -> None:
+    line = CommandLine(tmp_path)
+    with ExitStack() as stack:
+        stack.enter_context(line.scheduler())
+        stack.enter_context(line.worker("--name", "worker-0"))
+        last = stack.enter_context(line.worker("--resources", "ps=1", "--no-nanny"))
+        client = stack.enter_context(Client(scheduler_file=line.file))
+        client.wait_for_workers(2, timeout=DEADLINE)
+        strategy = stack.enter_context(psnb.ParameterServerStrategy(client))
+        training = Training(strategy)
+        training.go_on(50)
+        last.terminate()
+        wait_until(lambda: EventKind.CHECKPOINT_FAILED in kinds(strategy), "nothing can be saved")
+        stack.enter_context(line.worker("--resources", "ps=1", "--no-nanny"))
+        wait_until(lambda: EventKind.SERVER_RETIRED in kinds(strategy), "it is handed over")
+        training.go_on(50)
+        training.check()
+        last.wait(DEADLINE)

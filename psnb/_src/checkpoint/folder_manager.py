@@ -7,7 +7,9 @@ managers share a directory, `psnb._src.checkpoint.checkpoint_folder` keeps them 
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -28,6 +30,8 @@ from psnb._src.excerpt import excerpt
 from psnb._src.monitor import CheckpointStatistics, html_table
 from psnb._src.threads import aside
 from psnb.errors import CheckpointError
+
+logger = logging.getLogger("psnb")
 
 
 class SavedParameter(Parameter, Protocol):
@@ -90,6 +94,9 @@ class FolderManager:
         self._held = held
         self._states = list(states)  # one call each adds, removes or copies, atomically
         self._status = CheckpointStatistics()
+        # Held while parameters are restored, also by a restore that nobody waits for any more; by
+        # threads that no interrupt strikes.
+        self._loading = threading.Lock()
         prepare(self.directory)
 
     def __repr__(self) -> str:
@@ -150,6 +157,7 @@ class FolderManager:
         TimeoutError
             If closures run for longer; nothing was saved.
         """
+        aside(self._until_loaded)
         self._status = CheckpointStatistics("saving")
         try:
             began = time.monotonic()
@@ -176,8 +184,9 @@ class FolderManager:
     ) -> Restored:
         """Restore parameters and their optimizer state, onto any number of servers.
 
-        Everything is checked before anything is changed. Call it when no closure runs. If it is
-        interrupted, only a part is restored: call it again.
+        Everything is checked before anything is changed. Call it when no closure runs. An interrupt
+        before that leaves all as it was; one that comes later ends only the waiting: the rest is
+        restored in the background, which the next `save` or `restore` of this manager waits for.
 
         Parameters
         ----------
@@ -217,10 +226,29 @@ class FolderManager:
             saved = self._newest(choice, strict)
         else:
             saved = Checkpoint(Path(path), parameters, choice, strict=strict)
-        saved.load()
-        if saved.complete:  # from any other, not all could be recovered
-            self._strategy.note_checkpoint(saved.path)
+        unheard = threading.Event()
+        try:
+            # In another thread: an interrupt must not leave a part restored.
+            aside(self._load, saved, unheard)
+        except KeyboardInterrupt:
+            unheard.set()
+            raise
         return saved.restored
+
+    def _load(self, saved: Checkpoint, unheard: threading.Event) -> None:
+        with self._loading:
+            try:
+                saved.load()
+            except Exception as error:
+                if unheard.is_set():
+                    logger.warning("%r is restored in part: %s", str(saved.path), error)
+                raise
+            if saved.complete:  # from any other, not all could be recovered
+                self._strategy.note_checkpoint(saved.path)
+
+    def _until_loaded(self) -> None:
+        with self._loading:
+            pass
 
     @contextmanager
     def also_saving(self, state: State) -> Iterator[None]:
