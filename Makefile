@@ -39,7 +39,7 @@ define debian
 }
 endef
 
-.PHONY: demo lab test test-oldest lint bench accuracy fuzz model soak frontend node browser clean
+.PHONY: demo lab test test-oldest lint bench profile accuracy fuzz model soak frontend node browser clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo.stamp
@@ -78,6 +78,12 @@ bench: $(VENV)/test.stamp
 	$(BIN)/python -m tests.benchmarks.formats
 	$(BIN)/python -m tests.benchmarks.in_memory
 	$(BIN)/python -m tests.benchmarks.predicting
+
+# Where the CPU time of a training step goes: a table by thread and function, and flame graphs in
+# the folder profile. Another size of batches: SIZE=512.
+profile: $(VENV)/test.stamp
+	$(BIN)/python -m pip install --quiet --editable ".[profile]"
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.benchmarks.profiling $(SIZE)
 
 # What the flights model reaches, trained in different ways: a quarter of an hour. One row: ROWS=async.
 accuracy: $(VENV)/test.stamp

@@ -141,7 +141,7 @@ def test_closures_are_held_while_it_saves_and_the_manifest_says_so(
         return {"told": len(told), "step": 1}
 
     strategy.made["b"].when_saved = lambda: told.append("b")
-    manager = FolderManager(strategy, tmp_path, 3, held=held, states=[state])
+    manager = FolderManager(strategy, tmp_path, 3, held=held, state=state)
     path = manager.save({"step": 2}, timeout=5.0)
     assert told == [5.0, "b", "let go"]
     manifest = read_manifest(path)
@@ -163,7 +163,7 @@ def test_metadata_of_others_are_saved_while_their_block_runs(manager: FolderMana
 def test_state_that_json_cannot_hold_is_an_error_and_nothing_is_written(
     strategy: Strategy, tmp_path: Path
 ) -> None:
-    manager = FolderManager(strategy, tmp_path, 3, states=[lambda: {"a": object()}])
+    manager = FolderManager(strategy, tmp_path, 3, state=lambda: {"a": object()})
     with pytest.raises(CheckpointError, match="must be a mapping that JSON can hold"):
         manager.save()
     assert names(tmp_path) == []

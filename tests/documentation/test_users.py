@@ -6,6 +6,7 @@ import ast
 import gzip
 import re
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -211,6 +212,14 @@ def test_the_trainer(given: Namespace, capsys: pytest.CaptureFixture[str]) -> No
     assert "epoch 1 batch 1" in capsys.readouterr().out
     assert list(Path("predictions").glob("*.parquet"))
     assert Path("log.csv").exists()
+
+
+def test_a_manager_that_saves_by_itself(given: Namespace) -> None:
+    given["time"] = time
+    given["coordinator"].schedule(abs, (-3,))
+    run(given, "saving = psnb.CheckpointManager(")
+    path = given["saving"].save()
+    assert psnb.checkpoint.load(path).metadata == {"completed": 1}
 
 
 def test_the_daily_loop(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:

@@ -233,3 +233,14 @@ def test_a_trainer_evaluates_with_a_step_and_computes_no_gradient(whole: Client)
         assert rows.statistics().rows == 0
         with pytest.raises(AssertionError, match="a gradient is computed"):
             trainer.train_from_dataset(data)
+
+
+def test_jax_has_one_thread_on_a_worker_like_other_libraries(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    def threads() -> list[str]:
+        jax.jit(lambda x: x @ x)(np.ones((600, 600), np.float32)).block_until_ready()
+        return [each.read_text() for each in Path("/proc/self/task").glob("*/comm")]
+
+    found = coordinator.schedule(threads).fetch()
+    assert sum("XLAEigen" in name for name in found) <= 1

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from html import escape
 from pathlib import Path
@@ -75,8 +75,8 @@ class FolderManager:
         As for `CheckpointManager`, in seconds.
     held : callable, optional
         Holds closures while it saves. None: they go on.
-    states : iterable of callable
-        Return metadata.
+    state : callable, optional
+        Returns metadata.
     """
 
     def __init__(
@@ -86,13 +86,14 @@ class FolderManager:
         max_to_keep: int,
         keep_every: float | None = None,
         held: Held | None = None,
-        states: Iterable[State] = (),
+        state: State | None = None,
     ) -> None:
         max_to_keep = integer("max_to_keep", max_to_keep, 1)
         self.directory = Path(directory).absolute()
         self._strategy, self._max_to_keep, self._keep_every = strategy, max_to_keep, keep_every
         self._held = held
-        self._states = list(states)  # one call each adds, removes or copies, atomically
+        self._state = state
+        self._more: list[State] = []  # one call each adds, removes or copies, atomically
         self._status = CheckpointStatistics()
         # Held while parameters are restored, also by a restore that nobody waits for any more; by
         # threads that no interrupt strikes.
@@ -252,18 +253,24 @@ class FolderManager:
 
     @contextmanager
     def also_saving(self, state: State) -> Iterator[None]:
-        """Save the metadata that a function returns, too, while the block runs; for psnb only."""
-        self._states.append(state)
+        """Save the metadata that a function returns, too, while the block runs; for psnb only.
+
+        It takes precedence over all other metadata.
+        """
+        self._more.append(state)
         try:
             yield
         finally:
-            self._states.remove(state)
+            self._more.remove(state)
 
     def _write(self, metadata: Mapping[str, Any]) -> Path:
         # In another thread: users' functions, which an interrupt must not wait for.
         content: dict[str, Any] = {}
-        for each in (metadata, *map(aside, self._states.copy())):
-            content |= checked_metadata(each)
+        if self._state is not None:
+            content |= checked_metadata(aside(self._state))
+        content |= checked_metadata(metadata)
+        for each in self._more.copy():
+            content |= checked_metadata(aside(each))
         kept = self._keep_every is not None and (
             time.time() - last_kept(self.directory) >= self._keep_every
         )

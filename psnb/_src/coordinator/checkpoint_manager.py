@@ -97,6 +97,6 @@ class CheckpointManager(FolderManager):
             max_to_keep,
             None if keep_every is None else period("keep_every", keep_every),
             view.held if consistent else None,
-            () if state is None else (state,),
+            state,
         )
         view.saving.use(self, rhythm)

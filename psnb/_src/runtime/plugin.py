@@ -8,6 +8,7 @@ somebody calls. Several strategies, also of several notebooks, share it.
 from __future__ import annotations
 
 import asyncio
+import os
 from functools import partial
 from typing import Any
 
@@ -77,9 +78,13 @@ class Runtime(WorkerPlugin):
         add_handler(worker, MAIL_HANDLER, mail.handle)
         self._servers = ParameterServers(worker, connect)
         # Not in the notebook's own process, where a worker may be, too.
-        self._prints = not in_notebook()
-        if self._prints:
+        self._own_process = not in_notebook()
+        if self._own_process:
             begin_printing()
+            # JAX takes the number of its threads from there; other libraries, for which Dask has
+            # set it to 1, from here. A second thread of a worker only takes a core from others.
+            if (threads := os.environ.get("OMP_NUM_THREADS")) is not None:
+                os.environ.setdefault("NPROC", threads)
         set_process_client(server_client)
         self._end_hearing = hear_notice(self.leave)
 
@@ -110,7 +115,7 @@ class Runtime(WorkerPlugin):
             session.close()
         remove_handler(worker, MAIL_HANDLER)
         self._servers.close()
-        if self._prints:
+        if self._own_process:
             end_printing()
 
 
