@@ -14,6 +14,7 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
+from psnb._src.runtime.notice import GRACE
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import (
     CommandLine,
@@ -236,13 +237,31 @@ def test_a_server_that_joins_in_time_takes_what_the_last_one_holds(tmp_path: Pat
         last = stack.enter_context(line.worker("--resources", "ps=1", "--no-nanny"))
         client = stack.enter_context(Client(scheduler_file=line.file))
         client.wait_for_workers(2, timeout=DEADLINE)
+        joining = stack.enter_context(ExitStack())  # ends after the strategy
         strategy = stack.enter_context(psnb.ParameterServerStrategy(client))
         training = Training(strategy)
         training.go_on(50)
         last.terminate()
         wait_until(lambda: EventKind.CHECKPOINT_FAILED in kinds(strategy), "nothing can be saved")
-        stack.enter_context(line.worker("--resources", "ps=1", "--no-nanny"))
+        joining.enter_context(line.worker("--resources", "ps=1", "--no-nanny"))
         wait_until(lambda: EventKind.SERVER_RETIRED in kinds(strategy), "it is handed over")
         training.go_on(50)
         training.check()
         last.wait(DEADLINE)
+
+
+def test_a_server_whose_notebook_has_gone_waits_for_nobody(tmp_path: Path) -> None:
+    line = CommandLine(tmp_path)
+    with (
+        line.scheduler(),
+        line.worker("--name", "worker-0"),
+        line.worker("--resources", "ps=1", "--no-nanny") as server,
+    ):
+        with Client(scheduler_file=line.file) as client:
+            client.wait_for_workers(2, timeout=DEADLINE)
+            strategy = psnb.ParameterServerStrategy(client)
+            v = strategy.variable([1.0])
+            assert v.read() == 1
+        server.terminate()
+        server.wait(GRACE / 3)
+        strategy.close()
