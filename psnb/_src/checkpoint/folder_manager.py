@@ -7,7 +7,9 @@ managers share it, `psnb._src.checkpoint.checkpoint_folder` keeps them apart.
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
@@ -26,6 +28,8 @@ from psnb._src.monitor import CheckpointStatistics, html_table
 from psnb._src.remote_path import Place, as_place
 from psnb._src.threads import aside
 from psnb.errors import CheckpointError
+
+logger = logging.getLogger("psnb")
 
 
 class SavedStrategy(Protocol):
@@ -85,6 +89,9 @@ class FolderManager:
         self._state, self._run = state, run
         self._more: list[State] = []  # one call each adds, removes or copies, atomically
         self._status = CheckpointStatistics()
+        # Held while parameters are restored, also by a restore that nobody waits for any more; by
+        # threads that no interrupt strikes.
+        self._loading = threading.Lock()
         self._folder.prepare()
 
     def __repr__(self) -> str:
@@ -149,6 +156,7 @@ class FolderManager:
         TimeoutError
             If closures run for longer; nothing was saved.
         """
+        aside(self._until_loaded)
         self._status = CheckpointStatistics("saving")
         try:
             began = time.monotonic()
@@ -178,8 +186,9 @@ class FolderManager:
     ) -> Restored:
         """Restore parameters and their optimizer state, onto any number of servers.
 
-        Everything is checked before anything is changed. Call it when no closure runs. If it is
-        interrupted, only a part is restored: call it again.
+        Everything is checked before anything is changed. Call it when no closure runs. An interrupt
+        before that leaves all as it was; one that comes later ends only the waiting: the rest is
+        restored in the background, which the next `save` or `restore` of this manager waits for.
 
         Parameters
         ----------
@@ -219,10 +228,29 @@ class FolderManager:
             saved = self._newest(choice, strict)
         else:
             saved = Checkpoint(as_place(path), parameters, choice, strict=strict)
-        saved.load()
-        if saved.complete:  # from any other, not all could be recovered
-            self._strategy.note_checkpoint(saved.path)
+        unheard = threading.Event()
+        try:
+            # In another thread: an interrupt must not leave a part restored.
+            aside(self._load, saved, unheard)
+        except KeyboardInterrupt:
+            unheard.set()
+            raise
         return saved.restored
+
+    def _load(self, saved: Checkpoint, unheard: threading.Event) -> None:
+        with self._loading:
+            try:
+                saved.load()
+            except Exception as error:
+                if unheard.is_set():
+                    logger.warning("%r is restored in part: %s", str(saved.path), error)
+                raise
+            if saved.complete:  # from any other, not all could be recovered
+                self._strategy.note_checkpoint(saved.path)
+
+    def _until_loaded(self) -> None:
+        with self._loading:
+            pass
 
     @contextmanager
     def also_saving(self, state: State) -> Iterator[None]:

@@ -142,8 +142,9 @@ class Trainer:
         """Train on every example of a dataset exactly once an epoch, whatever worker dies.
 
         An interrupt (Ctrl-C, the stop button), `stop` and the dashboard's stop let the batches that
-        run have their effect, begin no other, and return the history. A second interrupt meanwhile
-        is raised at once.
+        run have their effect, begin no other, and return the history. If they take nearly a second,
+        an interrupt is raised instead, and a second one at once: they have their effect all the
+        same.
 
         Parameters
         ----------

@@ -39,6 +39,11 @@ STATE = ("epoch", "rows", "iterator", "part")
 _TELL_EVERY = 0.25
 """Seconds between two calls of `Callback.on_batch`, at least."""
 
+_PATIENCE = 0.8
+"""Seconds that batches get to end after an interrupt, which is to be raised within one."""
+
+_LOOK = 0.01
+
 
 _NO_PART: Mapping[str, Any] = {**NOTHING, "seconds": 0.0}
 """What came out of an epoch that has not begun."""
@@ -178,14 +183,26 @@ class TrainingRun:
             while self._done < self._plan.epochs:
                 self._check()
                 self._train(self._done + 1)
-        except (_StopRequestedError, KeyboardInterrupt):
+        except (_StopRequestedError, KeyboardInterrupt) as asked:
             self._stopped = self._reason or "interrupted"
+            if isinstance(asked, KeyboardInterrupt) and not self._ends_soon():
+                asked.add_note("batches still run, and will have their effect: join() waits")
+                raise
             self._coordinator.join()  # what runs has its effect
             row = self._end_epoch()
             if row is not None:
                 self._tell("on_epoch", row)
             if row is not None or not self._saved:
                 self._save()
+
+    def _ends_soon(self) -> bool:
+        """Wait for what runs; return whether it has ended soon enough for an interrupt."""
+        end = time.monotonic() + _PATIENCE
+        while not self._coordinator.done():
+            if time.monotonic() > end:
+                return False
+            time.sleep(_LOOK)
+        return True
 
     def _train(self, epoch: int) -> None:
         plan = self._plan
