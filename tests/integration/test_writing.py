@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -220,6 +222,49 @@ def test_a_server_that_is_killed_while_it_writes_leaves_the_checkpoint_before(
         psnb.checkpoint.load(first).verify()
         strategy.recover()
         assert manager.save().name == "ckpt-000002"
+
+
+NOTEBOOK = """
+from pathlib import Path
+import sys
+import numpy as np
+from distributed import Client
+import psnb
+from tests.integration.test_writing import gated
+
+address, folder = sys.argv[1:]
+with Client(address) as client:
+    strategy = psnb.ParameterServerStrategy(client)
+    variable = strategy.variable(np.ones(1000), name="v")
+    manager = psnb.CheckpointManager(psnb.ClusterCoordinator(strategy), f"{folder}/checkpoints")
+    manager.save()
+    variable.assign(np.zeros(1000))
+    client.run(gated, Path(folder))
+    manager.save()
+"""
+
+
+def test_a_notebook_that_is_killed_while_servers_write_leaves_the_checkpoint_before(
+    fragile: Client, tmp_path: Path
+) -> None:
+    gate = Gate(tmp_path)
+    command = [sys.executable, "-c", NOTEBOOK, fragile.scheduler_info()["address"], str(tmp_path)]
+    notebook = subprocess.Popen(command)
+    try:
+        wait_until(lambda: gate.begun() == 1, "the server writes")
+    finally:
+        notebook.kill()
+        notebook.wait()
+    first, left = sorted(names(tmp_path / "checkpoints"), reverse=True)
+    assert left.startswith(".incomplete-")
+    gate.open()
+    wait_until(lambda: not any(fragile.run(writing_threads).values()), "it has written")
+    with Strategy(fragile) as strategy:
+        v = strategy.variable(np.zeros(1000), name="v")
+        manager = manager_of(strategy, tmp_path)
+        assert names(manager.directory) == [first]
+        manager.restore()
+        assert (v.read() == 1).all()
 
 
 def small_files() -> None:
