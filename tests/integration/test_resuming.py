@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from distributed import Client
 import psnb
 from psnb import data
 from psnb.errors import CheckpointError, ConfigurationError
+from tests.checkpoint.saved import forge
 from tests.integration.test_trainer import counting, numbers, visits_of
 
 OPTIMIZERS: list[psnb.Optimizer] = [
@@ -66,8 +68,8 @@ def test_all_parameters_are_there_again_as_they_were(cluster: Client, tmp_path: 
         ads.optimizer.beta_1 = 0.5  # type: ignore[union-attr]
         old.embedding("words", 2, rows=5, initializer=0.25)
         saved(old, tmp_path, step=8)
-        kept = {name: each.read() for name, each in old.parameters.items() if name[0] in "wp"
-                and name != "words"}  # fmt: skip
+        variables = [each for each in old.parameters.values() if isinstance(each, psnb.Variable)]
+        kept = {each.name: each.read() for each in variables}
         rows = ads.lookup([1, 2, 3, 9], training=False)
         described = {name: str(each.optimizer) for name, each in old.parameters.items()}
     with psnb.resume(tmp_path, cluster, replicas=0) as resumed:
@@ -204,3 +206,46 @@ def test_a_checkpoint_has_its_run_as_json(
     content = json.loads((path / "manifest.json").read_text())
     assert content["run"]["mode"] == {"name": "Async"}
     assert psnb.checkpoint.load(path).run["versions"]["psnb"] == psnb.__version__
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda run: run.clear(),
+        lambda run: run.update(recipes={}),
+        lambda run: run["recipes"].update(w={"nonfinite": "allow", "initial_value": 3}),
+        lambda run: run.update(mode={"name": "os.system"}),
+        lambda run: run.update(closures=-1),
+        lambda run: run.update(epochs=3),
+    ],
+)
+def test_what_no_manager_has_saved_is_refused_before_anything_is_made(
+    strategy: psnb.ParameterServerStrategy,
+    cluster: Client,
+    tmp_path: Path,
+    change: Callable[[dict[str, Any]], object],
+) -> None:
+    strategy.variable(1.0, name="w")
+    forge(saved(strategy, tmp_path), lambda content: change(content["run"]))
+    with pytest.raises(CheckpointError, match=r"was not saved by a psnb\.CheckpointManager"):
+        psnb.resume(tmp_path, cluster)
+
+
+def test_a_restore_that_fails_leaves_no_strategy_behind(
+    strategy: psnb.ParameterServerStrategy,
+    cluster: Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    strategy.variable(1.0, name="w")
+    saved(strategy, tmp_path)
+    made: list[psnb.ParameterServerStrategy] = []
+
+    def fail(manager: psnb.CheckpointManager, path: Path) -> None:
+        made.append(manager._coordinator.strategy)
+        raise CheckpointError("gone")
+
+    monkeypatch.setattr(psnb.CheckpointManager, "restore", fail)
+    with pytest.raises(CheckpointError, match="gone"):
+        psnb.resume(tmp_path, cluster)
+    assert "closed" in repr(made[0])

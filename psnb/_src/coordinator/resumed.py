@@ -15,7 +15,7 @@ from psnb._src.coordinator.coordinator import ClusterCoordinator, go_on_from
 from psnb._src.coordinator.saved_run import SavedRun
 from psnb._src.remote_path import Place, as_place
 from psnb._src.strategy import ParameterServerStrategy, described_parameter
-from psnb.errors import CheckpointError
+from psnb.errors import CheckpointError, ConfigurationError
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,7 +43,10 @@ class Resumed:
         passed to ``dataset.iterator``: `LeasedIterator.state`.
     closures : int
         How many closures had ended, with those of the runs before. The coordinator numbers its
-        closures from there, so that steps with ``seed=`` go on with other random numbers.
+        closures from there, so that steps with ``seed=`` go on with other random numbers. In mode
+        `Sync` these were the first that were scheduled, if all have the same priority. In other
+        modes a fast worker may have been ahead of the others: lease the data, or keep what is
+        done in a variable.
     versions : mapping of str to str
         With which versions of psnb, Python and packages it was saved.
     """
@@ -113,15 +116,17 @@ def resume(directory: str | os.PathLike[str], client: Client, **settings: Any) -
             "another directory"
         )
     try:
-        run = SavedRun.read(saved.run)
+        run = SavedRun.read(saved.run, saved.descriptions)
+        parameters = [
+            described_parameter(name, each, saved.optimizers[name], run.recipes[name])
+            for name, each in saved.descriptions.items()
+        ]
+    except ConfigurationError:
+        raise
     except ValueError as error:
         raise CheckpointError(
             f"checkpoint {str(saved.path)!r} was not saved by a psnb.CheckpointManager: {error}"
         ) from error
-    parameters = [
-        described_parameter(name, each, saved.optimizers[name], run.recipes[name])
-        for name, each in saved.descriptions.items()
-    ]
     strategy = ParameterServerStrategy(
         client, **{"mode": run.mode, "replicas": run.replicas, **settings}
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -17,6 +18,7 @@ from psnb._src.sealed_json import keys, require
 _PACKAGES = ("numpy", "dask", "distributed", "safetensors")
 
 
+@cache
 def versions() -> dict[str, str]:
     """Return the versions of psnb, Python and the packages that checkpoints depend on."""
     own = {"psnb": psnb.__version__, "python": platform.python_version()}
@@ -55,13 +57,13 @@ class SavedRun:
         return asdict(self) | {"mode": described(self.mode)}
 
     @classmethod
-    def read(cls, run: Mapping[str, Any]) -> SavedRun:
+    def read(cls, run: Mapping[str, Any], parameters: Collection[str]) -> SavedRun:
         """Return what `described` returned.
 
         Raises
         ------
         ValueError
-            If it is none.
+            If it is none, or of other parameters than these.
         """
         keys("what it says of the run", run, set(cls.__annotations__))
         for name, kind in (("versions", dict), ("epochs", list), ("recipes", dict)):
@@ -69,5 +71,6 @@ class SavedRun:
         for name in ("replicas", "closures"):
             good = is_integer(run[name]) and run[name] >= 0
             require(good, f"its {name} is {run[name]!r:.80}")
+        require({*run["recipes"]} == {*parameters}, "its recipes are of other parameters")
         mode = made("its mode", run["mode"], MODES)
         return cls(**{**run, "mode": mode, "epochs": tuple(run["epochs"])})

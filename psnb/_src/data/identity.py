@@ -36,6 +36,8 @@ def _parts(value: Any) -> Iterator[str]:
             if field.repr:
                 yield field.name
                 yield from _parts(getattr(value, field.name))
+    elif isinstance(value, dict):
+        yield from _parts(tuple(value.items()))
     elif isinstance(value, tuple | list):
         yield str(len(value))
         for each in value:

@@ -10,6 +10,7 @@ import numpy as np
 
 from psnb._src.descriptions import made
 from psnb._src.first_rows import ADMISSIONS, INITIALIZERS
+from psnb._src.sealed_json import keys
 from psnb._src.server import OPTIMIZERS, CtrAccessor
 from psnb._src.strategy.strategy import ParameterServerStrategy
 from psnb.errors import ConfigurationError
@@ -23,6 +24,10 @@ _KINDS: dict[str, Mapping[str, type]] = {
     "admission": ADMISSIONS,
     "accessor": {CtrAccessor.__name__: CtrAccessor},
 }
+
+
+_OF_ALL = {"nonfinite"}
+_OF_EMBEDDINGS = {"padding_idx", "initializer", "admission", "accessor"}
 
 
 def described_parameter(
@@ -44,9 +49,13 @@ def described_parameter(
 
     Raises
     ------
+    ValueError
+        If the recipe is none.
     ConfigurationError
         If it was made with something of the user's, of which a checkpoint has the name alone.
     """
+    variable = description["kind"] == "variable"
+    keys(f"the recipe of {name!r:.80}", recipe, _OF_ALL if variable else _OF_ALL | _OF_EMBEDDINGS)
     how = {"optimizer": optimizer, **recipe, "dtype": np.dtype(description["dtype"])}
     for part, kinds in _KINDS.items():
         if how.get(part) is not None:
@@ -59,7 +68,7 @@ def described_parameter(
                     "parameters as they were made before, with the same names, and restore them: "
                     "psnb.CheckpointManager(coordinator, directory).restore()"
                 ) from error
-    if description["kind"] == "variable":
+    if variable:
         return partial(_variable, name, tuple(description["shape"]), how)
     size = {key: description[key] for key in ("dim", "rows")}
     return partial(_embedding, name, {**how, **size})
