@@ -45,6 +45,7 @@ class Strategy:
     def __init__(self) -> None:
         self.made = {name: Parameter() for name in "abc"}
         self.noted: list[Path] = []
+        self.taken: list[InHand] = []
         self.when_taken: Callable[[], object] = lambda: None
 
     def parameters(self) -> Mapping[str, Parameter]:
@@ -57,7 +58,8 @@ class Strategy:
 
         self.when_taken()
         taken = [(n, p.describe(), None, p.states()) for n, p in self.made.items()]
-        return InHand(taken, meanwhile)
+        self.taken.append(InHand(taken, meanwhile))
+        return self.taken[-1]
 
     def note_checkpoint(self, path: Path) -> None:
         self.noted.append(path)

@@ -54,7 +54,7 @@ class InHand:
         self, parameters: Sequence[Parameter], meanwhile: Callable[[], object] = bool
     ) -> None:
         self.parameters = {each[0]: Saved(each) for each in parameters}
-        self._meanwhile = meanwhile
+        self._meanwhile, self.released = meanwhile, False
 
     def write(
         self, folder: str, files: Sequence[str], told: Callable[[float], object] = bool
@@ -72,7 +72,7 @@ class InHand:
         return found
 
     def close(self) -> None:
-        """There is nothing to release."""
+        self.released = True
 
 
 def write(

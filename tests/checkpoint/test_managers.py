@@ -112,6 +112,7 @@ def test_failed_save_leaves_nothing_behind(
     with pytest.raises(InternalError):
         manager.save()
     assert names(tmp_path) == []
+    assert [taken.released for taken in strategy.taken] == [True]
 
 
 def test_a_manager_shows_its_checkpoints_the_newest_first(

@@ -54,7 +54,7 @@ def dense(shape: tuple[int, ...]) -> DenseTable:
 
 def waiting() -> SparseTable:
     table = sparse(accessor=CtrAccessor(), admission=CountFilter(3))
-    table.push(np.arange(50, 60, dtype=np.uint64), ONES[:10])
+    table.push(np.arange(50, 61, dtype=np.uint64), ONES[:11])
     return table
 
 
