@@ -54,7 +54,7 @@ def test_rows_have_their_scores_if_their_use_is_recorded() -> None:
 
 
 def test_a_table_that_shrinks_while_it_is_read_is_read_as_it_was() -> None:
-    table = embedding(rows=None, optimizer=SGD(0.1), accessor=CtrAccessor())
+    table = embedding(rows=None, shards=1, optimizer=SGD(0.1), accessor=CtrAccessor())
     table.push(IDS, np.zeros((50, DIM), np.float32))
     pieces = table_source(table).pieces()
     found = [next(pieces)]
