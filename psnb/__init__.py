@@ -20,8 +20,10 @@ if TYPE_CHECKING:
         ClusterCoordinator,
         PerWorkerValues,
         RemoteValue,
+        Resumed,
         as_completed,
         attach,
+        resume,
     )
     from psnb._src.export import LoadedModel, export, load_model
     from psnb._src.modes import Async, BoundedStaleness, Geo, Sync
@@ -146,6 +148,7 @@ __all__ = [
     "Probability",
     "RMSProp",
     "RemoteValue",
+    "Resumed",
     "RowStatistics",
     "Schedule",
     "Section",
@@ -178,6 +181,7 @@ __all__ = [
     "pull",
     "push",
     "report",
+    "resume",
     "worker_context",
     "worker_index",
 ]

@@ -1,9 +1,10 @@
 """Checkpoints on disk: atomic, pickle-free, independent of the number of servers."""
 
 from psnb._src.checkpoint.checkpoint import Checkpoint
-from psnb._src.checkpoint.checkpoint_folder import prepare
 from psnb._src.checkpoint.folder_listing import folder_listing, prune_verified
 from psnb._src.checkpoint.folder_manager import FolderManager
+from psnb._src.checkpoint.folder_of import folder_of
+from psnb._src.checkpoint.newest_whole import newest_whole
 from psnb._src.checkpoint.restore_choice import RestoreChoice
 from psnb._src.checkpoint.restored import Restored
 from psnb._src.checkpoint.rhythm import Rhythm
@@ -19,7 +20,8 @@ __all__ = [
     "SavedCheckpoint",
     "SavedTable",
     "folder_listing",
+    "folder_of",
     "load",
-    "prepare",
+    "newest_whole",
     "prune_verified",
 ]

@@ -9,19 +9,27 @@ against attacks: an attacker can compute a new checksum. So a valid checksum alo
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from psnb._src.checkpoint.checkpoint_folder import MANIFEST
+from psnb._src.remote_path import Place
 from psnb._src.sealed_json import FormatError, keys, plain_json, read_sealed, require, sealed
 from psnb.errors import CheckpointError
 
-FORMAT = 4
+FORMAT = 5
 
-_FILE = re.compile(r"\d{4,9}-\d{5,9}\.safetensors", re.ASCII)
-"""The names of shards' files, which are in the checkpoint's folder and nowhere else."""
+MANIFEST = "manifest.json"
+"""The file that makes a folder a checkpoint."""
+
+KEPT = "kept"
+"""The file that marks a checkpoint as one that stays. It is there from the beginning: otherwise
+another manager's save might remove the checkpoint first."""
+
+_FILE = re.compile(r"(files-[0-9a-f]{32}/)?\d{4,9}-\d{5,9}\.safetensors", re.ASCII)
+"""The names of shards' files, which are in the checkpoint's folder, or in one beside it that has
+such a name, and nowhere else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +66,14 @@ class Manifest:
         The caller's.
     consistent : bool
         Whether no closure ran while it was saved: then it is of one moment.
+    run : mapping
+        What psnb needs to go on with what was saved; see `psnb._src.coordinator.saved_run`.
     """
 
     entries: Mapping[str, ManifestEntry]
     metadata: Mapping[str, Any]
     consistent: bool
+    run: Mapping[str, Any]
 
     def text(self) -> str:
         """Return the text that is written.
@@ -75,6 +86,7 @@ class Manifest:
         content = {
             "metadata": dict(self.metadata),
             "consistent": self.consistent,
+            "run": dict(self.run),
             "parameters": [asdict(entry) for entry in self.entries.values()],
         }
         return sealed(content, FORMAT)
@@ -98,8 +110,8 @@ def checked_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     return metadata
 
 
-def read_manifest(path: Path) -> Manifest:
-    """Read the manifest of a checkpoint.
+def read_manifest(path: Place, file: Callable[[str], Path]) -> Manifest:
+    """Read the manifest of a checkpoint, of which a function returns the files on this machine.
 
     Raises
     ------
@@ -107,7 +119,7 @@ def read_manifest(path: Path) -> Manifest:
         If it is not a checkpoint, is damaged, or has a version that cannot be read.
     """
     try:
-        return _manifest(read_sealed(path / MANIFEST, FORMAT))
+        return _manifest(read_sealed(file(MANIFEST), FORMAT))
     except FormatError as error:
         raise CheckpointError(f"checkpoint {str(path)!r} {error}") from error
     except (OSError, ValueError, RecursionError) as error:
@@ -118,11 +130,12 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def _manifest(content: dict[str, Any]) -> Manifest:
-    keys("its manifest", content, {"metadata", "consistent", "parameters"})
-    metadata, parameters = content["metadata"], content["parameters"]
+    keys("its manifest", content, {"metadata", "consistent", "run", "parameters"})
+    metadata, run, parameters = content["metadata"], content["run"], content["parameters"]
     consistent = content["consistent"]
     require(isinstance(consistent, bool), f"consistent is {consistent!r:.80}")
     require(isinstance(metadata, dict), "its metadata are no JSON object")
+    require(isinstance(run, dict), "what it says of the run is no JSON object")
     require(isinstance(parameters, list), "its parameters are no list")
     entries: dict[str, ManifestEntry] = {}
     files: set[str] = set()
@@ -143,4 +156,4 @@ def _manifest(content: dict[str, Any]) -> Manifest:
             require(isinstance(sum_, str), f"the checksum of {file} is {sum_!r:.80}")
             files.add(file)
         entries[name] = entry
-    return Manifest(entries, metadata, consistent)
+    return Manifest(entries, metadata, consistent, run)

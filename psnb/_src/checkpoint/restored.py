@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from psnb._src.excerpt import NAME, excerpt
+from psnb._src.remote_path import Place
 
 _MOST = 10
 """Parameters of a kind that are told one by one."""
@@ -20,10 +20,14 @@ class Restored(Mapping[str, Any]):
 
     Attributes
     ----------
-    path : pathlib.Path
+    path : pathlib.Path or RemotePath
         The checkpoint.
     metadata : mapping
         What it was saved with.
+    run : mapping
+        What psnb saved of the run: ``"epochs"`` are the states of the epochs that were not over, in
+        the order of their beginning, ``"closures"`` how many had ended, ``"versions"`` those of
+        psnb, Python and packages. See `psnb.resume`.
     restored : tuple of str
         The parameters that were restored.
     missing : mapping of str to str
@@ -34,8 +38,9 @@ class Restored(Mapping[str, Any]):
         The parameters that have another shape, dtype or optimizer state there: expected and found.
     """
 
-    path: Path
+    path: Place
     metadata: Mapping[str, Any]
+    run: Mapping[str, Any]
     restored: tuple[str, ...]
     missing: Mapping[str, str]
     unexpected: Mapping[str, str]

@@ -6,6 +6,7 @@ from psnb._src.coordinator.closures import ClosureStatus, RemoteValue, as_comple
 from psnb._src.coordinator.coordinator import (
     ClusterCoordinator,
     closures_of_epoch,
+    go_on_from,
     map_whole_splits,
     training_shown,
 )
@@ -15,6 +16,7 @@ from psnb._src.coordinator.datasets import (
     PartitionedDataset,
     PerWorkerValues,
 )
+from psnb._src.coordinator.resumed import Resumed, resume
 
 __all__ = [
     "Attached",
@@ -26,9 +28,12 @@ __all__ = [
     "PartitionedDataset",
     "PerWorkerValues",
     "RemoteValue",
+    "Resumed",
     "as_completed",
     "attach",
     "closures_of_epoch",
+    "go_on_from",
     "map_whole_splits",
+    "resume",
     "training_shown",
 ]

@@ -363,7 +363,7 @@ class CommServerClient(ServerClient):
                 await self._refresh(batch, positions)
             except ServerLostError as closed:
                 for position in positions:
-                    batch.failed([position], lost(batch.requests[position], error or closed))
+                    batch.failed([position], lost(batch.requests[position], closed))
                 return
             except OSError as unknown:
                 for position in positions:

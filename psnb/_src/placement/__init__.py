@@ -17,6 +17,7 @@ from psnb._src.placement.layout_registry import (
     LayoutRegistry,
 )
 from psnb._src.placement.mending import DesiredLayout, Health, ObservedServer, mended
+from psnb._src.placement.server_status import ServerStatus
 from psnb._src.placement.shard_status import COPY_STATES, ROLES, CopyState, Role, ShardStatus
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "Owner",
     "Role",
     "ServerAddress",
+    "ServerStatus",
     "ShardId",
     "ShardPlace",
     "ShardStatus",

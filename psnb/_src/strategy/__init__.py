@@ -1,6 +1,8 @@
 """ParameterServerStrategy: where parameters are, and how their servers are looked after."""
 
 from psnb._src.strategy.core import Fences, StrategyCore
+from psnb._src.strategy.departures import LastSave
+from psnb._src.strategy.described_parameters import described_parameter
 from psnb._src.strategy.stored_strategies import StoredStrategies, StoredStrategy, stored_strategies
 from psnb._src.strategy.strategy import (
     ParameterServerStrategy,
@@ -11,12 +13,14 @@ from psnb._src.strategy.strategy import (
 
 __all__ = [
     "Fences",
+    "LastSave",
     "ParameterServerStrategy",
     "StoredStrategies",
     "StoredStrategy",
     "StrategyCore",
     "check_client",
     "core_of",
+    "described_parameter",
     "stored_strategies",
     "taken_over",
 ]

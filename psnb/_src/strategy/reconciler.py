@@ -32,6 +32,7 @@ from psnb._src.placement import (
     ServerAddress,
     mended,
 )
+from psnb._src.strategy.departures import Departures
 from psnb._src.strategy.scheduler_life import scheduler_ends
 from psnb._src.strategy.servers import Servers
 from psnb._src.strategy.watched_server import WatchedServer
@@ -60,6 +61,8 @@ class Reconciler:
         The cluster.
     servers : Servers
         The strategy's.
+    departures : Departures
+        Sees servers off that leave.
     on_end : callable
         Called if nobody can look after the servers any more, with the reason: the strategy was
         taken over, or the scheduler has ended.
@@ -69,9 +72,11 @@ class Reconciler:
         self,
         client: Client,
         servers: Servers,
+        departures: Departures,
         on_end: Callable[[CoordinatorClosedError], None] = lambda error: None,
     ) -> None:
-        self._client, self._servers, self._on_end = client, servers, on_end
+        self._client, self._servers, self._departures = client, servers, departures
+        self._on_end = on_end
         self._wanted = len(servers.running)
         self._homes: Mapping[int, ServerAddress] = {}
         self._drained: frozenset[ServerAddress] = frozenset()
@@ -144,6 +149,10 @@ class Reconciler:
             server in place.servers for place in places for server in self._drained
         )
 
+    def _is_silent(self, server: ServerAddress) -> bool:
+        watched = self._watched.get(server)
+        return watched is not None and watched.is_silent
+
     async def next_round(self) -> None:
         """Return when one more round was made; on the client's event loop."""
         self._rounds.clear()
@@ -199,7 +208,8 @@ class Reconciler:
         async with self._servers.changing:
             before = self._servers.layout
             observed = {server: watched.observed for server, watched in self._watched.items()}
-            usable = [each for each in self._servers.running if each not in self._drained]
+            leaving = {server for server, each in observed.items() if each.leaves}
+            usable = [each for each in self._servers.running if each not in self._drained | leaving]
             after = mended(before, observed, DesiredLayout(usable, self._homes))
             if after is not before or now - self._published > PUBLISH_AGAIN:
                 try:
@@ -212,11 +222,13 @@ class Reconciler:
                     self._published = now - PUBLISH_AGAIN + _PUBLISH_SOON
         for kind, text in changes(before, after):
             self._servers.events.add(kind, text)
+        able = [each for each in usable if not self._is_silent(each)]
+        self._departures.follow(after, leaving, able)
         for watched in self._watched.values():
             watched.beat(after, self._news)
         if after is not before:
             self._news.set()  # the next step may be possible at once
-        self._recruit(now)
+        self._recruit(now, len(leaving))
 
     def _follow(self, passed: float) -> None:
         running = self._servers.running
@@ -241,11 +253,11 @@ class Reconciler:
             if health is Health.GONE:
                 self._servers.lose(server)
 
-    def _recruit(self, now: float) -> None:
-        missing = self._wanted - len(self._servers.running)
+    def _recruit(self, now: float, leaving: int) -> None:
+        missing = self._wanted - len(self._servers.running) + leaving
         busy = self._recruiting is not None and not self._recruiting.done()
         late = now - self._looked >= _LOOK_FOR_SERVERS
-        if missing > 0 and late and not busy and self._servers.layout.replicas:
+        if missing > 0 and late and not busy and (self._servers.layout.replicas or leaving):
             self._looked = now
             self._recruiting = asyncio.create_task(self._start(missing), name="psnb recruiting")
 
@@ -255,6 +267,7 @@ class Reconciler:
             used = {server.address for server in self._servers.running}
             fresh = [each for each in roles(identity).servers if each not in used][:missing]
             await self._servers.start(fresh)
+            self._departures.note_recruited(len(fresh))
         except (ClusterError, OSError) as error:
             logger.warning("a parameter server cannot be used: %s", error)
 

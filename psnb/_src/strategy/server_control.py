@@ -15,7 +15,7 @@ from typing import Any
 
 from psnb._src.dask_internals import ConnectionPool
 from psnb._src.parameters import ControlConnection
-from psnb._src.placement import Layout, ServerAddress, ShardPlace, ShardStatus
+from psnb._src.placement import Layout, ServerAddress, ServerStatus, ShardPlace
 from psnb._src.server import (
     FenceCommits,
     FollowPlaces,
@@ -77,11 +77,11 @@ class ServerControl:
             await self.connection(server).ask(StopServer())
         self.hang_up(server)
 
-    async def beat(self, server: ServerAddress, layout: Layout) -> dict[int, ShardStatus]:
-        """Tell a server which shards to hold; return what it holds. See `ControlConnection.ask`."""
+    async def beat(self, server: ServerAddress, layout: Layout) -> ServerStatus:
+        """Tell a server which shards to hold; return its status. See `ControlConnection.ask`."""
         asked = self.connection(server).ask(_following(server, layout))
-        held: dict[int, ShardStatus] = await asked
-        return held
+        status: ServerStatus = await asked
+        return status
 
     async def follow(self, server: ServerAddress, layout: Layout) -> None:
         """Tell a server which shards to hold; raises as `ask`."""

@@ -6,6 +6,7 @@ On the client's event loop.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from psnb._src.placement import Health, Layout, ObservedServer, ServerAddress
 from psnb._src.strategy.server_control import ServerControl, gone, silent
@@ -42,9 +43,7 @@ class WatchedServer:
         self._silence = 0.0 if self._connection.heard > self._heard else self._silence + seconds
         self._heard = self._connection.heard
         if self.observed.health is Health.ALIVE and self.is_silent:
-            self.observed = ObservedServer(
-                Health.SILENT, self.observed.heard, self.observed.holdings
-            )
+            self.observed = replace(self.observed, health=Health.SILENT)
 
     @property
     def is_silent(self) -> bool:
@@ -63,7 +62,7 @@ class WatchedServer:
     async def _ask(self, layout: Layout, news: asyncio.Event) -> None:
         connected, before = self._connection.connected, self.observed
         try:
-            holdings = await self._control.beat(self.server, layout)
+            status = await self._control.beat(self.server, layout)
         except ConnectionRefusedError as error:
             self._gone = gone(self.server, error)
             self.observed = ObservedServer(Health.GONE)
@@ -72,6 +71,8 @@ class WatchedServer:
                 return  # not reached: it counts as silent if that lasts
             news.set()  # the connection broke: the next beat, at once, tells more
         else:
-            self.observed = ObservedServer(Health.ALIVE, layout.version, holdings)
+            self.observed = ObservedServer(
+                Health.ALIVE, layout.version, status.shards, status.leaves
+            )
         if self.observed != before:
             news.set()
