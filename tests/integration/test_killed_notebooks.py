@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from distributed import Client
 
+import psnb
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.killed_notebook import EPOCHS, ROWS, rounds, synchronous_trainer
 
@@ -92,9 +93,12 @@ def test_an_asynchronous_run_that_was_killed_has_used_each_example_exactly_once_
     assert found["loss"] == [(ROWS - 1) / 2] * EPOCHS
 
 
-def test_a_run_that_was_interrupted_goes_on_likewise(tmp_path: Path) -> None:
+def test_a_run_that_was_interrupted_has_saved_all_and_goes_on_likewise(tmp_path: Path) -> None:
     with Notebook("asynchronous_trainer", tmp_path) as notebook:
         notebook.strike(signal.SIGINT, 1, 0.05)
-        assert 0 < sum(notebook.result()["visits"]) < EPOCHS * ROWS
+        visits = notebook.result()["visits"]
+        assert 0 < sum(visits) < EPOCHS * ROWS
+    newest = max((tmp_path / "checkpoints").glob("ckpt-*"))
+    assert psnb.checkpoint.load(newest)["visits"].rows[:, 0].tolist() == visits
     with Notebook("asynchronous_trainer", tmp_path) as notebook:
         assert notebook.result()["visits"] == [EPOCHS] * ROWS
