@@ -66,28 +66,28 @@ class Notebook:
         return max((int(each.name.removeprefix("ckpt-")) for each in found), default=0)
 
 
-def killed(kind: str, folder: Path, seed: int) -> dict[str, Any]:
-    """Kill a notebook three times at random moments, then let it train to the end."""
+def killed(kind: str, folder: Path, seed: int, kills: int) -> dict[str, Any]:
+    """Kill a notebook so often, at random moments, then let it train to the end."""
     moments = random.Random(seed)
-    for _ in range(3):
+    for _ in range(kills):
         with Notebook(kind, folder) as notebook:
             notebook.strike(signal.SIGKILL, moments.randint(1, 3), moments.uniform(0, 0.1))
     with Notebook(kind, folder) as notebook:
         return notebook.result()
 
 
-@pytest.mark.parametrize("kind", [rounds, synchronous_trainer])
+@pytest.mark.parametrize(("kind", "kills"), [(rounds, 2), (synchronous_trainer, 4)])
 def test_a_synchronous_run_that_was_killed_equals_an_undisturbed_one_to_the_bit(
-    kind: Callable[[Client, Path], dict[str, Any]], cluster: Client, tmp_path: Path
+    kind: Callable[[Client, Path], dict[str, Any]], kills: int, cluster: Client, tmp_path: Path
 ) -> None:
     expected = kind(cluster, tmp_path / "undisturbed")
-    assert killed(kind.__name__, tmp_path, seed=1) == expected
+    assert killed(kind.__name__, tmp_path, seed=1, kills=kills) == expected
 
 
 def test_an_asynchronous_run_that_was_killed_has_used_each_example_exactly_once_an_epoch(
     tmp_path: Path,
 ) -> None:
-    found = killed("asynchronous_trainer", tmp_path, seed=2)
+    found = killed("asynchronous_trainer", tmp_path, seed=2, kills=2)
     assert found["visits"] == [EPOCHS] * ROWS
     assert found["examples"] == [ROWS] * EPOCHS
     assert found["loss"] == [(ROWS - 1) / 2] * EPOCHS
