@@ -67,6 +67,7 @@ bench: $(VENV)/test.stamp
 	$(BIN)/python -m tests.benchmarks.many_workers
 	$(BIN)/python -m tests.benchmarks.commits
 	$(BIN)/python -m tests.benchmarks.failover
+	$(BIN)/python -m tests.benchmarks.writing
 	$(BIN)/python -m tests.benchmarks.wide_and_deep
 	$(BIN)/python -m tests.benchmarks.models
 	$(BIN)/python -m tests.benchmarks.security

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psnb
+from psnb._src.remote_path import as_place
 
 _ABOUT = """\
 psnb trains models in notebooks, on a Dask cluster: the parameters are on servers,
@@ -118,7 +119,9 @@ def _parser() -> argparse.ArgumentParser:
         "how many parameters and bytes it has, its metadata, and whether it is whole. The exit "
         "status is 1 if one is damaged.",
     )
-    checkpoints.add_argument("directory", metavar="DIRECTORY", type=Path, help="the folder")
+    checkpoints.add_argument(
+        "directory", metavar="DIRECTORY", type=as_place, help="the folder, or its address"
+    )
     checkpoints.add_argument(
         "--verify", action="store_true", help="read all files and check what is in them"
     )

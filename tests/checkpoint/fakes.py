@@ -10,6 +10,7 @@ import numpy as np
 
 from psnb._src.shards.saved_shard import SavedShard
 from psnb.errors import GradientError
+from tests.checkpoint.saved import InHand
 
 
 class Parameter:
@@ -28,8 +29,7 @@ class Parameter:
         if saved.forms != {"values": (np.dtype(np.int64), (50,))}:
             raise GradientError(f"found {saved.forms}")
 
-    def shard_states(self) -> list[dict[str, np.ndarray]]:
-        self.when_saved()
+    def states(self) -> list[dict[str, np.ndarray]]:
         return [{"values": np.full(50, self.value)} for _ in range(2)]
 
     def load_states(
@@ -45,9 +45,21 @@ class Strategy:
     def __init__(self) -> None:
         self.made = {name: Parameter() for name in "abc"}
         self.noted: list[Path] = []
+        self.taken: list[InHand] = []
+        self.when_taken: Callable[[], object] = lambda: None
 
     def parameters(self) -> Mapping[str, Parameter]:
         return self.made
+
+    def snapshots(self) -> InHand:
+        def meanwhile() -> None:
+            for each in self.made.values():
+                each.when_saved()
+
+        self.when_taken()
+        taken = [(n, p.describe(), None, p.states()) for n, p in self.made.items()]
+        self.taken.append(InHand(taken, meanwhile))
+        return self.taken[-1]
 
     def note_checkpoint(self, path: Path) -> None:
         self.noted.append(path)

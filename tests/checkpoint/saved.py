@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save
 from xxhash import xxh3_64_hexdigest
 
 from psnb._src.checkpoint import shard_files
-from psnb._src.checkpoint.checkpoint_folder import MANIFEST
-from psnb._src.checkpoint.manifest import read_manifest
+from psnb._src.checkpoint.checkpoint_folder import StoredCheckpoint
+from psnb._src.checkpoint.local_folder import LocalCheckpoint, LocalFolder
+from psnb._src.checkpoint.manifest import MANIFEST, Manifest, read_manifest
+from psnb._src.new_file import NewFile, WrittenFile
 from psnb._src.whole_files import checksum
 
 Parameter = tuple[str, Mapping[str, Any], Mapping[str, Any] | None, list[shard_files.State]]
@@ -21,6 +25,65 @@ STATES = [
     {"values": np.ones((3, 2), np.float32), "slot.accumulator": np.full((3, 2), 0.5, np.float32)},
     {"values": np.zeros((1, 2), np.float32), "slot.accumulator": np.ones((1, 2), np.float32)},
 ]
+
+
+class Saved:
+    """A parameter that is saved."""
+
+    def __init__(self, described: Parameter) -> None:
+        self.name, self._description, optimizer, self.tables = described
+        self.optimizer = None if optimizer is None else Saved((self.name, optimizer, None, []))
+
+    def describe(self) -> Mapping[str, Any]:
+        return self._description
+
+
+def in_hand(name: str, shards: Any) -> Parameter:
+    """Return what the shards of a parameter hold."""
+    optimizer = shards.optimizer and shards.optimizer.describe()
+    return name, shards.describe(), optimizer, shards.shard_states()
+
+
+class InHand:
+    """Parameters whose states this process has: it writes them as servers do.
+
+    When half of the files are written, it calls ``meanwhile``.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Parameter], meanwhile: Callable[[], object] = bool
+    ) -> None:
+        self.parameters = {each[0]: Saved(each) for each in parameters}
+        self._meanwhile, self.released = meanwhile, False
+
+    def write(
+        self, folder: str, files: Sequence[str], told: Callable[[float], object] = bool
+    ) -> Mapping[str, WrittenFile]:
+        states = [state for each in self.parameters.values() for state in each.tables]
+        found = {}
+        for number, (name, state) in enumerate(zip(files, states, strict=True), 1):
+            content = save({key: np.asarray(array, order="C") for key, array in state.items()})
+            with NewFile(folder, name) as file:
+                file.write(memoryview(content))
+            found[name] = file.written("this process")
+            told(number / len(files))
+            if number == max(1, len(files) // 2):
+                self._meanwhile()
+        return found
+
+    def close(self) -> None:
+        self.released = True
+
+
+def write(
+    directory: Path,
+    parameters: Sequence[Parameter],
+    metadata: Any,
+    meanwhile: Callable[[], object] = bool,
+) -> Path:
+    """Write the next checkpoint."""
+    taken = InHand(parameters, meanwhile)
+    return shard_files.write_checkpoint(LocalFolder(directory), taken, metadata)
 
 
 def parameter(name: str = "v", states: list[shard_files.State] | None = None) -> Parameter:
@@ -32,8 +95,22 @@ def names(directory: Path) -> list[str]:
     return sorted({path.name for path in directory.iterdir()} - {".lock"})
 
 
+def manifest_of(path: Path) -> Manifest:
+    return read_manifest(path, path.joinpath)
+
+
 def read(path: Path, name: str = "v") -> list[shard_files.State]:
-    return list(shard_files.read_states(path, read_manifest(path).entries[name]))
+    with released(LocalCheckpoint(path)) as stored:
+        return list(shard_files.read_states(stored, stored.manifest().entries[name]))
+
+
+@contextmanager
+def released(stored: StoredCheckpoint) -> Iterator[StoredCheckpoint]:
+    """Release a checkpoint in the end."""
+    try:
+        yield stored
+    finally:
+        stored.release()
 
 
 def forge(path: Path, change: Callable[[dict[str, Any]], object] = lambda content: None) -> None:

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from psnb._src import cli
-from psnb._src.checkpoint.checkpoint_folder import MANIFEST
+from psnb._src.checkpoint.manifest import MANIFEST
 from psnb._src.checkpoint.saved_checkpoint import load
-from psnb._src.checkpoint.shard_files import write_checkpoint
 from psnb._src.parameters import shards_of
-from tests.checkpoint.saved import names
+from tests.checkpoint.saved import in_hand, names, write
 from tests.parameters.in_process import variable
 
 FILE = "0000-00000.safetensors"
@@ -24,8 +23,8 @@ def folder(tmp_path: Path) -> Path:
     """A folder with three checkpoints of a variable."""
     w = shards_of(variable(np.ones(4, np.float32), 1, name="w"))
     for step in range(3):
-        states = [("w", w.describe(), None, w.shard_states())]
-        write_checkpoint(tmp_path, states, {"step": step, "rows": [1, 2], "mode": "a\nb"})
+        states = [in_hand("w", w)]
+        write(tmp_path, states, {"step": step, "rows": [1, 2], "mode": "a\nb"})
     return tmp_path
 
 

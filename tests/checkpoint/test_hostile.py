@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from psnb._src.checkpoint import shard_files
 from psnb._src.checkpoint.checkpoint import Checkpoint
+from psnb._src.checkpoint.manifest import MANIFEST
 from psnb._src.first_rows import hash_ids
 from psnb._src.first_rows.admission import CountFilter
 from psnb._src.parameters import DenseShards, SparseShards, shards_of
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb.errors import CheckpointError
-from tests.checkpoint.saved import forge
+from tests.checkpoint.saved import forge, in_hand, write
 from tests.parameters.in_process import DIM, InProcess, embedding, variable
 
 State = dict[str, np.ndarray]
@@ -57,8 +57,8 @@ class Model:
         return [state for p in self.parameters.values() for state in p.shard_states()]
 
     def save(self, directory: Path) -> Path:
-        parameters = [(n, p.describe(), None, p.shard_states()) for n, p in self.parameters.items()]
-        return shard_files.write_checkpoint(directory, parameters, {})
+        parameters = [in_hand(n, p) for n, p in self.parameters.items()]
+        return write(directory, parameters, {})
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ def test_damaged_shard_is_named(model: Model, saved: Path, damage: str, forged: 
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
-@pytest.mark.parametrize("name", [ANY, shard_files.MANIFEST])
+@pytest.mark.parametrize("name", [ANY, MANIFEST])
 @pytest.mark.timeout(30)
 def test_what_is_no_plain_file_is_not_opened(
     model: Model, saved: Path, tmp_path: Path, name: str, kind: str

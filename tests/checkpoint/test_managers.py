@@ -12,10 +12,9 @@ import pytest
 from psnb._src.checkpoint import folder_manager
 from psnb._src.checkpoint.checkpoint import Checkpoint
 from psnb._src.checkpoint.folder_manager import FolderManager
-from psnb._src.checkpoint.manifest import read_manifest
 from psnb.errors import CheckpointError, InternalError
 from tests.checkpoint.fakes import Strategy
-from tests.checkpoint.saved import names
+from tests.checkpoint.saved import manifest_of, names
 
 
 @pytest.fixture
@@ -113,6 +112,7 @@ def test_failed_save_leaves_nothing_behind(
     with pytest.raises(InternalError):
         manager.save()
     assert names(tmp_path) == []
+    assert [taken.released for taken in strategy.taken] == [True]
 
 
 def test_a_manager_shows_its_checkpoints_the_newest_first(
@@ -126,7 +126,7 @@ def test_a_manager_shows_its_checkpoints_the_newest_first(
     assert page.count("<tr>") == 2  # the head, and one that is kept
 
 
-def test_closures_are_held_while_it_saves_and_the_manifest_says_so(
+def test_closures_are_held_until_snapshots_are_taken_and_the_manifest_says_so(
     strategy: Strategy, tmp_path: Path
 ) -> None:
     told: list[object] = []
@@ -140,24 +140,25 @@ def test_closures_are_held_while_it_saves_and_the_manifest_says_so(
     def state() -> dict[str, int]:
         return {"told": len(told), "step": 1}
 
-    strategy.made["b"].when_saved = lambda: told.append("b")
+    strategy.when_taken = lambda: told.append("taken")
+    strategy.made["b"].when_saved = lambda: told.append("written")
     manager = FolderManager(strategy, tmp_path, 3, held=held, state=state)
     path = manager.save({"step": 2}, timeout=5.0)
-    assert told == [5.0, "b", "let go"]
-    manifest = read_manifest(path)
+    assert told == [5.0, "taken", "let go", "written"]
+    manifest = manifest_of(path)
     assert (manifest.consistent, manifest.metadata) == (True, {"told": 1, "step": 2})
     assert manager.status.held > 0
 
 
 def test_without_a_way_to_hold_closures_the_manifest_says_so(manager: FolderManager) -> None:
-    assert not read_manifest(manager.save()).consistent
+    assert not manifest_of(manager.save()).consistent
     assert manager.status.held == 0
 
 
 def test_metadata_of_others_are_saved_while_their_block_runs(manager: FolderManager) -> None:
     with manager.also_saving(lambda: {"epoch": 4}):
-        assert read_manifest(manager.save()).metadata == {"epoch": 4}
-    assert read_manifest(manager.save()).metadata == {}
+        assert manifest_of(manager.save()).metadata == {"epoch": 4}
+    assert manifest_of(manager.save()).metadata == {}
 
 
 def test_state_that_json_cannot_hold_is_an_error_and_nothing_is_written(

@@ -10,19 +10,16 @@ from typing import Any
 
 import pytest
 
-from psnb._src.checkpoint import shard_files
-from psnb._src.checkpoint.manifest import read_manifest
+from psnb._src.checkpoint.manifest import MANIFEST
 from psnb.errors import CheckpointError
-from tests.checkpoint.saved import forge, parameter
+from tests.checkpoint.saved import forge, manifest_of, parameter, write
 
 FIRST = "0000-00000.safetensors"
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    return shard_files.write_checkpoint(
-        tmp_path, [parameter("v"), parameter("w")], {"step": 3, "loss": 0.1, "é": 1}
-    )
+    return write(tmp_path, [parameter("v"), parameter("w")], {"step": 3, "loss": 0.1, "é": 1})
 
 
 @pytest.mark.parametrize(
@@ -34,31 +31,31 @@ def checkpoint(tmp_path: Path) -> Path:
     ],
 )
 def test_damaged_manifest_is_no_checkpoint(checkpoint: Path, text: str) -> None:
-    (checkpoint / shard_files.MANIFEST).write_bytes(text.encode(errors="surrogateescape"))
+    (checkpoint / MANIFEST).write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(CheckpointError, match=r"ckpt-000001' (is no checkpoint|has format None)"):
-        read_manifest(checkpoint)
+        manifest_of(checkpoint)
 
 
 @pytest.mark.parametrize("name", ["missing", "file"])
 def test_other_path_is_no_checkpoint(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=f"{name}' is no checkpoint"):
-        read_manifest(tmp_path / name)
+        manifest_of(tmp_path / name)
 
 
 def test_unknown_format_is_refused_with_what_is_known(checkpoint: Path) -> None:
     forge(checkpoint, lambda content: content.update(format=99))
     with pytest.raises(CheckpointError, match="has format 99, this psnb reads 5"):
-        read_manifest(checkpoint)
+        manifest_of(checkpoint)
 
 
 def test_any_byte_that_changes_what_is_said_is_noticed(checkpoint: Path) -> None:
-    file = checkpoint / shard_files.MANIFEST
-    whole, said = file.read_bytes(), read_manifest(checkpoint)
+    file = checkpoint / MANIFEST
+    whole, said = file.read_bytes(), manifest_of(checkpoint)
     for at in range(0, len(whole), 3):
         file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         try:
-            assert read_manifest(checkpoint) == said  # only how it is set has changed
+            assert manifest_of(checkpoint) == said  # only how it is set has changed
         except CheckpointError:
             continue
 
@@ -104,24 +101,24 @@ def test_forged_manifest_is_refused_though_its_sum_is_right(checkpoint: Path, ca
     change, message = FORGED[case]
     forge(checkpoint, change)
     with pytest.raises(CheckpointError, match=f"ckpt-000001' is no checkpoint.*{message}"):
-        read_manifest(checkpoint)
+        manifest_of(checkpoint)
 
 
 def test_a_shard_that_is_listed_twice_is_refused(checkpoint: Path) -> None:
     forge(checkpoint)
-    file = checkpoint / shard_files.MANIFEST
+    file = checkpoint / MANIFEST
     text = file.read_text()
     file.write_text(text.replace(f'"{FIRST}"', f'"{FIRST}": "1", "{FIRST}"', 1))
     with pytest.raises(CheckpointError, match="a key is there twice"):
-        read_manifest(checkpoint)
+        manifest_of(checkpoint)
 
 
 def test_numbers_beyond_floats_in_metadata_are_refused(checkpoint: Path) -> None:
     forge(checkpoint, lambda content: content["metadata"].update(loss=math.inf))
-    file = checkpoint / shard_files.MANIFEST
+    file = checkpoint / MANIFEST
     file.write_text(file.read_text().replace("Infinity", "1e999"))  # of the same sum
     with pytest.raises(CheckpointError, match="not JSON compliant"):
-        read_manifest(checkpoint)
+        manifest_of(checkpoint)
 
 
 def test_manifest_too_large_to_be_one_is_not_read(
@@ -129,11 +126,11 @@ def test_manifest_too_large_to_be_one_is_not_read(
 ) -> None:
     monkeypatch.setattr("psnb._src.sealed_json._MOST_BYTES", 100)
     with pytest.raises(CheckpointError, match="more than 100 bytes"):
-        read_manifest(checkpoint)
+        manifest_of(checkpoint)
 
 
 def test_whitespace_does_not_matter(checkpoint: Path) -> None:
-    said = read_manifest(checkpoint)
-    file = checkpoint / shard_files.MANIFEST
+    said = manifest_of(checkpoint)
+    file = checkpoint / MANIFEST
     file.write_text(json.dumps(json.loads(file.read_text())))
-    assert read_manifest(checkpoint) == said
+    assert manifest_of(checkpoint) == said

@@ -16,6 +16,7 @@ from psnb._src.checkpoint.folder_manager import FolderManager
 from psnb._src.parameters import Variable, shards_of
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.fakes import Strategy
+from tests.checkpoint.saved import InHand, in_hand
 from tests.parameters.in_process import DIM, embedding, variable
 
 
@@ -28,6 +29,9 @@ class Model:
 
     def parameters(self) -> dict[str, Any]:
         return {name: shards_of(each) for name, each in self.made.items()}
+
+    def snapshots(self) -> InHand:
+        return InHand([in_hand(name, each) for name, each in self.parameters().items()])
 
     def note_checkpoint(self, path: Path) -> None:
         self.noted.append(path)

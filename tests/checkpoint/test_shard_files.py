@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,10 @@ import pytest
 from xxhash import xxh3_64_hexdigest
 
 from psnb._src import whole_files
-from psnb._src.checkpoint import shard_files
-from psnb._src.checkpoint.manifest import read_manifest
+from psnb._src.checkpoint.local_folder import LocalCheckpoint
+from psnb._src.checkpoint.shard_files import read_states
 from psnb.errors import CheckpointError
-from tests.checkpoint.saved import STATES, Parameter, names, parameter, read
+from tests.checkpoint.saved import STATES, manifest_of, names, parameter, read, released, write
 
 KEYS = frozenset(STATES[0])
 
@@ -29,7 +29,7 @@ def nested(depth: int) -> dict[str, Any]:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    return shard_files.write_checkpoint(tmp_path, [parameter()], {"step": 3})
+    return write(tmp_path, [parameter()], {"step": 3})
 
 
 def test_states_come_back_bit_by_bit(checkpoint: Path) -> None:
@@ -53,14 +53,14 @@ def test_states_come_back_bit_by_bit(checkpoint: Path) -> None:
     ],
 )
 def test_any_array_comes_back_as_it_was(tmp_path: Path, array: np.ndarray) -> None:
-    path = shard_files.write_checkpoint(tmp_path, [parameter(states=[{"values": array}])], {})
+    path = write(tmp_path, [parameter(states=[{"values": array}])], {})
     found = read(path)[0]["values"]
     np.testing.assert_array_equal(found, array, strict=True)
     assert found.flags.writeable
 
 
 def test_manifest_tells_description_optimizer_and_metadata(checkpoint: Path) -> None:
-    manifest = read_manifest(checkpoint)
+    manifest = manifest_of(checkpoint)
     assert manifest.metadata == {"step": 3}
     assert list(manifest.entries) == ["v"]
     entry = manifest.entries["v"]
@@ -73,7 +73,7 @@ def test_manifest_tells_description_optimizer_and_metadata(checkpoint: Path) -> 
 
 @pytest.mark.parametrize("name", ["a/b", "../x", "", "ü \n"])
 def test_names_of_parameters_need_not_suit_files(tmp_path: Path, name: str) -> None:
-    path = shard_files.write_checkpoint(tmp_path, [parameter(name)], {})
+    path = write(tmp_path, [parameter(name)], {})
     np.testing.assert_array_equal(read(path, name)[0]["values"], STATES[0]["values"])
     assert names(tmp_path) == [path.name]
 
@@ -87,45 +87,39 @@ def test_nothing_in_a_checkpoint_is_pickled(checkpoint: Path) -> None:
         json.loads(data)
 
 
-def failing() -> Iterator[Parameter]:
-    yield parameter("first")
+def fail() -> None:
     raise RuntimeError("the server is gone")
 
 
 def test_failure_half_way_leaves_what_was_there(checkpoint: Path) -> None:
     with pytest.raises(RuntimeError, match="the server is gone"):
-        shard_files.write_checkpoint(checkpoint.parent, failing(), {})
+        write(checkpoint.parent, [parameter()], {}, meanwhile=fail)
     assert names(checkpoint.parent) == [checkpoint.name]
     assert len(read(checkpoint)) == 2
 
 
 def test_checkpoint_bears_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
-    seen = []
-
-    def watching() -> Iterator[Parameter]:
-        yield parameter()
-        seen.extend(names(tmp_path))
-
-    shard_files.write_checkpoint(tmp_path, watching(), {})
+    seen: list[str] = []
+    write(tmp_path, [parameter()], {}, meanwhile=lambda: seen.extend(names(tmp_path)))
     assert [name[:12] for name in seen] == [".incomplete-"]
 
 
 def test_all_of_a_checkpoint_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sync, synced = whole_files.sync, {}
+    sync, synced = os.fsync, {}
 
-    def syncing(path: Path) -> None:
+    def syncing(file: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{file}"))
         synced[path.name] = path.stat().st_size
-        sync(path)
+        sync(file)
 
-    for module in (whole_files, shard_files):
-        monkeypatch.setattr(module, "sync", syncing)
-    path = shard_files.write_checkpoint(tmp_path, [parameter()], {})
+    monkeypatch.setattr(os, "fsync", syncing)
+    path = write(tmp_path, [parameter()], {})
     assert {file.name: file.stat().st_size for file in path.iterdir()}.items() <= synced.items()
 
 
 def test_write_into_a_folder_that_went_away_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"cannot be written to '.*gone'"):
-        shard_files.write_checkpoint(tmp_path / "gone", [parameter()], {})
+        write(tmp_path / "gone", [parameter()], {})
 
 
 @pytest.mark.parametrize(
@@ -146,16 +140,16 @@ def test_metadata_that_is_not_json_is_refused_and_nothing_written(
     tmp_path: Path, metadata: Any
 ) -> None:
     with pytest.raises(CheckpointError, match="metadata"):
-        shard_files.write_checkpoint(tmp_path, [parameter()], metadata)
+        write(tmp_path, [parameter()], metadata)
     assert names(tmp_path) == []
 
 
 def test_shard_that_vanishes_after_the_check_is_told(checkpoint: Path) -> None:
-    entry = read_manifest(checkpoint).entries["v"]
+    entry, stored = manifest_of(checkpoint).entries["v"], LocalCheckpoint(checkpoint)
     (checkpoint / "0000-00001.safetensors").unlink()
     message = r"ckpt-000001': shard 0000-00001\.safetensors of 'v' is damaged"
-    with pytest.raises(CheckpointError, match=message):
-        list(shard_files.read_states(checkpoint, entry))
+    with released(stored), pytest.raises(CheckpointError, match=message):
+        list(read_states(stored, entry))
 
 
 def test_checksum_is_that_of_all_pieces(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
 from psnb._src.checkpoint.checkpoint import Checkpoint
+from psnb._src.checkpoint.manifest import MANIFEST
 from psnb._src.checkpoint.saved_checkpoint import SavedCheckpoint
 from psnb._src.checkpoint.saved_table import SavedTable
-from psnb._src.checkpoint.shard_files import MANIFEST, write_checkpoint
 from psnb._src.first_rows.admission import CountFilter
 from psnb._src.first_rows.initializers import Uniform
 from psnb._src.parameters import DenseShards, SparseShards, shards_of
@@ -30,7 +30,7 @@ from psnb._src.server.optimizers.adam import Adam
 from psnb._src.server.table import Segment
 from psnb._src.server.tables import SparseTable
 from psnb.errors import CheckpointError, ConfigurationError
-from tests.checkpoint.saved import forge
+from tests.checkpoint.saved import forge, in_hand, write
 from tests.parameters.in_process import DIM, embedding, variable
 
 BETWEEN = b"\n\0=====\0\n"
@@ -95,10 +95,8 @@ def seeds() -> list[bytes]:
     made, model = [], Model()
     for _ in range(2):
         with tempfile.TemporaryDirectory() as folder:
-            parameters = [
-                (n, p.describe(), None, p.shard_states()) for n, p in model.shards().items()
-            ]
-            path = write_checkpoint(Path(folder), parameters, {"step": 1})
+            parameters = [in_hand(n, p) for n, p in model.shards().items()]
+            path = write(Path(folder), parameters, {"step": 1})
             made.append(BETWEEN.join((path / name).read_bytes() for name in FILES))
         model.parameters["any"].push(IDS, ONES)
     return made

@@ -19,7 +19,7 @@ from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.server_client import set_process_client
 from psnb._src.parameters.sparse_shards import SparseShards
 from psnb._src.parameters.variable import Variable
-from psnb._src.placement.layout import ShardId, ShardPlace
+from psnb._src.placement.layout import ServerAddress, ShardId, ShardPlace
 from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.host import Host
@@ -41,6 +41,7 @@ from psnb._src.server.table_operations import (
     ShardOperation,
 )
 from psnb._src.shards.division import row_ranges
+from tests.server.pair import now
 
 ROWS, DIM = 10, 2
 SHARDS = pytest.mark.parametrize("shards", [1, 3])
@@ -56,7 +57,8 @@ class InProcess:
 
     def __init__(self, shards: int) -> None:
         self.shards = [ShardId("s", number) for number in range(shards)]
-        self._hosts = [Host(f"server-{number}", f"server {number}") for number in range(shards)]
+        self.servers = [ServerAddress("here", f"server-{n}") for n in range(shards)]
+        self._hosts = [Host(each.key, each.name, now) for each in self.servers]
         for number, host in enumerate(self._hosts):
             hosting = HostShards({number: ShardPlace(None)}, [])
             host.run([hosting], PendingReply(lambda answers: None), nowhere)
@@ -85,10 +87,13 @@ class InProcess:
         self.calls += 1
         results = []
         for request in requests:
-            assert isinstance(request.to, ShardId)
-            assert isinstance(request.operation, ShardOperation)
-            number = request.to.number
-            operation = OnShard(number, request.operation)
+            operation = request.operation
+            if isinstance(request.to, ServerAddress):
+                number = self.servers.index(request.to)
+            else:
+                assert isinstance(operation, ShardOperation)
+                number = request.to.number
+                operation = OnShard(number, operation)
             answers: list[ServerAnswer] = []
             self._hosts[number].run([operation], PendingReply(answers.extend), nowhere)
             (answer,) = answers
@@ -97,7 +102,7 @@ class InProcess:
                 continue
             assert isinstance(answer, Done)
             results.append(answer.result)
-            if seen is not None:
+            if seen is not None and isinstance(request.to, ShardId):
                 seen.setdefault(request.to, answer.version)
         return results
 

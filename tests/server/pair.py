@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from psnb._src.first_rows.admission import CountFilter
 from psnb._src.first_rows.initializers import Constant
 from psnb._src.placement.layout import ServerAddress, ShardPlace
+from psnb._src.placement.server_status import ServerStatus
 from psnb._src.placement.shard_status import CopyState, ShardStatus
 from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.ctr import CtrAccessor
@@ -80,6 +82,11 @@ class Wire:
         self._to.run(operations, PendingReply(send), nowhere)
 
 
+def now(function: Callable[[], object]) -> None:
+    """Call it at once, in the thread that is here."""
+    function()
+
+
 def nowhere(address: str, opening: Opening) -> None:
     opening.broken(ConnectionRefusedError("nobody is there"))
 
@@ -88,7 +95,7 @@ class Pair:
     """Two hosts, the first of which holds shard 0, and the wires between them."""
 
     def __init__(self) -> None:
-        self.hosts = {name: Host(name, name) for name in "ab"}
+        self.hosts = {name: Host(name, name, now) for name in "ab"}
         self.wires: list[Wire] = []
         self.place = ShardPlace(A)
         self.manage("a", HostShards({0: self.place}, []))
@@ -125,8 +132,8 @@ class Pair:
 
     def beat(self, host: str, place: ShardPlace) -> dict[int, ShardStatus]:
         mine = {0: place} if host in {server.key for server in place.servers} else {}
-        found: dict[int, ShardStatus] = self.manage(host, FollowPlaces(mine, [place.version]))
-        return found
+        found: ServerStatus = self.manage(host, FollowPlaces(mine, [place.version]))
+        return dict(found.shards)
 
     def do(self, operation: ShardOperation, host: str = "a") -> Any:
         return result(self.send(host, operation))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -159,13 +160,51 @@ def test_the_last_segment_may_be_asked_for_once_more() -> None:
 
 
 @pytest.mark.parametrize("how", ["shrink", "clear"])
-def test_rows_that_were_removed_cannot_be_read(how: str) -> None:
+def test_rows_that_are_removed_are_copied_first(how: str) -> None:
     table = sparse(accessor=CtrAccessor())
     push(table, 1, 2, 3)
-    taken = snapshot(table)
+    before, taken, others = table.state(), snapshot(table), [snapshot(table) for _ in range(3)]
     taken.read(0, 2)
     table.clear() if how == "clear" else table.shrink(1.0, 1.0, forget_waiting=False)
-    assert taken.read(2, 3) is None
+    push(table, 3, 5)
+    assert same(rest(taken, 2), {name: array[2:] for name, array in before.items()})
+    assert all(same(rest(each), before) for each in others)
+
+
+@pytest.mark.parametrize("rows", [None, 9])
+def test_columns_are_as_they_were_though_rows_change_between_two_of_them(rows: int | None) -> None:
+    table = sparse(rows)
+    push(table, 1, 2, 3)
+    before, taken = table.state(), snapshot(table)
+    for number, name in enumerate(taken.form):
+        array = np.concatenate([taken.column(name, 0, 2), taken.column(name, 2, taken.rows)])
+        np.testing.assert_array_equal(array, before[name], strict=True)
+        assert array.shape == taken.shapes[name]
+        push(table, 1 + number % 3)
+
+
+DENSE_WRITES = {
+    "push": lambda table: table.push(np.ones((3, 2))),
+    "assign": lambda table: table.assign(np.ones((3, 2))),
+    "add": lambda table: table.add(np.ones((3, 2))),
+    "assign rows": lambda table: table.scatter_assign(np.array([1]), np.ones((1, 2))),
+    "add rows": lambda table: table.scatter_add(np.array([1]), np.ones((1, 2))),
+    "merge": lambda table: table.merge(np.ones((3, 2)), {"accumulator": np.ones((3, 2))}, 3, 0.5),
+    "put": lambda table: table.put(dense().segment(0, 6)),
+}
+
+
+@pytest.mark.parametrize("write", DENSE_WRITES.values(), ids=DENSE_WRITES)
+def test_a_dense_table_is_copied_before_it_changes_in_any_way(
+    write: Callable[[DenseTable], None],
+) -> None:
+    table = dense()
+    table.push(np.ones((3, 2)))
+    before, taken = table.state(), snapshot(table)
+    for _ in range(2):
+        write(table)
+    assert same(rest(taken), before)
+    assert taken.column("values", 1, 3).tolist() == before["values"].reshape(-1)[1:3].tolist()
 
 
 def test_a_snapshot_that_is_closed_keeps_nothing() -> None:

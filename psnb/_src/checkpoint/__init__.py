@@ -1,10 +1,9 @@
 """Checkpoints on disk: atomic, pickle-free, independent of the number of servers."""
 
 from psnb._src.checkpoint.checkpoint import Checkpoint
-from psnb._src.checkpoint.checkpoint_folder import prepare
 from psnb._src.checkpoint.folder_listing import folder_listing, prune_verified
 from psnb._src.checkpoint.folder_manager import FolderManager
-from psnb._src.checkpoint.manifest import read_manifest
+from psnb._src.checkpoint.folder_of import folder_of
 from psnb._src.checkpoint.newest_whole import newest_whole
 from psnb._src.checkpoint.restore_choice import RestoreChoice
 from psnb._src.checkpoint.restored import Restored
@@ -21,9 +20,8 @@ __all__ = [
     "SavedCheckpoint",
     "SavedTable",
     "folder_listing",
+    "folder_of",
     "load",
     "newest_whole",
-    "prepare",
     "prune_verified",
-    "read_manifest",
 ]

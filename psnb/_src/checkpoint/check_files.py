@@ -6,14 +6,13 @@ read into memory, for example ids. So a check needs memory for the ids of one sh
 
 from __future__ import annotations
 
-import stat
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from safetensors import SafetensorError
 
+from psnb._src.checkpoint.checkpoint_folder import StoredCheckpoint
 from psnb._src.checkpoint.manifest import ManifestEntry
 from psnb._src.checkpoint.shard_files import State, damaged
 from psnb._src.mapped_arrays import mapped_arrays
@@ -28,12 +27,12 @@ class Loads(Protocol):
         """Raise ConfigurationError unless a saved shard can be loaded."""
 
 
-def check_files(path: Path, entry: ManifestEntry, parameter: Loads) -> list[State]:
+def check_files(stored: StoredCheckpoint, entry: ManifestEntry, parameter: Loads) -> list[State]:
     """Check that a parameter can be loaded from its files.
 
     Parameters
     ----------
-    path : pathlib.Path
+    stored : StoredCheckpoint
         The checkpoint.
     entry : ManifestEntry
         The parameter's entry in the manifest.
@@ -53,17 +52,16 @@ def check_files(path: Path, entry: ManifestEntry, parameter: Loads) -> list[Stat
     found = []
     for shard, (file, expected) in enumerate(entry.files.items()):
         try:
-            if not stat.S_ISREG((path / file).lstat().st_mode):
-                raise OSError("it is no plain file, but a link or a device")
-            sum_ = checksum(path / file)
+            path = stored.file(file)
+            sum_ = checksum(path)
             if sum_ != expected:
                 raise OSError(f"its checksum is {sum_}, expected {expected:.16}")
-            arrays = mapped_arrays(path / file)
+            arrays = mapped_arrays(path)
             # What compiled loops read is copied: a file may put its arrays at any byte.
             read = partial(_copied, arrays)
             parameter.check_state(SavedShard(shard, len(entry.files), forms(file, arrays), read))
         except (OSError, SafetensorError, ValueError) as error:
-            raise damaged(path, file, entry.name, error) from error
+            raise damaged(stored, file, entry.name, error) from error
         found.append(arrays)
     return found
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from psnb._src.checkpoint.check_files import Loads, check_files
-from psnb._src.checkpoint.checkpoint_folder import keep
-from psnb._src.checkpoint.manifest import ManifestEntry, read_manifest
+from psnb._src.checkpoint.folder_of import use
+from psnb._src.checkpoint.manifest import ManifestEntry
 from psnb._src.checkpoint.restore_choice import RestoreChoice
 from psnb._src.checkpoint.restored import Restored, listed
 from psnb._src.checkpoint.shard_files import read_states
 from psnb._src.excerpt import excerpt
+from psnb._src.remote_path import Place
 from psnb.errors import CheckpointError
 
 
@@ -41,7 +41,7 @@ class Checkpoint:
 
     Parameters
     ----------
-    path : pathlib.Path
+    path : Path or RemotePath
         Where it is.
     parameters : mapping of str to Parameter
         All parameters that there are.
@@ -52,7 +52,7 @@ class Checkpoint:
 
     Attributes
     ----------
-    path : pathlib.Path
+    path : Path or RemotePath
         Where it is.
     restored : Restored
         What `load` loads, and what does not fit.
@@ -70,15 +70,16 @@ class Checkpoint:
 
     def __init__(
         self,
-        path: Path,
+        path: Place,
         parameters: Mapping[str, Parameter],
         choice: RestoreChoice = _ALL,
         *,
         strict: bool = True,
     ) -> None:
         self.path = path
-        weakref.finalize(self, keep(path).release)
-        manifest = read_manifest(path)
+        self._stored = use(path)
+        weakref.finalize(self, self._stored.release)
+        manifest = self._stored.manifest()
         saved = {new: manifest.entries[old] for new, old in choice.among(manifest.entries).items()}
         wanted = {name: each for name, each in parameters.items() if choice.takes(name)}
         both = {name: (saved[name], each) for name, each in wanted.items() if name in saved}
@@ -120,7 +121,7 @@ class Checkpoint:
                 )
             )
         for entry, parameter in self._parts.values():
-            check_files(path, entry, parameter)
+            check_files(self._stored, entry, parameter)
 
     def load(self, only: frozenset[int] | None = None) -> None:
         """Load the saved state into the parameters that were chosen.
@@ -142,7 +143,7 @@ class Checkpoint:
         names = list(self._parts)
         for done, (name, (entry, parameter)) in enumerate(self._parts.items()):
             try:
-                parameter.load_states(list(read_states(self.path, entry)), only)
+                parameter.load_states(list(read_states(self._stored, entry)), only)
             except BaseException as error:
                 error.add_note(
                     f"of {str(self.path)!r}, loaded: {listed(names[:done])}; {name!r} may be in "

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from psnb._src.checkpoint.checkpoint_folder import checkpoints, prune, written
+from psnb._src.checkpoint.folder_of import folder_of
 from psnb._src.checkpoint.saved_checkpoint import SavedCheckpoint
 from psnb._src.excerpt import excerpt
+from psnb._src.remote_path import Place
 from psnb._src.text_table import text_table
 from psnb.errors import CheckpointError
 
@@ -32,12 +32,12 @@ class FolderListing:
     damaged: int
 
 
-def folder_listing(directory: Path, *, verify: bool) -> FolderListing:
+def folder_listing(directory: Place, *, verify: bool) -> FolderListing:
     """Look at all checkpoints of a folder.
 
     Parameters
     ----------
-    directory : pathlib.Path
+    directory : Path or RemotePath
         The folder.
     verify : bool
         Whether to check all that is in their files; otherwise, that the files are there.
@@ -49,12 +49,14 @@ def folder_listing(directory: Path, *, verify: bool) -> FolderListing:
     """
     rows: list[tuple[str, ...]] = []
     wrong: list[str] = []
-    for path in checkpoints(directory):
+    folder = folder_of(directory)
+    for path in folder.checkpoints():
         try:
-            rows.append((*_known(path, verify), "ok" if verify else "not verified"))
+            known = path.name, folder.written(path), *_known(path, verify)
+            rows.append((*known, "ok" if verify else "not verified"))
         except CheckpointError as error:
             if path.exists():  # otherwise a manager removed it just now
-                rows.append((path.name, written(path), *[""] * 3, "damaged"))
+                rows.append((path.name, folder.written(path), *[""] * 3, "damaged"))
                 wrong.append(str(error))
     if not rows:
         raise CheckpointError(f"there is no checkpoint in {str(directory)!r}")
@@ -62,12 +64,12 @@ def folder_listing(directory: Path, *, verify: bool) -> FolderListing:
     return FolderListing("\n".join([text_table(head, rows), *wrong]), len(rows), len(wrong))
 
 
-def prune_verified(directory: Path, keep: int) -> list[str]:
+def prune_verified(directory: Place, keep: int) -> list[str]:
     """Remove all but the newest checkpoints, if these are whole.
 
     Parameters
     ----------
-    directory : pathlib.Path
+    directory : Path or RemotePath
         The folder.
     keep : int
         How many to keep; those that are in use, or are marked as kept, stay too.
@@ -82,7 +84,8 @@ def prune_verified(directory: Path, keep: int) -> list[str]:
     CheckpointError
         If one to be kept is damaged; nothing was removed.
     """
-    before = checkpoints(directory)
+    folder = folder_of(directory)
+    before = folder.checkpoints()
     for path in before[-keep:]:
         try:
             SavedCheckpoint(path).verify()
@@ -90,18 +93,15 @@ def prune_verified(directory: Path, keep: int) -> list[str]:
             raise CheckpointError(
                 f"nothing was removed, as one of those to keep is not whole: {error}"
             ) from error
-    prune(directory, keep)
-    left = {path.name for path in checkpoints(directory)}
+    folder.prune(keep)
+    left = {path.name for path in folder.checkpoints()}
     return [path.name for path in before if path.name not in left]
 
 
-def _known(path: Path, verify: bool) -> tuple[str, str, str, str, str]:
-    """Return all of a checkpoint's line but its state."""
+def _known(path: Place, verify: bool) -> tuple[str, str, str]:
+    """Return what a checkpoint's line tells of its content."""
     saved = SavedCheckpoint(path)
-    try:
-        size = sum(file.stat().st_size for file in saved.files)
-    except OSError as error:
-        raise CheckpointError(f"checkpoint {str(path)!r} lacks a file: {error}") from error
+    size = saved.nbytes
     if verify:
         saved.verify()
     plain = [
@@ -110,4 +110,4 @@ def _known(path: Path, verify: bool) -> tuple[str, str, str, str, str]:
         if value is None or isinstance(value, str | int | float)
     ]
     told = excerpt(" ".join(plain), _WIDTH)
-    return path.name, written(path), f"{len(saved):,}", f"{size:,}", " ".join(told.split())
+    return f"{len(saved):,}", f"{size:,}", " ".join(told.split())

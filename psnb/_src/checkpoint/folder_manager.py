@@ -1,53 +1,47 @@
 """FolderManager: saves parameters into a folder of numbered checkpoints, and restores them. Pure.
 
-The notebook's process fetches the shards from the servers and writes them, so the directory is a
-path on the notebook's machine. Meanwhile closures are held, if the caller has a way to do that. If
-managers share a directory, `psnb._src.checkpoint.checkpoint_folder` keeps them apart.
+Servers take snapshots, while closures are held, if the caller has a way to do that; then they write
+them by themselves, while training goes on. So they and the notebook must reach the directory. If
+managers share it, `psnb._src.checkpoint.checkpoint_folder` keeps them apart.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from html import escape
-from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from psnb._src.checkpoint.checkpoint import Checkpoint, Parameter
-from psnb._src.checkpoint.checkpoint_folder import checkpoints, last_kept, prepare, prune, written
+from psnb._src.checkpoint.folder_of import folder_of
 from psnb._src.checkpoint.manifest import checked_metadata
 from psnb._src.checkpoint.restore_choice import Rename, RestoreChoice, restore_choice
 from psnb._src.checkpoint.restored import Restored
-from psnb._src.checkpoint.shard_files import write_checkpoint
+from psnb._src.checkpoint.shard_files import Snapshots, write_checkpoint
 from psnb._src.checks import integer
 from psnb._src.excerpt import excerpt
 from psnb._src.monitor import CheckpointStatistics, html_table
+from psnb._src.remote_path import Place, as_place
 from psnb._src.threads import aside
 from psnb.errors import CheckpointError
 
-
-class SavedParameter(Parameter, Protocol):
-    """A parameter that can be saved."""
-
-    @property
-    def optimizer(self) -> Any:
-        """The description of its optimizer, or None."""
-
-    def shard_states(self) -> list[dict[str, np.ndarray]]:
-        """Return the state of each shard."""
+logger = logging.getLogger("psnb")
 
 
 class SavedStrategy(Protocol):
     """A strategy, whose parameters are saved."""
 
-    def parameters(self) -> Mapping[str, SavedParameter]:
+    def parameters(self) -> Mapping[str, Parameter]:
         """Return all of them, by name."""
 
-    def note_checkpoint(self, path: Path) -> None:
+    def snapshots(self) -> Snapshots:
+        """Take snapshots of all of them."""
+
+    def note_checkpoint(self, path: Place) -> None:
         """Remember the checkpoint, for recovery."""
 
 
@@ -88,20 +82,24 @@ class FolderManager:
         run: State = dict,
     ) -> None:
         max_to_keep = integer("max_to_keep", max_to_keep, 1)
-        self.directory = Path(directory).absolute()
+        self.directory = as_place(directory)
+        self._folder = folder_of(self.directory)
         self._strategy, self._max_to_keep, self._keep_every = strategy, max_to_keep, keep_every
         self._held = held
         self._state, self._run = state, run
         self._more: list[State] = []  # one call each adds, removes or copies, atomically
         self._status = CheckpointStatistics()
-        prepare(self.directory)
+        # Held while parameters are restored, also by a restore that nobody waits for any more; by
+        # threads that no interrupt strikes.
+        self._loading = threading.Lock()
+        self._folder.prepare()
 
     def __repr__(self) -> str:
         count = len(self.checkpoints)
         return f"<psnb.{type(self).__name__} {str(self.directory)!r}, {count} checkpoints>"
 
     def _repr_html_(self) -> str:
-        rows = [(each.name, written(each)) for each in reversed(self.checkpoints)]
+        rows = [(each.name, self._folder.written(each)) for each in reversed(self.checkpoints)]
         table = html_table("checkpoints", ("checkpoint", "written"), rows)
         return f"<div><strong>Checkpoints in {escape(str(self.directory))}</strong></div>{table}"
 
@@ -111,25 +109,28 @@ class FolderManager:
         return self._status
 
     @property
-    def checkpoints(self) -> list[Path]:
+    def checkpoints(self) -> list[Place]:
         """The checkpoints in the directory, oldest first."""
-        return checkpoints(self.directory)
+        return self._folder.checkpoints()
 
     @property
-    def latest_checkpoint(self) -> Path | None:
+    def latest_checkpoint(self) -> Place | None:
         """The newest checkpoint, or None."""
         found = self.checkpoints
         return found[-1] if found else None
 
-    def save(self, metadata: Mapping[str, Any] | None = None, timeout: float | None = None) -> Path:
+    def save(
+        self, metadata: Mapping[str, Any] | None = None, timeout: float | None = None
+    ) -> Place:
         """Write the next checkpoint, and remove old ones beyond ``max_to_keep``.
 
         May be called while closures run. Everything is saved as it was at one moment: those that
-        run have their effect first, and no other begins until it is written. ``status.held`` tells
-        how long that took. What this notebook writes to parameters by itself is not held.
+        run have their effect first, no other begins until the servers have taken note of that
+        moment, and while they write, training goes on. ``status.held`` tells how long closures were
+        held. What this notebook writes to parameters by itself is not held.
 
-        With ``consistent=False`` closures go on. Each shard of a parameter is then saved as it was
-        at one moment (no update of it is half there), but those moments differ slightly.
+        With ``consistent=False`` closures are not held. Each shard of a parameter is then saved as
+        it was at one moment (no update of it is half there), but those moments differ slightly.
 
         Parameters
         ----------
@@ -140,29 +141,34 @@ class FolderManager:
 
         Returns
         -------
-        pathlib.Path
-            The new checkpoint; if this fails, there is none.
+        pathlib.Path or RemotePath
+            The new checkpoint; if this fails, there is none. If the directory is an address, it is
+            something else with the same names: ``str(path)``, ``path.name``, ``path.exists()``.
 
         Raises
         ------
         CheckpointError
-            If it cannot be written; earlier ones are untouched.
+            If it cannot be written, by the notebook or a server; earlier ones are untouched.
         ServerLostError
-            If a server is gone.
+            If a server is gone; earlier ones are untouched.
         ServerSilentError
             If a server that does not respond must say whether closures had their effect.
         TimeoutError
             If closures run for longer; nothing was saved.
         """
+        aside(self._until_loaded)
         self._status = CheckpointStatistics("saving")
         try:
             began = time.monotonic()
             with nullcontext() if self._held is None else self._held(timeout):
-                path = self._write(metadata or {})
+                content, run = self._content(metadata or {}), self._run()
+                taken = self._strategy.snapshots()
             pause = 0.0 if self._held is None else time.monotonic() - began
+            with closing(taken):
+                path = self._write(taken, content, run)
             self._strategy.note_checkpoint(path)
             # In another thread: an interrupt must not leave a checkpoint half removed.
-            aside(prune, self.directory, self._max_to_keep)
+            aside(self._folder.prune, self._max_to_keep)
         except BaseException as error:
             told = excerpt(str(error)) or type(error).__name__
             self._status = CheckpointStatistics("failed", error=told)
@@ -180,8 +186,9 @@ class FolderManager:
     ) -> Restored:
         """Restore parameters and their optimizer state, onto any number of servers.
 
-        Everything is checked before anything is changed. Call it when no closure runs. If it is
-        interrupted, only a part is restored: call it again.
+        Everything is checked before anything is changed. Call it when no closure runs. An interrupt
+        before that leaves all as it was; one that comes later ends only the waiting: the rest is
+        restored in the background, which the next `save` or `restore` of this manager waits for.
 
         Parameters
         ----------
@@ -220,11 +227,30 @@ class FolderManager:
         if path is None:
             saved = self._newest(choice, strict)
         else:
-            saved = Checkpoint(Path(path), parameters, choice, strict=strict)
-        saved.load()
-        if saved.complete:  # from any other, not all could be recovered
-            self._strategy.note_checkpoint(saved.path)
+            saved = Checkpoint(as_place(path), parameters, choice, strict=strict)
+        unheard = threading.Event()
+        try:
+            # In another thread: an interrupt must not leave a part restored.
+            aside(self._load, saved, unheard)
+        except KeyboardInterrupt:
+            unheard.set()
+            raise
         return saved.restored
+
+    def _load(self, saved: Checkpoint, unheard: threading.Event) -> None:
+        with self._loading:
+            try:
+                saved.load()
+            except Exception as error:
+                if unheard.is_set():
+                    logger.warning("%r is restored in part: %s", str(saved.path), error)
+                raise
+            if saved.complete:  # from any other, not all could be recovered
+                self._strategy.note_checkpoint(saved.path)
+
+    def _until_loaded(self) -> None:
+        with self._loading:
+            pass
 
     @contextmanager
     def also_saving(self, state: State) -> Iterator[None]:
@@ -238,7 +264,7 @@ class FolderManager:
         finally:
             self._more.remove(state)
 
-    def _write(self, metadata: Mapping[str, Any]) -> Path:
+    def _content(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         # In another thread: users' functions, which an interrupt must not wait for.
         content: dict[str, Any] = {}
         if self._state is not None:
@@ -246,17 +272,24 @@ class FolderManager:
         content |= checked_metadata(metadata)
         for each in self._more.copy():
             content |= checked_metadata(aside(each))
+        return content
+
+    def _write(self, taken: Snapshots, content: Mapping[str, Any], run: Mapping[str, Any]) -> Place:
         kept = self._keep_every is not None and (
-            time.time() - last_kept(self.directory) >= self._keep_every
+            time.time() - self._folder.last_kept() >= self._keep_every
         )
         return write_checkpoint(
-            self.directory,
-            self._shards(),
+            self._folder,
+            taken,
             content,
             consistent=self._held is not None,
             kept=kept,
-            run=self._run(),
+            told=self._told,
+            run=run,
         )
+
+    def _told(self, share: float) -> None:
+        self._status = CheckpointStatistics("saving", share=share)
 
     def _newest(self, choice: RestoreChoice, strict: bool) -> Checkpoint:
         while path := self.latest_checkpoint:
@@ -267,10 +300,3 @@ class FolderManager:
                     raise
                 # Other managers have saved newer ones meanwhile, and removed this one.
         raise CheckpointError(f"there is no checkpoint in {str(self.directory)!r}")
-
-    def _shards(self) -> Iterator[tuple[str, Any, Any, list[dict[str, np.ndarray]]]]:
-        parameters = self._strategy.parameters()
-        for done, (name, parameter) in enumerate(parameters.items()):
-            self._status = CheckpointStatistics("saving", share=done / len(parameters))
-            optimizer = parameter.optimizer.describe() if parameter.optimizer else None
-            yield name, parameter.describe(), optimizer, parameter.shard_states()

@@ -9,19 +9,27 @@ against attacks: an attacker can compute a new checksum. So a valid checksum alo
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from psnb._src.checkpoint.checkpoint_folder import MANIFEST
+from psnb._src.remote_path import Place
 from psnb._src.sealed_json import FormatError, keys, plain_json, read_sealed, require, sealed
 from psnb.errors import CheckpointError
 
 FORMAT = 5
 
-_FILE = re.compile(r"\d{4,9}-\d{5,9}\.safetensors", re.ASCII)
-"""The names of shards' files, which are in the checkpoint's folder and nowhere else."""
+MANIFEST = "manifest.json"
+"""The file that makes a folder a checkpoint."""
+
+KEPT = "kept"
+"""The file that marks a checkpoint as one that stays. It is there from the beginning: otherwise
+another manager's save might remove the checkpoint first."""
+
+_FILE = re.compile(r"(files-[0-9a-f]{32}/)?\d{4,9}-\d{5,9}\.safetensors", re.ASCII)
+"""The names of shards' files, which are in the checkpoint's folder, or in one beside it that has
+such a name, and nowhere else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +110,8 @@ def checked_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     return metadata
 
 
-def read_manifest(path: Path) -> Manifest:
-    """Read the manifest of a checkpoint.
+def read_manifest(path: Place, file: Callable[[str], Path]) -> Manifest:
+    """Read the manifest of a checkpoint, of which a function returns the files on this machine.
 
     Raises
     ------
@@ -111,7 +119,7 @@ def read_manifest(path: Path) -> Manifest:
         If it is not a checkpoint, is damaged, or has a version that cannot be read.
     """
     try:
-        return _manifest(read_sealed(path / MANIFEST, FORMAT))
+        return _manifest(read_sealed(file(MANIFEST), FORMAT))
     except FormatError as error:
         raise CheckpointError(f"checkpoint {str(path)!r} {error}") from error
     except (OSError, ValueError, RecursionError) as error:

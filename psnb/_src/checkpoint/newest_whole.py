@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
-from psnb._src.checkpoint.checkpoint_folder import checkpoints
+from psnb._src.checkpoint.folder_of import folder_of
 from psnb._src.checkpoint.saved_checkpoint import SavedCheckpoint
 from psnb._src.excerpt import excerpt
+from psnb._src.remote_path import Place
 from psnb.errors import CheckpointError
 
 logger = logging.getLogger("psnb")
 
 
-def newest_whole(directory: Path) -> SavedCheckpoint | None:
+def newest_whole(directory: Place) -> SavedCheckpoint | None:
     """Return the newest checkpoint of a folder that is not damaged; None if it has none at all.
 
     All files of it are checked. A warning tells of each newer one that is damaged.
@@ -24,7 +24,7 @@ def newest_whole(directory: Path) -> SavedCheckpoint | None:
         If all are damaged.
     """
     damage: list[str] = []
-    for path in reversed(checkpoints(directory)):
+    for path in reversed(folder_of(directory).checkpoints()):
         try:
             found = SavedCheckpoint(path)
             found.verify()

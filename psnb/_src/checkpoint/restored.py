@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from psnb._src.excerpt import NAME, excerpt
+from psnb._src.remote_path import Place
 
 _MOST = 10
 """Parameters of a kind that are told one by one."""
@@ -20,7 +20,7 @@ class Restored(Mapping[str, Any]):
 
     Attributes
     ----------
-    path : pathlib.Path
+    path : pathlib.Path or RemotePath
         The checkpoint.
     metadata : mapping
         What it was saved with.
@@ -38,7 +38,7 @@ class Restored(Mapping[str, Any]):
         The parameters that have another shape, dtype or optimizer state there: expected and found.
     """
 
-    path: Path
+    path: Place
     metadata: Mapping[str, Any]
     run: Mapping[str, Any]
     restored: tuple[str, ...]

@@ -8,18 +8,18 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from psnb._src.checkpoint.check_files import check_files
-from psnb._src.checkpoint.checkpoint_folder import keep
 from psnb._src.checkpoint.described_state import DescribedState
-from psnb._src.checkpoint.manifest import FORMAT, read_manifest
+from psnb._src.checkpoint.folder_of import use
+from psnb._src.checkpoint.manifest import FORMAT
 from psnb._src.checkpoint.restored import listed
 from psnb._src.checkpoint.saved_table import SavedTable
 from psnb._src.excerpt import NAME, excerpt
+from psnb._src.remote_path import Place, as_place
 from psnb._src.text_table import text_table
 from psnb.errors import CheckpointError
 
@@ -40,7 +40,7 @@ class SavedCheckpoint(Mapping[str, Any]):
 
     Parameters
     ----------
-    path : pathlib.Path
+    path : Path or RemotePath
         Its folder.
 
     Raises
@@ -49,10 +49,10 @@ class SavedCheckpoint(Mapping[str, Any]):
         If it is no checkpoint, or a damaged one.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        weakref.finalize(self, keep(path).release)
-        self._manifest = read_manifest(path)
+    def __init__(self, path: Place) -> None:
+        self._path, self._stored = path, use(path)
+        weakref.finalize(self, self._stored.release)
+        self._manifest = self._stored.manifest()
         self._opened: dict[str, np.ndarray | SavedTable] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -87,8 +87,8 @@ class SavedCheckpoint(Mapping[str, Any]):
         return f"{head}\n{text_table(('name', 'kind', 'dtype', 'size', 'files'), rows)}"
 
     @property
-    def path(self) -> Path:
-        """Its folder."""
+    def path(self) -> Place:
+        """Its folder: a `pathlib.Path`, or an address of another kind, as `str` tells it."""
         return self._path
 
     @property
@@ -112,11 +112,30 @@ class SavedCheckpoint(Mapping[str, Any]):
         return {name: entry.optimizer for name, entry in self._manifest.entries.items()}
 
     @property
-    def files(self) -> tuple[Path, ...]:
+    def descriptions(self) -> Mapping[str, Mapping[str, Any]]:
+        """By name, the kind of each parameter, its dtype, shape or dim and rows, and slots."""
+        return {name: entry.description for name, entry in self._manifest.entries.items()}
+
+    @property
+    def files(self) -> tuple[Place, ...]:
         """The files of all parameters."""
-        return tuple(
-            self._path / file for entry in self._manifest.entries.values() for file in entry.files
-        )
+        return tuple(map(self._stored.place, self._names()))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all of them.
+
+        Raises
+        ------
+        CheckpointError
+            If one is missing.
+        """
+        try:
+            return sum(map(self._stored.size, self._names()))
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint {str(self._path)!r} lacks a file: {error}"
+            ) from error
 
     def verify(self) -> None:
         """Check all files, with their checksums.
@@ -135,6 +154,11 @@ class SavedCheckpoint(Mapping[str, Any]):
         if damage:
             more = [f"{len(damage) - _MOST:,} more are damaged"] if len(damage) > _MOST else []
             raise CheckpointError("\n".join([*damage[:_MOST], *more]))
+
+    def _names(self) -> Iterator[str]:
+        """Yield the names of the files of all parameters."""
+        for entry in self._manifest.entries.values():
+            yield from entry.files
 
     def _read(self, name: str) -> np.ndarray | SavedTable:
         shards = self._shards(name)
@@ -155,7 +179,7 @@ class SavedCheckpoint(Mapping[str, Any]):
                 f"checkpoint {str(self._path)!r}: {name!r:.200} is no parameter that this psnb "
                 f"reads: {error}"
             ) from error
-        return check_files(self._path, entry, described)
+        return check_files(self._stored, entry, described)
 
 
 def _size(description: Mapping[str, Any]) -> str:
@@ -174,7 +198,9 @@ def load(path: str | os.PathLike[str]) -> SavedCheckpoint:
     Parameters
     ----------
     path : path
-        The checkpoint's folder, for example ``manager.latest_checkpoint``.
+        The checkpoint's folder, for example ``manager.latest_checkpoint``; or an address that
+        fsspec understands: then the files of a parameter are copied to this machine's folder for
+        temporary files when it is asked for first.
 
     Returns
     -------
@@ -186,4 +212,4 @@ def load(path: str | os.PathLike[str]) -> SavedCheckpoint:
     CheckpointError
         If it is no checkpoint, or a damaged one.
     """
-    return SavedCheckpoint(Path(path).absolute())
+    return SavedCheckpoint(as_place(path))

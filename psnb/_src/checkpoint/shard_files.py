@@ -8,60 +8,104 @@ A checkpoint is a folder::
       0000-00000.safetensors     one file a shard: values, optimizer state, ids of embedding rows
       …
 
-It is written into a partial folder beside it, synced, and renamed last, so a folder with that name
-is complete. (`psnb._src.checkpoint.checkpoint_folder` describes the locks between writers and
-readers.) Nothing in it is pickled. A shard is a unit of writing only: a parameter is read from all
+Servers write their shards into a partial one, each by itself, and sync them; then the manifest is
+written, and it becomes a checkpoint in one step. (How, and how those who use a folder stay apart,
+is in `psnb._src.checkpoint.local_folder` and `psnb._src.checkpoint.remote_folder`.) Nothing in it
+is pickled. A shard is a unit of writing only: a parameter is read from all
 of its shards, for any number of servers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
-from psnb._src.checkpoint.checkpoint_folder import KEPT, MANIFEST, partial, place
+from psnb._src.checkpoint.checkpoint_folder import (
+    CheckpointFolder,
+    PartialCheckpoint,
+    StoredCheckpoint,
+)
 from psnb._src.checkpoint.manifest import Manifest, ManifestEntry, checked_metadata
-from psnb._src.whole_files import sync, synced
+from psnb._src.new_file import WrittenFile
+from psnb._src.remote_path import Place
 from psnb.errors import CheckpointError
 
 State = dict[str, np.ndarray]
 
 
+class Described(Protocol):
+    """A parameter, as the manifest tells of it."""
+
+    @property
+    def optimizer(self) -> Any:
+        """The description of its optimizer, or None."""
+
+    @property
+    def tables(self) -> Sequence[object]:
+        """Its tables, one a shard."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the description that must be equal to load it."""
+
+
+class Snapshots(Protocol):
+    """Parameters as they were at one moment, on their servers."""
+
+    @property
+    def parameters(self) -> Mapping[str, Described]:
+        """These, by name."""
+
+    def write(
+        self, folder: str, files: Sequence[str], told: Callable[[float], object]
+    ) -> Mapping[str, WrittenFile]:
+        """Let the servers write them, and return what is on disk."""
+
+    def close(self) -> None:
+        """Release them; idempotent."""
+
+
+def _nobody(share: float) -> None:
+    """Tell nobody."""
+
+
 def write_checkpoint(
-    directory: Path,
-    parameters: Iterable[tuple[str, Mapping[str, Any], Mapping[str, Any] | None, list[State]]],
+    directory: CheckpointFolder,
+    taken: Snapshots,
     metadata: Mapping[str, Any],
     *,
     consistent: bool = False,
     kept: bool = False,
+    told: Callable[[float], object] = _nobody,
     run: Mapping[str, Any] = MappingProxyType({}),
-) -> Path:
+) -> Place:
     """Write the next checkpoint: all of it or nothing.
 
     Parameters
     ----------
-    directory : pathlib.Path
+    directory : CheckpointFolder
         The folder of checkpoints.
-    parameters : iterable of tuple
-        Name, description, optimizer and the shards' states of each parameter; taken one by one.
+    taken : Snapshots
+        The parameters, as they are to be saved.
     metadata : mapping
         Anything that JSON can hold.
     consistent : bool
-        Whether no closure runs meanwhile; the manifest says so.
+        Whether no closure ran when they were taken; the manifest says so.
     kept : bool
         Whether `prune` leaves it alone, whoever calls that.
+    told : callable
+        Is told how much is written, 0 to 1.
     run : mapping
         What psnb needs to go on with it.
 
     Returns
     -------
-    pathlib.Path
+    Path or RemotePath
         The new checkpoint.
 
     Raises
@@ -71,33 +115,50 @@ def write_checkpoint(
     """
     content = checked_metadata(metadata)
     try:
-        with partial(directory) as (folder, manifest):
+        with directory.partial() as partial:
+            files = {
+                name: [
+                    f"{position:04d}-{shard:05d}.safetensors" for shard, _ in enumerate(each.tables)
+                ]
+                for position, (name, each) in enumerate(taken.parameters.items())
+            }
+            flat = [*chain.from_iterable(files.values())]
+            written = taken.write(str(partial.folder), flat, told)
+            for file, found in written.items():
+                _check_there(partial, file, found)
             entries = {}
-            for position, (name, description, optimizer, states) in enumerate(parameters):
-                files = {}
-                for shard, state in enumerate(states):
-                    file = f"{position:04d}-{shard:05d}.safetensors"
-                    # safetensors writes memory as it is, so make it C-contiguous.
-                    arrays = {k: np.asarray(v, order="C") for k, v in state.items()}
-                    save_file(arrays, folder / file)
-                    files[file] = synced(folder / file)
-                entries[name] = ManifestEntry(name, description, optimizer, files)
-            if kept:
-                (folder / KEPT).touch()
-            manifest.file.write(Manifest(entries, content, consistent, run).text())
-            manifest.file.flush()
-            sync(folder / MANIFEST)
-            sync(folder)
-            path = place(folder, manifest)
-        sync(directory)
-    except (OSError, SafetensorError) as error:
+            for name, each in taken.parameters.items():
+                optimizer = each.optimizer
+                entries[name] = ManifestEntry(
+                    name,
+                    each.describe(),
+                    optimizer.describe() if optimizer else None,
+                    {partial.prefix + file: written[file].checksum for file in files[name]},
+                )
+            return partial.finish(Manifest(entries, content, consistent, run), kept=kept)
+    except OSError as error:
         raise CheckpointError(
-            f"a checkpoint cannot be written to {str(directory)!r}: {error}"
+            f"a checkpoint cannot be written to {str(directory.path)!r}: {error}"
         ) from error
-    return path
 
 
-def read_states(path: Path, entry: ManifestEntry) -> Iterator[State]:
+def _check_there(partial: PartialCheckpoint, file: str, written: WrittenFile) -> None:
+    """Check that a file that a server has written is there for this process, too."""
+    try:
+        size = partial.size(file)
+    except FileNotFoundError:
+        size = -1
+    if size != written.nbytes:
+        here = "is not there" if size < 0 else f"has {size:,} bytes of {written.nbytes:,}"
+        raise CheckpointError(
+            f"{written.by} has written {file} into {str(partial.folder)!r}, but in the notebook it "
+            f"{here}: the server is on another host, which has a folder of that name, too. All "
+            "servers and the notebook must reach the directory, on disks that they share or by an "
+            "address like s3://bucket/folder"
+        )
+
+
+def read_states(stored: StoredCheckpoint, entry: ManifestEntry) -> Iterator[State]:
     """Read the shards of a parameter, which were checked before.
 
     Raises
@@ -107,14 +168,14 @@ def read_states(path: Path, entry: ManifestEntry) -> Iterator[State]:
     """
     for file in entry.files:
         try:
-            yield load_file(path / file)
+            yield load_file(stored.file(file))
         except (OSError, SafetensorError) as error:
-            raise damaged(path, file, entry.name, error) from error
+            raise damaged(stored, file, entry.name, error) from error
 
 
-def damaged(path: Path, file: str, name: str, reason: object) -> CheckpointError:
+def damaged(stored: StoredCheckpoint, file: str, name: str, reason: object) -> CheckpointError:
     """Return the error for a shard that cannot be loaded."""
     return CheckpointError(
-        f"checkpoint {str(path)!r}: shard {file} of {name!r} is damaged: {reason}; restore another "
-        "one, or copy it again from where it is whole"
+        f"checkpoint {str(stored.path)!r}: shard {file} of {name!r} is damaged: {reason}; restore "
+        "another one, or copy it again from where it is whole"
     )

@@ -17,13 +17,15 @@ from psnb.errors import ConfigurationError
 class CheckpointManager(FolderManager):
     """Numbered checkpoints in one directory.
 
+    The servers write what they hold, in parallel, while training goes on: see `save`. So they must
+    reach the directory, too.
+
     With ``every`` or ``steps`` it saves by itself while somebody waits for closures: polls
     `ClusterCoordinator.done`, or is in `join`, `join_async`, `run_epoch` or a `Trainer`. That
-    happens in the background, and closures are held for as long as a save takes (see
-    ``consistent``). If one fails, training goes on: a warning and an event tell it once, it is
-    tried again after 1 s, then after growing pauses of at most 5 minutes, and an event tells when
-    it works again. The same if closures run for more than 5 minutes. When nobody waits, nothing is
-    saved.
+    happens in the background. If one fails, training goes on: a warning and an event tell it once,
+    it is tried again after 1 s, then after growing pauses of at most 5 minutes, and an event tells
+    when it works again. The same if closures run for more than 5 minutes. When nobody waits,
+    nothing is saved.
 
     Thread-safe. Several managers, of one notebook or of many, may share a directory. Saves are
     numbered in the order in which they end. Of those that one coordinator has for a directory, only
@@ -52,8 +54,8 @@ class CheckpointManager(FolderManager):
         closure runs, in another thread, and must be quick and wait for no closure. What `save` is
         given, and what a `Trainer` keeps with its checkpoints, takes precedence.
     consistent : bool
-        Whether closures are held while a checkpoint is written, so that it is of one moment. If
-        not, they go on; the manifest says which it was.
+        Whether closures are held when a save begins, so that it is of one moment. If not, they go
+        on; the manifest says which it was.
 
     Raises
     ------

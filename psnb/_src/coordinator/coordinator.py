@@ -40,7 +40,7 @@ from psnb._src.coordinator.structure import map_structure
 from psnb._src.coordinator.workers import DRAIN, HEARTBEAT, StartDelay, Timeouts
 from psnb._src.labels import check_label
 from psnb._src.monitor import Share
-from psnb._src.strategy import Fences, ParameterServerStrategy, core_of
+from psnb._src.strategy import Fences, LastSave, ParameterServerStrategy, core_of
 from psnb._src.threads import uninterrupted
 from psnb.errors import ConfigurationError
 
@@ -127,12 +127,12 @@ class ClusterCoordinator(Observed):
             check_label(name),
         )
 
-        def make() -> tuple[ClusterCoordinator, Callable[[], Fences]]:
+        def make() -> tuple[ClusterCoordinator, Callable[[], Fences], LastSave]:
             made = object.__new__(cls)
             made.strategy, made.settings = strategy, settings
             made._core = CoordinatorCore(strategy, settings)
             made._view, made._live = made._core.view, made._core.live
-            return made, made._core.resolver.fences
+            return made, made._core.resolver.fences, made._view.save_last
 
         one = core_of(strategy).one_coordinator(make)
         one.settings.require(settings)

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from distributed import Client
 
@@ -36,10 +35,14 @@ from psnb._src.monitor import (
     WorkerStatistics,
     coordinator_state,
 )
+from psnb._src.remote_path import Place
 from psnb._src.server import LearningRate
 from psnb._src.strategy import StrategyCore
 from psnb._src.threads import uninterrupted
 from psnb.errors import ConfigurationError
+
+_LAST_SAVE_WAIT = 10.0
+"""Seconds that closures get to end when a last server is about to."""
 
 
 class CoordinatorView:
@@ -230,6 +233,13 @@ class CoordinatorView:
             self._queue.wait_until_nothing_runs(timeout)
             yield
 
+    def save_last(self, then: Callable[[], None]) -> Place:
+        """Save all parameters, and call a function before any closure goes on; return the path."""
+        with self.held(_LAST_SAVE_WAIT):
+            path = self.saving.save()
+            then()
+        return path
+
     def cancel_queued(self) -> int:
         """Cancel the closures that wait; return how many."""
         return self._queue.cancel_queued()
@@ -248,7 +258,7 @@ class CoordinatorView:
         for stop in self._trainings.copy():
             stop()
 
-    def checkpoint(self) -> Path:
+    def checkpoint(self) -> Place:
         """Save all parameters; return the path."""
         return self.saving.save()
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +24,7 @@ from psnb._src.monitor import (
     Statistics,
     plot,
 )
+from psnb._src.remote_path import Place
 from psnb._src.server import LearningRate
 from psnb._src.stages import Stages
 
@@ -230,12 +230,12 @@ class Observed:
         """
         self._view.drain(timeout)
 
-    def checkpoint(self) -> Path:
+    def checkpoint(self) -> Place:
         """Save all parameters with the `CheckpointManager` that was made last; see its ``save``.
 
         Returns
         -------
-        pathlib.Path
+        pathlib.Path or RemotePath
             The new checkpoint.
 
         Raises

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from distributed import Client
 
-from psnb._src.checkpoint import newest_whole, read_manifest
+from psnb._src.checkpoint import newest_whole
 from psnb._src.coordinator.checkpoint_manager import CheckpointManager
 from psnb._src.coordinator.coordinator import ClusterCoordinator, go_on_from
 from psnb._src.coordinator.saved_run import SavedRun
+from psnb._src.remote_path import Place, as_place
 from psnb._src.strategy import ParameterServerStrategy, described_parameter
 from psnb.errors import CheckpointError, ConfigurationError
 
@@ -33,7 +33,7 @@ class Resumed:
     manager : CheckpointManager
         Of the directory. It saves when it is told; make another one to save by itself:
         ``psnb.CheckpointManager(resumed.coordinator, directory, every="5 min")``.
-    path : pathlib.Path
+    path : pathlib.Path or RemotePath
         The checkpoint.
     metadata : mapping
         What it was saved with: of a `Trainer` its state, to be passed to
@@ -54,7 +54,7 @@ class Resumed:
     strategy: ParameterServerStrategy
     coordinator: ClusterCoordinator
     manager: CheckpointManager
-    path: Path
+    path: Place
     metadata: Mapping[str, Any]
     epochs: tuple[Mapping[str, Any], ...]
     closures: int
@@ -109,18 +109,17 @@ def resume(directory: str | os.PathLike[str], client: Client, **settings: Any) -
     ClusterError
         If the cluster has not enough workers or servers.
     """
-    saved = newest_whole(Path(directory).absolute())
+    saved = newest_whole(as_place(directory))
     if saved is None:
         raise CheckpointError(
             f"there is no checkpoint in {str(directory)!r}: nothing was saved there yet, or it is "
             "another directory"
         )
-    manifest = read_manifest(saved.path)
     try:
-        run = SavedRun.read(manifest.run, manifest.entries)
+        run = SavedRun.read(saved.run, saved.descriptions)
         parameters = [
-            described_parameter(name, entry.description, entry.optimizer, run.recipes[name])
-            for name, entry in manifest.entries.items()
+            described_parameter(name, each, saved.optimizers[name], run.recipes[name])
+            for name, each in saved.descriptions.items()
         ]
     except ConfigurationError:
         raise

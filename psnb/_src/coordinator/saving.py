@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from psnb._src.checkpoint import Rhythm
 from psnb._src.monitor import CheckpointStatistics, EventKind, EventLog
+from psnb._src.remote_path import Place
 from psnb._src.threads import Lock
 from psnb.errors import CheckpointError
 
@@ -30,13 +30,13 @@ _LONGEST_WAIT = 300.0
 class Saver(Protocol):
     """What saves checkpoints."""
 
-    directory: Path
+    directory: Place
 
     @property
     def status(self) -> CheckpointStatistics:
         """The status of the newest save."""
 
-    def save(self, *, timeout: float | None = None) -> Path:
+    def save(self, *, timeout: float | None = None) -> Place:
         """Save a checkpoint; return its path."""
 
 
@@ -71,7 +71,7 @@ class Saving:
     def __init__(self, events: EventLog, closures: Closures) -> None:
         self._events, self._closures = events, closures
         self._lock = Lock()  # guards the next two; and see above
-        self._all: dict[Path, _Saves] = {}  # by directory; the manager that was made last is last
+        self._all: dict[Place, _Saves] = {}  # by directory; the manager that was made last is last
         self._busy = False  # the thread lives
         self._wanted = False  # whether any is ever due
 
@@ -109,7 +109,7 @@ class Saving:
             "there is nothing to save with: make a psnb.CheckpointManager(coordinator, directory)"
         )
 
-    def save(self) -> Path:
+    def save(self) -> Place:
         """Save all parameters; return the path.
 
         Raises

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import nan
+from pathlib import Path
 from statistics import median
 
 import psnb
@@ -32,7 +33,7 @@ class StepLines(psnb.Callback):
 
 def show(history: psnb.TrainingHistory, batch_size: int, manager: psnb.CheckpointManager) -> None:
     """Print the result beside the references, and draw the learning curve beside the checkpoint."""
-    curve = manager.directory / "learning-curve.png"
+    curve = Path(manager.directory) / "learning-curve.png"
     write_learning_curve(curve, history, batch_size)
     # In the first part, workers read the flights and compile: the median leaves it out.
     rate = median(row.batches * batch_size / row.seconds for row in history.rows if row.batches)

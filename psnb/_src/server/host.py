@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from psnb._src.dask_internals import unpickled
-from psnb._src.placement import Role, ShardPlace, ShardStatus
+from psnb._src.placement import Role, ServerStatus, ShardPlace
 from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.hosted_shard import HostedShard
 from psnb._src.server.open_snapshots import OpenSnapshots
@@ -21,12 +21,14 @@ from psnb._src.server.operations import (
     APART,
     AdoptCopy,
     ApplyCommit,
+    AskWriting,
     AttachCopy,
     CommitPart,
     CommitParts,
     CountTraffic,
     CreateTable,
     Done,
+    EndWriting,
     Failed,
     FenceCommits,
     FillCopy,
@@ -44,14 +46,17 @@ from psnb._src.server.operations import (
     RepeatChange,
     ServerAnswer,
     TakeSnapshot,
+    WriteTables,
+    WritingProgress,
 )
 from psnb._src.server.parameter_shard import ParameterShard
 from psnb._src.server.reply import PendingReply
 from psnb._src.server.shard_copy import DEPOSED, DONE, Connect
 from psnb._src.server.table_operations import OnTable, Operation, ShardOperation
+from psnb._src.server.table_writing import Soon, TableWriting
 from psnb._src.server.tables import Table, build
 from psnb._src.server.traffic import Traffic
-from psnb.errors import InternalError, PsnbError, SerializationError
+from psnb.errors import CheckpointError, InternalError, PsnbError, SerializationError
 
 Made = Mapping[tuple[int, str], Table]
 """Tables that were made ahead, by the number of the shard and their name."""
@@ -66,14 +71,23 @@ class Host:
         The server's key.
     name : str
         The server's name, for messages.
+    soon : callable
+        Calls functions on the server's event loop, from any thread.
+
+    Attributes
+    ----------
+    leaves : bool
+        Whether the strategy is to move the shards elsewhere, as the process will end.
     """
 
-    def __init__(self, key: str, name: str) -> None:
-        self._key, self._name = key, name
+    def __init__(self, key: str, name: str, soon: Soon) -> None:
+        self._key, self._name, self._soon = key, name, soon
+        self.leaves = False
         self._hosted: dict[int, HostedShard] = {}
         self._traffic = Traffic()
         self._made: Made = {}
         self._snapshots = OpenSnapshots(key)
+        self._writings: dict[str, TableWriting] = {}  # by folder
 
     def run(
         self,
@@ -92,12 +106,17 @@ class Host:
     def close(self) -> None:
         """Forget all shards, and close the connections to the servers of their copies."""
         self._drop(list(self._hosted))
+        for folder in list(self._writings):
+            self._end_writing(folder)
 
     def tick(self) -> None:
         """Count a minute."""
         for hosted in self._hosted.values():
             hosted.shard.tick()
         self._snapshots.tick()
+        for folder, writing in list(self._writings.items()):
+            if not writing.tick():
+                self._end_writing(folder)
 
     def _answer(self, packed: Operation, reply: PendingReply, connect: Connect) -> ServerAnswer:
         try:
@@ -186,6 +205,12 @@ class Host:
                 return self._measure()
             case CountTraffic():
                 return self._count_traffic()
+            case WriteTables(folder, files):
+                return self._write(folder, files)
+            case AskWriting(folder):
+                return self._progress(folder)
+            case EndWriting(folder):
+                return self._end_writing(folder)
         raise InternalError(f"{self._name} has no operation {operation}")
 
     # Operations that the strategy calls.
@@ -200,7 +225,7 @@ class Host:
 
     def _follow(
         self, places: Mapping[int, ShardPlace], versions: Sequence[int], connect: Connect
-    ) -> dict[int, ShardStatus]:
+    ) -> ServerStatus:
         """Follow the layout, and report the status of the shards here; see `FollowPlaces`."""
         for index, place in places.items():
             hosted = self._hosted.get(index)
@@ -208,7 +233,8 @@ class Host:
                 hosted.obey(place, self._key, connect)
         rest = [(index, hosted) for index, hosted in self._hosted.items() if index not in places]
         self._drop([index for index, hosted in rest if hosted.version <= versions[index]])
-        return {index: hosted.status() for index, hosted in self._hosted.items()}
+        shards = {index: hosted.status() for index, hosted in self._hosted.items()}
+        return ServerStatus(shards, self.leaves)
 
     def _measure(self) -> dict[int, dict[str, int]]:
         """Return the bytes of all tables of each shard, including copies."""
@@ -225,6 +251,30 @@ class Host:
             "updates": traffic.updates,
             "staleness": traffic.staleness,
         }
+
+    def _write(self, folder: str, files: Mapping[str, str]) -> None:
+        """Begin to write snapshots."""
+        if folder in self._writings:
+            return  # it was asked for twice
+        if not self._snapshots.has(files.values()):
+            raise CheckpointError(
+                f"{self._name} does not have the snapshots any more that were to be written into "
+                f"{folder!r}: for minutes, nobody used them; save again"
+            )
+        taken = {file: self._snapshots.taken(name) for file, name in files.items()}
+        self._writings[folder] = TableWriting(self._name, folder, taken, self._soon)
+
+    def _progress(self, folder: str) -> WritingProgress:
+        if folder not in self._writings:
+            raise CheckpointError(
+                f"{self._name} does not write into {folder!r} any more: for minutes, nobody asked "
+                "how far it is; save again"
+            )
+        return self._writings[folder].progress()
+
+    def _end_writing(self, folder: str) -> None:
+        if (writing := self._writings.pop(folder, None)) is not None:
+            writing.stop()
 
     # Operations that the primaries of copies call.
 

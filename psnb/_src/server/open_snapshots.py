@@ -7,6 +7,7 @@ server's one thread is the only user.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 from psnb._src.server.operations import SnapshotHeader
 from psnb._src.server.snapshot import Snapshot, snapshot
@@ -45,11 +46,18 @@ class OpenSnapshots:
         self._open[name] = taken, 0
         return taken.read(start, stop)
 
+    def has(self, names: Iterable[str]) -> bool:
+        """Return whether all of these exist."""
+        return self._open.keys() >= {*names}
+
+    def taken(self, name: str) -> Snapshot:
+        """Return a snapshot, which is the caller's to close now."""
+        return self._open.pop(name)[0]
+
     def release(self, name: str) -> None:
         """End a snapshot, if it is there."""
-        taken, _ = self._open.pop(name, (None, 0))
-        if taken is not None:
-            taken.close()
+        if name in self._open:
+            self.taken(name).close()
 
     def tick(self) -> None:
         """Count a minute."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from psnb._src.first_rows import Admission, Always, Initializer
+from psnb._src.new_file import WrittenFile
 from psnb._src.placement import ShardPlace
 from psnb._src.server.commit_log import CommitLog
 from psnb._src.server.commit_messages import Commit, Part
@@ -263,8 +264,8 @@ class OnShard(HostOperation, frozen=True):
 class HostShards(HostOperation, frozen=True):
     """Creates shards, in which some commits are given up; sent by the strategy, as the next three.
 
-    `FollowPlaces` answers with the status of all shards by number, `MeasureShards` with the bytes
-    of their tables, `CountTraffic` with their size and counts of operations.
+    `FollowPlaces` answers with the `ServerStatus`, `MeasureShards` with the bytes of all
+    tables, `CountTraffic` with the size of the shards and counts of operations.
     """
 
     places: Mapping[int, ShardPlace]
@@ -288,6 +289,35 @@ class MeasureShards(HostOperation, frozen=True):
 
 class CountTraffic(HostOperation, frozen=True):
     """See `HostShards`."""
+
+
+class WriteTables(HostOperation, frozen=True):
+    """Begins to write snapshots that were taken here into new files of a folder.
+
+    ``files`` has the snapshot of each file. The folder is this writing's own.
+    """
+
+    folder: str
+    files: Mapping[str, str]
+
+
+class AskWriting(HostOperation, frozen=True):
+    """Asks for the `WritingProgress` of a folder; the answer is the error if it failed."""
+
+    folder: str
+
+
+class EndWriting(HostOperation, frozen=True):
+    """Ends the writing of a folder, and forgets it."""
+
+    folder: str
+
+
+class WritingProgress(Message, frozen=True):
+    """How many bytes are written; and the files by name, when all are."""
+
+    nbytes: int
+    files: Mapping[str, WrittenFile] | None
 
 
 class CopyOperation(HostOperation, frozen=True):

@@ -11,7 +11,8 @@ call, as much as the round trip.) But a new table is compiled and made in anothe
 strategies send of users' classes and functions is unpickled too; messages on the same connection
 wait meanwhile. (What servers send to copies is unpickled as it comes.) While the process has
 servers, a thread ``psnb-life`` checks whether the loop makes progress. If not, it sends *busy* to
-all clients. Only a frozen process sends nothing.
+all clients. Only a frozen process sends nothing. What is written of tables (`table_writing`) a
+thread ``psnb-writing`` writes, and asks the loop for it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from psnb._src.server.host import Host, Made, takes_long, to_make, unpacked
 from psnb._src.server.operations import (
     BUSY,
     Done,
+    Failed,
+    FollowPlaces,
     OnShard,
     ServerAnswer,
     ServerReply,
@@ -49,9 +52,11 @@ from psnb._src.server.optimizers import rate_at
 from psnb._src.server.reply import PendingReply
 from psnb._src.server.shard_copy import Connect
 from psnb._src.server.table_operations import OnTable, TuneOptimizer
+from psnb._src.server.table_writing import Soon
 from psnb._src.server.tables import build, warm_up
 from psnb._src.transport import MessageStream, Probe, can_see, message_stream, unwired
 from psnb._src.transport import probe as own_probe
+from psnb.errors import ServerLostError
 
 HANDLER = "psnb_server"
 """The name of the handler on each Dask worker."""
@@ -61,16 +66,18 @@ LIFETIME = 10
 
 _MINUTE = 60.0
 _LOOK = 0.5
+_LOOK_WHETHER_EMPTY = 0.05
 _STUCK = 1.0
 """Seconds without progress after which the event loop counts as busy."""
 
 
 class _Server:
-    """A server, and the minutes since its strategy was last heard."""
+    """A server, the minutes since its strategy was last heard, and the connection of that."""
 
-    def __init__(self, key: str, name: str) -> None:
-        self.host = Host(key, f"server {name}")
+    def __init__(self, key: str, name: str, soon: Soon) -> None:
+        self.host = Host(key, f"server {name}", soon)
         self.minutes = 0
+        self.keeper: MessageStream | None = None
 
 
 class ParameterServers:
@@ -94,11 +101,26 @@ class ParameterServers:
         self._ticked = 0.0  # the last progress of the loop; written by it, read by the thread
         self._ended = threading.Event()  # ends the thread, which runs while there are servers
         self._timers: list[asyncio.TimerHandle] = []
+        self._leaving = False
         add_handler(worker, HANDLER, self._serve)
 
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self._servers)
+
+    async def leave(self, seconds: float) -> None:
+        """Have the strategies move all shards elsewhere and stop their servers here.
+
+        Returns when they have, or cannot be reached any more, or after so many seconds.
+        """
+        self._leaving = True
+        for server in self._servers.values():
+            server.host.leaves = True
+        end = self._loop.time() + seconds
+        while self._loop.time() < end and any(
+            server.keeper in self._streams for server in self._servers.values()
+        ):
+            await asyncio.sleep(_LOOK_WHETHER_EMPTY)
 
     def close(self) -> None:
         """Drop all servers, and answer no more requests."""
@@ -130,6 +152,10 @@ class ParameterServers:
     def _run(self, stream: MessageStream, request: ServerRequest, made: Made) -> None:
         number, key = request.number, request.key
         match request.operations:
+            case [StartServer()] if self._leaving:
+                refusal = ServerLostError(f"the process at {self._worker.address} is about to end")
+                stream.send(ServerReply(number, [Failed(refusal)]).wire())
+                return
             case [StartServer(name)]:
                 self._start(key, name)
                 stream.send(ServerReply(number, [Done(None)]).wire())
@@ -143,6 +169,8 @@ class ParameterServers:
             stream.send(ServerReply(number, None).wire())
             return
         server.minutes = 0
+        if any(isinstance(each, FollowPlaces) for each in request.operations):
+            server.keeper = stream
 
         def send(found: list[ServerAnswer]) -> None:
             stream.send(ServerReply(number, found).wire())
@@ -153,7 +181,7 @@ class ParameterServers:
     def _start(self, key: str, name: str) -> None:
         if key in self._servers:
             return  # it was asked for twice
-        self._servers[key] = _Server(key, name)
+        self._servers[key] = _Server(key, name, self._loop.call_soon_threadsafe)
         if len(self._servers) == 1:
             self._ended = threading.Event()
             self._timers = [self._loop.call_later(_MINUTE, self._count_minute)]

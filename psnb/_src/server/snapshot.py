@@ -1,8 +1,11 @@
-"""Snapshot: a table as it was at one moment, read in segments while the table changes. Pure.
+"""Snapshot: a table as it was at one moment, read in pieces while the table changes. Pure.
 
-Copy on write: a row that changes before it was read is copied first. So a snapshot takes the memory
-of those rows, at most that of the table, and no operation waits for more than a segment. (A dense
-table is copied at once.) A reader may ask for the last segment once more.
+Copy on write: what changes before it was read is copied first. So a snapshot takes the memory of
+those rows, at most that of the table, and no operation waits for more than a piece and for the rows
+that it changes itself. (A change of a dense table, or of all rows, copies all that was not read.)
+
+It is read in one of two ways: in segments of rows, of which the last may be asked for once more; or
+array by array, as files have them.
 
 Not thread-safe; the server's one thread is its only user.
 """
@@ -22,6 +25,8 @@ from psnb._src.server.table import Table
 from psnb._src.server.table_operations import Segment
 from psnb.errors import InternalError
 
+_BLOCK = 1 << 16  # rows that are copied at a time
+
 
 class Snapshot(ABC):
     """A table at one moment.
@@ -30,24 +35,31 @@ class Snapshot(ABC):
     ----------
     rows : int
         How many rows the table had.
+    form : Segment
+        A segment without rows.
+    tail : Segment
+        All that is not by row.
+    shapes : mapping of str to tuple of int
+        The shapes of the whole arrays that are by row.
     """
 
     rows: int
-    _tail: Segment
-    _form: Segment
-    """A segment without rows."""
+    form: Segment
+    tail: Segment
+    shapes: dict[str, tuple[int, ...]]
 
     def header(self, name: str) -> SnapshotHeader:
         """Return what a reader must know, who knows the snapshot by this name."""
-        row = sum(a.dtype.itemsize * math.prod(a.shape[1:]) for a in self._form.values())
-        return SnapshotHeader(name, self.rows, row, self._form, self._tail)
+        row = sum(a.dtype.itemsize * math.prod(a.shape[1:]) for a in self.form.values())
+        return SnapshotHeader(name, self.rows, row, self.form, self.tail)
 
     @abstractmethod
-    def read(self, start: int, stop: int) -> Segment | None:
-        """Return the rows from ``start`` to ``stop``; ranges come in order, each twice at most.
+    def read(self, start: int, stop: int) -> Segment:
+        """Return the rows from ``start`` to ``stop``; ranges come in order, each twice at most."""
 
-        None if the table was cleared or shrunk meanwhile.
-        """
+    @abstractmethod
+    def column(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Return these rows of one array; nothing may have been `read`."""
 
     @abstractmethod
     def close(self) -> None:
@@ -60,19 +72,36 @@ def snapshot(table: Table) -> Snapshot:
 
 
 class _WholeSnapshot(Snapshot):
-    """Of a table that is copied at once."""
+    """Of a table that is copied as a whole when it changes."""
 
     def __init__(self, table: Table) -> None:
         assert isinstance(table, DenseTable)
-        whole = table.segment(0, table.extent)
-        self._copy = {name: array.reshape(-1) for name, array in whole.items()}
-        self.rows, self._tail = table.extent, table.tail()
-        self._form = {name: array[:0] for name, array in self._copy.items()}
+        self._table = table
+        self._copy: Segment | None = None
+        self.rows, self.tail = table.extent, table.tail()
+        self.form = {name: array.reshape(-1) for name, array in table.segment(0, 0).items()}
+        self.shapes = dict.fromkeys(self.form, table.shape)
+        table.watchers.append(self)
+
+    def changing(self, rows: np.ndarray | None) -> None:
+        """Copy all."""
+        if self._copy is None:
+            self._copy = {name: self._table.column(name, 0, self.rows) for name in self.form}
+
+    def renumbering(self) -> None:
+        """Nothing: rows of a dense table stay."""
 
     def read(self, start: int, stop: int) -> Segment:
-        return {name: array[start:stop] for name, array in self._copy.items()}
+        return {name: self.column(name, start, stop) for name in self.form}
+
+    def column(self, name: str, start: int, stop: int) -> np.ndarray:
+        if self._copy is None:
+            return self._table.column(name, start, stop)
+        return self._copy[name][start:stop]
 
     def close(self) -> None:
+        if self in self._table.watchers:
+            self._table.watchers.remove(self)
         self._copy = {}
 
 
@@ -80,57 +109,70 @@ class _RowSnapshot(Snapshot):
     """Of a table whose rows are copied when they change."""
 
     def __init__(self, table: SparseTable) -> None:
-        self._table: SparseTable | None = table
-        self.rows, self._tail = table.extent, table.tail()
-        self._form = table.segment(0, 0)
+        self._table = table
+        self.rows, self.tail = table.extent, table.tail()
+        self.form = table.segment(0, 0)
+        self.shapes = {name: (self.rows, *array.shape[1:]) for name, array in self.form.items()}
+        self._apart = False  # nothing of it is in the table any more
         self._read_to = 0
         self._last: tuple[int, Segment] = (-1, {})
         # For each row, where its copy is, from 1 on; 0 if there is none. (The system provides
         # memory for zeros only when they are written.)
         self._place = np.zeros(self.rows, np.int32)
-        self._kept = {name: _store(array) for name, array in self._form.items()}
+        self._kept = {name: _store(array) for name, array in self.form.items()}
         self._count = 0
         table.watchers.append(self)
 
     def changing(self, rows: np.ndarray | None) -> None:
         """Copy the rows that were not read yet."""
-        if rows is None:
-            rows = np.arange(self._read_to, self.rows)
-        rows = rows[(rows >= self._read_to) & (rows < self.rows)]
+        if self._apart:
+            return
+        if rows is not None:
+            self._keep(rows[(rows >= self._read_to) & (rows < self.rows)])
+            return
+        for start in range(self._read_to, self.rows, _BLOCK):
+            self._keep(np.arange(start, min(start + _BLOCK, self.rows)))
+
+    def renumbering(self) -> None:
+        """Copy all that was not read: it cannot be found any more."""
+        self.changing(None)
+        self._apart = True
+
+    def read(self, start: int, stop: int) -> Segment:
+        if start == self._last[0]:
+            return self._last[1]
+        if start != self._read_to:
+            raise InternalError(f"rows {start} to {stop} of a snapshot read to {self._read_to}")
+        segment = {name: self.column(name, start, stop) for name in self.form}
+        self._read_to, self._last = stop, (start, segment)
+        return segment
+
+    def column(self, name: str, start: int, stop: int) -> np.ndarray:
+        place, form = self._place[start:stop], self.form[name]
+        if self._apart:
+            array = np.empty((stop - start, *form.shape[1:]), form.dtype)
+        else:
+            array = self._table.column(name, start, stop)
+        kept = np.flatnonzero(place)
+        if kept.size:
+            found = self._kept[name].rows[place[kept] - 1]
+            array[kept] = found.reshape(kept.size, *array.shape[1:])
+        return array
+
+    def close(self) -> None:
+        if self in self._table.watchers:
+            self._table.watchers.remove(self)
+        self._kept = {}
+
+    def _keep(self, rows: np.ndarray) -> None:
         rows = rows[self._place[rows] == 0]
-        if not rows.size or self._table is None:
+        if not rows.size:
             return
         start, self._count = self._count, self._count + rows.size
         self._place[rows] = np.arange(start + 1, self._count + 1)
         for name, array in self._table.pick(rows).items():
             self._kept[name].grow(self._count)
             self._kept[name].rows[start:] = array.reshape(rows.size, -1)
-
-    def renumbering(self) -> None:
-        """Close: the rest cannot be read any more."""
-        self.close()
-
-    def read(self, start: int, stop: int) -> Segment | None:
-        if start == self._last[0]:
-            return self._last[1]
-        if self._table is None:
-            return None
-        if start != self._read_to:
-            raise InternalError(f"rows {start} to {stop} of a snapshot read to {self._read_to}")
-        segment = self._table.segment(start, stop)
-        place = self._place[start:stop]
-        kept = np.flatnonzero(place)
-        if kept.size:
-            for name, array in segment.items():
-                found = self._kept[name].rows[place[kept] - 1]
-                array[kept] = found.reshape(kept.size, *array.shape[1:])
-        self._read_to, self._last = stop, (start, segment)
-        return segment
-
-    def close(self) -> None:
-        if self._table is not None:
-            self._table.watchers.remove(self)
-            self._table, self._kept = None, {}
 
 
 def _store(form: np.ndarray) -> GrowingArray:

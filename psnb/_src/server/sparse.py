@@ -33,7 +33,7 @@ from psnb._src.server.table_operations import (
     TableOperation,
 )
 from psnb._src.server.updater import Updater
-from psnb._src.shards import ExpectedRows, check_array, check_ids, forms
+from psnb._src.shards import ROW_USE, ExpectedRows, check_array, check_ids, forms
 from psnb.errors import GradientError, InternalError
 
 _ALWAYS = Always()
@@ -295,9 +295,23 @@ class SparseTable(Table):
 
     def pick(self, rows: slice | np.ndarray) -> Segment:
         """Return copies of some rows, by their numbers, in the same form."""
-        found = {"ids": self._rows.ids(rows), "values": self._values.rows[rows].copy()}
-        found |= {f"slot.{name}": slot.rows[rows].copy() for name, slot in self._slots.items()}
+        found = {"ids": self._rows.ids(rows), **self._numbers_of(rows)}
         return found if self._use is None else {**found, **self._use.state(rows)}
+
+    def column(self, name: str, start: int, stop: int) -> np.ndarray:
+        rows = slice(start, stop)
+        if name == "ids":
+            return self._rows.ids(rows)
+        if name in ROW_USE:
+            return self._known_use().state(rows)[name]
+        return self._numbers_of(rows, name)[name]
+
+    def _numbers_of(self, rows: slice | np.ndarray, only: str | None = None) -> Segment:
+        slots = {f"slot.{name}": slot for name, slot in self._slots.items()}
+        numbers = {"values": self._values, **slots}
+        return {
+            name: array.rows[rows].copy() for name, array in numbers.items() if only in (None, name)
+        }
 
     def clear(self) -> None:
         self._renumbering()

@@ -88,6 +88,10 @@ class Table(ABC):
         """Return copies of the rows from ``start`` to ``stop``."""
 
     @abstractmethod
+    def column(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Return one array of the same segment."""
+
+    @abstractmethod
     def clear(self) -> None:
         """Remove all content, before new segments are loaded."""
 

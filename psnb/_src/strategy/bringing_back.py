@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from psnb._src.checkpoint import Checkpoint, RestoreChoice
+from psnb._src.remote_path import Place
 from psnb._src.strategy.core import StrategyCore
 from psnb.errors import CheckpointError, ServerSilentError
 
 
 def bring_back(
-    core: StrategyCore, checkpoint: Path | None, *, consistent: bool
+    core: StrategyCore, checkpoint: Place | None, *, consistent: bool
 ) -> Mapping[str, Any]:
     """Load what was lost, and return the checkpoint's metadata.
 

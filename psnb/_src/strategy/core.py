@@ -7,8 +7,8 @@ lives longer than the strategy (threads, the event loop) holds the core weakly.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeVar, cast
 
@@ -22,12 +22,15 @@ from psnb._src.parameters import (
     Partitioner,
     Request,
     SparseShards,
+    TableSnapshots,
     apply_round,
     shards_of,
 )
 from psnb._src.placement import Layout, ShardId
+from psnb._src.remote_path import Place
 from psnb._src.runtime import UploadedModule, Uploads, read_files
 from psnb._src.server import FenceCommits, MeasureShards
+from psnb._src.strategy.departures import Departures, LastSave
 from psnb._src.strategy.rebalancing import rebalance
 from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.recovery import recover_shards
@@ -36,7 +39,7 @@ from psnb._src.strategy.servers import Servers
 from psnb._src.strategy.table_factory import TableFactory
 from psnb._src.strategy.watch import ServerWatch
 from psnb._src.threads import aside, on_loop, uninterrupted
-from psnb.errors import CoordinatorClosedError, ServerLostError
+from psnb.errors import CheckpointError, CoordinatorClosedError, ServerLostError
 
 
 class Coordinator(Protocol):
@@ -106,7 +109,17 @@ class StrategyCore:
         self.registry = Registry()
         self.tables = TableFactory(servers, self.server_client, partitioner)
         self.watch = ServerWatch(servers, self.server_client, self.registry.all)
-        self.reconciler = Reconciler(client, servers)
+        me = weakref.ref(self)
+
+        def last_save(then: Callable[[], None]) -> Place:
+            known = me()
+            save = None if known is None else known.save_last
+            if save is None:
+                raise CheckpointError("there is no coordinator whose checkpoint manager could save")
+            return save(then)
+
+        departures = Departures(event_loop(client), servers, last_save)
+        self.reconciler = Reconciler(client, servers, departures)
         self._names = WorkerNames()
         self.uploads = Uploads()
         self._loop = event_loop(client)
@@ -114,7 +127,8 @@ class StrategyCore:
         self._closed = False
         self._coordinator: Coordinator | None = None
         self._fences: Callable[[], Fences] = tuple  # the coordinator's; else there are none
-        self._last_checkpoint: Path | None = None
+        self._save_last: LastSave | None = None  # the coordinator's
+        self._last_checkpoint: Place | None = None
         # Shards whose recovery was begun and has not ended. The event loop adds to it, so every
         # operation on it must be one that needs no lock.
         self.lost: set[int] = set()
@@ -145,6 +159,10 @@ class StrategyCore:
     def parameters(self) -> dict[str, DenseShards | SparseShards]:
         """Return how each parameter is spread over the servers, by name."""
         return {name: shards_of(handle) for name, handle in self.registry.all().items()}
+
+    def snapshots(self) -> TableSnapshots:
+        """Take snapshots of all parameters."""
+        return TableSnapshots(self.server_client, self.parameters(), lambda: self.servers.running)
 
     def attempt(self, requests: Sequence[Request]) -> list[Any]:
         """Send requests to shards; return errors in the place of answers."""
@@ -177,32 +195,41 @@ class StrategyCore:
         return self._names.of(closure_workers(addresses, cluster), connected)
 
     @uninterrupted  # except while it waits; what was made is closed then
-    def one_coordinator(self, make: Callable[[], tuple[C, Callable[[], Fences]]]) -> C:
-        """Return the strategy's coordinator, or make it; ``make`` returns its fences, too."""
+    def one_coordinator(self, make: Callable[[], tuple[C, Callable[[], Fences], LastSave]]) -> C:
+        """Return the strategy's coordinator, or make it.
+
+        ``make`` also returns its fences, and what saves before a last server ends.
+        """
         with self._lock:
             self._require_open()
             if self._coordinator is None:
-                self._coordinator, self._fences = make()
+                self._coordinator, self._fences, self._save_last = make()
             return cast(C, self._coordinator)
 
     def forget_coordinator(self, coordinator: Coordinator) -> None:
         """Forget a coordinator that was closed, so that a new one can be made."""
         with self._lock:
             if self._coordinator is coordinator:
-                self._coordinator, self._fences = None, tuple
+                self._coordinator, self._fences, self._save_last = None, tuple, None
 
     def coordinator(self) -> tuple[Coordinator | None, Callable[[], Fences]]:
         """Return the coordinator, if there is one, and what returns its fences."""
         with self._lock:
             return self._coordinator, self._fences
 
-    def note_checkpoint(self, path: Path) -> None:
+    @property
+    def save_last(self) -> LastSave | None:
+        """What saves before a last server ends, if there is a coordinator."""
+        with self._lock:
+            return self._save_last
+
+    def note_checkpoint(self, path: Place) -> None:
         """Remember a checkpoint, for recovery."""
         with self._lock:
             self._last_checkpoint = path
 
     @property
-    def last_checkpoint(self) -> Path | None:
+    def last_checkpoint(self) -> Place | None:
         """The checkpoint that was noted last."""
         with self._lock:
             return self._last_checkpoint

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -41,6 +40,7 @@ from psnb._src.parameters import (
     check_rows,
     initial_array,
 )
+from psnb._src.remote_path import as_place
 from psnb._src.server import (
     OPTIMIZABLE,
     Admission,
@@ -389,7 +389,10 @@ class ParameterServerStrategy:
 
     @uninterrupted  # except while it waits; it is known then what is lost
     def recover(
-        self, checkpoint: str | os.PathLike[str] | None = None, *, consistent: bool = True
+        self,
+        checkpoint: str | os.PathLike[str] | None = None,
+        *,
+        consistent: bool = True,
     ) -> Mapping[str, Any]:
         """Bring back the shards that were lost with their servers, from a checkpoint.
 
@@ -425,7 +428,7 @@ class ParameterServerStrategy:
             If the strategy is closed.
         """
         self._core.check_open()
-        given = None if checkpoint is None else Path(checkpoint)
+        given = None if checkpoint is None else as_place(checkpoint)
         return bring_back(self._core, given, consistent=consistent)
 
     def rebalance(self, drain: Sequence[str] = ()) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from psnb._src.remote_path import Place
     from psnb._src.training.trainer import Trainer
     from psnb._src.training.training_history import EpochRow, TrainingHistory
 
@@ -63,7 +63,7 @@ class Callback:
         next row is of the whole epoch.
         """
 
-    def on_checkpoint(self, trainer: Trainer, path: Path) -> None:
+    def on_checkpoint(self, trainer: Trainer, path: Place) -> None:
         """Hear that a checkpoint was saved."""
 
     def on_failure(self, trainer: Trainer, error: Exception) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from psnb._src.remote_path import Place
 from psnb._src.training.callback import Callback
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class JSONLinesLog(Callback):
         counts = {"batches": row.batches, "examples": row.examples, "seconds": row.seconds}
         self._append("epoch", {"epoch": row.epoch, **counts, **_finite(row.metrics)})
 
-    def on_checkpoint(self, trainer: Trainer, path: Path) -> None:
+    def on_checkpoint(self, trainer: Trainer, path: Place) -> None:
         """Append a line."""
         self._append("checkpoint", {"path": str(path)})
 

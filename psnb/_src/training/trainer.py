@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from psnb._src.checkpoint import newest_whole
@@ -18,6 +17,7 @@ from psnb._src.coordinator import (
     training_shown,
 )
 from psnb._src.data import Dataset, check_order
+from psnb._src.remote_path import Place
 from psnb._src.training.callback import Callback
 from psnb._src.training.device_worker import DeviceWorker
 from psnb._src.training.downpour import Downpour
@@ -142,8 +142,9 @@ class Trainer:
         """Train on every example of a dataset exactly once an epoch, whatever worker dies.
 
         An interrupt (Ctrl-C, the stop button), `stop` and the dashboard's stop let the batches that
-        run have their effect, begin no other, and return the history. A second interrupt meanwhile
-        is raised at once.
+        run have their effect, begin no other, and return the history. If they take nearly a second,
+        an interrupt is raised instead, and a second one at once: they have their effect all the
+        same.
 
         Parameters
         ----------
@@ -263,7 +264,7 @@ class Trainer:
         run.prepare(restore)
         return run
 
-    def _restore(self, manager: CheckpointManager, path: Path) -> None:
+    def _restore(self, manager: CheckpointManager, path: Place) -> None:
         go_on_from(self.coordinator, manager.restore(path).run["closures"])
 
     def evaluate(self, dataset: Any) -> dict[str, float]:

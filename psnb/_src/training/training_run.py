@@ -11,12 +11,12 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from psnb._src.checkpoint import Rhythm
 from psnb._src.coordinator import CheckpointManager, LeasedIterator
 from psnb._src.monitor import Share
+from psnb._src.remote_path import Place
 from psnb._src.threads import Lock
 from psnb._src.training.callback import Callback
 from psnb._src.training.epoch_figures import EXAMPLES, NOTHING, EpochFigures
@@ -39,6 +39,11 @@ STATE = ("epoch", "rows", "iterator", "part")
 
 _TELL_EVERY = 0.25
 """Seconds between two calls of `Callback.on_batch`, at least."""
+
+_PATIENCE = 0.8
+"""Seconds that batches get to end after an interrupt, which is to be raised within one."""
+
+_LOOK = 0.01
 
 
 _NO_PART: Mapping[str, Any] = {**NOTHING, "seconds": 0.0}
@@ -162,14 +167,26 @@ class TrainingRun:
             while self._done < self._plan.epochs:
                 self._check()
                 self._train(self._done + 1)
-        except (_StopRequestedError, KeyboardInterrupt):
+        except (_StopRequestedError, KeyboardInterrupt) as asked:
             self._stopped = self._reason or "interrupted"
+            if isinstance(asked, KeyboardInterrupt) and not self._ends_soon():
+                asked.add_note("batches still run, and will have their effect: join() waits")
+                raise
             self._coordinator.join()  # what runs has its effect
             row = self._end_epoch()
             if row is not None:
                 self._tell("on_epoch", row)
             if row is not None or not self._saved:
                 self._save()
+
+    def _ends_soon(self) -> bool:
+        """Wait for what runs; return whether it has ended soon enough for an interrupt."""
+        end = time.monotonic() + _PATIENCE
+        while not self._coordinator.done():
+            if time.monotonic() > end:
+                return False
+            time.sleep(_LOOK)
+        return True
 
     def _train(self, epoch: int) -> None:
         plan = self._plan
@@ -256,7 +273,7 @@ class TrainingRun:
     def _save(self) -> None:
         """Save where no closure runs, so that the epoch's rest is what the parameters lack."""
         if self._plan.checkpoint is not None:
-            path: Path = self._plan.checkpoint.save()
+            path: Place = self._plan.checkpoint.save()
             current = self._current
             visits = 0 if current is None else current.iterator.progress().visits
             self._rhythm.saved(time.monotonic(), visits)

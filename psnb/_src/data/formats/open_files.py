@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
-import fsspec
 from fsspec.compression import compr
-from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import infer_compression
 
+from psnb._src.addresses import filesystem_of, is_local
 from psnb._src.data.formats.http_file import HttpFile
 from psnb._src.data.formats.xz_file import XzFile
 from psnb._src.data.formats.zlib_file import ZlibFile
@@ -35,21 +33,7 @@ INFER = "infer"
 """Compression as the file's suffix says."""
 
 _HTTP = ("http://", "https://")
-_PROTOCOL = re.compile("[A-Za-z0-9+._-]+://")
 _ZLIB_SUFFIXES = (".zlib", ".zz")
-
-
-def is_local(path: str) -> bool:
-    """Return whether a path is one of this machine's files, without a protocol."""
-    return _PROTOCOL.match(path) is None
-
-
-def filesystem_of(address: str) -> tuple[Any, str]:
-    """Return the filesystem of an address or local path, and the file's name in it."""
-    if is_local(address):
-        return LocalFileSystem(), os.path.abspath(address)
-    kind = fsspec.get_filesystem_class(address.split("://", 1)[0])
-    return kind(**kind._get_kwargs_from_urls(address)), kind._strip_protocol(address)
 
 
 def list_files(patterns: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:

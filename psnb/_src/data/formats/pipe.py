@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from psnb._src.addresses import is_local
 from psnb._src.data.formats.byte_window import ByteWindow
 from psnb._src.data.formats.chunk import CHUNK_BYTES
-from psnb._src.data.formats.open_files import compression_of, is_local, opened, reading
+from psnb._src.data.formats.open_files import compression_of, opened, reading
 from psnb.errors import DatasetError
 
 _KEPT = 4096

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from fsspec.core import OpenFile
 
+from psnb._src.addresses import filesystem_of
 from psnb._src.data.formats.crc import masked_crc
-from psnb._src.data.formats.open_files import INFER, compression_of, filesystem_of, writing
+from psnb._src.data.formats.open_files import INFER, compression_of, writing
 
 _NUMBER = np.dtype("<u4")
 

@@ -145,7 +145,7 @@ class CheckpointStatistics:
         Why it failed; empty if it did not fail.
     held : float
         Seconds for which closures were held, so that it is of one moment: those that ran had to
-        end, and it had to be written.
+        end, and the servers had to take note of it. They were not held while it was written.
     """
 
     state: Literal["none", "saving", "saved", "failed"] = "none"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from psnb._src.monitor.recorded import Event, Records, Statistics
 from psnb._src.monitor.told.protocol import CommandName, Identity
+from psnb._src.remote_path import Place
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Viewed(Protocol):
     def stop_training(self) -> None:
         """End the training of a trainer when what runs has ended."""
 
-    def checkpoint(self) -> Path:
+    def checkpoint(self) -> Place:
         """Save all parameters; return where."""
 
     def set_learning_rate(self, parameter: str, value: float) -> None:

@@ -3,31 +3,30 @@
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from psnb._src.checkpoint import checkpoint_folder, shard_files
+from psnb._src.checkpoint import local_folder
 from psnb._src.checkpoint.folder_lock import FolderLock
-from psnb._src.checkpoint.manifest import read_manifest
+from psnb._src.checkpoint.folder_of import use
+from psnb._src.checkpoint.local_folder import LocalFolder
 from psnb.errors import CheckpointError
-from tests.checkpoint.saved import Parameter, names, parameter, read
+from tests.checkpoint.saved import manifest_of, names, parameter, read, released, write
 from tests.checkpoint.waiting import would_wait
 
 
-def write(folder: Path, *meanwhile: Callable[[], object], **metadata: Any) -> Path:
+def save(folder: Path, *meanwhile: Callable[[], object], **metadata: Any) -> Path:
     """Save two parameters, and let others do something between them."""
 
-    def parameters() -> Iterator[Parameter]:
-        yield parameter("a")
+    def all_of_it() -> None:
         for each in meanwhile:
             each()
-        yield parameter("b")
 
-    return shard_files.write_checkpoint(folder, parameters(), metadata)
+    return write(folder, [parameter("a"), parameter("b")], metadata, all_of_it)
 
 
 def is_whole(path: Path) -> bool:
@@ -40,7 +39,7 @@ def partials(folder: Path) -> list[Path]:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    return write(tmp_path)
+    return save(tmp_path)
 
 
 @pytest.fixture
@@ -55,15 +54,15 @@ def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_numbers_go_up(tmp_path: Path) -> None:
     for _ in range(3):
-        write(tmp_path)
+        save(tmp_path)
     assert names(tmp_path) == ["ckpt-000001", "ckpt-000002", "ckpt-000003"]
 
 
 def test_numbers_go_on_past_six_digits(tmp_path: Path) -> None:
     (tmp_path / "ckpt-999999").mkdir()
-    assert write(tmp_path).name == "ckpt-1000000"
-    assert write(tmp_path).name == "ckpt-1000001"
-    numbers = [path.name.removeprefix("ckpt-") for path in checkpoint_folder.checkpoints(tmp_path)]
+    assert save(tmp_path).name == "ckpt-1000000"
+    assert save(tmp_path).name == "ckpt-1000001"
+    numbers = [path.name.removeprefix("ckpt-") for path in LocalFolder(tmp_path).checkpoints()]
     assert numbers == ["999999", "1000000", "1000001"]
 
 
@@ -71,30 +70,28 @@ def test_other_things_in_the_folder_are_no_checkpoints(tmp_path: Path) -> None:
     for name in (".incomplete-ckpt-000009", "ckpt-1", "ckpt-000002.bak", "notes"):
         (tmp_path / name).mkdir()
     (tmp_path / "ckpt-000007").write_text("a file")
-    assert checkpoint_folder.checkpoints(tmp_path) == []
+    assert LocalFolder(tmp_path).checkpoints() == []
 
 
 def test_missing_folder_has_no_checkpoints(tmp_path: Path) -> None:
-    assert checkpoint_folder.checkpoints(tmp_path / "missing") == []
+    assert LocalFolder(tmp_path / "missing").checkpoints() == []
 
 
 def test_number_is_that_of_the_end_of_a_save(tmp_path: Path) -> None:
-    first = write(tmp_path, lambda: write(tmp_path, writer=2), writer=1)
+    first = save(tmp_path, lambda: save(tmp_path, writer=2), writer=1)
     assert first.name == "ckpt-000002"
-    written = [
-        read_manifest(path).metadata["writer"] for path in checkpoint_folder.checkpoints(tmp_path)
-    ]
+    written = [manifest_of(path).metadata["writer"] for path in LocalFolder(tmp_path).checkpoints()]
     assert written == [2, 1]
 
 
 def test_save_that_took_longer_than_others_is_not_removed_at_once(tmp_path: Path) -> None:
     def others() -> None:
         for _ in range(3):
-            write(tmp_path)
-            checkpoint_folder.prune(tmp_path, 1)
+            save(tmp_path)
+            LocalFolder(tmp_path).prune(1)
 
-    path = write(tmp_path, others)
-    checkpoint_folder.prune(tmp_path, 1)
+    path = save(tmp_path, others)
+    LocalFolder(tmp_path).prune(1)
     assert is_whole(path)
     assert names(tmp_path) == [path.name] == ["ckpt-000004"]
 
@@ -102,30 +99,30 @@ def test_save_that_took_longer_than_others_is_not_removed_at_once(tmp_path: Path
 def test_nobody_takes_a_number_between_its_choice_and_the_renaming(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, waits = checkpoint_folder._numbered, []
+    found, waits = LocalFolder._numbered, []
 
-    def choosing(folder: Path) -> list[tuple[int, Path]]:
+    def choosing(folder: LocalFolder) -> list[tuple[int, Path]]:
         with monkeypatch.context() as undone:
-            undone.setattr(checkpoint_folder, "_numbered", found)
-            waits.append(would_wait(lambda: write(tmp_path)))
+            undone.setattr(LocalFolder, "_numbered", found)
+            waits.append(would_wait(lambda: save(tmp_path)))
         return found(folder)
 
-    monkeypatch.setattr(checkpoint_folder, "_numbered", choosing)
-    assert write(tmp_path).name == "ckpt-000001"
+    monkeypatch.setattr(LocalFolder, "_numbered", choosing)
+    assert save(tmp_path).name == "ckpt-000001"
     assert waits == [True]
 
 
 def test_checkpoints_are_those_of_one_moment(
     tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, waits = checkpoint_folder._numbered, []
+    found, waits = LocalFolder._numbered, []
 
-    def looking(folder: Path) -> list[tuple[int, Path]]:
-        waits.append(would_wait(lambda: write(tmp_path)))
+    def looking(folder: LocalFolder) -> list[tuple[int, Path]]:
+        waits.append(would_wait(lambda: save(tmp_path)))
         return found(folder)
 
-    monkeypatch.setattr(checkpoint_folder, "_numbered", looking)
-    assert checkpoint_folder.checkpoints(tmp_path) == [checkpoint]
+    monkeypatch.setattr(LocalFolder, "_numbered", looking)
+    assert LocalFolder(tmp_path).checkpoints() == [checkpoint]
     assert waits == [True]
 
 
@@ -133,12 +130,10 @@ def test_number_that_was_taken_nonetheless_stays_its_owners(
     tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "ckpt-000002").write_text("a file")
-    monkeypatch.setattr(
-        checkpoint_folder, "_numbered", lambda folder: []
-    )  # as if both had looked before
-    path = shard_files.write_checkpoint(tmp_path, [parameter("other")], {})
+    monkeypatch.setattr(LocalFolder, "_numbered", lambda folder: [])  # as if both had looked before
+    path = write(tmp_path, [parameter("other")], {})
     assert path.name == "ckpt-000003"
-    assert list(read_manifest(path).entries) == ["other"]
+    assert list(manifest_of(path).entries) == ["other"]
     assert is_whole(checkpoint)
     assert (tmp_path / "ckpt-000002").read_text() == "a file"
 
@@ -151,12 +146,12 @@ def test_folder_that_cannot_be_renamed_is_an_error_and_goes(
 
     monkeypatch.setattr(Path, "rename", broken)
     with pytest.raises(CheckpointError, match=f"'{tmp_path}'.*Input/output error"):
-        write(tmp_path)
+        save(tmp_path)
     assert names(tmp_path) == []
 
 
 def test_manager_made_during_a_save_leaves_it_alone(tmp_path: Path) -> None:
-    path = write(tmp_path, lambda: checkpoint_folder.prepare(tmp_path))
+    path = save(tmp_path, lambda: LocalFolder(tmp_path).prepare())
     assert is_whole(path)
 
 
@@ -168,10 +163,10 @@ def test_managers_are_made_at_the_same_time(
     def probing(path: Path, *args: Any, **options: Any) -> None:
         mkdir(path, *args, **options)
         if path.name.startswith(".incomplete-"):
-            waits.append(would_wait(lambda: checkpoint_folder.prepare(tmp_path)))
+            waits.append(would_wait(lambda: LocalFolder(tmp_path).prepare()))
 
     monkeypatch.setattr(Path, "mkdir", probing)
-    checkpoint_folder.prepare(tmp_path)
+    LocalFolder(tmp_path).prepare()
     assert waits == [True]
     assert names(tmp_path) == []
 
@@ -183,11 +178,11 @@ def test_nobody_sees_a_partial_folder_that_is_not_locked_yet(
 
     def locking(path: Path, mode: str, how: int) -> FolderLock:
         if mode == "x":
-            waits.append(would_wait(lambda: checkpoint_folder.prepare(tmp_path)))
+            waits.append(would_wait(lambda: LocalFolder(tmp_path).prepare()))
         return FolderLock(path, mode, how)
 
-    monkeypatch.setattr(checkpoint_folder, "FolderLock", locking)
-    assert is_whole(write(tmp_path))
+    monkeypatch.setattr(local_folder, "FolderLock", locking)
+    assert is_whole(save(tmp_path))
     assert waits == [True]
 
 
@@ -200,10 +195,10 @@ def test_nobody_sees_a_partial_folder_that_is_not_locked_any_more(
         last = lock.file.mode == "x" and not lock.file.closed
         release(lock)
         if last:
-            waits.append(would_wait(lambda: checkpoint_folder.prepare(tmp_path)))
+            waits.append(would_wait(lambda: LocalFolder(tmp_path).prepare()))
 
     monkeypatch.setattr(FolderLock, "release", releasing)
-    assert is_whole(write(tmp_path))
+    assert is_whole(save(tmp_path))
     assert waits == [True]
 
 
@@ -219,9 +214,9 @@ def test_no_file_is_open_in_a_folder_that_is_renamed(
         return rename(path, new)
 
     monkeypatch.setattr(Path, "rename", renaming)
-    write(tmp_path)
-    write(tmp_path)
-    checkpoint_folder.prune(tmp_path, 1)
+    save(tmp_path)
+    save(tmp_path)
+    LocalFolder(tmp_path).prune(1)
     assert names(tmp_path) == ["ckpt-000002"]
     assert len(renamed) == 3
 
@@ -229,13 +224,13 @@ def test_no_file_is_open_in_a_folder_that_is_renamed(
 def test_partial_folder_cannot_be_read(tmp_path: Path) -> None:
     def look() -> None:
         with pytest.raises(CheckpointError, match="is no checkpoint"):
-            checkpoint_folder.keep(partials(tmp_path)[0])
+            use(partials(tmp_path)[0])
 
-    assert is_whole(write(tmp_path, look))
+    assert is_whole(save(tmp_path, look))
 
 
 def test_prepare_makes_the_folder(tmp_path: Path) -> None:
-    checkpoint_folder.prepare(tmp_path / "a" / "b")
+    LocalFolder(tmp_path / "a" / "b").prepare()
     assert names(tmp_path / "a") == ["b"]
     assert names(tmp_path / "a" / "b") == []
 
@@ -246,7 +241,7 @@ def test_prepare_clears_what_a_killed_writer_left(checkpoint: Path, files: list[
     left.mkdir()
     for file in files:
         (left / file).write_bytes(b"half")
-    checkpoint_folder.prepare(checkpoint.parent)
+    LocalFolder(checkpoint.parent).prepare()
     assert names(checkpoint.parent) == [checkpoint.name]
 
 
@@ -254,47 +249,47 @@ def test_prepare_clears_what_a_killed_writer_left(checkpoint: Path, files: list[
 def test_folder_that_cannot_be_is_refused(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=f"cannot be written to '.*{below}'"):
-        checkpoint_folder.prepare(tmp_path / below)
+        LocalFolder(tmp_path / below).prepare()
 
 
 def test_prune_keeps_the_newest_and_leaves_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "ckpt-999999").mkdir()
     for _ in range(3):
-        write(tmp_path)
-    checkpoint_folder.prune(tmp_path, 2)
+        save(tmp_path)
+    LocalFolder(tmp_path).prune(2)
     assert names(tmp_path) == ["ckpt-1000001", "ckpt-1000002"]
 
 
 def test_prune_of_fewer_than_are_kept_removes_nothing(checkpoint: Path) -> None:
-    checkpoint_folder.prune(checkpoint.parent, 3)
+    LocalFolder(checkpoint.parent).prune(3)
     assert names(checkpoint.parent) == [checkpoint.name]
 
 
 def test_prune_leaves_what_is_read_to_another_time(tmp_path: Path, checkpoint: Path) -> None:
-    newer = [write(tmp_path).name, write(tmp_path).name]
-    with checkpoint_folder.keep(checkpoint), checkpoint_folder.keep(checkpoint):
-        checkpoint_folder.prune(tmp_path, 1)
+    newer = [save(tmp_path).name, save(tmp_path).name]
+    with released(use(checkpoint)), released(use(checkpoint)):
+        LocalFolder(tmp_path).prune(1)
         assert names(tmp_path) == [checkpoint.name, newer[1]]
         assert is_whole(checkpoint)
-    checkpoint_folder.prune(tmp_path, 1)
+    LocalFolder(tmp_path).prune(1)
     assert names(tmp_path) == newer[1:]
 
 
 def test_nobody_begins_to_read_what_is_about_to_be_removed(
     tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path)
+    save(tmp_path)
     rename, waits = Path.rename, []
 
     def renaming(path: Path, new: Path) -> Path:
-        waits.append(would_wait(lambda: checkpoint_folder.keep(checkpoint)))
+        waits.append(would_wait(lambda: use(checkpoint)))
         return rename(path, new)
 
     monkeypatch.setattr(Path, "rename", renaming)
-    checkpoint_folder.prune(tmp_path, 1)
+    LocalFolder(tmp_path).prune(1)
     assert waits == [True]
     with pytest.raises(CheckpointError, match="ckpt-000001' is no checkpoint, or was removed"):
-        checkpoint_folder.keep(checkpoint)
+        use(checkpoint)
 
 
 def test_what_another_manager_has_removed_first_is_nothing_to_tell(
@@ -303,9 +298,9 @@ def test_what_another_manager_has_removed_first_is_nothing_to_tell(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    seen = [tmp_path / "ckpt-000000", checkpoint, write(tmp_path)]
-    monkeypatch.setattr(checkpoint_folder, "checkpoints", lambda folder: seen)
-    checkpoint_folder.prune(tmp_path, 1)
+    seen = [tmp_path / "ckpt-000000", checkpoint, save(tmp_path)]
+    monkeypatch.setattr(LocalFolder, "checkpoints", lambda folder: seen)
+    LocalFolder(tmp_path).prune(1)
     assert names(tmp_path) == [seen[2].name]
     assert caplog.messages == []
 
@@ -313,7 +308,7 @@ def test_what_another_manager_has_removed_first_is_nothing_to_tell(
 def test_what_cannot_be_removed_is_told_and_the_rest_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    paths = [write(tmp_path) for _ in range(3)]
+    paths = [save(tmp_path) for _ in range(3)]
     rename = Path.rename
 
     def renaming(path: Path, new: Path) -> Path:
@@ -322,15 +317,15 @@ def test_what_cannot_be_removed_is_told_and_the_rest_goes(
         return rename(path, new)
 
     monkeypatch.setattr(Path, "rename", renaming)
-    checkpoint_folder.prune(tmp_path, 1)
+    LocalFolder(tmp_path).prune(1)
     assert names(tmp_path) == [paths[0].name, paths[2].name]
     assert caplog.messages == ["an old checkpoint cannot be removed: [Errno 1] no"]
 
 
 def test_reading_leaves_no_lock_where_no_manager_was(tmp_path: Path) -> None:
-    path = write(tmp_path)
+    path = save(tmp_path)
     (tmp_path / ".lock").unlink()  # as if the checkpoint had been copied there
-    checkpoint_folder.keep(path).release()
+    use(path).release()
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
@@ -338,9 +333,9 @@ def test_reading_leaves_no_lock_where_no_manager_was(tmp_path: Path) -> None:
 def test_without_locks_nothing_is_cleared_and_it_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    checkpoint_folder.prepare(tmp_path)
+    LocalFolder(tmp_path).prepare()
     assert caplog.messages == []
-    path = write(tmp_path, lambda: checkpoint_folder.prepare(tmp_path))
+    path = save(tmp_path, lambda: LocalFolder(tmp_path).prepare())
     assert is_whole(path)
     (message,) = caplog.messages
     assert f"{tmp_path} cannot tell who is alive" in message
@@ -349,8 +344,8 @@ def test_without_locks_nothing_is_cleared_and_it_is_told(
 
 @pytest.mark.usefixtures("without_locks")
 def test_without_locks_checkpoints_are_written_read_and_removed(tmp_path: Path) -> None:
-    old, new = write(tmp_path), write(tmp_path)
-    with checkpoint_folder.keep(old):
+    old, new = save(tmp_path), save(tmp_path)
+    with released(use(old)):
         assert is_whole(old)
-    checkpoint_folder.prune(tmp_path, 1)
+    LocalFolder(tmp_path).prune(1)
     assert names(tmp_path) == [new.name]

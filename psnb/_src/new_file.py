@@ -1,0 +1,73 @@
+"""NewFile: a file that is being written, here or where fsspec writes, and its checksum. Pure."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from xxhash import xxh3_64
+
+from psnb._src.addresses import filesystem_of, is_local
+
+
+class WrittenFile(NamedTuple):
+    """A file that was written.
+
+    Attributes
+    ----------
+    nbytes : int
+        Its size.
+    checksum : str
+        XXH3 of it, as `psnb._src.whole_files.checksum` returns it.
+    by : str
+        What people call who wrote it.
+    """
+
+    nbytes: int
+    checksum: str
+    by: str
+
+
+class NewFile:
+    """A file in a folder that is there. Once this ends as a context manager, the file is on disk.
+
+    One thread's at a time.
+
+    Parameters
+    ----------
+    folder : str
+        A local path, or an address that fsspec understands.
+    name : str
+        The file's name there, which is none yet.
+    """
+
+    def __init__(self, folder: str, name: str) -> None:
+        self._local = is_local(folder)
+        self._file: Any
+        if self._local:
+            self._file = open(os.path.join(folder, name), "xb", buffering=0)  # noqa: SIM115
+        else:
+            system, inner = filesystem_of(folder)
+            self._file = system.open(f"{inner}/{name}", "wb")
+        self._sum, self._nbytes = xxh3_64(), 0
+
+    def __enter__(self) -> NewFile:
+        return self
+
+    def __exit__(self, kind: object, *exc_info: object) -> None:
+        with ExitStack() as ended:
+            ended.callback(self._file.close)
+            if self._local and kind is None:
+                os.fsync(self._file.fileno())
+
+    def write(self, content: memoryview) -> None:
+        """Write all of this."""
+        self._sum.update(content)
+        self._nbytes += content.nbytes
+        while content:
+            content = content[self._file.write(content) :]
+
+    def written(self, by: str) -> WrittenFile:
+        """Return what was written, by whom."""
+        return WrittenFile(self._nbytes, self._sum.hexdigest(), by)

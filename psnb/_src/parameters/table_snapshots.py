@@ -1,0 +1,169 @@
+"""TableSnapshots: parameters as they were at one moment, on the servers, which write them to files.
+
+Only where to write, how far they are and what came of it goes between notebook and servers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from psnb._src.new_file import WrittenFile
+from psnb._src.parameters.dense_shards import DenseShards
+from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.server_client import ServerClient
+from psnb._src.parameters.sparse_shards import SparseShards
+from psnb._src.placement import ServerAddress
+from psnb._src.server import (
+    AskWriting,
+    EndWriting,
+    HostOperation,
+    ReleaseSnapshot,
+    SnapshotHeader,
+    TakeSnapshot,
+    WriteTables,
+)
+from psnb.errors import CheckpointError, PsnbError, ServerLostError
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.2
+"""Seconds between two questions how far servers are."""
+
+_LONGEST_STOP = 600.0
+"""Seconds in which some server must have written something."""
+
+
+class TableSnapshots:
+    """Snapshots of all shards of some parameters; taken when it is made, all at once.
+
+    One thread's.
+
+    Parameters
+    ----------
+    server_client : ServerClient
+        The client of the servers.
+    parameters : mapping of str to DenseShards or SparseShards
+        The parameters, by name.
+    servers : callable
+        Returns all servers.
+
+    Attributes
+    ----------
+    parameters : mapping of str to DenseShards or SparseShards
+        As given.
+    """
+
+    def __init__(
+        self,
+        server_client: ServerClient,
+        parameters: Mapping[str, DenseShards | SparseShards],
+        servers: Callable[[], Iterable[ServerAddress]],
+    ) -> None:
+        self._client, self._servers = server_client, servers
+        self.parameters = parameters
+        self._tables = [table for each in parameters.values() for table in each.tables]
+        self._headers: list[SnapshotHeader] = server_client.call(
+            [Request(shard, TakeSnapshot(name)) for shard, name in self._tables]
+        )
+
+    def write(
+        self, folder: str, files: Sequence[str], told: Callable[[float], object]
+    ) -> dict[str, WrittenFile]:
+        """Let the servers write all of them, each what it has, and wait for that.
+
+        Parameters
+        ----------
+        folder : str
+            Where to; nobody else writes there.
+        files : sequence of str
+            The names of the files: for each parameter, in their order, those of its shards.
+        told : callable
+            Is told how much is written, 0 to 1.
+
+        Returns
+        -------
+        dict of str to WrittenFile
+            What is on disk now, by the names of the files.
+
+        Raises
+        ------
+        CheckpointError
+            If a server cannot write.
+        ServerLostError
+            If a server is gone.
+        """
+        # The servers release what they have written, and soon also what nobody uses.
+        headers, self._headers = self._headers, []
+        parts = self._parts(dict(zip(files, headers, strict=True)))
+        there = dict.fromkeys(parts)
+        most = sum(each.rows * each.row_nbytes for each in headers)
+        try:
+            self._ask({each: WriteTables(folder, part) for each, part in parts.items()}, there)
+            return self._wait(folder, there, lambda nbytes: told(min(1.0, nbytes / max(1, most))))
+        finally:
+            self._client.attempt([Request(each, EndWriting(folder)) for each in there])
+
+    def close(self) -> None:
+        """Release them, if they were not written; idempotent."""
+        headers, self._headers = self._headers, []
+        self._client.attempt(
+            [
+                Request(shard, ReleaseSnapshot(header.snapshot))
+                for (shard, _), header in zip(self._tables, headers, strict=False)
+            ]
+        )
+
+    def _parts(self, headers: Mapping[str, SnapshotHeader]) -> dict[ServerAddress, dict[str, str]]:
+        """Return the server of each snapshot, which need not be that of its shard any more."""
+        servers = {each.key: each for each in self._servers()}
+        parts: dict[ServerAddress, dict[str, str]] = {}
+        for file, header in headers.items():
+            key = header.snapshot.rpartition("/")[0]
+            if key not in servers:
+                raise ServerLostError(f"a server has ended while it was to be saved: {key}")
+            parts.setdefault(servers[key], {})[file] = header.snapshot
+        return parts
+
+    def _wait(
+        self,
+        folder: str,
+        there: dict[ServerAddress, None],
+        told: Callable[[int], object],
+    ) -> dict[str, WrittenFile]:
+        """Ask until all have written; forget those that are gone."""
+        done: dict[str, WrittenFile] = {}
+        nbytes = dict.fromkeys(there, 0)
+        asked, pause, changed = list(there), _FIRST_PAUSE, time.monotonic()
+        while asked:
+            time.sleep(pause)
+            pause = min(1.5 * pause, _LONGEST_PAUSE)
+            before = sum(nbytes.values())
+            found = self._ask(dict.fromkeys(asked, AskWriting(folder)), there)
+            for server, progress in found.items():
+                nbytes[server] = progress.nbytes
+                if progress.files is not None:
+                    done |= progress.files
+                    asked.remove(server)
+            told(sum(nbytes.values()))
+            if sum(nbytes.values()) > before:
+                changed = time.monotonic()
+            elif time.monotonic() - changed > _LONGEST_STOP:
+                raise CheckpointError(
+                    f"{', '.join(each.name for each in asked)} could write nothing into "
+                    f"{folder!r} for {_LONGEST_STOP:g} s; is its disk or network at rest?"
+                )
+        return done
+
+    def _ask(
+        self, operations: Mapping[ServerAddress, HostOperation], there: dict[ServerAddress, None]
+    ) -> dict[ServerAddress, Any]:
+        """Return the answers of servers, or raise what one answers; forget those that are gone."""
+        requests = [Request(server, operation) for server, operation in operations.items()]
+        answers = dict(zip(operations, self._client.attempt(requests), strict=True))
+        for server, answer in answers.items():
+            if isinstance(answer, ServerLostError):
+                del there[server]
+        for answer in answers.values():
+            if isinstance(answer, PsnbError):
+                raise answer
+        return answers

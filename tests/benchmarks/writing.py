@@ -1,0 +1,160 @@
+"""How servers write checkpoints: for how long they refuse requests, how fast, what memory it takes.
+
+One server has a table of a gigabyte; meanwhile rows of it are pushed. The pauses are those of the
+server's event loop, on which all requests run, so also those that other processes of the machine
+cause. The rate is beside that of ``dd`` with a sync, in the same folder, before and after.
+
+    python -m tests.benchmarks.writing [FOLDER]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from distributed import Client
+
+import psnb
+
+ROWS, DIM = 4_000_000, 32
+GIGABYTES = ROWS * (8 + 2 * 4 * DIM) / 1e9
+PUSHED = 1000
+LOOK = 0.001
+
+
+def main(folder: Path) -> None:
+    with psnb.local_cluster(1, 1) as client, psnb.ParameterServerStrategy(client) as strategy:
+        table = strategy.embedding("table", DIM, rows=ROWS, optimizer=psnb.Adagrad(0.1))
+        (server,) = strategy.server_addresses
+        process = psutil.Process(client.run(_pid, workers=[server])[server])
+        manager = psnb.CheckpointManager(psnb.ClusterCoordinator(strategy), folder, 1)
+        rates = [_dd(folder)]
+        with Pushing(table) as pushing:
+            calm = _pauses(client, server, lambda: time.sleep(4))
+            before, pushes = process.memory_info().rss, pushing.count
+            most, seconds = Memory(process), 0.0
+
+            def save() -> None:
+                nonlocal seconds
+                begin = time.perf_counter()
+                manager.save()
+                seconds = time.perf_counter() - begin
+
+            with most:
+                pauses = _pauses(client, server, save)
+            pushes = pushing.count - pushes
+        rates.append(_dd(folder))
+        begin = time.perf_counter()
+        manager.save()
+        alone = time.perf_counter() - begin
+    rate = sum(rates) / len(rates)
+    print(f"""
+table                {GIGABYTES:.2f} GB; meanwhile {pushes:,} pushes of {PUSHED:,} rows
+closures held        {1000 * manager.status.held:.1f} ms
+longest pause        {1000 * pauses[-1]:.1f} ms, {1000 * pauses[-1] / GIGABYTES:.1f} ms a GB \
+(without a save {1000 * calm[-1]:.1f} ms)
+99th percentile      {1000 * _p99(pauses):.1f} ms (without a save {1000 * _p99(calm):.1f} ms)
+written              {GIGABYTES / seconds * 1000:.0f} MB/s, without pushes \
+{GIGABYTES / alone * 1000:.0f} MB/s; dd {", ".join(f"{each / 1e6:.0f}" for each in rates)} MB/s: \
+{GIGABYTES * 1e9 / seconds / rate:.0%} and {GIGABYTES * 1e9 / alone / rate:.0%}
+more memory          {(most.peak - before) / 1e6:.0f} MB
+""")
+
+
+class Pushing:
+    """Pushes gradients of random rows, one after the other."""
+
+    def __init__(self, table: psnb.Embedding) -> None:
+        self.count, self._table, self._ended = 0, table, threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Pushing:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        chance, ones = np.random.default_rng(0), np.ones((PUSHED, DIM), np.float32)
+        while not self._ended.is_set():
+            self._table.push(chance.integers(0, ROWS, PUSHED), ones)
+            self.count += 1
+
+
+class Memory:
+    """The most memory that a process has."""
+
+    def __init__(self, process: psutil.Process) -> None:
+        self.peak, self._process, self._ended = 0, process, threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Memory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.01):
+            self.peak = max(self.peak, self._process.memory_info().rss)
+
+
+def _pid() -> int:
+    return os.getpid()
+
+
+def _pauses(client: Client, server: str, meanwhile: Callable[[], None]) -> list[float]:
+    """Return how long the server's event loop did nothing else, each time, ascending."""
+    client.run(_look, workers=[server], wait=False)
+    meanwhile()
+    found: list[float] = sorted(client.run(_looked, workers=[server])[server])
+    return found
+
+
+async def _look(dask_worker: Any) -> None:
+    seen: list[float] = []
+    dask_worker.pauses, dask_worker.looks = seen, True
+    while dask_worker.looks:
+        begin = time.perf_counter()
+        await asyncio.sleep(LOOK)
+        seen.append(time.perf_counter() - begin - LOOK)
+
+
+def _looked(dask_worker: Any) -> Any:
+    dask_worker.looks = False
+    return dask_worker.pauses
+
+
+def _p99(pauses: list[float]) -> float:
+    return float(np.quantile(pauses, 0.99))
+
+
+def _dd(folder: Path) -> float:
+    """Return the bytes a second of a sequential write with a sync."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "sequential"
+    begin = time.perf_counter()
+    command = ["dd", "if=/dev/zero", f"of={file}", "bs=1M", f"count={int(GIGABYTES * 1000)}"]
+    subprocess.run([*command, "conv=fsync"], check=True, capture_output=True)
+    seconds = time.perf_counter() - begin
+    file.unlink()
+    return int(GIGABYTES * 1000) * (1 << 20) / seconds
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as made:
+        main(Path(made))

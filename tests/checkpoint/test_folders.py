@@ -1,0 +1,312 @@
+"""What every folder of checkpoints does, on disk or wherever fsspec writes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+
+import psnb
+from psnb._src.checkpoint import remote_folder, shard_files
+from psnb._src.checkpoint.checkpoint_folder import CheckpointFolder
+from psnb._src.checkpoint.folder_listing import folder_listing, prune_verified
+from psnb._src.checkpoint.folder_manager import FolderManager
+from psnb._src.checkpoint.folder_of import folder_of
+from psnb._src.checkpoint.remote_folder import RemoteFolder
+from psnb._src.remote_path import Place, RemotePath, as_place
+from psnb.errors import CheckpointError
+from tests.checkpoint.fakes import Strategy
+from tests.checkpoint.saved import STATES, InHand, parameter, released
+
+MEMORY = "memory://checkpoints/run-1"
+
+
+@pytest.fixture(params=["local", "memory"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    yield str(tmp_path / "checkpoints") if request.param == "local" else MEMORY
+    fsspec.filesystem("memory").store.clear()
+    fsspec.filesystem("memory").pseudo_dirs[:] = [""]
+
+
+@pytest.fixture
+def folder(address: str) -> CheckpointFolder:
+    made = folder_of(as_place(address))
+    made.prepare()
+    return made
+
+
+def save(
+    folder: CheckpointFolder,
+    meanwhile: Callable[[], object] = bool,
+    *,
+    kept: bool = False,
+    **metadata: Any,
+) -> Place:
+    taken = InHand([parameter("a"), parameter("b")], meanwhile)
+    return shard_files.write_checkpoint(folder, taken, metadata, kept=kept)
+
+
+def names(folder: CheckpointFolder) -> list[str]:
+    return [path.name for path in folder.checkpoints()]
+
+
+def is_whole(folder: CheckpointFolder, path: Place) -> bool:
+    with released(folder.use(path)) as stored:
+        entries = stored.manifest().entries.values()
+        return all(
+            np.array_equal(array, STATES[shard][name])
+            for entry in entries
+            for shard, state in enumerate(shard_files.read_states(stored, entry))
+            for name, array in state.items()
+        )
+
+
+def metadata(folder: CheckpointFolder, path: Place) -> Any:
+    with released(folder.use(path)) as stored:
+        return stored.manifest().metadata
+
+
+def test_what_was_saved_is_there_with_its_number(folder: CheckpointFolder) -> None:
+    assert names(folder) == []
+    paths = [save(folder, step=step) for step in range(3)]
+    assert names(folder) == ["ckpt-000001", "ckpt-000002", "ckpt-000003"]
+    assert folder.checkpoints() == paths
+    assert all(is_whole(folder, path) for path in paths)
+    assert metadata(folder, paths[1]) == {"step": 1}
+    assert folder.written(paths[0])[:4] == time.strftime("%Y")
+
+
+def test_what_is_being_written_is_not_seen(folder: CheckpointFolder) -> None:
+    seen: list[str] = []
+    save(folder, lambda: seen.extend(names(folder)))
+    assert seen == []
+
+
+def test_what_fails_in_the_middle_leaves_nothing(folder: CheckpointFolder) -> None:
+    def fail() -> None:
+        raise RuntimeError("the server is gone")
+
+    first = save(folder)
+    before = everything(folder)
+    with pytest.raises(RuntimeError, match="the server is gone"):
+        save(folder, fail)
+    assert everything(folder) == before
+    assert is_whole(folder, first)
+
+
+def everything(folder: CheckpointFolder) -> set[str]:
+    """Return all files of a folder."""
+    if isinstance(folder.path, Path):
+        return {str(each) for each in folder.path.rglob("*") if each.name != ".lock"}
+    return set(fsspec.filesystem("memory").find(str(folder.path)))
+
+
+def test_the_number_is_that_of_the_end(folder: CheckpointFolder) -> None:
+    path = save(folder, lambda: save(folder, writer=2), writer=1)
+    assert path.name == "ckpt-000002"
+    assert [metadata(folder, each)["writer"] for each in folder.checkpoints()] == [2, 1]
+
+
+def test_the_newest_stay_and_those_that_are_marked(folder: CheckpointFolder) -> None:
+    begin = time.time() - 1
+    save(folder)
+    kept = save(folder, kept=True)
+    newer = [save(folder) for _ in range(3)]
+    folder.prune(2)
+    assert folder.checkpoints() == [kept, *newer[1:]]
+    assert begin < folder.last_kept() < time.time() + 1
+    assert all(is_whole(folder, path) for path in folder.checkpoints())
+    folder.prune(1)
+    assert folder.checkpoints() == [kept, newer[2]]
+    assert len([each for each in everything(folder) if "safetensors" in each]) == 8
+
+
+def test_without_one_that_is_marked_the_last_was_never(folder: CheckpointFolder) -> None:
+    save(folder)
+    assert folder.last_kept() == -np.inf
+
+
+def test_what_was_removed_is_told(folder: CheckpointFolder) -> None:
+    first = save(folder)
+    save(folder)
+    folder.prune(1)
+    with pytest.raises(CheckpointError, match="ckpt-000001' is no checkpoint, or was removed"):
+        folder.use(first)
+    assert folder.written(first) == "removed just now"
+
+
+def test_managers_save_and_restore_by_address(address: str) -> None:
+    strategy = Strategy()
+    manager = FolderManager(strategy, address, max_to_keep=2)
+    for value in range(3):
+        strategy.assign(value)
+        manager.save({"value": value})
+    strategy.assign(7)
+    first, _ = manager.checkpoints
+    assert manager.restore(str(first)) == {"value": 1}
+    assert strategy.values == [1, 1, 1]
+    assert manager.restore() == {"value": 2}
+    assert strategy.values == [2, 2, 2]
+    assert strategy.noted[-1] == manager.latest_checkpoint
+    assert address in repr(manager)
+    assert manager.status.path == str(manager.latest_checkpoint)
+
+
+def test_a_checkpoint_is_told_and_verified_without_a_cluster(folder: CheckpointFolder) -> None:
+    save(folder, step=3)
+    path = save(folder)
+    found = folder_listing(folder.path, verify=False)
+    assert [row.split()[0] for row in found.text.splitlines()[1:]] == ["ckpt-000001", "ckpt-000002"]
+    assert "step=3" in found.text
+    with pytest.raises(CheckpointError, match="'a' is no parameter that this psnb reads"):
+        psnb.checkpoint.load(path).verify()
+    with pytest.raises(CheckpointError, match="nothing was removed"):
+        prune_verified(folder.path, 1)
+    assert len(names(folder)) == 2
+
+
+def test_another_checksum_is_damage_and_told_with_the_place(address: str) -> None:
+    strategy = Strategy()
+    manager = FolderManager(strategy, address, max_to_keep=2)
+    path = manager.save()
+    (damaged, *_) = psnb.checkpoint.load(path).files
+    with fsspec.open(str(damaged), "r+b" if isinstance(damaged, Path) else "wb") as file:
+        file.write(b"something else")
+    with pytest.raises(CheckpointError) as raised:
+        manager.restore()
+    assert str(path) in str(raised.value)
+    assert "is damaged: its checksum is" in str(raised.value)
+
+
+def test_a_manifest_that_names_files_elsewhere_is_refused(folder: CheckpointFolder) -> None:
+    path = save(folder)
+    manifest = f"{path}/manifest.json"
+    with fsspec.open(manifest, "r") as file:
+        content = json.load(file)
+    files = content["parameters"][0]["files"]
+    content["parameters"][0]["files"] = {f"../{name}": sum_ for name, sum_ in files.items()}
+    with fsspec.open(manifest, "w") as file:
+        json.dump(content, file)
+    with released(folder.use(path)) as stored, pytest.raises(CheckpointError, match="damaged one"):
+        stored.manifest()
+
+
+# What is only so without locks and renaming.
+
+
+@pytest.fixture
+def remote() -> Iterator[RemoteFolder]:
+    made = RemoteFolder(RemotePath(MEMORY))
+    made.prepare()
+    yield made
+    fsspec.filesystem("memory").store.clear()
+    fsspec.filesystem("memory").pseudo_dirs[:] = [""]
+
+
+class _Killed(BaseException):
+    """Nothing of a process goes on, not even what cleans up."""
+
+
+def killed_at(step: int, remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Save and prune, but for one's death at a step; return whether it came to that."""
+    steps = itertools.count()
+
+    def dying(change: Any) -> Any:
+        def at_this(*given: Any) -> None:
+            now = next(steps) // 2
+            if now > step:
+                raise _Killed
+            change(*given)
+            if next(steps) // 2 >= step:
+                raise _Killed
+
+        return at_this
+
+    with monkeypatch.context() as patch:
+        for name in ("create", "make_folder", "remove"):
+            patch.setattr(RemotePath, name, dying(getattr(RemotePath, name)))
+        try:
+            save(remote, step=step)
+            remote.prune(2)
+        except _Killed:
+            return True
+    return False
+
+
+def test_whoever_is_killed_at_any_step_leaves_whole_checkpoints(
+    remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(remote)
+    last = save(remote)
+    for step in itertools.count():
+        if not killed_at(step, remote, monkeypatch):
+            break
+        newest = remote.checkpoints()[-1]
+        assert newest >= last
+        last = newest
+        assert len(remote.checkpoints()) >= 2
+        assert all(is_whole(remote, path) for path in remote.checkpoints())
+    assert step > 5
+    assert len({each.split("/")[3] for each in everything(remote) if "files-" in each}) > 3
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 2 * remote_folder._LEFT)
+    remote.prepare()
+    assert len({each.split("/")[3] for each in everything(remote) if "files-" in each}) == 2
+    assert all(is_whole(remote, path) for path in remote.checkpoints())
+
+
+def test_what_another_has_begun_today_is_left_alone(remote: RemoteFolder) -> None:
+    path = save(remote, remote.prepare)
+    assert is_whole(remote, path)
+
+
+def test_of_two_that_end_at_once_each_gets_its_own_number(
+    remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = save(remote, writer=1)
+    monkeypatch.setattr(RemoteFolder, "numbers", lambda self: [])  # as if both had looked before
+    second = save(remote, writer=2)
+    assert (first.name, second.name) == ("ckpt-000001", "ckpt-000002")
+    assert [metadata(remote, each)["writer"] for each in (first, second)] == [1, 2]
+
+
+def test_copies_on_this_machine_go_with_the_last_reference(
+    remote: RemoteFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    stored = remote.use(save(remote))
+    stored.manifest()
+    assert list(tmp_path.iterdir())
+    del stored
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [("s3x://bucket/a", "Protocol not known: s3x"), ("http://127.0.0.1:9/a", "cannot be written")],
+)
+def test_a_store_that_cannot_be_written_is_told(where: str, reason: str) -> None:
+    with pytest.raises(CheckpointError, match=reason) as raised:
+        folder_of(as_place(where)).prepare()
+    assert f"checkpoints cannot be written to '{where}'" in str(raised.value)
+
+
+@pytest.mark.parametrize("where", ["/a/b", "file:///a/b"])
+def test_an_address_on_this_machine_is_a_path(where: str) -> None:
+    assert as_place(where) == Path("/a/b")
+
+
+def test_an_address_has_parts_as_a_path_has() -> None:
+    path = as_place("s3://bucket/a/ckpt-000001/")
+    assert isinstance(path, RemotePath)
+    assert (path.name, str(path.parent)) == ("ckpt-000001", "s3://bucket/a")
+    assert path.parent / "ckpt-000001" == path
+    assert as_place(path) == path
+    assert {path: 1}[RemotePath("s3://bucket/a/ckpt-000001")] == 1

@@ -1,0 +1,206 @@
+"""Tables that a server writes into files, while they change."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from psnb._src.first_rows.admission import CountFilter
+from psnb._src.first_rows.initializers import Constant
+from psnb._src.mapped_arrays import mapped_arrays
+from psnb._src.new_file import WrittenFile
+from psnb._src.server import table_writing
+from psnb._src.server.ctr import CtrAccessor
+from psnb._src.server.operations import (
+    AskWriting,
+    EndWriting,
+    OnShard,
+    ReadSegment,
+    TakeSnapshot,
+    WriteTables,
+)
+from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.server.optimizers.adam import Adam
+from psnb._src.server.snapshot import snapshot
+from psnb._src.server.table_writing import TableWriting
+from psnb._src.server.tables import DenseTable, SparseTable, Table
+from psnb._src.whole_files import checksum
+from psnb.errors import CheckpointError
+from tests.conftest import wait_until
+from tests.server.pair import Pair, now
+
+FILE = "0000-00000.safetensors"
+ONES = np.ones((40, 2), np.float32)
+
+
+def sparse(rows: int | None = None, **more: Any) -> SparseTable:
+    table = SparseTable("e", 2, rows, 0, 1, "float32", Constant(1.0), 0, Adam(0.1), **more)
+    for _ in range(3):
+        table.push(np.arange(40, dtype=np.uint64), ONES)
+    return table
+
+
+def dense(shape: tuple[int, ...]) -> DenseTable:
+    table = DenseTable("v", np.arange(np.prod(shape), dtype=np.float64).reshape(shape), Adagrad(1))
+    table.push(np.ones(shape))
+    return table
+
+
+def waiting() -> SparseTable:
+    table = sparse(accessor=CtrAccessor(), admission=CountFilter(3))
+    table.push(np.arange(50, 61, dtype=np.uint64), ONES[:11])
+    return table
+
+
+TABLES: dict[str, Callable[[], Table]] = {
+    "any id": sparse,
+    "fixed rows": lambda: sparse(40),
+    "ids that wait": waiting,
+    "no row": lambda: SparseTable("e", 2, None, 0, 1, "float32", Constant(1.0), 0, None),
+    "matrix": lambda: dense((7, 3)),
+    "scalar": lambda: dense(()),
+    "nothing": lambda: dense((0, 3)),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_writing, "_PIECE", 100)
+
+
+def written(
+    folder: Path, tables: Mapping[str, Table], soon: table_writing.Soon = now
+) -> Mapping[str, WrittenFile]:
+    taken = {name: snapshot(table) for name, table in tables.items()}
+    writing = TableWriting("server 0", str(folder), taken, soon)
+    wait_until(lambda: writing.progress().files is not None, "it is written")
+    files = writing.progress().files
+    assert files is not None
+    assert not any(table.watchers for table in tables.values())
+    return files
+
+
+@pytest.mark.parametrize("make", TABLES.values(), ids=TABLES)
+def test_the_file_is_the_table(tmp_path: Path, make: Callable[[], Table]) -> None:
+    table = make()
+    found = written(tmp_path, {FILE: table})
+    for arrays in (load_file(tmp_path / FILE), mapped_arrays(tmp_path / FILE)):
+        state = table.state()
+        assert arrays.keys() == state.keys()
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(array, state[name], strict=True)
+            assert array.flags.aligned
+    size = (tmp_path / FILE).stat().st_size
+    assert found == {FILE: WrittenFile(size, checksum(tmp_path / FILE), "server 0")}
+
+
+@pytest.mark.parametrize("rows", [None, 40])
+def test_what_changes_between_two_pieces_is_written_as_it_was(
+    tmp_path: Path, rows: int | None
+) -> None:
+    table = sparse(rows)
+    before = table.state()
+    calls = []
+
+    def change_first(function: Callable[[], object]) -> None:
+        calls.append(function)
+        table.push(np.arange(len(calls) % 40, 40, dtype=np.uint64), ONES[len(calls) % 40 :])
+        function()
+
+    written(tmp_path, {FILE: table}, change_first)
+    assert len(calls) > 10
+    found = load_file(tmp_path / FILE)
+    assert all(np.array_equal(array, before[name]) for name, array in found.items())
+
+
+def test_a_folder_that_is_not_there_is_told_with_the_servers_name(tmp_path: Path) -> None:
+    taken = {FILE: snapshot(sparse())}
+    writing = TableWriting("server 3", str(tmp_path / "gone"), taken, now)
+    with pytest.raises(CheckpointError, match=r"server 3 cannot write 0000.*'.*gone': FileNot"):
+        wait_until(lambda: writing.progress().files is not None, "it fails")
+    writing.stop()
+
+
+def test_a_file_that_is_there_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("mine")
+    with pytest.raises(CheckpointError, match="FileExistsError"):
+        written(tmp_path, {FILE: sparse()})
+    assert (tmp_path / FILE).read_text() == "mine"
+
+
+def test_what_is_stopped_ends_and_its_tables_are_free(tmp_path: Path) -> None:
+    table, begun, go_on = sparse(), threading.Event(), threading.Event()
+
+    def wait(function: Callable[[], object]) -> None:
+        begun.set()
+        go_on.wait()
+        function()
+
+    writing = TableWriting("server 0", str(tmp_path), {FILE: snapshot(table)}, wait)
+    begun.wait()
+    writing.stop()
+    assert not table.watchers
+    go_on.set()
+    with pytest.raises(CheckpointError):
+        wait_until(lambda: writing.progress().files is not None, "it ends")
+
+
+class OnHost:
+    """A host that writes a table of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.pair, self.folder = Pair(), str(folder)
+        self.host = self.pair.hosts["a"]
+        self.name = self.ask(OnShard(0, TakeSnapshot("v"))).snapshot
+
+    def ask(self, operation: Any) -> Any:
+        return self.pair.manage("a", operation)
+
+    def write(self) -> None:
+        self.ask(WriteTables(self.folder, {FILE: self.name}))
+
+    def wait(self) -> None:
+        wait_until(lambda: self.ask(AskWriting(self.folder)).files is not None, "it is written")
+
+
+def test_a_writing_that_is_asked_for_twice_is_one(tmp_path: Path) -> None:
+    on_host = OnHost(tmp_path)
+    on_host.write()
+    on_host.write()
+    on_host.wait()
+    assert [each.name for each in tmp_path.iterdir()] == [FILE]
+    assert on_host.ask(OnShard(0, ReadSegment(on_host.name, 0, 1))) is None
+    on_host.ask(EndWriting(on_host.folder))
+
+
+@pytest.mark.parametrize("minutes", [1, 2])
+def test_a_writing_that_nobody_asks_for_ends_after_minutes(tmp_path: Path, minutes: int) -> None:
+    on_host = OnHost(tmp_path)
+    on_host.write()
+    on_host.wait()
+    for _ in range(minutes):
+        on_host.host.tick()
+    if minutes < table_writing.TICKS:
+        on_host.wait()
+        on_host.ask(EndWriting(on_host.folder))
+    with pytest.raises(CheckpointError, match=r"a does not write into .* any more"):
+        on_host.ask(AskWriting(on_host.folder))
+
+
+def test_snapshots_that_are_not_there_any_more_are_told_and_nothing_is_written(
+    tmp_path: Path,
+) -> None:
+    on_host = OnHost(tmp_path)
+    with pytest.raises(CheckpointError, match="does not have the snapshots any more"):
+        on_host.ask(WriteTables(on_host.folder, {FILE: on_host.name, "b": "a/77"}))
+    assert list(tmp_path.iterdir()) == []
+    on_host.write()
+    on_host.host.close()
+    with pytest.raises(CheckpointError):
+        on_host.ask(AskWriting(on_host.folder))
