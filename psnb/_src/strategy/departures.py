@@ -98,6 +98,8 @@ class Departures:
 
         try:
             path = self._last_save(end)
+        except asyncio.CancelledError:
+            return  # the client was closed meanwhile
         except Exception as error:  # a boundary, as of all that saves by itself
             self._servers.events.add(
                 EventKind.CHECKPOINT_FAILED,
@@ -110,8 +112,9 @@ class Departures:
 
     async def _end(self, leaving: Collection[ServerAddress]) -> None:
         for server in leaving:
-            self._tell_retired(server, "has ended after all was saved,")
-            await self._servers.dismiss(server)
+            if server in self._began:  # it has not died meanwhile
+                self._tell_retired(server, "has ended after all was saved,")
+        await asyncio.gather(*map(self._servers.dismiss, leaving))
 
 
 def holds(layout: Layout, server: ServerAddress, others: int) -> bool:
