@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from psnb._src.prediction_columns import json_lines, parquet_table
+from psnb._src.prediction_columns import json_lines, parquet_table, single_columns
 
 ODD = np.array([1.5, np.nan, -np.inf], ml_dtypes.bfloat16)
 WIDE = np.array([[1, np.inf], [2, 3], [np.nan, 5]], np.float32)
@@ -40,3 +40,15 @@ def test_parquet_has_float32_for_bfloat16_and_keeps_nan() -> None:
 def test_no_rows_have_the_type_of_their_column(shape: tuple[int, ...]) -> None:
     some = parquet_table({"score": np.zeros((2, *shape[1:]), np.float32)})
     assert parquet_table({"score": np.zeros(shape, np.float32)}).schema == some.schema
+
+
+def test_several_numbers_a_row_become_columns_of_one() -> None:
+    columns = {"id": np.arange(2), "scores": np.arange(8).reshape(2, 2, 2)}
+    found = single_columns(columns)
+    assert {name: array.tolist() for name, array in found.items()} == {
+        "id": [0, 1],
+        "scores.0": [0, 4],
+        "scores.1": [1, 5],
+        "scores.2": [2, 6],
+        "scores.3": [3, 7],
+    }

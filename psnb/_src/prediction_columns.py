@@ -1,4 +1,4 @@
-"""Columns of predictions as JSON lines and Parquet hold them. Pure.
+"""Columns of predictions as CSV, JSON lines and Parquet hold them. Pure.
 
 A column is an array with one row for each example.
 """
@@ -6,10 +6,21 @@ A column is an array with one row for each example.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+
+
+def single_columns(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return columns of one number a row; of several, they are ``name.0``, ``name.1``, ..."""
+    found: dict[str, np.ndarray] = {}
+    for name, array in columns.items():
+        wide = array.reshape(len(array), math.prod(array.shape[1:]))
+        parts = {f"{name}.{at}": part for at, part in enumerate(wide.T)}
+        found |= {name: array} if array.ndim == 1 else parts
+    return found
 
 
 def json_lines(columns: Mapping[str, np.ndarray]) -> Iterator[str]:

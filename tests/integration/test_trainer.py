@@ -509,7 +509,7 @@ def test_predictions_that_fail_leave_the_files_of_an_earlier_call_alone(
 def _from_csv(path: Path) -> list[Any]:
     with path.open() as file:
         found = csv.DictReader(file)
-        return [(int(r["id"]), [float(r["scores_0"]), float(r["scores_1"])]) for r in found]
+        return [(int(r["id"]), [float(r["scores.0"]), float(r["scores.1"])]) for r in found]
 
 
 def _from_json(path: Path) -> list[Any]:

@@ -16,7 +16,7 @@ import numpy as np
 from psnb._src.data import Dataset, Ragged
 from psnb._src.export.loaded_model import LoadedModel
 from psnb._src.export.model_feed import ModelFeed
-from psnb._src.prediction_columns import json_lines, parquet_table
+from psnb._src.prediction_columns import json_lines, parquet_table, single_columns
 from psnb.errors import ConfigurationError, DatasetError, ExportError
 
 FORMATS = ("csv", "jsonl", "parquet")
@@ -235,17 +235,11 @@ class _CsvWriter:
         self._writer, self._begun = csv.writer(file, lineterminator="\n"), False
 
     def write(self, columns: Mapping[str, np.ndarray]) -> None:
-        flat: dict[str, Any] = {}
-        for name, array in columns.items():
-            if array.ndim == 1:
-                flat[name] = array.tolist()
-            else:
-                wide = array.reshape(len(array), int(np.prod(array.shape[1:])))
-                flat |= {f"{name}.{at}": wide[:, at].tolist() for at in range(wide.shape[1])}
+        flat = single_columns(columns)
         if not self._begun:
             self._writer.writerow(flat)
             self._begun = True
-        self._writer.writerows(zip(*flat.values(), strict=True))
+        self._writer.writerows(zip(*(each.tolist() for each in flat.values()), strict=True))
 
 
 class _JsonWriter:

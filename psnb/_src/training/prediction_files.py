@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from psnb._src.prediction_columns import json_lines, parquet_table
+from psnb._src.prediction_columns import json_lines, parquet_table, single_columns
 from psnb._src.threads import uninterrupted
 from psnb.errors import ConfigurationError
 
@@ -78,21 +78,14 @@ class _CsvRows(RowWriter):
     def __init__(self, path: Path, first: Columns) -> None:
         self._file = path.open("w", encoding="utf-8", newline="")
         self._rows = csv.writer(self._file)
-        self._rows.writerow(name for name, array in first.items() for name in _names(name, array))
+        self._rows.writerow(single_columns(first))
 
     def add(self, columns: Columns) -> None:
-        flat = [array.reshape(len(array), -1).T for array in columns.values()]
-        lists = [column.tolist() for each in flat for column in each]
+        lists = [column.tolist() for column in single_columns(columns).values()]
         self._rows.writerows(zip(*lists, strict=True))
 
     def close(self) -> None:
         self._file.close()
-
-
-def _names(name: str, array: np.ndarray) -> list[str]:
-    if array.ndim == 1:
-        return [name]
-    return [f"{name}_{number}" for number in range(int(np.prod(array.shape[1:])))]
 
 
 _WRITERS: dict[str, type[RowWriter]] = {

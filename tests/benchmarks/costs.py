@@ -1,0 +1,157 @@
+"""A model of what a training step costs, fitted and tried on a configuration that it has not seen.
+
+``python -m tests.benchmarks.costs``. CPU time of the notebook, the workers and the servers for a
+closure that pulls and pushes variables and rows. It is taken to be a sum: so much for the closure,
+each message, variable, table, row and byte; all at least 0. Steps come one by
+one, as they do where gradients take longer than their plumbing; see `many_workers` for closures
+that come in thousands. From the model follows where the first limit is for many workers.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+from distributed import Client
+from rich.console import Console
+from rich.table import Table
+from scipy.optimize import nnls
+
+import psnb
+from tests.benchmarks.profiling import cpu_seconds, roles
+
+DIM, ROWS = 16, 1_000_000
+SECONDS = 2.0
+TERMS = ("closure", "message", "variable", "table on a server", "row", "byte")
+KINDS = ("notebook", "worker", "server")
+
+
+class Work(NamedTuple):
+    """What a closure does."""
+
+    servers: int
+    variables: int
+    kilobytes: int
+    """Of each variable."""
+    rows: int
+
+    def terms(self) -> list[float]:
+        """Return how often each of `TERMS` is paid."""
+        asked = self.servers if self.rows else min(self.servers, self.variables)
+        # A pull and a commit; on several servers, a commit is held by all and then decided.
+        messages = 2 if asked == 1 else 3 * asked
+        size = self.variables * self.kilobytes * 1024 + self.rows * DIM * 4
+        tables = self.servers if self.rows else 0
+        return [1, messages, self.variables, tables, self.rows, size]
+
+
+FITTED = [
+    *(Work(servers, 1, 1, 0) for servers in (1, 2)),
+    *(Work(servers, 100, 1, 0) for servers in (1, 2)),
+    *(Work(1, 1, size, 0) for size in (1_000, 16_000)),
+    *(Work(servers, 1, 1, rows) for servers in (1, 2) for rows in (1_000, 20_000)),
+    *(Work(servers, 10, 100, 0) for servers in (1, 2)),
+    *(Work(servers, 10, 1_000, 1_000) for servers in (1, 2)),
+]
+HELD_OUT = [Work(2, 20, 200, 5_000), Work(1, 6, 100, 2_000)]
+
+
+def made(coordinator: psnb.ClusterCoordinator, work: Work) -> Any:
+    """Return a closure that does such work."""
+    strategy, adagrad = coordinator.strategy, psnb.Adagrad(0.05)
+    values = np.zeros(work.kilobytes * 256, np.float32)
+    variables = [strategy.variable(values, optimizer=adagrad) for _ in range(work.variables)]
+    table = strategy.embedding(f"rows-{id(work)}", DIM, ROWS, optimizer=adagrad)
+    chosen = np.random.default_rng(0).permutation(ROWS)[: work.rows]
+
+    def step() -> None:
+        wanted: dict[Any, Any] = dict.fromkeys(variables)
+        if chosen.size:
+            wanted[table] = chosen
+        found = psnb.pull(wanted)
+        pushed = {each: found[each] for each in variables}
+        if chosen.size:
+            pushed[table] = chosen, found[table]
+        psnb.push(pushed)
+
+    return step
+
+
+class Meter:
+    """CPU time of the processes of a cluster, without what Dask uses for itself all the time."""
+
+    def __init__(self, client: Client, strategy: psnb.ParameterServerStrategy) -> None:
+        self._processes = roles(client, strategy)
+        begin, before = time.monotonic(), self._used()
+        time.sleep(SECONDS)
+        self._idle = (self._used() - before) / (time.monotonic() - begin)
+        self.start()
+
+    def start(self) -> None:
+        """Count from here."""
+        self._begin, self._before = time.monotonic(), self._used()
+
+    def read(self) -> np.ndarray:
+        """Return the seconds of CPU time since then, of each of `KINDS`."""
+        return self._used() - self._before - self._idle * (time.monotonic() - self._begin)
+
+    def _used(self) -> np.ndarray:
+        used = np.zeros(len(KINDS))
+        for pid, role in self._processes.items():
+            used[KINDS.index(role.split()[0])] += sum(cpu_seconds({pid: role}).values())
+        return used
+
+
+def costs(client: Client, work: Work) -> np.ndarray:
+    """Return the microseconds of CPU time that a closure costs each of `KINDS`."""
+    with psnb.ParameterServerStrategy(client, num_servers=work.servers) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        step = made(coordinator, work)
+
+        def some(seconds: float) -> int:
+            end, count = time.monotonic() + seconds, 0
+            while time.monotonic() < end:
+                for _ in range(20):
+                    coordinator.schedule(step)
+                coordinator.join()
+                count += 20
+            return count
+
+        some(0.5)  # compiles
+        meter = Meter(client, strategy)
+        count = some(SECONDS)
+        return meter.read() / count * 1e6
+
+
+def main() -> None:
+    """Measure, fit, predict, and print what follows."""
+    console = Console()
+    with psnb.local_cluster(workers=2, servers=2) as client:
+        found = {work: costs(client, work) for work in (*FITTED, *HELD_OUT)}
+    terms = np.array([work.terms() for work in FITTED])
+    # Errors count in proportion: a closure of 16 MB must not decide what an empty one costs.
+    fitted = {
+        kind: nnls(terms / (of := np.array([found[work][i] for work in FITTED]))[:, None], of / of)[
+            0
+        ]
+        for i, kind in enumerate(KINDS)
+    }
+    table = Table("µs of CPU time for a", *KINDS, title="fitted")
+    for i, term in enumerate(TERMS):
+        table.add_row(term, *(f"{fitted[kind][i]:.5g}" for kind in KINDS))
+    console.print(table)
+    table = Table("work", *(f"{kind}: measured, predicted" for kind in KINDS), "all, off by")
+    for work, measured in found.items():
+        predicted = np.array([fitted[kind] @ work.terms() for kind in KINDS])
+        name = ", ".join(f"{value} {field}" for field, value in work._asdict().items())
+        table.add_row(
+            ("held out: " if work in HELD_OUT else "") + name,
+            *(f"{m:,.0f}, {p:,.0f}" for m, p in zip(measured, predicted, strict=True)),
+            f"{predicted.sum() / measured.sum() - 1:+.0%}",
+        )
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
