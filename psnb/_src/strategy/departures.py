@@ -22,11 +22,17 @@ from psnb._src.monitor import EventKind
 from psnb._src.placement import Layout, ServerAddress
 from psnb._src.strategy.servers import Servers
 from psnb._src.threads import on_loop
+from psnb.errors import CheckpointError
 
 LastSave = Callable[[Callable[[], None]], Path]
 """Saves all parameters and then calls a function, both before any closure goes on."""
 
 _END_TIMEOUT = 5.0
+
+
+def no_last_save(then: Callable[[], None]) -> Path:
+    """Raise, as there is nobody who could save: the `LastSave` where there is no coordinator."""
+    raise CheckpointError("there is no coordinator whose checkpoint manager could save")
 
 
 class Departures:
@@ -43,7 +49,10 @@ class Departures:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, servers: Servers, last_save: LastSave
+        self,
+        loop: asyncio.AbstractEventLoop,
+        servers: Servers,
+        last_save: LastSave = no_last_save,
     ) -> None:
         self._loop, self._servers, self._last_save = loop, servers, last_save
         self._began: dict[ServerAddress, float] = {}
