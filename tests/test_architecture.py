@@ -90,13 +90,8 @@ NOT_PURE = [
     "runtime/plugin",
     *("runtime/result_sender", "runtime/session", "runtime/uploaded_module"),
     *("server/host", "server/serving"),
-    *(
-        "strategy/core",
-        "strategy/departures",
-        "strategy/rebalancing",
-        "strategy/reconciler",
-        "strategy/recovery",
-    ),
+    "strategy/departures",
+    *("strategy/core", "strategy/rebalancing", "strategy/reconciler", "strategy/recovery"),
     *("strategy/server_control", "strategy/servers", "strategy/strategy"),
     *("threads/aside", "transport/arena", "transport/connecting", "transport/stream"),
 ]
