@@ -19,7 +19,9 @@ if TYPE_CHECKING:
         ClusterCoordinator,
         PerWorkerValues,
         RemoteValue,
+        Resumed,
         as_completed,
+        resume,
     )
     from psnb._src.export import LoadedModel, export, load_model
     from psnb._src.modes import Async, BoundedStaleness, Geo, Sync
@@ -143,6 +145,7 @@ __all__ = [
     "Probability",
     "RMSProp",
     "RemoteValue",
+    "Resumed",
     "RowStatistics",
     "Schedule",
     "Section",
@@ -172,6 +175,7 @@ __all__ = [
     "pull",
     "push",
     "report",
+    "resume",
     "worker_context",
     "worker_index",
 ]

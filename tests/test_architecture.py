@@ -36,6 +36,7 @@ PUBLIC = [
     *("Embedding", "Event", "EventKind", "FixedShards", "Initializer", "InputContext"),
     *("MaxSize", "MetricStatistics", "MinSize", "Normal"),
     *("Optimizer", "ParameterServerStrategy", "PerWorkerValues", "RemoteValue", "Statistics"),
+    *("Resumed", "resume"),
     *("Uniform", "Variable", "WorkerContext", "WorkerStatistics"),
     *(
         "as_completed",
@@ -66,7 +67,7 @@ FOREIGN = {
 
 NOT_PURE = [
     *("cluster/cluster", "cluster/local", "cluster/local_client", "cluster/protection"),
-    "cluster/resizing",
+    *("cluster/resizing", "coordinator/resumed"),
     *(
         "cluster/scaling",
         "cluster/start_local",
@@ -85,10 +86,17 @@ NOT_PURE = [
     *("parameters/comm_server_client", "parameters/control_connection"),
     "parameters/request_batch",
     *("parameters/server_connection", "placement/layout_cache", "placement/layout_registry"),
-    *("runtime/interrupt", "runtime/mail", "runtime/notebook_link", "runtime/plugin"),
+    *("runtime/interrupt", "runtime/mail", "runtime/notebook_link", "runtime/notice"),
+    "runtime/plugin",
     *("runtime/result_sender", "runtime/session", "runtime/uploaded_module"),
     *("server/host", "server/serving"),
-    *("strategy/core", "strategy/rebalancing", "strategy/reconciler", "strategy/recovery"),
+    *(
+        "strategy/core",
+        "strategy/departures",
+        "strategy/rebalancing",
+        "strategy/reconciler",
+        "strategy/recovery",
+    ),
     *("strategy/server_control", "strategy/servers", "strategy/strategy"),
     *("threads/aside", "transport/arena", "transport/connecting", "transport/stream"),
 ]

@@ -160,6 +160,10 @@ class Geo(Mode):
         _require(self, "closures", self.closures, 1)
 
 
+MODES: dict[str, type] = {each.__name__: each for each in (Async, BoundedStaleness, Geo, Sync)}
+"""All modes by name."""
+
+
 def check_mode(mode: object) -> Mode:
     """Return the mode, or raise ConfigurationError if it is not a mode."""
     if isinstance(mode, Mode) and type(mode) is not Mode:

@@ -222,6 +222,24 @@ def test_a_manager_that_saves_by_itself(given: Namespace) -> None:
     assert psnb.checkpoint.load(path).metadata == {"completed": 1}
 
 
+def test_a_kernel_that_died(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    words("clicks/a")
+    clicks = psnb.data.Dataset.text_lines("clicks/a").batch(4)
+    given["strategy"].embedding("users", 2, optimizer=psnb.Adam())
+    coordinator = given["coordinator"]
+    data = coordinator.create_per_worker_dataset(clicks, sharding="dynamic", splits=16)
+    iterator = iter(data)
+    seen.clear()
+    coordinator.schedule(line_step, (iterator,))
+    coordinator.join()
+    psnb.CheckpointManager(coordinator, "run-1").save()
+    given |= {"client": given["strategy"].client, "clicks": clicks, "step": line_step}
+    run(given, "resumed = psnb.resume(")
+    given["resumed"].strategy.close()
+    assert sum(seen) == 40
+    assert capsys.readouterr().out.split() == ["1", np.__version__]
+
+
 def test_the_daily_loop(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
     days = ["monday", "tuesday"]
     for day in days:

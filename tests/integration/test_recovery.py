@@ -91,9 +91,8 @@ def is_lost(action: Callable[[], object]) -> bool:
     return False
 
 
-@LOSSES
 def test_all_parameters_go_back_to_the_last_checkpoint(
-    strategy: psnb.ParameterServerStrategy, tmp_path: Path, lose: Callable[..., None]
+    strategy: psnb.ParameterServerStrategy, tmp_path: Path
 ) -> None:
     model, coordinator = Model(strategy), psnb.ClusterCoordinator(strategy)
     model.step()
@@ -101,7 +100,7 @@ def test_all_parameters_go_back_to_the_last_checkpoint(
     saved = model.values()
     model.step()
     expected = model.values()
-    lose(strategy.client, model.server_of(0))
+    kill(strategy.client, model.server_of(0))
     coordinator.schedule(model.variables[0].read)
     with pytest.raises(errors.ServerLostError, match=r"strategy\.recover\(\)"):
         coordinator.join(DEADLINE)

@@ -19,7 +19,11 @@ from tests.integration.helpers import frozen
 
 pytestmark = pytest.mark.slow
 
-LOSSES = pytest.mark.parametrize("lose", [terminate, kill], ids=["graceful", "abrupt"])
+TERMINATED = [EventKind.SERVER_RETIRING, EventKind.SERVER_RETIRED]
+KILLED = [EventKind.SERVER_LOST, EventKind.SHARDS_TAKEN_OVER]
+LOSSES = pytest.mark.parametrize(
+    ("lose", "told"), [(terminate, TERMINATED), (kill, KILLED)], ids=["graceful", "abrupt"]
+)
 
 
 @pytest.fixture
@@ -43,7 +47,9 @@ def primary(strategy: psnb.ParameterServerStrategy, shard: int = 0) -> str:
 
 
 @LOSSES
-def test_no_commit_is_lost_with_a_server_and_training_goes_on(pair: Client, lose: Lose) -> None:
+def test_no_commit_is_lost_with_a_server_and_training_goes_on(
+    pair: Client, lose: Lose, told: list[EventKind]
+) -> None:
     with psnb.ParameterServerStrategy(pair, replicas=1) as strategy:
         wait_until_copied(strategy)
         counter = Counter(strategy)
@@ -53,7 +59,7 @@ def test_no_commit_is_lost_with_a_server_and_training_goes_on(pair: Client, lose
         counter.wait_for(200)
         counter.require_all()
         kinds = [event.kind for event in counter.coordinator.events()]
-        assert kinds.index(EventKind.SERVER_LOST) < kinds.index(EventKind.SHARDS_TAKEN_OVER)
+        assert kinds.index(told[0]) < kinds.index(told[1])
 
 
 def test_a_copy_has_learned_at_the_rates_of_the_server_that_died(pair: Client) -> None:

@@ -153,15 +153,16 @@ class Keeper(Process):
         def arrive() -> None:
             if not server.alive:
                 return
-            held = manage(server, FollowPlaces(places, versions))
-            packed = pickle.dumps(held)
+            packed = pickle.dumps(manage(server, FollowPlaces(places, versions)))
             self.world.send(self, lambda: answered(pickle.loads(packed)))
 
-        def answered(held: Any) -> None:
+        def answered(status: Any) -> None:
             if self._beating.get(key) == number:
                 del self._beating[key]
                 self._silence[key] = 0
-                self._observed[server.address] = ObservedServer(Health.ALIVE, layout.version, held)
+                self._observed[server.address] = ObservedServer(
+                    Health.ALIVE, layout.version, status.shards
+                )
 
         self.world.send(server, arrive)
 

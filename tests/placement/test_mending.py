@@ -258,3 +258,27 @@ def test_new_copies_of_several_shards_are_spread() -> None:
     observed = {A: ObservedServer(Health.ALIVE, 9, held), B: EMPTY, C: EMPTY}
     after = mended(layout, observed, DesiredLayout((A, B, C)))
     assert [place.filling for place in after.places] == [B, C, B, C]
+
+
+def test_a_shard_moves_away_from_a_primary_that_is_not_usable_to_the_least_loaded_server() -> None:
+    layout = Layout("s", 9, 0, 10.0, (ShardPlace(A), ShardPlace(B)))
+    observed = {A: primary(), B: ObservedServer(Health.ALIVE, 9), C: EMPTY}
+    places = mended(layout, observed, DesiredLayout((B, C))).places
+    assert places[0].filling == C
+
+
+def test_it_moves_to_the_one_that_is_being_filled_whatever_the_others_have() -> None:
+    place = ShardPlace(A, filling=C)
+    observed = {A: primary(c=FILLING), B: EMPTY, C: COPY}
+    assert unchanged(place, observed, replicas=0, usable=(B, C))
+
+
+def test_it_moves_to_its_copy_at_once_if_there_is_one() -> None:
+    place = ShardPlace(A, (C,))
+    after = step(place, {A: primary(c=FILLED), B: EMPTY, C: COPY}, usable=(B, C))
+    assert (after.primary, after.heir) == (A, C)
+
+
+def test_it_stays_where_it_is_if_no_server_is_usable() -> None:
+    assert unchanged(ShardPlace(A), {A: primary(), B: SILENT}, replicas=0, usable=())
+    assert unchanged(ShardPlace(A), {A: primary(), B: SILENT}, replicas=0, usable=(B,))

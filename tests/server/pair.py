@@ -12,6 +12,7 @@ import numpy as np
 from psnb._src.first_rows.admission import CountFilter
 from psnb._src.first_rows.initializers import Constant
 from psnb._src.placement.layout import ServerAddress, ShardPlace
+from psnb._src.placement.server_status import ServerStatus
 from psnb._src.placement.shard_status import CopyState, ShardStatus
 from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.ctr import CtrAccessor
@@ -131,8 +132,8 @@ class Pair:
 
     def beat(self, host: str, place: ShardPlace) -> dict[int, ShardStatus]:
         mine = {0: place} if host in {server.key for server in place.servers} else {}
-        found: dict[int, ShardStatus] = self.manage(host, FollowPlaces(mine, [place.version]))
-        return found
+        found: ServerStatus = self.manage(host, FollowPlaces(mine, [place.version]))
+        return dict(found.shards)
 
     def do(self, operation: ShardOperation, host: str = "a") -> Any:
         return result(self.send(host, operation))

@@ -4,6 +4,7 @@ from psnb._src.checkpoint.checkpoint import Checkpoint
 from psnb._src.checkpoint.folder_listing import folder_listing, prune_verified
 from psnb._src.checkpoint.folder_manager import FolderManager
 from psnb._src.checkpoint.folder_of import folder_of
+from psnb._src.checkpoint.newest_whole import newest_whole
 from psnb._src.checkpoint.restore_choice import RestoreChoice
 from psnb._src.checkpoint.restored import Restored
 from psnb._src.checkpoint.rhythm import Rhythm
@@ -21,5 +22,6 @@ __all__ = [
     "folder_listing",
     "folder_of",
     "load",
+    "newest_whole",
     "prune_verified",
 ]

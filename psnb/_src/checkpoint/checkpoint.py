@@ -95,6 +95,7 @@ class Checkpoint:
         self.restored = Restored(
             path,
             manifest.metadata,
+            manifest.run,
             tuple(self._parts),
             {
                 name: f"expected {_told(each.describe())}"

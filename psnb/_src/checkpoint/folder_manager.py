@@ -7,7 +7,9 @@ managers share it, `psnb._src.checkpoint.checkpoint_folder` keeps them apart.
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
@@ -26,6 +28,8 @@ from psnb._src.monitor import CheckpointStatistics, html_table
 from psnb._src.remote_path import Place, as_place
 from psnb._src.threads import aside
 from psnb.errors import CheckpointError
+
+logger = logging.getLogger("psnb")
 
 
 class SavedStrategy(Protocol):
@@ -63,6 +67,8 @@ class FolderManager:
         Holds closures while it saves. None: they go on.
     state : callable, optional
         Returns metadata.
+    run : callable
+        Returns what psnb needs to go on with what is saved; it is called as ``state`` is.
     """
 
     def __init__(
@@ -73,15 +79,19 @@ class FolderManager:
         keep_every: float | None = None,
         held: Held | None = None,
         state: State | None = None,
+        run: State = dict,
     ) -> None:
         max_to_keep = integer("max_to_keep", max_to_keep, 1)
         self.directory = as_place(directory)
         self._folder = folder_of(self.directory)
         self._strategy, self._max_to_keep, self._keep_every = strategy, max_to_keep, keep_every
         self._held = held
-        self._state = state
+        self._state, self._run = state, run
         self._more: list[State] = []  # one call each adds, removes or copies, atomically
         self._status = CheckpointStatistics()
+        # Held while parameters are restored, also by a restore that nobody waits for any more; by
+        # threads that no interrupt strikes.
+        self._loading = threading.Lock()
         self._folder.prepare()
 
     def __repr__(self) -> str:
@@ -146,15 +156,16 @@ class FolderManager:
         TimeoutError
             If closures run for longer; nothing was saved.
         """
+        aside(self._until_loaded)
         self._status = CheckpointStatistics("saving")
         try:
             began = time.monotonic()
             with nullcontext() if self._held is None else self._held(timeout):
-                content = self._content(metadata or {})
+                content, run = self._content(metadata or {}), self._run()
                 taken = self._strategy.snapshots()
             pause = 0.0 if self._held is None else time.monotonic() - began
             with closing(taken):
-                path = self._write(taken, content)
+                path = self._write(taken, content, run)
             self._strategy.note_checkpoint(path)
             # In another thread: an interrupt must not leave a checkpoint half removed.
             aside(self._folder.prune, self._max_to_keep)
@@ -175,8 +186,9 @@ class FolderManager:
     ) -> Restored:
         """Restore parameters and their optimizer state, onto any number of servers.
 
-        Everything is checked before anything is changed. Call it when no closure runs. If it is
-        interrupted, only a part is restored: call it again.
+        Everything is checked before anything is changed. Call it when no closure runs. An interrupt
+        before that leaves all as it was; one that comes later ends only the waiting: the rest is
+        restored in the background, which the next `save` or `restore` of this manager waits for.
 
         Parameters
         ----------
@@ -216,10 +228,29 @@ class FolderManager:
             saved = self._newest(choice, strict)
         else:
             saved = Checkpoint(as_place(path), parameters, choice, strict=strict)
-        saved.load()
-        if saved.complete:  # from any other, not all could be recovered
-            self._strategy.note_checkpoint(saved.path)
+        unheard = threading.Event()
+        try:
+            # In another thread: an interrupt must not leave a part restored.
+            aside(self._load, saved, unheard)
+        except KeyboardInterrupt:
+            unheard.set()
+            raise
         return saved.restored
+
+    def _load(self, saved: Checkpoint, unheard: threading.Event) -> None:
+        with self._loading:
+            try:
+                saved.load()
+            except Exception as error:
+                if unheard.is_set():
+                    logger.warning("%r is restored in part: %s", str(saved.path), error)
+                raise
+            if saved.complete:  # from any other, not all could be recovered
+                self._strategy.note_checkpoint(saved.path)
+
+    def _until_loaded(self) -> None:
+        with self._loading:
+            pass
 
     @contextmanager
     def also_saving(self, state: State) -> Iterator[None]:
@@ -243,7 +274,7 @@ class FolderManager:
             content |= checked_metadata(aside(each))
         return content
 
-    def _write(self, taken: Snapshots, content: Mapping[str, Any]) -> Place:
+    def _write(self, taken: Snapshots, content: Mapping[str, Any], run: Mapping[str, Any]) -> Place:
         kept = self._keep_every is not None and (
             time.time() - self._folder.last_kept() >= self._keep_every
         )
@@ -254,6 +285,7 @@ class FolderManager:
             consistent=self._held is not None,
             kept=kept,
             told=self._told,
+            run=run,
         )
 
     def _told(self, share: float) -> None:

@@ -18,7 +18,7 @@ from psnb._src.remote_path import Place
 from psnb._src.sealed_json import FormatError, keys, plain_json, read_sealed, require, sealed
 from psnb.errors import CheckpointError
 
-FORMAT = 4
+FORMAT = 5
 
 MANIFEST = "manifest.json"
 """The file that makes a folder a checkpoint."""
@@ -66,11 +66,14 @@ class Manifest:
         The caller's.
     consistent : bool
         Whether no closure ran while it was saved: then it is of one moment.
+    run : mapping
+        What psnb needs to go on with what was saved; see `psnb._src.coordinator.saved_run`.
     """
 
     entries: Mapping[str, ManifestEntry]
     metadata: Mapping[str, Any]
     consistent: bool
+    run: Mapping[str, Any]
 
     def text(self) -> str:
         """Return the text that is written.
@@ -83,6 +86,7 @@ class Manifest:
         content = {
             "metadata": dict(self.metadata),
             "consistent": self.consistent,
+            "run": dict(self.run),
             "parameters": [asdict(entry) for entry in self.entries.values()],
         }
         return sealed(content, FORMAT)
@@ -126,11 +130,12 @@ def read_manifest(path: Place, file: Callable[[str], Path]) -> Manifest:
 
 
 def _manifest(content: dict[str, Any]) -> Manifest:
-    keys("its manifest", content, {"metadata", "consistent", "parameters"})
-    metadata, parameters = content["metadata"], content["parameters"]
+    keys("its manifest", content, {"metadata", "consistent", "run", "parameters"})
+    metadata, run, parameters = content["metadata"], content["run"], content["parameters"]
     consistent = content["consistent"]
     require(isinstance(consistent, bool), f"consistent is {consistent!r:.80}")
     require(isinstance(metadata, dict), "its metadata are no JSON object")
+    require(isinstance(run, dict), "what it says of the run is no JSON object")
     require(isinstance(parameters, list), "its parameters are no list")
     entries: dict[str, ManifestEntry] = {}
     files: set[str] = set()
@@ -151,4 +156,4 @@ def _manifest(content: dict[str, Any]) -> Manifest:
             require(isinstance(sum_, str), f"the checksum of {file} is {sum_!r:.80}")
             files.add(file)
         entries[name] = entry
-    return Manifest(entries, metadata, consistent)
+    return Manifest(entries, metadata, consistent, run)

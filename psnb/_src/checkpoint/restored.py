@@ -24,6 +24,10 @@ class Restored(Mapping[str, Any]):
         The checkpoint.
     metadata : mapping
         What it was saved with.
+    run : mapping
+        What psnb saved of the run: ``"epochs"`` are the states of the epochs that were not over, in
+        the order of their beginning, ``"closures"`` how many had ended, ``"versions"`` those of
+        psnb, Python and packages. See `psnb.resume`.
     restored : tuple of str
         The parameters that were restored.
     missing : mapping of str to str
@@ -36,6 +40,7 @@ class Restored(Mapping[str, Any]):
 
     path: Place
     metadata: Mapping[str, Any]
+    run: Mapping[str, Any]
     restored: tuple[str, ...]
     missing: Mapping[str, str]
     unexpected: Mapping[str, str]

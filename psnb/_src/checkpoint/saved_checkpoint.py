@@ -97,6 +97,11 @@ class SavedCheckpoint(Mapping[str, Any]):
         return self._manifest.metadata
 
     @property
+    def run(self) -> Mapping[str, Any]:
+        """What psnb saved of the run; see `Restored`."""
+        return self._manifest.run
+
+    @property
     def format(self) -> int:
         """The version of its format on disk."""
         return FORMAT
@@ -105,6 +110,11 @@ class SavedCheckpoint(Mapping[str, Any]):
     def optimizers(self) -> Mapping[str, Mapping[str, Any] | None]:
         """By name, the optimizer of each parameter and its hyperparameters; None without one."""
         return {name: entry.optimizer for name, entry in self._manifest.entries.items()}
+
+    @property
+    def descriptions(self) -> Mapping[str, Mapping[str, Any]]:
+        """By name, the kind of each parameter, its dtype, shape or dim and rows, and slots."""
+        return {name: entry.description for name, entry in self._manifest.entries.items()}
 
     @property
     def files(self) -> tuple[Place, ...]:

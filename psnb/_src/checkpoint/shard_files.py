@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -81,6 +82,7 @@ def write_checkpoint(
     consistent: bool = False,
     kept: bool = False,
     told: Callable[[float], object] = _nobody,
+    run: Mapping[str, Any] = MappingProxyType({}),
 ) -> Place:
     """Write the next checkpoint: all of it or nothing.
 
@@ -98,6 +100,8 @@ def write_checkpoint(
         Whether `prune` leaves it alone, whoever calls that.
     told : callable
         Is told how much is written, 0 to 1.
+    run : mapping
+        What psnb needs to go on with it.
 
     Returns
     -------
@@ -131,7 +135,7 @@ def write_checkpoint(
                     optimizer.describe() if optimizer else None,
                     {partial.prefix + file: written[file].checksum for file in files[name]},
                 )
-            return partial.finish(Manifest(entries, content, consistent), kept=kept)
+            return partial.finish(Manifest(entries, content, consistent, run), kept=kept)
     except OSError as error:
         raise CheckpointError(
             f"a checkpoint cannot be written to {str(directory.path)!r}: {error}"

@@ -5,6 +5,7 @@ from psnb._src.coordinator.closures import ClosureStatus, RemoteValue, as_comple
 from psnb._src.coordinator.coordinator import (
     ClusterCoordinator,
     closures_of_epoch,
+    go_on_from,
     map_whole_splits,
     training_shown,
 )
@@ -14,6 +15,7 @@ from psnb._src.coordinator.datasets import (
     PartitionedDataset,
     PerWorkerValues,
 )
+from psnb._src.coordinator.resumed import Resumed, resume
 
 __all__ = [
     "CheckpointManager",
@@ -24,8 +26,11 @@ __all__ = [
     "PartitionedDataset",
     "PerWorkerValues",
     "RemoteValue",
+    "Resumed",
     "as_completed",
     "closures_of_epoch",
+    "go_on_from",
     "map_whole_splits",
+    "resume",
     "training_shown",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from psnb._src.checkpoint import FolderManager, Rhythm
 from psnb._src.checks import integer, period
-from psnb._src.coordinator.coordinator import ClusterCoordinator, view_of
+from psnb._src.coordinator.coordinator import ClusterCoordinator, saved_run, view_of
 from psnb._src.strategy import core_of
 from psnb.errors import ConfigurationError
 
@@ -101,5 +101,6 @@ class CheckpointManager(FolderManager):
             None if keep_every is None else period("keep_every", keep_every),
             view.held if consistent else None,
             state,
+            lambda: saved_run(coordinator).described(),
         )
         view.saving.use(self, rhythm)

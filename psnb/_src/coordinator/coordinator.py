@@ -34,12 +34,13 @@ from psnb._src.coordinator.datasets import (
     Progress,
 )
 from psnb._src.coordinator.observed import Observed
+from psnb._src.coordinator.saved_run import SavedRun
 from psnb._src.coordinator.settings import DEFAULT_QUEUE_SIZE, Settings
 from psnb._src.coordinator.structure import map_structure
 from psnb._src.coordinator.workers import DRAIN, HEARTBEAT, StartDelay, Timeouts
 from psnb._src.labels import check_label
 from psnb._src.monitor import Share
-from psnb._src.strategy import Fences, ParameterServerStrategy, core_of
+from psnb._src.strategy import Fences, LastSave, ParameterServerStrategy, core_of
 from psnb._src.threads import uninterrupted
 from psnb.errors import ConfigurationError
 
@@ -126,12 +127,12 @@ class ClusterCoordinator(Observed):
             check_label(name),
         )
 
-        def make() -> tuple[ClusterCoordinator, Callable[[], Fences]]:
+        def make() -> tuple[ClusterCoordinator, Callable[[], Fences], LastSave]:
             made = object.__new__(cls)
             made.strategy, made.settings = strategy, settings
             made._core = CoordinatorCore(strategy, settings)
             made._view, made._live = made._core.view, made._core.live
-            return made, made._core.resolver.fences
+            return made, made._core.resolver.fences, made._view.save_last
 
         one = core_of(strategy).one_coordinator(make)
         one.settings.require(settings)
@@ -532,6 +533,16 @@ def closures_of_epoch(
         lambda chooser: coordinator.schedule(fn, (iterator,), worker=chooser),
         wanted=wanted,
     )
+
+
+def saved_run(coordinator: ClusterCoordinator) -> SavedRun:
+    """Return what a checkpoint has beside parameters, as of now."""
+    return coordinator._core.saved_run()
+
+
+def go_on_from(coordinator: ClusterCoordinator, closures: int) -> None:
+    """Have a coordinator number its closures from here at least: runs before it had so many."""
+    coordinator._core.go_on_from(closures)
 
 
 def view_of(coordinator: ClusterCoordinator) -> CoordinatorView:

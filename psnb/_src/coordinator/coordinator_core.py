@@ -41,6 +41,7 @@ from psnb._src.coordinator.datasets import (
 )
 from psnb._src.coordinator.failed_call import pickled_call
 from psnb._src.coordinator.queue import ClosureQueue, PinnedCalls, Resolver
+from psnb._src.coordinator.saved_run import SavedRun, versions
 from psnb._src.coordinator.saving import Saving
 from psnb._src.coordinator.settings import Settings
 from psnb._src.coordinator.steps import Steps, gate_for
@@ -129,7 +130,7 @@ class CoordinatorCore:
         self.membership = Membership(strategy.client, workers, services)
         self.queue.attach(self.membership.wake, Steps(self.queue, self.membership, core).begin)
         self.resources.attach(self.membership.wake_all)
-        self._ids = itertools.count()
+        self._ids, self._ended_before = itertools.count(), 0
         me = weakref.ref(self)
 
         def cancel(remote: RemoteValue) -> bool:
@@ -164,6 +165,24 @@ class CoordinatorCore:
         remote = RemoteValue(self.queue.settled, self._cancel)
         self.queue.put(Closure(next(self._ids), function, call, options, remote))
         return remote
+
+    def go_on_from(self, closures: int) -> None:
+        """Have closures numbered from here; to be called when none is scheduled."""
+        number = next(self._ids)
+        self._ids = itertools.count(max(number, closures))
+        self._ended_before += max(0, closures - number)
+
+    def saved_run(self) -> SavedRun:
+        """Return what a checkpoint has beside parameters."""
+        found, core = self.queue.statistics(), core_of(self._strategy)
+        return SavedRun(
+            versions(),
+            self._strategy.mode,
+            core.layout.replicas,
+            self._ended_before + found.completed + found.failed + found.cancelled,
+            tuple(self._leases.states()),
+            {name: each.recipe() for name, each in core.parameters().items()},
+        )
 
     @uninterrupted  # to the end: nobody else finds out what became of a closure that is open
     def cancel(self, remote: RemoteValue) -> bool:

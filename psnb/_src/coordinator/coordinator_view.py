@@ -41,6 +41,9 @@ from psnb._src.strategy import StrategyCore
 from psnb._src.threads import uninterrupted
 from psnb.errors import ConfigurationError
 
+_LAST_SAVE_WAIT = 10.0
+"""Seconds that closures get to end when a last server is about to."""
+
 
 class CoordinatorView:
     """The `monitor.Viewed` of a coordinator.
@@ -229,6 +232,13 @@ class CoordinatorView:
             self._membership.call_back()
             self._queue.wait_until_nothing_runs(timeout)
             yield
+
+    def save_last(self, then: Callable[[], None]) -> Place:
+        """Save all parameters, and call a function before any closure goes on; return the path."""
+        with self.held(_LAST_SAVE_WAIT):
+            path = self.saving.save()
+            then()
+        return path
 
     def cancel_queued(self) -> int:
         """Cancel the closures that wait; return how many."""

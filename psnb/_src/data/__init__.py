@@ -9,6 +9,7 @@ from psnb._src.data.formats import (
     VarLen,
     encode_example,
 )
+from psnb._src.data.identity import identity
 from psnb._src.data.in_memory import InMemoryDataset
 from psnb._src.data.iteration_context import AUTOTUNE, Options
 from psnb._src.data.iterator import DatasetIterator
@@ -50,6 +51,7 @@ __all__ = [
     "check_order",
     "encode_example",
     "flatten",
+    "identity",
     "log_stages",
     "sharded",
     "splits",

@@ -28,18 +28,12 @@ from typing import Any
 import numpy as np
 
 from psnb._src.checks import is_integer
+from psnb._src.descriptions import made
 from psnb._src.export.exported import Fetch
 from psnb._src.export.exported_table import ExportedTable
 from psnb._src.export.model_feed import ModelFeed
 from psnb._src.export.quantization import STORED
-from psnb._src.first_rows import (
-    Always,
-    Constant,
-    CountFilter,
-    Normal,
-    Probability,
-    Uniform,
-)
+from psnb._src.first_rows import ADMISSIONS, INITIALIZERS
 from psnb._src.sealed_json import keys, read_sealed, require
 from psnb._src.whole_files import checksum
 
@@ -51,9 +45,6 @@ FRAMEWORKS = ("jax", "torch")
 _FILE = re.compile(r"[a-z0-9][a-z0-9.-]{0,60}", re.ASCII)
 _MOST = 1 << 48
 """No size is larger."""
-
-_FIRST = {each.__name__: each for each in (Constant, Uniform, Normal)}
-_ADMISSIONS = {each.__name__: each for each in (Always, CountFilter, Probability)}
 
 
 @dataclass(frozen=True)
@@ -79,9 +70,8 @@ class TableEntry(ExportedTable):
 
     def described(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
-        first = {"name": type(self.initializer).__name__, **vars(self.initializer)}
-        described = {"initializer": first, "admission": self.admission.describe()}
-        return {**vars(self), "dtype": self.dtype.name, **described}
+        first = {"initializer": self.initializer.describe(), "admission": self.admission.describe()}
+        return {**vars(self), "dtype": self.dtype.name, **first}
 
 
 @dataclass(frozen=True)
@@ -213,18 +203,11 @@ def _table(given: Any) -> TableEntry:
     for value in error.values():
         good = isinstance(value, float | int) and math.isfinite(value)
         require(good, f"the error of table {name!r:.80} is {value!r:.80}")
-    first = _made(f"table {name!r:.80}: initializer", given["initializer"], _FIRST)
-    admission = _made(f"table {name!r:.80}: admission", given["admission"], _ADMISSIONS)
-    made = {"dtype": np.dtype(given["dtype"]), "initializer": first, "admission": admission}
-    return TableEntry(**{**given, **made})
-
-
-def _made(what: str, given: Any, kinds: Mapping[str, Any]) -> Any:
-    require(isinstance(given, dict) and given.get("name") in kinds, f"{what} is {given!r:.80}")
-    kind = kinds[given["name"]]
-    options = {name: value for name, value in given.items() if name != "name"}
-    keys(what, options, set(getattr(kind, "__annotations__", {})))
-    return kind(**options)  # these check their values: a ConfigurationError is a ValueError
+    # These check their values: a ConfigurationError is a ValueError.
+    first = made(f"table {name!r:.80}: initializer", given["initializer"], INITIALIZERS)
+    admission = made(f"table {name!r:.80}: admission", given["admission"], ADMISSIONS)
+    known = {"dtype": np.dtype(given["dtype"]), "initializer": first, "admission": admission}
+    return TableEntry(**{**given, **known})
 
 
 def _shape(given: Any) -> tuple[int | None, ...]:

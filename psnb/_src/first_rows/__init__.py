@@ -1,6 +1,7 @@
 """How the rows of a table begin, and which ids get one: of the ids alone, without servers."""
 
 from psnb._src.first_rows.admission import (
+    ADMISSIONS,
     MOST_SIGHTINGS,
     Admission,
     Always,
@@ -15,10 +16,18 @@ from psnb._src.first_rows.id_kernels import (
     mix,
     read_only,
 )
-from psnb._src.first_rows.initializers import Constant, Initializer, Normal, Uniform
+from psnb._src.first_rows.initializers import (
+    INITIALIZERS,
+    Constant,
+    Initializer,
+    Normal,
+    Uniform,
+)
 
 __all__ = [
+    "ADMISSIONS",
     "GOLDEN",
+    "INITIALIZERS",
     "MOST_SIGHTINGS",
     "Admission",
     "Always",

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from psnb._src.checks import integer, is_number
+from psnb._src.descriptions import described
 from psnb._src.first_rows.id_kernels import hash_ids, read_only
 from psnb.errors import ConfigurationError
 
@@ -39,7 +40,7 @@ class Admission(ABC):
 
     def describe(self) -> dict[str, Any]:
         """Return name and parameters as JSON can hold them."""
-        return {"name": type(self).__name__, **vars(self)}
+        return described(self)
 
 
 @dataclass(frozen=True)
@@ -115,3 +116,9 @@ class CountFilter(Admission):
 
     def may_enter(self, ids: np.ndarray, seed: int) -> np.ndarray:
         return np.ones(ids.size, bool)
+
+
+ADMISSIONS: dict[str, type[Admission]] = {
+    each.__name__: each for each in (Always, CountFilter, Probability)
+}
+"""All of psnb, by name."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from psnb._src.checks import is_number
+from psnb._src.descriptions import described
 from psnb._src.first_rows.id_kernels import fill_normal, fill_uniform
 from psnb.errors import ConfigurationError
 
@@ -37,6 +39,10 @@ class Initializer(ABC):
                 raise ConfigurationError(
                     f"{type(self).__name__}({name}={value!r}): {name} must be a finite number"
                 )
+
+    def describe(self) -> dict[str, Any]:
+        """Return name and parameters as JSON can hold them."""
+        return described(self)
 
     @abstractmethod
     def fill(self, out: np.ndarray, ids: np.ndarray, seed: int) -> None:
@@ -77,3 +83,9 @@ class Normal(Initializer):
         fill_normal(out, ids, np.uint64(seed))
         out *= self.stddev
         out += self.mean
+
+
+INITIALIZERS: dict[str, type[Initializer]] = {
+    each.__name__: each for each in (Constant, Normal, Uniform)
+}
+"""All of psnb, by name."""

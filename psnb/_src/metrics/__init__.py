@@ -12,6 +12,7 @@ from psnb._src.metrics.metric_states import MetricStates
 from psnb._src.metrics.normalized_entropy import NormalizedEntropy
 from psnb._src.metrics.pr_auc import PRAUC
 from psnb._src.metrics.rmse import RMSE
+from psnb._src.metrics.saved_states import loaded_states, saved_states
 from psnb._src.metrics.top_k import TopK
 
 __all__ = [
@@ -29,4 +30,6 @@ __all__ = [
     "NormalizedEntropy",
     "TopK",
     "joined",
+    "loaded_states",
+    "saved_states",
 ]

@@ -90,6 +90,10 @@ class DenseShards(ParameterShards):
             "slots": list(self._made.slots if self._made else ()),
         }
 
+    def recipe(self) -> dict[str, Any]:
+        """Return what `describe` does not tell of how it was made, as JSON can hold it."""
+        return {"nonfinite": self._nonfinite.value}
+
     def check_state(self, saved: SavedShard) -> None:
         """Raise ConfigurationError unless a saved shard can be loaded."""
         expected = Expected(self.name, self.dtype, self._made.slots if self._made else ())

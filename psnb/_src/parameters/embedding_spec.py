@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,16 @@ class EmbeddingSpec:
     admission: Admission = _ALWAYS
     accessor: CtrAccessor | None = None
     initializer: Initializer = _UNIFORM
+
+    def recipe(self) -> dict[str, Any]:
+        """Return what `SparseShards.describe` does not tell, as JSON can hold it."""
+        return {
+            "nonfinite": self.nonfinite.value,
+            "padding_idx": self.padding_idx,
+            "initializer": self.initializer.describe(),
+            "admission": self.admission.describe() if self.rows is None else None,
+            "accessor": None if self.accessor is None else self.accessor.describe(),
+        }
 
     @property
     def seed(self) -> int:

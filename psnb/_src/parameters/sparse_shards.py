@@ -83,6 +83,10 @@ class SparseShards(ParameterShards):
             "slots": list(self._made.slots if self._made else ()),
         }
 
+    def recipe(self) -> dict[str, Any]:
+        """Return what `describe` does not tell of how it was made, as JSON can hold it."""
+        return self.spec.recipe()
+
     def check_state(self, saved: SavedShard) -> None:
         """Raise ConfigurationError unless a saved shard can be loaded."""
         expected = ExpectedRows(

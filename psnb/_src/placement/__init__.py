@@ -5,6 +5,7 @@ from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlac
 from psnb._src.placement.layout_cache import LayoutCache
 from psnb._src.placement.layout_registry import LAYOUT, PUBLISH, LayoutRegistry
 from psnb._src.placement.mending import DesiredLayout, Health, ObservedServer, mended
+from psnb._src.placement.server_status import ServerStatus
 from psnb._src.placement.shard_status import COPY_STATES, ROLES, CopyState, Role, ShardStatus
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "ObservedServer",
     "Role",
     "ServerAddress",
+    "ServerStatus",
     "ShardId",
     "ShardPlace",
     "ShardStatus",

@@ -14,6 +14,8 @@ the newest place says that it has heard of (`psnb._src.server.host`). What holds
   it stays where it is. A shard is lost when all servers that had it are *gone*.
 - There are never fewer copies than before while servers are drained or balanced: the shard is
   copied first, and the old primary stays as a copy until the new one answers.
+- A server that *leaves*, as its process was asked to end, is one that is drained: what is on it
+  moves while it still answers. If it is gone before, it is like any other that is.
 
 After van Renesse and Schneider, *Chain Replication for Supporting High Throughput and
 Availability*, OSDI 2004, where a master decides likewise.
@@ -52,11 +54,14 @@ class ObservedServer:
         did.
     holdings : mapping of int to ShardStatus
         What it reported, by the shards' numbers.
+    leaves : bool
+        Whether it reported that its process will end soon.
     """
 
     health: Health
     heard: int = 0
     holdings: Mapping[int, ShardStatus] = field(default_factory=dict)
+    leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,8 @@ class DesiredLayout:
     usable : collection of ServerAddress
         Servers that may hold shards; shards on the others move away.
     homes : mapping of int to ServerAddress
-        Which server should become the primary of which shard, if that matters.
+        Which server should become the primary of which shard, if that matters. Any that is usable,
+        if it does not, and the primary is not.
     """
 
     usable: Collection[ServerAddress]
@@ -171,9 +177,7 @@ class _Mending:
             rest.sort(key=lambda each: each not in usable)
             kept = max(1, replicas)
             return self._next(place.heir, rest[:kept], filling, leaving=rest[kept:])
-        home = self._desired.homes.get(self._index, primary)
-        if not self._is_alive(home):
-            home = primary
+        home = self._home(primary, copies, filling, load)
         heir = home if home in copies else None
         good = [each for each in copies if each in usable]
         if heir is None and len(good) >= replicas:
@@ -189,6 +193,23 @@ class _Mending:
                 filling = min(others, key=lambda each: load[each])
         leaving = [each for each in dropped if self._health(each) is not Health.GONE]
         return self._next(primary, copies, filling, heir, leaving)
+
+    def _home(
+        self,
+        primary: ServerAddress,
+        copies: Sequence[ServerAddress],
+        filling: ServerAddress | None,
+        load: Mapping[ServerAddress, int],
+    ) -> ServerAddress:
+        """Return which server should become the primary; ``load`` has those that are usable."""
+        home = self._desired.homes.get(self._index)
+        if home is not None and self._is_alive(home):
+            return home
+        if primary in self._desired.usable or not load:
+            return primary
+        # One that has the shard, or soon will have, is the quickest.
+        having = [each for each in (*copies, filling) if each is not None and each in load]
+        return having[0] if having else min(load, key=lambda each: load[each])
 
     def _next(
         self,

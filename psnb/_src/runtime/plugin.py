@@ -28,6 +28,7 @@ from psnb._src.parameters import CommServerClient, open_connection, set_process_
 from psnb._src.placement import LAYOUT, LayoutCache
 from psnb._src.runtime.mail import HANDLER as MAIL_HANDLER
 from psnb._src.runtime.mail import Mail
+from psnb._src.runtime.notice import GRACE, hear_notice
 from psnb._src.runtime.printed_lines import begin_printing, end_printing
 from psnb._src.runtime.session import Session
 from psnb._src.runtime.session_messages import HANDLER, SessionOpening
@@ -71,7 +72,8 @@ class Runtime(WorkerPlugin):
                 sessions.discard(session)
             return CONNECTION_KEPT
 
-        self._sessions = sessions
+        self._worker, self._sessions = worker, sessions
+        self._leaving: asyncio.Task[None] | None = None
         add_handler(worker, HANDLER, psnb_session)
         add_handler(worker, MAIL_HANDLER, mail.handle)
         self._servers = ParameterServers(worker, connect)
@@ -84,15 +86,31 @@ class Runtime(WorkerPlugin):
             if (threads := os.environ.get("OMP_NUM_THREADS")) is not None:
                 os.environ.setdefault("NPROC", threads)
         set_process_client(server_client)
+        self._end_hearing = hear_notice(self.leave)
+
+    async def leave(self) -> None:
+        """Let the closures that run end, and have servers hand over what they hold.
+
+        Returns when that is done, or has taken too long; a second call waits for the first.
+        """
+        if self._leaving is None:
+            self._leaving = asyncio.create_task(self._leave(), name="psnb leaving")
+        await asyncio.shield(self._leaving)
+
+    async def _leave(self) -> None:
+        remove_handler(self._worker, HANDLER)
+        await asyncio.gather(
+            self._servers.leave(GRACE), *(session.drain() for session in self._sessions)
+        )
 
     async def teardown(self, worker: Worker) -> None:
-        """Let the closures that are here end, then end all sessions.
+        """Leave, then end all sessions.
 
         Dask awaits this when the worker closes, for whatever reason, before it closes the
         connections. Retiring by itself waits for Dask's own tasks only.
         """
-        remove_handler(worker, HANDLER)
-        await asyncio.gather(*(session.drain() for session in self._sessions))
+        self._end_hearing()
+        await self.leave()
         for session in list(self._sessions):
             session.close()
         remove_handler(worker, MAIL_HANDLER)

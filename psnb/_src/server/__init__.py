@@ -58,6 +58,7 @@ from psnb._src.server.operations import (
 )
 from psnb._src.server.optimizers import (
     FTRL,
+    OPTIMIZERS,
     SGD,
     Adagrad,
     Adam,
@@ -125,6 +126,7 @@ __all__ = [
     "FTRL",
     "HANDLER",
     "OPTIMIZABLE",
+    "OPTIMIZERS",
     "PROCESS",
     "SGD",
     "Adagrad",

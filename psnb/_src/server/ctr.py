@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from psnb._src.checks import is_number
+from psnb._src.descriptions import described
 from psnb._src.server.growing import GrowingArray
 from psnb._src.shards import ROW_USE
 from psnb.errors import ConfigurationError
@@ -59,6 +61,10 @@ class CtrAccessor:
                 raise ConfigurationError(f"{self!r}: {name} must be a number and not below 0")
         if self.show_click_decay_rate > 1:
             raise ConfigurationError(f"{self!r}: show_click_decay_rate must be 1 at most")
+
+    def describe(self) -> dict[str, Any]:
+        """Return name and parameters as JSON can hold them."""
+        return described(self)
 
     def score(self, show: np.ndarray, click: np.ndarray) -> np.ndarray:
         """Return the score of rows with so many shows and clicks."""

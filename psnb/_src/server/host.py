@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from psnb._src.dask_internals import unpickled
-from psnb._src.placement import Role, ShardPlace, ShardStatus
+from psnb._src.placement import Role, ServerStatus, ShardPlace
 from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.hosted_shard import HostedShard
 from psnb._src.server.open_snapshots import OpenSnapshots
@@ -73,10 +73,16 @@ class Host:
         The server's name, for messages.
     soon : callable
         Calls functions on the server's event loop, from any thread.
+
+    Attributes
+    ----------
+    leaves : bool
+        Whether the strategy is to move the shards elsewhere, as the process will end.
     """
 
     def __init__(self, key: str, name: str, soon: Soon) -> None:
         self._key, self._name, self._soon = key, name, soon
+        self.leaves = False
         self._hosted: dict[int, HostedShard] = {}
         self._traffic = Traffic()
         self._made: Made = {}
@@ -219,7 +225,7 @@ class Host:
 
     def _follow(
         self, places: Mapping[int, ShardPlace], versions: Sequence[int], connect: Connect
-    ) -> dict[int, ShardStatus]:
+    ) -> ServerStatus:
         """Follow the layout, and report the status of the shards here; see `FollowPlaces`."""
         for index, place in places.items():
             hosted = self._hosted.get(index)
@@ -227,7 +233,8 @@ class Host:
                 hosted.obey(place, self._key, connect)
         rest = [(index, hosted) for index, hosted in self._hosted.items() if index not in places]
         self._drop([index for index, hosted in rest if hosted.version <= versions[index]])
-        return {index: hosted.status() for index, hosted in self._hosted.items()}
+        shards = {index: hosted.status() for index, hosted in self._hosted.items()}
+        return ServerStatus(shards, self.leaves)
 
     def _measure(self) -> dict[int, dict[str, int]]:
         """Return the bytes of all tables of each shard, including copies."""

@@ -264,8 +264,8 @@ class OnShard(HostOperation, frozen=True):
 class HostShards(HostOperation, frozen=True):
     """Creates shards, in which some commits are given up; sent by the strategy, as the next three.
 
-    `FollowPlaces` answers with the status of all shards by number, `MeasureShards` with the bytes
-    of their tables, `CountTraffic` with their size and counts of operations.
+    `FollowPlaces` answers with the `ServerStatus`, `MeasureShards` with the bytes of all
+    tables, `CountTraffic` with the size of the shards and counts of operations.
     """
 
     places: Mapping[int, ShardPlace]

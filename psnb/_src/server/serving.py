@@ -39,6 +39,8 @@ from psnb._src.server.host import Host, Made, takes_long, to_make, unpacked
 from psnb._src.server.operations import (
     BUSY,
     Done,
+    Failed,
+    FollowPlaces,
     OnShard,
     ServerAnswer,
     ServerReply,
@@ -54,6 +56,7 @@ from psnb._src.server.table_writing import Soon
 from psnb._src.server.tables import build, warm_up
 from psnb._src.transport import MessageStream, Probe, can_see, message_stream, unwired
 from psnb._src.transport import probe as own_probe
+from psnb.errors import ServerLostError
 
 HANDLER = "psnb_server"
 """The name of the handler on each Dask worker."""
@@ -63,16 +66,18 @@ LIFETIME = 10
 
 _MINUTE = 60.0
 _LOOK = 0.5
+_LOOK_WHETHER_EMPTY = 0.05
 _STUCK = 1.0
 """Seconds without progress after which the event loop counts as busy."""
 
 
 class _Server:
-    """A server, and the minutes since its strategy was last heard."""
+    """A server, the minutes since its strategy was last heard, and the connection of that."""
 
     def __init__(self, key: str, name: str, soon: Soon) -> None:
         self.host = Host(key, f"server {name}", soon)
         self.minutes = 0
+        self.keeper: MessageStream | None = None
 
 
 class ParameterServers:
@@ -96,11 +101,26 @@ class ParameterServers:
         self._ticked = 0.0  # the last progress of the loop; written by it, read by the thread
         self._ended = threading.Event()  # ends the thread, which runs while there are servers
         self._timers: list[asyncio.TimerHandle] = []
+        self._leaving = False
         add_handler(worker, HANDLER, self._serve)
 
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self._servers)
+
+    async def leave(self, seconds: float) -> None:
+        """Have the strategies move all shards elsewhere and stop their servers here.
+
+        Returns when they have, or cannot be reached any more, or after so many seconds.
+        """
+        self._leaving = True
+        for server in self._servers.values():
+            server.host.leaves = True
+        end = self._loop.time() + seconds
+        while self._loop.time() < end and any(
+            server.keeper in self._streams for server in self._servers.values()
+        ):
+            await asyncio.sleep(_LOOK_WHETHER_EMPTY)
 
     def close(self) -> None:
         """Drop all servers, and answer no more requests."""
@@ -132,6 +152,10 @@ class ParameterServers:
     def _run(self, stream: MessageStream, request: ServerRequest, made: Made) -> None:
         number, key = request.number, request.key
         match request.operations:
+            case [StartServer()] if self._leaving:
+                refusal = ServerLostError(f"the process at {self._worker.address} is about to end")
+                stream.send(ServerReply(number, [Failed(refusal)]).wire())
+                return
             case [StartServer(name)]:
                 self._start(key, name)
                 stream.send(ServerReply(number, [Done(None)]).wire())
@@ -145,6 +169,8 @@ class ParameterServers:
             stream.send(ServerReply(number, None).wire())
             return
         server.minutes = 0
+        if any(isinstance(each, FollowPlaces) for each in request.operations):
+            server.keeper = stream
 
         def send(found: list[ServerAnswer]) -> None:
             stream.send(ServerReply(number, found).wire())

@@ -7,6 +7,7 @@ lives longer than the strategy (threads, the event loop) holds the core weakly.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from types import ModuleType
 from typing import Any, Protocol, TypeVar, cast
@@ -29,6 +30,7 @@ from psnb._src.placement import Layout, ShardId
 from psnb._src.remote_path import Place
 from psnb._src.runtime import UploadedModule, Uploads, read_files
 from psnb._src.server import FenceCommits, MeasureShards
+from psnb._src.strategy.departures import Departures, LastSave
 from psnb._src.strategy.rebalancing import rebalance
 from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.recovery import recover_shards
@@ -37,7 +39,7 @@ from psnb._src.strategy.servers import Servers
 from psnb._src.strategy.table_factory import TableFactory
 from psnb._src.strategy.watch import ServerWatch
 from psnb._src.threads import aside, on_loop, uninterrupted
-from psnb.errors import CoordinatorClosedError, ServerLostError
+from psnb.errors import CheckpointError, CoordinatorClosedError, ServerLostError
 
 
 class Coordinator(Protocol):
@@ -107,7 +109,17 @@ class StrategyCore:
         self.registry = Registry()
         self.tables = TableFactory(servers, self.server_client, partitioner)
         self.watch = ServerWatch(servers, self.server_client, self.registry.all)
-        self.reconciler = Reconciler(client, servers)
+        me = weakref.ref(self)
+
+        def last_save(then: Callable[[], None]) -> Place:
+            known = me()
+            save = None if known is None else known.save_last
+            if save is None:
+                raise CheckpointError("there is no coordinator whose checkpoint manager could save")
+            return save(then)
+
+        departures = Departures(event_loop(client), servers, last_save)
+        self.reconciler = Reconciler(client, servers, departures)
         self._names = WorkerNames()
         self.uploads = Uploads()
         self._loop = event_loop(client)
@@ -115,6 +127,7 @@ class StrategyCore:
         self._closed = False
         self._coordinator: Coordinator | None = None
         self._fences: Callable[[], Fences] = tuple  # the coordinator's; else there are none
+        self._save_last: LastSave | None = None  # the coordinator's
         self._last_checkpoint: Place | None = None
         # Shards whose recovery was begun and has not ended. The event loop adds to it, so every
         # operation on it must be one that needs no lock.
@@ -182,24 +195,33 @@ class StrategyCore:
         return self._names.of(closure_workers(addresses, cluster), connected)
 
     @uninterrupted  # except while it waits; what was made is closed then
-    def one_coordinator(self, make: Callable[[], tuple[C, Callable[[], Fences]]]) -> C:
-        """Return the strategy's coordinator, or make it; ``make`` returns its fences, too."""
+    def one_coordinator(self, make: Callable[[], tuple[C, Callable[[], Fences], LastSave]]) -> C:
+        """Return the strategy's coordinator, or make it.
+
+        ``make`` also returns its fences, and what saves before a last server ends.
+        """
         with self._lock:
             self._require_open()
             if self._coordinator is None:
-                self._coordinator, self._fences = make()
+                self._coordinator, self._fences, self._save_last = make()
             return cast(C, self._coordinator)
 
     def forget_coordinator(self, coordinator: Coordinator) -> None:
         """Forget a coordinator that was closed, so that a new one can be made."""
         with self._lock:
             if self._coordinator is coordinator:
-                self._coordinator, self._fences = None, tuple
+                self._coordinator, self._fences, self._save_last = None, tuple, None
 
     def coordinator(self) -> tuple[Coordinator | None, Callable[[], Fences]]:
         """Return the coordinator, if there is one, and what returns its fences."""
         with self._lock:
             return self._coordinator, self._fences
+
+    @property
+    def save_last(self) -> LastSave | None:
+        """What saves before a last server ends, if there is a coordinator."""
+        with self._lock:
+            return self._save_last
 
     def note_checkpoint(self, path: Place) -> None:
         """Remember a checkpoint, for recovery."""

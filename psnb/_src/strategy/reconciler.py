@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from distributed import Client
 
@@ -24,6 +25,7 @@ from psnb._src.cluster import roles
 from psnb._src.dask_internals import event_loop, has_ended, scheduler_identity
 from psnb._src.monitor import EventKind
 from psnb._src.placement import DesiredLayout, Health, Layout, ObservedServer, ServerAddress, mended
+from psnb._src.strategy.departures import Departures
 from psnb._src.strategy.server_control import ServerControl, gone, silent
 from psnb._src.strategy.servers import Servers
 from psnb.errors import ClusterError, ServerLostError
@@ -67,9 +69,7 @@ class _WatchedServer:
         self._silence = 0.0 if self._connection.heard > self._heard else self._silence + seconds
         self._heard = self._connection.heard
         if self.observed.health is Health.ALIVE and self.is_silent:
-            self.observed = ObservedServer(
-                Health.SILENT, self.observed.heard, self.observed.holdings
-            )
+            self.observed = replace(self.observed, health=Health.SILENT)
 
     @property
     def is_silent(self) -> bool:
@@ -88,7 +88,7 @@ class _WatchedServer:
     async def _ask(self, layout: Layout, news: asyncio.Event) -> None:
         connected, before = self._connection.connected, self.observed
         try:
-            holdings = await self._control.beat(self.server, layout)
+            status = await self._control.beat(self.server, layout)
         except ConnectionRefusedError as error:
             self._gone = gone(self.server, error)
             self.observed = ObservedServer(Health.GONE)
@@ -97,7 +97,9 @@ class _WatchedServer:
                 return  # not reached: it counts as silent if that lasts
             news.set()  # the connection broke: the next beat, at once, tells more
         else:
-            self.observed = ObservedServer(Health.ALIVE, layout.version, holdings)
+            self.observed = ObservedServer(
+                Health.ALIVE, layout.version, status.shards, status.leaves
+            )
         if self.observed != before:
             news.set()
 
@@ -111,10 +113,12 @@ class Reconciler:
         The cluster.
     servers : Servers
         The strategy's.
+    departures : Departures
+        Sees servers off that leave.
     """
 
-    def __init__(self, client: Client, servers: Servers) -> None:
-        self._client, self._servers = client, servers
+    def __init__(self, client: Client, servers: Servers, departures: Departures) -> None:
+        self._client, self._servers, self._departures = client, servers, departures
         self._wanted = len(servers.running)
         self._homes: Mapping[int, ServerAddress] = {}
         self._drained: frozenset[ServerAddress] = frozenset()
@@ -187,6 +191,10 @@ class Reconciler:
             server in place.servers for place in places for server in self._drained
         )
 
+    def _is_silent(self, server: ServerAddress) -> bool:
+        watched = self._watched.get(server)
+        return watched is not None and watched.is_silent
+
     async def next_round(self) -> None:
         """Return when one more round was made; on the client's event loop."""
         self._rounds.clear()
@@ -223,7 +231,8 @@ class Reconciler:
         async with self._servers.changing:
             before = self._servers.layout
             observed = {server: watched.observed for server, watched in self._watched.items()}
-            usable = [each for each in self._servers.running if each not in self._drained]
+            leaving = {server for server, each in observed.items() if each.leaves}
+            usable = [each for each in self._servers.running if each not in self._drained | leaving]
             after = mended(before, observed, DesiredLayout(usable, self._homes))
             if after is not before or now - self._published > _PUBLISH_AGAIN:
                 try:
@@ -236,11 +245,13 @@ class Reconciler:
                     self._published = now - _PUBLISH_AGAIN + _PUBLISH_SOON
         for kind, text in changes(before, after):
             self._servers.events.add(kind, text)
+        able = [each for each in usable if not self._is_silent(each)]
+        self._departures.follow(after, leaving, able)
         for watched in self._watched.values():
             watched.beat(after, self._news)
         if after is not before:
             self._news.set()  # the next step may be possible at once
-        self._recruit(now)
+        self._recruit(now, len(leaving))
 
     def _follow(self, passed: float) -> None:
         running = self._servers.running
@@ -265,11 +276,11 @@ class Reconciler:
             if health is Health.GONE:
                 self._servers.lose(server)
 
-    def _recruit(self, now: float) -> None:
-        missing = self._wanted - len(self._servers.running)
+    def _recruit(self, now: float, leaving: int) -> None:
+        missing = self._wanted - len(self._servers.running) + leaving
         busy = self._recruiting is not None and not self._recruiting.done()
         late = now - self._looked >= _LOOK_FOR_SERVERS
-        if missing > 0 and late and not busy and self._servers.layout.replicas:
+        if missing > 0 and late and not busy and (self._servers.layout.replicas or leaving):
             self._looked = now
             self._recruiting = asyncio.create_task(self._start(missing), name="psnb recruiting")
 
@@ -279,6 +290,7 @@ class Reconciler:
             used = {server.address for server in self._servers.running}
             fresh = [each for each in roles(identity).servers if each not in used][:missing]
             await self._servers.start(fresh)
+            self._departures.note_recruited(len(fresh))
         except (ClusterError, OSError) as error:
             logger.warning("a parameter server cannot be used: %s", error)
 

@@ -138,9 +138,13 @@ async def _replaced(
         if not found.servers and (late or not servers.dedicated):
             fresh = [address for address in found.workers if address not in used][:-1]
         if len(alive) + len(fresh) >= wanted or late:
-            break
+            try:
+                started = await servers.start(fresh[: wanted - len(alive)]) if fresh else []
+                break
+            except ClusterError:  # that of a process which is just about to end, perhaps
+                if late:
+                    raise
         await asyncio.sleep(_LOOK)
-    started = await servers.start(fresh[: wanted - len(alive)]) if fresh else []
     if not alive and not started:
         raise ClusterError(
             "no worker can be a parameter server: start some with "

@@ -15,7 +15,7 @@ from typing import Any
 
 from psnb._src.dask_internals import ConnectionPool
 from psnb._src.parameters import ControlConnection
-from psnb._src.placement import Layout, ServerAddress, ShardPlace, ShardStatus
+from psnb._src.placement import Layout, ServerAddress, ServerStatus, ShardPlace
 from psnb._src.server import (
     FenceCommits,
     FollowPlaces,
@@ -77,14 +77,12 @@ class ServerControl:
             await self.connection(server).ask(StopServer())
         self.hang_up(server)
 
-    async def beat(self, server: ServerAddress, layout: Layout) -> dict[int, ShardStatus]:
-        """Tell a server which shards to hold; return what it holds. See `ControlConnection.ask`."""
+    async def beat(self, server: ServerAddress, layout: Layout) -> ServerStatus:
+        """Tell a server which shards to hold; return its status. See `ControlConnection.ask`."""
         places = {i: place for i, place in enumerate(layout.places) if server in place.servers}
         versions = [place.version for place in layout.places]
-        held: dict[int, ShardStatus] = await self.connection(server).ask(
-            FollowPlaces(places, versions)
-        )
-        return held
+        status: ServerStatus = await self.connection(server).ask(FollowPlaces(places, versions))
+        return status
 
     async def weigh(self, server: ServerAddress) -> dict[int, int]:
         """Return the bytes of each shard that the server holds; raises as `ask`."""

@@ -156,6 +156,16 @@ class Servers:
         self._lost[server] = None
         self.give_up(server)
 
+    async def dismiss(self, server: ServerAddress) -> None:
+        """Remove a server with all that it holds; return when it has ended, if it can be reached.
+
+        On the client's event loop.
+        """
+        self._lost[server] = None
+        if server in self._running:
+            del self._running[server]
+            await self._end(server)
+
     async def publish(self, layout: Layout) -> None:
         """Make a layout the current one; on the client's event loop.
 

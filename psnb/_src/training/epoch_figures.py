@@ -1,13 +1,16 @@
-"""EpochFigures: what closures report in one epoch, and in each of its print periods. One thread."""
+"""EpochFigures: what closures report in one epoch, and in each of its print periods. One thread.
+
+What an earlier run has trained of the epoch counts as well: `EpochFigures.saved` tells it in JSON's
+types.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from psnb._src.coordinator import ClusterCoordinator
-from psnb._src.metrics import MetricStates
-from psnb._src.monitor import MetricStatistics
+from psnb._src.metrics import MetricStates, joined, loaded_states, saved_states
 
 EXAMPLES = "examples"
 
@@ -17,26 +20,62 @@ NO_METRICS = (EXAMPLES, "programs")
 RECENT = "batch_"
 """What begins the name of a metric that is wanted of the print period alone."""
 
-_NONE = MetricStatistics(0, float("nan"), float("nan"))
+NOTHING: Mapping[str, Any] = {"numbers": {}, "states": {}}
+"""What `EpochFigures.saved` tells when nothing was reported."""
 
 
-class _Mark(NamedTuple):
-    """What was reported up to one moment."""
+class _Sum(NamedTuple):
+    """Of a number: its sum times weights, the sum of weights, and how many were not finite."""
 
-    numbers: Mapping[str, MetricStatistics]
+    total: float = 0.0
+    weight: float = 0.0
+    not_finite: int = 0
+
+    def plus(self, other: _Sum, sign: int = 1) -> _Sum:
+        """Return the sum of both, or what is left without the other."""
+        return _Sum(
+            self.total + sign * other.total,
+            self.weight + sign * other.weight,
+            self.not_finite + sign * other.not_finite,
+        )
+
+
+class _Reported(NamedTuple):
+    """What was reported up to one moment, or between two."""
+
+    numbers: Mapping[str, _Sum]
     states: MetricStates
 
-    def since(self, earlier: _Mark) -> dict[str, float]:
-        """Return the mean of each number, and the value of each metric, after another moment."""
+    def since(self, earlier: _Reported) -> _Reported:
+        """Return what was reported after another moment."""
         found = {}
         for name, each in self.numbers.items():
-            before = earlier.numbers.get(name, _NONE)
+            before = earlier.numbers.get(name, _Sum())
             # The coordinator keeps series of the metrics, too.
             merged = name in self.states or name.removeprefix(RECENT) in self.states
-            if each.weight > before.weight and name not in NO_METRICS and not merged:
-                mean = (each.total - before.total) / (each.weight - before.weight)
-                found[name] = mean if each.not_finite == before.not_finite else float("nan")
-        return found | self.states.since(earlier.states).results()
+            if each.weight > before.weight and not merged:
+                found[name] = each.plus(before, -1)
+        return _Reported(found, self.states.since(earlier.states))
+
+    def and_(self, other: _Reported) -> _Reported:
+        """Return what was reported here or there."""
+        numbers, states = dict(other.numbers), dict(other.states)
+        for name, each in self.numbers.items():
+            numbers[name] = numbers.get(name, _Sum()).plus(each)
+        for name, state in self.states.items():
+            # A metric that is another one now counts from where it became that.
+            known = name in states and states[name].metric == state.metric
+            states[name] = joined([states[name], state]) if known else state
+        return _Reported(numbers, MetricStates(states))
+
+    def results(self) -> dict[str, float]:
+        """Return the mean of each number, and the value of each metric."""
+        means = {
+            name: float("nan") if each.not_finite else each.total / each.weight
+            for name, each in self.numbers.items()
+            if name not in NO_METRICS
+        }
+        return means | self.states.results()
 
 
 class EpochFigures:
@@ -46,26 +85,46 @@ class EpochFigures:
     ----------
     coordinator : ClusterCoordinator
         Whose closures.
+    earlier : mapping
+        From `saved`: what an earlier run had of the epoch.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        If that is something else.
     """
 
-    def __init__(self, coordinator: ClusterCoordinator) -> None:
+    def __init__(
+        self, coordinator: ClusterCoordinator, earlier: Mapping[str, Any] = NOTHING
+    ) -> None:
         self._coordinator = coordinator
         self._begin = self._period = self._now()
+        numbers = {name: _loaded(*each) for name, each in earlier["numbers"].items()}
+        self._earlier = _Reported(numbers, loaded_states(earlier["states"]))
 
-    def _now(self) -> _Mark:
-        return _Mark(self._coordinator.statistics().metrics, self._coordinator.metrics)
+    def _now(self) -> _Reported:
+        metrics = self._coordinator.statistics().metrics
+        sums = {n: _Sum(each.total, each.weight, each.not_finite) for n, each in metrics.items()}
+        return _Reported(sums, self._coordinator.metrics)
+
+    def _epoch(self) -> _Reported:
+        return self._now().since(self._begin).and_(self._earlier)
 
     @property
     def examples(self) -> int | None:
         """The sum of the reported ``examples``; None if there were none."""
-        now = self._coordinator.statistics().metrics
-        if EXAMPLES not in now:
-            return None
-        return int(now[EXAMPLES].total - self._begin.numbers.get(EXAMPLES, _NONE).total)
+        found = self._epoch().numbers.get(EXAMPLES)
+        return None if found is None else int(found.total)
 
     def so_far(self) -> dict[str, float]:
         """Return the metrics of the epoch so far."""
-        return self._now().since(self._begin)
+        return self._epoch().results()
+
+    def saved(self) -> dict[str, Any]:
+        """Return what the epoch has so far, as JSON can hold it."""
+        found = self._epoch()
+        numbers = {name: [str(each.total), *each[1:]] for name, each in found.numbers.items()}
+        return {"numbers": numbers, "states": saved_states(found.states)}
 
     def lines(self) -> dict[str, float]:
         """Return what a printed line may have, and begin the next print period.
@@ -74,9 +133,11 @@ class EpochFigures:
         their names that of the period.
         """
         now = self._now()
-        period = now.since(self._period)
+        period = now.since(self._period).results()
         self._period = now
-        so_far = {
-            name: now.since(self._begin)[name] for name in now.states.since(self._begin.states)
-        }
+        so_far = now.since(self._begin).and_(self._earlier).states.results()
         return period | {f"{RECENT}{name}": value for name, value in period.items()} | so_far
+
+
+def _loaded(total: str, weight: float, not_finite: int) -> _Sum:
+    return _Sum(float(total), float(weight), int(not_finite))  # the sum may be infinite

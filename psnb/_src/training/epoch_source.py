@@ -48,7 +48,9 @@ class EpochSource:
         A dataset in memory is shuffled first, by a seed that is the epoch's number.
         """
         # Cut as it was, though there may be another number of workers.
-        made = self._place(self._of(epoch), epoch, None if state is None else state["splits"])
+        made = self._place(
+            self._of(epoch), epoch, None if state is None else state["dataset"]["splits"]
+        )
         if made is self._made and isinstance(made, PartitionedDataset):
             while self._shuffles < epoch:
                 self._shuffles += 1

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
+from psnb._src.checkpoint import newest_whole
 from psnb._src.checks import integer, period
 from psnb._src.coordinator import (
     CheckpointManager,
     ClusterCoordinator,
+    go_on_from,
     map_whole_splits,
     training_shown,
 )
 from psnb._src.data import Dataset, check_order
+from psnb._src.remote_path import Place
 from psnb._src.training.callback import Callback
 from psnb._src.training.device_worker import DeviceWorker
 from psnb._src.training.downpour import Downpour
@@ -58,6 +62,11 @@ class Trainer:
         ``psnb.jax.forward(...)``, for example. For `infer_from_dataset`.
     progress : bool, optional
         Whether to show a line of progress; as for `ClusterCoordinator.join`.
+    checkpoint : CheckpointManager, optional
+        For each `train_from_dataset` that is not given another one.
+    resume : bool
+        Whether the first `train_from_dataset` goes on from the newest checkpoint of ``checkpoint``,
+        if there is one. So the same script can be started again whenever it was killed.
 
     Attributes
     ----------
@@ -79,6 +88,8 @@ class Trainer:
         evaluate: Callable[..., Any] | None = None,
         predict: Callable[[Any], Any] | None = None,
         progress: bool | None = None,
+        checkpoint: CheckpointManager | None = None,
+        resume: bool = False,
     ) -> None:
         if not isinstance(coordinator, ClusterCoordinator):
             raise ConfigurationError(
@@ -96,6 +107,9 @@ class Trainer:
             raise ConfigurationError("evaluate and predict must be functions")
         self._evaluate, self._predict = evaluate or step, predict
         self._progress = progress
+        self._checkpoint, self._resume = _manager(checkpoint), resume
+        if resume and checkpoint is None:
+            raise ConfigurationError("resume=True needs checkpoint=, a psnb.CheckpointManager")
         self._run: TrainingRun | None = None  # while it trains
         self._history = TrainingHistory()
 
@@ -128,8 +142,9 @@ class Trainer:
         """Train on every example of a dataset exactly once an epoch, whatever worker dies.
 
         An interrupt (Ctrl-C, the stop button), `stop` and the dashboard's stop let the batches that
-        run have their effect, begin no other, and return the history. A second interrupt meanwhile
-        is raised at once.
+        run have their effect, begin no other, and return the history. If they take nearly a second,
+        an interrupt is raised instead, and a second one at once: they have their effect all the
+        same.
 
         Parameters
         ----------
@@ -149,9 +164,10 @@ class Trainer:
         callbacks : iterable of Callback
             What is told; in this order.
         checkpoint : CheckpointManager, optional
-            Saves at the end of each epoch, and when training is stopped. The metadata is
-            `TrainingHistory.state`. So is that of what it saves by itself meanwhile, with ``every``
-            and ``steps`` of its own: in the background, and without an end of training if it fails.
+            Saves at the end of each epoch, and when training is stopped; by default the trainer's
+            own. The metadata is `TrainingHistory.state`. So is that of what it saves by itself
+            meanwhile, with ``every`` and ``steps`` of its own: in the background, and without an
+            end of training if it fails.
         save_every : float or str, optional
             Saves also in the middle of epochs, every so many seconds, or ``"5 min"``. Unless the
             manager has ``consistent=False``, closures are held for it, so that what is saved is one
@@ -175,7 +191,8 @@ class Trainer:
         resume : mapping, optional
             `TrainingHistory.state`, or what `CheckpointManager.restore` returned: go on from there,
             with the same dataset. (To train an earlier model further from the beginning of a
-            dataset, restore it and leave this out.)
+            dataset, restore it and leave this out.) Left out, a trainer with ``resume=True`` goes
+            on from its newest checkpoint the first time.
 
         Returns
         -------
@@ -188,7 +205,12 @@ class Trainer:
             What a closure or a callback raised, when everything has ended. `history` has what came
             out until then.
         ConfigurationError
-            If an argument is of the wrong kind, or this trainer is training.
+            If an argument is of the wrong kind, or this trainer is training. Or if it is to go on
+            in the middle of an epoch, and the dataset is another one: other files, another batch
+            size; nothing was restored.
+        CheckpointError
+            With ``resume=True``: if all checkpoints are damaged, or the newest does not fit the
+            parameters.
         """
         if self._run is not None:
             raise ConfigurationError("this trainer is training already: make another one")
@@ -198,10 +220,10 @@ class Trainer:
         for each in told:
             if not isinstance(each, Callback):
                 raise ConfigurationError(f"callbacks takes psnb.Callback objects, found {each!r}")
-        if checkpoint is not None and not isinstance(checkpoint, CheckpointManager):
-            raise ConfigurationError(
-                f"checkpoint must be a psnb.CheckpointManager, found {checkpoint!r}"
-            )
+        checkpoint = _manager(checkpoint) or self._checkpoint
+        newest = None
+        if self._resume and self._checkpoint is not None and resume is None:
+            newest = newest_whole(self._checkpoint.directory)
         if checkpoint is None and (save_every is not None or save_steps is not None):
             raise ConfigurationError("save_every= and save_steps= need checkpoint=")
         if taken := [name for name in metadata or () if name in STATE]:
@@ -224,13 +246,22 @@ class Trainer:
             debug,
             None if validated is None else self._evaluator(validated),
         )
-        self._run = run = TrainingRun(self, plan, resume)
+        if newest is not None:
+            resume = newest.metadata
+        run = TrainingRun(self, plan, resume)
+        run.prepare(bool if newest is None else partial(self._restore, newest.path))
+        self._run, self._resume = run, False
         try:
             return run.run()
         finally:
             if validated is not None:
                 validated.release()
             self._run, self._history = None, run.history()
+
+    def _restore(self, path: Place) -> None:
+        assert self._checkpoint is not None
+        restored = self._checkpoint.restore(path)
+        go_on_from(self.coordinator, restored.run["closures"])
 
     def evaluate(self, dataset: Any) -> dict[str, float]:
         """Evaluate the model on a dataset; every example counts exactly once, whatever worker dies.
@@ -354,6 +385,12 @@ class Trainer:
             run.stop("stopped by a view")
 
         return training_shown(self.coordinator, self._progress, run.share, stop)
+
+
+def _manager(given: Any) -> CheckpointManager | None:
+    if given is None or isinstance(given, CheckpointManager):
+        return given
+    raise ConfigurationError(f"checkpoint must be a psnb.CheckpointManager, found {given!r}")
 
 
 def _device_worker(worker: str | DeviceWorker) -> DeviceWorker:

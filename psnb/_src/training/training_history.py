@@ -51,7 +51,8 @@ class TrainingHistory:
     ----------
     rows : tuple of EpochRow
         The epochs. If training was stopped in the middle of one, its row is of that part. If it
-        began there, the metrics are those of the rest.
+        began there, its row is of the whole epoch all the same; but states of metrics of your own,
+        and of an exact AUC beyond 1 MiB, are those of the rest.
     stopped : str
         Why training ended early: ``"interrupted"``, or what `Trainer.stop` was given; empty if it
         did not.

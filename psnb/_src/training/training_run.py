@@ -19,7 +19,7 @@ from psnb._src.monitor import Share
 from psnb._src.remote_path import Place
 from psnb._src.threads import Lock
 from psnb._src.training.callback import Callback, TrainingSnapshot
-from psnb._src.training.epoch_figures import EXAMPLES, EpochFigures
+from psnb._src.training.epoch_figures import EXAMPLES, NOTHING, EpochFigures
 from psnb._src.training.epoch_source import EpochSource
 from psnb._src.training.fetch_lines import FetchLines
 from psnb._src.training.training_history import (
@@ -39,6 +39,15 @@ STATE = ("epoch", "rows", "iterator", "part")
 _TELL_EVERY = 0.25
 """Seconds between two calls of `Callback.on_batch`, at least."""
 
+_PATIENCE = 0.8
+"""Seconds that batches get to end after an interrupt, which is to be raised within one."""
+
+_LOOK = 0.01
+
+
+_NO_PART: Mapping[str, Any] = {**NOTHING, "seconds": 0.0}
+"""What came out of an epoch that has not begun."""
+
 
 class _StopRequestedError(Exception):
     """Ends the device worker; never reaches users."""
@@ -52,10 +61,13 @@ class _EpochUnderWay:
     iterator: LeasedIterator
     figures: EpochFigures
     began: float
-    # Of the part of it that another run has trained.
-    earlier_examples: int = 0
-    earlier_seconds: float = 0.0
+    earlier_seconds: float  # of the part of it that another run has trained
     seconds: float | None = None  # once it is over
+
+
+def _part(of: _EpochUnderWay, snapshot: TrainingSnapshot) -> dict[str, Any]:
+    """Return what came out of an epoch so far, in JSON's types."""
+    return {**of.figures.saved(), "seconds": snapshot.seconds}
 
 
 @dataclass(frozen=True)
@@ -96,20 +108,23 @@ class TrainingRun:
         self, trainer: Trainer, plan: TrainingPlan, resume: Mapping[str, Any] | None
     ) -> None:
         self._trainer, self._coordinator, self._plan = trainer, trainer.coordinator, plan
-        begin: Mapping[str, Any] = {"rows": (), "epoch": 0, "iterator": None, "part": (0, 0.0)}
+        begin: Mapping[str, Any] = {"rows": (), "epoch": 0, "iterator": None, "part": _NO_PART}
         saved = begin if resume is None else resume
         try:
             self._rows = loaded_rows(saved["rows"])
             self._done = int(saved["epoch"])  # epochs
-            # Of the next epoch: what is not used, and the examples and seconds of what is.
-            self._rest = saved["iterator"]
-            examples, seconds = saved["part"]
-            self._part = int(examples), float(seconds)
-        except (KeyError, TypeError, ValueError) as error:
+            # Of the next epoch: what is not used, and what came out of what is.
+            self._rest, self._part = saved["iterator"], saved["part"]
+            if self._rest is not None:
+                self._rest["dataset"]["splits"]
+            EpochFigures(self._coordinator, self._part)
+            float(self._part["seconds"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(
                 "resume= takes history.state, or what CheckpointManager.restore() returns of a "
                 "checkpoint that a trainer saved"
             ) from error
+        self._begun: LeasedIterator | None = None  # the rest of that epoch, before it is trained
         self._current: _EpochUnderWay | None = None
         self._moment = Lock()  # guards the above, which change together when an epoch ends
         self._stopped = self._reason = ""
@@ -120,6 +135,16 @@ class TrainingRun:
     def stop(self, reason: str) -> None:
         """Request that training ends as soon as what runs has ended; any thread."""
         self._reason = reason
+
+    def prepare(self, restore: Callable[[], object]) -> None:
+        """Begin what is left of an epoch; restore parameters if that fits the dataset."""
+        try:
+            if self._rest is not None and self._done < self._plan.epochs:
+                self._begun = self._plan.source.begin(self._done + 1, self._rest)
+            restore()
+        except BaseException:
+            self._plan.source.release()
+            raise
 
     def run(self) -> TrainingHistory:
         """Train, and return what came out of it."""
@@ -158,8 +183,11 @@ class TrainingRun:
             while self._done < self._plan.epochs:
                 self._check()
                 self._train(self._done + 1)
-        except (_StopRequestedError, KeyboardInterrupt):
+        except (_StopRequestedError, KeyboardInterrupt) as asked:
             self._stopped = self._reason or "interrupted"
+            if isinstance(asked, KeyboardInterrupt) and not self._ends_soon():
+                asked.add_note("batches still run, and will have their effect: join() waits")
+                raise
             self._coordinator.join()  # what runs has its effect
             row = self._end_epoch()
             if row is not None:
@@ -167,14 +195,23 @@ class TrainingRun:
             if row is not None or not self._saved:
                 self._save()
 
+    def _ends_soon(self) -> bool:
+        """Wait for what runs; return whether it has ended soon enough for an interrupt."""
+        end = time.monotonic() + _PATIENCE
+        while not self._coordinator.done():
+            if time.monotonic() > end:
+                return False
+            time.sleep(_LOOK)
+        return True
+
     def _train(self, epoch: int) -> None:
         plan = self._plan
         self._tell("on_epoch_begin", epoch)
         plan.fetch.begin()
-        iterator = plan.source.begin(epoch, self._rest)
-        figures = EpochFigures(self._coordinator)
+        iterator, self._begun = self._begun or plan.source.begin(epoch, self._rest), None
+        figures = EpochFigures(self._coordinator, self._part)
         self._current = current = _EpochUnderWay(
-            epoch, iterator, figures, time.monotonic(), *self._part
+            epoch, iterator, figures, time.monotonic(), self._part["seconds"]
         )
         self._rhythm.count_from(iterator.progress().visits)  # what is resumed was saved
         self._trainer.worker.train(self._coordinator, self._trainer.step, iterator, self._watch)
@@ -212,12 +249,11 @@ class TrainingRun:
         print(coordinator.phases(), coordinator.stages(), waits, sep="\n\n")  # noqa: T201
 
     def _snapshot(self, current: _EpochUnderWay) -> TrainingSnapshot:
-        examples = current.figures.examples
         seconds = time.monotonic() - current.began if current.seconds is None else current.seconds
         return TrainingSnapshot(
             current.epoch,
             current.iterator.progress().visits,
-            None if examples is None else current.earlier_examples + examples,
+            current.figures.examples,
             current.figures.so_far(),
             current.earlier_seconds + seconds,
         )
@@ -240,10 +276,11 @@ class TrainingRun:
             snapshot.seconds,
         )
         rest = None if current.iterator.exhausted else current.iterator.state()
+        part = _NO_PART if rest is None else _part(current, snapshot)
         with self._moment:
             self._rows = (*self._rows, row)
             self._current, self._rest = None, rest
-            self._part = (0, 0.0) if rest is None else (row.examples or 0, row.seconds)
+            self._part = part
             self._done = current.epoch if rest is None else current.epoch - 1
         return row
 
@@ -252,9 +289,8 @@ class TrainingRun:
             current, rest, part = self._current, self._rest, self._part
             done, rows = self._done, self._rows
         if current is not None:
-            snapshot = self._snapshot(current)
-            rest, part = current.iterator.state(), (snapshot.examples or 0, snapshot.seconds)
-        return {"epoch": done, "rows": saved_rows(rows[:done]), "iterator": rest, "part": [*part]}
+            rest, part = current.iterator.state(), _part(current, self._snapshot(current))
+        return {"epoch": done, "rows": saved_rows(rows[:done]), "iterator": rest, "part": part}
 
     def _content(self) -> dict[str, Any]:
         """Return what is kept with a checkpoint; any thread, while no closure runs."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -44,6 +45,7 @@ class LeaseRegistry:
         splits: int,
         state: Mapping[str, Any] | None = None,
         owners: Mapping[int, str] | None = None,
+        dataset: Mapping[str, Any] = MappingProxyType({}),
     ) -> int:
         """Begin an epoch over a number of splits, or go on with one; return the epoch's number.
 
@@ -52,7 +54,7 @@ class LeaseRegistry:
         ConfigurationError
             If the state does not fit.
         """
-        leases = EpochLeases(splits, state, owners)
+        leases = EpochLeases(splits, state, owners, dataset)
         with self._lock:
             number = next(self._numbers)
             self._epochs[number] = leases
@@ -65,6 +67,12 @@ class LeaseRegistry:
     def state(self, epoch: int) -> dict[str, Any]:
         """Return the part of an epoch that is not used yet."""
         return self._epochs[epoch].state()
+
+    def states(self) -> list[dict[str, Any]]:
+        """Return the states of the epochs that are not over, in the order of their beginning."""
+        with self._lock:
+            epochs = sorted(self._epochs.items())
+        return [leases.state() for _, leases in epochs if not leases.progress().over]
 
     def progress(self, epoch: int) -> Progress:
         """Return the progress of an epoch."""

@@ -17,7 +17,7 @@ from psnb._src.coordinator.datasets.per_worker import (
     ResourceRegistry,
 )
 from psnb._src.coordinator.datasets.whole_splits import WholeSplits
-from psnb._src.data import Dataset, Spec
+from psnb._src.data import Dataset, Spec, identity
 from psnb._src.monitor import Share, WorkerStatistics
 from psnb._src.runtime import make_leased_iterator
 from psnb.errors import ConfigurationError
@@ -130,13 +130,19 @@ class LeasedDataset(Epochs[LeasedIterator]):
     """
 
     def __init__(
-        self, registry: ResourceRegistry, leases: LeaseRegistry, splits: Sequence[Dataset]
+        self,
+        registry: ResourceRegistry,
+        leases: LeaseRegistry,
+        splits: Sequence[Dataset],
+        asked: int,
     ) -> None:
         self._registry, self._leases, self._splits = registry, leases, splits
+        # There may be more or fewer splits than asked for, and another number is cut elsewhere.
+        self._known = {"splits": asked, "of": identity(splits)}
         self._whole: PerWorkerValues | None = None
 
     def _begin(self, state: Mapping[str, Any] | None) -> LeasedIterator:
-        epoch = self._leases.open(len(self._splits), state)
+        epoch = self._leases.open(len(self._splits), state, dataset=self._known)
         arguments = make_leased_iterator, (list(self._splits),), partial(_spec, self._splits)
         return LeasedIterator(self._registry, self._leases, epoch, *arguments)
 

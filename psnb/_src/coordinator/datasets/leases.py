@@ -19,12 +19,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from psnb._src.threads import Lock
 from psnb.errors import ConfigurationError, InternalError
 
-VERSION = 1
+VERSION = 2
 """Version of the format of states."""
 
 
@@ -102,11 +103,13 @@ class EpochLeases:
         From `state`: the epoch goes on where that was taken.
     owners : mapping of int to str, optional
         By split, the worker that has its data: only that worker leases it, as long as it is there.
+    dataset : mapping
+        Tells it from other datasets, in JSON's types.
 
     Raises
     ------
     ConfigurationError
-        If the state is not valid, or of an epoch over another number of splits.
+        If the state is not valid, or of an epoch over another dataset or number of splits.
     """
 
     def __init__(
@@ -114,12 +117,14 @@ class EpochLeases:
         splits: int,
         state: Mapping[str, Any] | None = None,
         owners: Mapping[int, str] | None = None,
+        dataset: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._lock = Lock()  # guards everything here, for a moment each
         pieces = [LeasedPart(index) for index in range(splits)]
         visits = 0
         if state is not None:
-            pieces, visits = _checked(splits, state)
+            pieces, visits = _checked(splits, state, dataset)
+        self._dataset = dict(dataset)
         self._free = deque(pieces)
         self._owners = dict(owners or {})
         self._splits = [_SplitLeases(open=0, begun=state is not None) for _ in range(splits)]
@@ -286,7 +291,7 @@ class EpochLeases:
             ]
             return {
                 "version": VERSION,
-                "splits": len(self._splits),
+                "dataset": self._dataset,
                 "visits": self._visits,
                 "pieces": [[each.split, each.state, each.count] for each in pieces],
             }
@@ -301,17 +306,20 @@ class EpochLeases:
             return Progress(done, len(self._splits) - done - left, left, self._visits)
 
 
-def _checked(splits: int, state: Mapping[str, Any]) -> tuple[list[LeasedPart], int]:
+def _checked(splits: int, state: Any, dataset: Mapping[str, Any]) -> tuple[list[LeasedPart], int]:
     try:
-        version, count, visits = state["version"], state["splits"], state["visits"]
+        version, found, visits = state["version"], dict(state["dataset"]), state["visits"]
         pieces = [LeasedPart(int(split), at, number) for split, at, number in state["pieces"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigurationError(
             "this is no state of an epoch; take one with iterator.state()"
         ) from error
-    if version != VERSION or count != splits or any(not 0 <= p.split < splits for p in pieces):
+    same = version == VERSION and found == dataset
+    if not same or any(not 0 <= piece.split < splits for piece in pieces):
         raise ConfigurationError(
-            f"the state is of an epoch over {count} splits (version {version}), this dataset has "
-            f"{splits} (version {VERSION}): make it as it was, with the same splits="
+            "the state is of an epoch over another dataset: of other files, with another batch "
+            "size or function, shuffled otherwise or cut otherwise (splits=). Make it as it was, "
+            f"or begin a new epoch; expected {dict(dataset)} (version {VERSION}), found "
+            f"{found!r:.500} (version {version!r:.20})"
         )
     return pieces, int(visits)

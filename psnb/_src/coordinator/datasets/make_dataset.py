@@ -42,7 +42,7 @@ def make_dataset_of(
                 f"sharding={sharding!r} takes a psnb.data.Dataset, found {source!r}"
             )
         if sharding == "dynamic":
-            return LeasedDataset(place.registry, place.leases, cut(source, wanted))
+            return LeasedDataset(place.registry, place.leases, cut(source, wanted), wanted)
         sharded(source, 2, 0)  # raises here rather than on the workers
         whole = source
 

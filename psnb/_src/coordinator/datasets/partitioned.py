@@ -20,7 +20,7 @@ from psnb._src.coordinator.datasets.partition_statistics import PartitionStatist
 from psnb._src.coordinator.datasets.per_worker import PerWorkerValues
 from psnb._src.coordinator.datasets.piece_owners import PieceOwners, by_owner
 from psnb._src.coordinator.datasets.whole_splits import WholeSplits
-from psnb._src.data import InMemoryDataset, ShufflePlan, Spec, as_seed, splits
+from psnb._src.data import InMemoryDataset, ShufflePlan, Spec, as_seed, identity, splits
 from psnb._src.monitor import WorkerStatistics
 from psnb._src.runtime import worker_memory
 from psnb.errors import ConfigurationError, WorkerLostError
@@ -28,21 +28,6 @@ from psnb.errors import ConfigurationError, WorkerLostError
 _LAST = -(1 << 62)
 _ATTEMPTS = 3
 """How often a shuffle is tried while workers are lost in the middle of it."""
-
-
-class PartitionedIterator(LeasedIterator):
-    """One epoch over a dataset in the workers' memory."""
-
-    def __init__(self, layout: ShufflePlan, *arguments: Any) -> None:
-        self._layout = layout
-        super().__init__(*arguments)
-
-    def state(self) -> dict[str, Any]:
-        """Return the part of the epoch that is not used yet; see `LeasedIterator.state`.
-
-        To go on with it, the dataset must have been loaded and shuffled with the same seeds.
-        """
-        return super().state() | {"layout": self._layout.fingerprint}
 
 
 @dataclass(frozen=True)
@@ -60,7 +45,7 @@ class _LoadInProgress:
             remote.wait()
 
 
-class PartitionedDataset(Epochs[PartitionedIterator]):
+class PartitionedDataset(Epochs[LeasedIterator]):
     """An `InMemoryDataset` on the workers; ``iter`` of it begins an epoch.
 
     `ClusterCoordinator.create_per_worker_dataset` returns it. In an epoch every worker leases the
@@ -87,6 +72,7 @@ class PartitionedDataset(Epochs[PartitionedIterator]):
         self._memory = PerWorkerValues(place.registry, make, (sources, *arguments))
         self._holders = PieceOwners(self._memory, place.pinned)
         self._pieces = len(sources)
+        self._known = {"splits": pieces, "of": identity(sources), "batch": dataset.batch_size}
         self._generations = itertools.count(1)
         self._generation, self._loaded = 0, False
         self._layout = ShufflePlan(self._pieces)
@@ -215,19 +201,15 @@ class PartitionedDataset(Epochs[PartitionedIterator]):
         """
         return self._holders.statistics(self._pieces)
 
-    def _begin(self, state: Mapping[str, Any] | None) -> PartitionedIterator:
+    def _begin(self, state: Mapping[str, Any] | None) -> LeasedIterator:
         owners = self._restored()
-        if state is not None and state.get("layout") != self._layout.fingerprint:
-            raise ConfigurationError(
-                "the state is of an epoch over a dataset that was shuffled otherwise, or is none: "
-                "load it, and shuffle it with the same seed"
-            )
-        epoch = self._place.leases.open(self._pieces, state, owners)
+        # Of the order of the examples, too: it must have been shuffled with the same seeds.
+        dataset = {**self._known, "shuffled": self._layout.fingerprint}
+        epoch = self._place.leases.open(self._pieces, state, owners, dataset)
         place, make = self._place, worker_memory.make_memory_iterator
         arguments = self._memory, self._generation, self._layout
         batches = self._batches
-        return PartitionedIterator(
-            self._layout,
+        return LeasedIterator(
             place.registry,
             place.leases,
             epoch,

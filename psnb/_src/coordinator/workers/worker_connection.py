@@ -145,11 +145,12 @@ class WorkerConnection:
                 )
 
     def drain(self, why: str) -> None:
-        """Send no more closures, end when those in flight have ended; on the event loop only."""
+        """Send no more closures, end when those that run have ended; on the event loop only."""
         if self.state is ConnectionState.READY:
             self._enter(ConnectionState.DRAINING)
             closures = list(self._load)
             self._note(EventKind.WORKER_RETIRING, f"{why}; {len(closures)} in flight", closures)
+            self.call_back()
             self._end_if_drained()
 
     def pump(self) -> None:
@@ -304,7 +305,7 @@ class WorkerConnection:
             case session_messages.ChainsRead():
                 self._figures.stages |= message.stages
             case session_messages.WorkerLeaves():
-                self.drain("is being closed by Dask")
+                self.drain("was asked to end")
             case session_messages.QuestionAsked():
                 answer = session_messages.TakeAnswer(message.number, self._answer(message.inquiry))
                 link.send(answer)

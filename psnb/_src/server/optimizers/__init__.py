@@ -3,6 +3,7 @@
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.adam import Adam
 from psnb._src.server.optimizers.ftrl import FTRL
+from psnb._src.server.optimizers.known_kinds import OPTIMIZERS
 from psnb._src.server.optimizers.momentum import Momentum
 from psnb._src.server.optimizers.optimizer import Optimizer
 from psnb._src.server.optimizers.rmsprop import RMSProp
@@ -21,6 +22,7 @@ from psnb._src.server.optimizers.sgd import SGD
 
 __all__ = [
     "FTRL",
+    "OPTIMIZERS",
     "SGD",
     "Adagrad",
     "Adam",

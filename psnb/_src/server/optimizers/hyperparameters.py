@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -59,15 +58,3 @@ def refusal(owner: Any, name: str, what: str) -> ConfigurationError:
     return ConfigurationError(
         f"{type(owner).__name__}({name}={getattr(owner, name)!r}): {name} must be {what}"
     )
-
-
-def described(owner: Any) -> dict[str, Any]:
-    """Return a dataclass's name and fields as values that JSON can hold."""
-    values = {field.name: getattr(owner, field.name) for field in fields(owner)}
-    return {
-        "name": type(owner).__name__,
-        **{
-            name: value.describe() if hasattr(value, "describe") else value
-            for name, value in values.items()
-        },
-    }

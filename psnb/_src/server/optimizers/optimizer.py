@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from psnb._src.descriptions import described
 from psnb._src.first_rows import read_only
 from psnb._src.server import kernels
-from psnb._src.server.optimizers.hyperparameters import described, require_number
+from psnb._src.server.optimizers.hyperparameters import require_number
 from psnb._src.server.optimizers.schedules import LearningRate, rate_at, require_rate
 
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from psnb._src.descriptions import described
 from psnb._src.excerpt import excerpt
 from psnb._src.server.optimizers.hyperparameters import (
-    described,
     is_finite,
     refusal,
     require_flag,
@@ -255,6 +255,9 @@ class RateFunction(Schedule):
 
 
 _EXACT = (ExponentialDecay, CosineDecay, PolynomialDecay, PiecewiseConstant)
+
+SCHEDULES: dict[str, type[Schedule]] = {each.__name__: each for each in (*_EXACT, Warmup)}
+"""All of psnb but `RateFunction`, by name."""
 
 
 def is_users(learning_rate: LearningRate) -> bool:

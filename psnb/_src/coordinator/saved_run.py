@@ -1,0 +1,76 @@
+"""SavedRun: what a checkpoint has beside parameters, for `psnb.resume` to go on with. Pure."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import version
+from typing import Any
+
+import psnb
+from psnb._src.checks import is_integer
+from psnb._src.descriptions import described, made
+from psnb._src.modes import MODES, Mode
+from psnb._src.sealed_json import keys, require
+
+_PACKAGES = ("numpy", "dask", "distributed", "safetensors")
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions of psnb, Python and the packages that checkpoints depend on."""
+    own = {"psnb": psnb.__version__, "python": platform.python_version()}
+    return own | {name: version(name) for name in _PACKAGES}
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """What a coordinator was doing at the moment that is saved.
+
+    Attributes
+    ----------
+    versions : mapping of str to str
+        Of psnb, Python and packages.
+    mode : Mode
+        The strategy's.
+    replicas : int
+        Likewise.
+    closures : int
+        How many closures had ended, with those of the runs before.
+    epochs : sequence of mapping
+        The states of the epochs that were not over, in the order of their beginning.
+    recipes : mapping of str to mapping
+        How the parameters were made, by name.
+    """
+
+    versions: Mapping[str, str]
+    mode: Mode
+    replicas: int
+    closures: int
+    epochs: tuple[Mapping[str, Any], ...]
+    recipes: Mapping[str, Mapping[str, Any]]
+
+    def described(self) -> dict[str, Any]:
+        """Return it as JSON can hold it."""
+        return asdict(self) | {"mode": described(self.mode)}
+
+    @classmethod
+    def read(cls, run: Mapping[str, Any], parameters: Collection[str]) -> SavedRun:
+        """Return what `described` returned.
+
+        Raises
+        ------
+        ValueError
+            If it is none, or of other parameters than these.
+        """
+        keys("what it says of the run", run, set(cls.__annotations__))
+        for name, kind in (("versions", dict), ("epochs", list), ("recipes", dict)):
+            require(isinstance(run[name], kind), f"its {name} are {run[name]!r:.80}")
+        for name in ("replicas", "closures"):
+            good = is_integer(run[name]) and run[name] >= 0
+            require(good, f"its {name} is {run[name]!r:.80}")
+        require({*run["recipes"]} == {*parameters}, "its recipes are of other parameters")
+        mode = made("its mode", run["mode"], MODES)
+        return cls(**{**run, "mode": mode, "epochs": tuple(run["epochs"])})

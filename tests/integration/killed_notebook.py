@@ -1,0 +1,131 @@
+"""A notebook that trains with two workers and two servers, to be killed and started again.
+
+``python -m tests.integration.killed_notebook KIND DIRECTORY RESULT`` goes on from what is in the
+directory; it prints a line when it trains, and writes the parameters when it is done. The
+synchronous trainer's cluster is in its own process, which starts sooner.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+from distributed import Client
+
+import psnb
+from psnb import data
+from psnb._src.coordinator import PartitionedDataset
+
+STEPS = 160
+ROWS = 600
+EPOCHS = 2
+
+
+def rounds(client: Client, directory: Path) -> dict[str, Any]:
+    """Train in rounds, with closures that have their numbers; `psnb.resume` makes all again."""
+    if any(directory.glob("ckpt-*")):
+        resumed = psnb.resume(directory, client)
+        strategy, done = resumed.strategy, resumed.closures
+    else:
+        strategy, done = psnb.ParameterServerStrategy(client, mode=psnb.Sync(2)), 0
+        schedule = psnb.CosineDecay(0.05, STEPS)
+        strategy.variable(np.zeros((5, 3)), name="w", optimizer=psnb.Adam(schedule))
+        strategy.embedding("ads", 4, optimizer=psnb.Adagrad(0.1), dtype=np.float64)
+    with strategy:
+        w, ads = strategy.parameters["w"], strategy.parameters["ads"]
+        assert isinstance(w, psnb.Variable)
+        assert isinstance(ads, psnb.Embedding)
+
+        def step(number: int) -> None:
+            train(w, ads, number)
+
+        coordinator = psnb.ClusterCoordinator(strategy)
+        psnb.CheckpointManager(coordinator, directory, steps=8)
+        coordinator.map(step, range(done, STEPS))
+        print("trains", done, flush=True)
+        while not coordinator.done():
+            time.sleep(0.01)
+        return learned(w, ads)
+
+
+def train(w: psnb.Variable, ads: psnb.Embedding, number: int) -> None:
+    """Make a step of what was read, so that any difference grows."""
+    random = np.random.default_rng(number)
+    ids, noise = random.integers(50, size=6), random.normal(size=w.shape)
+    value, rows = w.read(), ads.lookup(ids)
+    w.push(np.sin(3 * value) + noise)
+    ads.push(ids, np.cos(5 * rows) * value.sum() / 7)
+    time.sleep(0.005)
+
+
+def learned(w: psnb.Variable, ads: psnb.Embedding) -> dict[str, Any]:
+    """Return all that was learned."""
+    rows = ads.lookup(np.arange(50), training=False)
+    return {"w": w.read().tolist(), "ads": rows.tolist()}
+
+
+def synchronous_trainer(client: Client, directory: Path) -> dict[str, Any]:
+    """Train in rounds with a trainer, on data that one worker has in its memory."""
+    with psnb.ParameterServerStrategy(client, mode=psnb.Sync(2)) as strategy:
+        w = strategy.variable(np.zeros((5, 3)), name="w", optimizer=psnb.Adam(0.05))
+        ads = strategy.embedding("ads", 4, optimizer=psnb.Adagrad(0.1), dtype=np.float64)
+        coordinator = psnb.ClusterCoordinator(strategy)
+
+        def step(iterator: Iterator[Any]) -> None:
+            train(w, ads, int(next(iterator)[0]))
+            psnb.report(examples=1)
+
+        source = data.InMemoryDataset.of(data.Dataset.range(STEPS // EPOCHS), 1)
+        dataset = coordinator.create_per_worker_dataset(source, splits=1)
+        assert isinstance(dataset, PartitionedDataset)
+        dataset.load_into_memory()
+        dataset.global_shuffle(7)
+        manager = psnb.CheckpointManager(coordinator, directory, steps=8)
+        trainer = psnb.Trainer(coordinator, step, checkpoint=manager, resume=True)
+        print("trains", flush=True)
+        history = trainer.train_from_dataset(dataset, EPOCHS)
+        return learned(w, ads) | {"examples": history["examples"]}
+
+
+def asynchronous_trainer(client: Client, directory: Path) -> dict[str, Any]:
+    """Train asynchronously with a trainer; each example counts itself."""
+    with psnb.ParameterServerStrategy(client) as strategy:
+        visits = strategy.embedding("visits", 1, ROWS, initializer=0.0, optimizer=psnb.SGD(1.0))
+        coordinator = psnb.ClusterCoordinator(strategy)
+
+        def step(iterator: Iterator[Any]) -> None:
+            ids = next(iterator)
+            visits.push(ids, -np.ones((len(ids), 1), np.float32))
+            psnb.report(examples=len(ids), loss=float(ids.mean()))
+            time.sleep(0.01)
+
+        manager = psnb.CheckpointManager(coordinator, directory, every="0.1 s")
+        trainer = psnb.Trainer(coordinator, step, checkpoint=manager, resume=True)
+        print("trains", flush=True)
+        history = trainer.train_from_dataset(data.Dataset.range(ROWS).shuffle(99).batch(5), EPOCHS)
+        return {
+            "visits": visits.lookup(np.arange(ROWS))[:, 0].tolist(),
+            "examples": history["examples"],
+            "loss": history["loss"],
+        }
+
+
+KINDS = {each.__name__: each for each in (rounds, synchronous_trainer, asynchronous_trainer)}
+
+
+def main() -> None:
+    kind, directory, result = KINDS[sys.argv[1]], Path(sys.argv[2]), Path(sys.argv[3])
+    with psnb.local_cluster(2, 2, processes=kind is not synchronous_trainer) as client:
+        found = kind(client, directory)
+    result.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        main()

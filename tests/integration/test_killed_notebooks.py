@@ -1,0 +1,100 @@
+"""Notebooks that are killed while they train, and started again: nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client
+
+from tests.conftest import DEADLINE, wait_until
+from tests.integration.killed_notebook import EPOCHS, ROWS, rounds, synchronous_trainer
+
+pytestmark = pytest.mark.slow
+
+
+class Notebook:
+    """A process that trains, of a kind that `killed_notebook` has."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self._checkpoints, self._result = folder / "checkpoints", folder / "result.json"
+        arguments = [kind, str(self._checkpoints), str(self._result)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.killed_notebook", *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Notebook:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("trains"):
+                return self
+        raise AssertionError(f"it ended with {self._process.wait()} before it trained")
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._process.kill()
+        self._process.wait(DEADLINE)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def strike(self, number: signal.Signals, saves: int, delay: float) -> None:
+        """Send a signal some time after it has saved so often; it must still train."""
+        wanted = self._newest() + saves
+        wait_until(lambda: self._newest() >= wanted, f"{saves} checkpoints are saved")
+        time.sleep(delay)  # the moment is to be any
+        self._process.send_signal(number)
+        assert not self._result.exists()
+
+    def result(self) -> dict[str, Any]:
+        """Wait until it ends, and return what it has found."""
+        assert self._process.wait(2 * DEADLINE) == 0
+        found: dict[str, Any] = json.loads(self._result.read_text())
+        return found
+
+    def _newest(self) -> int:
+        found = self._checkpoints.glob("ckpt-*")
+        return max((int(each.name.removeprefix("ckpt-")) for each in found), default=0)
+
+
+def killed(kind: str, folder: Path, seed: int) -> dict[str, Any]:
+    """Kill a notebook three times at random moments, then let it train to the end."""
+    moments = random.Random(seed)
+    for _ in range(3):
+        with Notebook(kind, folder) as notebook:
+            notebook.strike(signal.SIGKILL, moments.randint(1, 3), moments.uniform(0, 0.1))
+    with Notebook(kind, folder) as notebook:
+        return notebook.result()
+
+
+@pytest.mark.parametrize("kind", [rounds, synchronous_trainer])
+def test_a_synchronous_run_that_was_killed_equals_an_undisturbed_one_to_the_bit(
+    kind: Callable[[Client, Path], dict[str, Any]], cluster: Client, tmp_path: Path
+) -> None:
+    expected = kind(cluster, tmp_path / "undisturbed")
+    assert killed(kind.__name__, tmp_path, seed=1) == expected
+
+
+def test_an_asynchronous_run_that_was_killed_has_used_each_example_exactly_once_an_epoch(
+    tmp_path: Path,
+) -> None:
+    found = killed("asynchronous_trainer", tmp_path, seed=2)
+    assert found["visits"] == [EPOCHS] * ROWS
+    assert found["examples"] == [ROWS] * EPOCHS
+    assert found["loss"] == [(ROWS - 1) / 2] * EPOCHS
+
+
+def test_a_run_that_was_interrupted_goes_on_likewise(tmp_path: Path) -> None:
+    with Notebook("asynchronous_trainer", tmp_path) as notebook:
+        notebook.strike(signal.SIGINT, 1, 0.05)
+        assert 0 < sum(notebook.result()["visits"]) < EPOCHS * ROWS
+    with Notebook("asynchronous_trainer", tmp_path) as notebook:
+        assert notebook.result()["visits"] == [EPOCHS] * ROWS

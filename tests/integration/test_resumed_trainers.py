@@ -1,0 +1,185 @@
+"""Trainers that go on from the newest checkpoint, as a script does that is started again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client
+
+import psnb
+from psnb import data
+from psnb.errors import CheckpointError, ConfigurationError
+from tests.integration.test_resuming import damage
+from tests.integration.test_trainer import counting, numbers, visits_of
+
+BATCHES = data.Dataset.range(200).shuffle(60).batch(5)
+
+
+class StopIn(psnb.Callback):
+    """Stops training in the middle of an epoch."""
+
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def on_batch(self, trainer: psnb.Trainer, snapshot: psnb.TrainingSnapshot) -> None:
+        if snapshot.epoch == self._epoch and 0 < snapshot.batch < 40:
+            trainer.stop("enough")
+
+
+def slow(step: Any) -> Any:
+    """Return a step that takes a moment, so that something can happen meanwhile."""
+
+    def wait(iterator: Iterator[Any]) -> None:
+        import time
+
+        step(iterator)
+        time.sleep(0.02)
+
+    return wait
+
+
+class Script:
+    """What a user's script does: it makes all anew, and trains."""
+
+    def __init__(self, client: Client, directory: Path, **arguments: Any) -> None:
+        self.strategy = psnb.ParameterServerStrategy(client)
+        self.visits = visits_of(self.strategy, 200)
+        coordinator = psnb.ClusterCoordinator(self.strategy)
+        self.manager = psnb.CheckpointManager(coordinator, directory)
+        given = {"checkpoint": self.manager, "resume": True} | arguments
+        self.trainer = psnb.Trainer(coordinator, slow(counting(self.visits)), **given)
+
+    def __enter__(self) -> Script:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.strategy.close()
+
+    def train(self, dataset: Any = BATCHES, epochs: int = 3, **how: Any) -> psnb.TrainingHistory:
+        return self.trainer.train_from_dataset(dataset, epochs, **how)
+
+
+@pytest.mark.slow
+def test_a_trainer_goes_on_in_the_middle_of_an_epoch_with_history_and_metrics(
+    cluster: Client, tmp_path: Path
+) -> None:
+    with Script(cluster, tmp_path) as first:
+        stopped = first.train(callbacks=[StopIn(2)])
+        assert stopped.stopped == "enough"
+        assert sum(numbers(first.visits, 200)) < 400
+    with Script(cluster, tmp_path) as second:
+        history = second.train()
+        assert numbers(second.visits, 200) == [3] * 200
+        assert history["epoch"] == [1, 2, 3]
+        assert history["examples"] == [200] * 3
+        assert history["loss"] == [99.5] * 3  # of the whole epoch, also of the second
+        assert history["auc"] == [0.75] * 3
+        assert history.rows[0] == stopped.rows[0]
+        assert history.rows[1].seconds > stopped.rows[1].seconds
+        assert second.train(epochs=1)["epoch"] == [1]  # the next training is a new one
+        assert numbers(second.visits, 200) == [4] * 200
+    with Script(cluster, tmp_path) as third:
+        assert third.train(epochs=1)["epoch"] == [1]  # it is over already
+        assert numbers(third.visits, 200) == [4] * 200
+
+
+@pytest.mark.slow
+def test_callbacks_go_on_where_they_were(cluster: Client, tmp_path: Path) -> None:
+    rates: list[float] = []
+
+    class Rates(psnb.Callback):
+        def on_batch(self, trainer: psnb.Trainer, snapshot: psnb.TrainingSnapshot) -> None:
+            optimizer = trainer.coordinator.strategy.parameters["visits"].optimizer
+            rates.append(optimizer.learning_rate)  # type: ignore[union-attr]
+
+    def callbacks() -> list[psnb.Callback]:
+        return [
+            psnb.EarlyStopping("auc", patience=2, mode="max"),
+            psnb.LearningRateScheduler(lambda epoch: 1.0 / epoch),
+            Rates(),
+        ]
+
+    with Script(cluster, tmp_path) as first:
+        first.train(epochs=9, callbacks=[*callbacks(), StopIn(2)])
+    rates.clear()
+    with Script(cluster, tmp_path) as second:
+        history = second.train(epochs=9, callbacks=callbacks())
+        assert history.stopped.startswith("auc has not improved since epoch 1")
+        assert history["epoch"] == [1, 2, 3]
+        assert {round(each, 3) for each in rates} == {0.5, 0.333}
+
+
+def test_without_a_checkpoint_it_begins(cluster: Client, tmp_path: Path) -> None:
+    with Script(cluster, tmp_path) as script:
+        assert script.train(epochs=1)["examples"] == [200]
+
+
+def test_resume_needs_a_manager(coordinator: psnb.ClusterCoordinator) -> None:
+    with pytest.raises(ConfigurationError, match="resume=True needs checkpoint="):
+        psnb.Trainer(coordinator, bool, resume=True)
+
+
+@pytest.mark.slow
+def test_another_dataset_is_refused_and_nothing_is_restored(
+    cluster: Client, tmp_path: Path
+) -> None:
+    texts = [tmp_path / f"{'long' * 30}-{number}.txt" for number in range(3)]
+    for number, each in enumerate(texts):
+        each.write_text("".join(f"{line}\n" for line in range(number * 50, number * 50 + 50)))
+
+    def lines(files: Any, size: int = 5) -> data.Dataset:
+        return data.Dataset.text_lines([str(each) for each in files]).map(int).batch(size)
+
+    folder = tmp_path / "checkpoints"
+    with Script(cluster, folder) as first:
+        first.train(lines(texts[:2]), epochs=1, callbacks=[StopIn(1)])
+    with Script(cluster, folder) as second:
+        for other in (lines(texts[:2], 4), lines([texts[0], texts[2]]), BATCHES):
+            with pytest.raises(ConfigurationError, match="epoch over another dataset"):
+                second.train(other, epochs=1)
+        assert numbers(second.visits, 200) == [0] * 200
+        second.train(lines(texts[:2]), epochs=1)
+        assert numbers(second.visits, 200) == [1] * 100 + [0] * 100
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_left_out(cluster: Client, tmp_path: Path) -> None:
+    with Script(cluster, tmp_path) as first:
+        first.train(epochs=2)
+        newest = first.manager.latest_checkpoint
+        assert newest is not None
+        damage(newest)
+    with Script(cluster, tmp_path) as second:
+        assert second.train(epochs=2)["epoch"] == [1, 2]
+        assert numbers(second.visits, 200) == [2] * 200
+        for each in second.manager.checkpoints:
+            damage(each)
+    with (
+        Script(cluster, tmp_path) as third,
+        pytest.raises(CheckpointError, match="all checkpoints in"),
+    ):
+        third.train(epochs=2)
+
+
+def test_a_checkpoint_that_no_trainer_has_saved_is_refused(cluster: Client, tmp_path: Path) -> None:
+    with Script(cluster, tmp_path) as script:
+        script.manager.save({"step": 3})
+        with pytest.raises(ConfigurationError, match="a trainer saved"):
+            script.train()
+
+
+@pytest.mark.slow
+def test_an_epoch_in_memory_goes_on_as_it_was_shuffled(cluster: Client, tmp_path: Path) -> None:
+    def memory(size: int = 5) -> Any:
+        return data.InMemoryDataset.of(data.Dataset.range(200), size)
+
+    with Script(cluster, tmp_path) as first:
+        first.train(memory(), epochs=2, callbacks=[StopIn(2)])
+    with Script(cluster, tmp_path) as second:
+        with pytest.raises(ConfigurationError, match="epoch over another dataset"):
+            second.train(memory(4), epochs=2)
+        second.train(memory(), epochs=2)
+        assert numbers(second.visits, 200) == [2] * 200

@@ -1,0 +1,167 @@
+"""The stop button, pressed once or twice in each call that waits, whatever it waits for."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import psnb
+from tests.conftest import DEADLINE
+from tests.integration.helpers import Steps, frozen, pid_of
+from tests.interrupting import assert_as_before, sleeping
+
+pytestmark = pytest.mark.slow
+
+VALUES = 1000
+
+
+class Notebook(NamedTuple):
+    """What a user has in a notebook, and a closure that runs until it is told to end."""
+
+    coordinator: psnb.ClusterCoordinator
+    variable: psnb.Variable
+    manager: psnb.CheckpointManager
+    dataset: psnb.data.Dataset
+    steps: Steps
+
+    def take(self) -> Callable[[Iterator[object]], None]:
+        """Return a step of training that takes an element, and then runs for long."""
+        steps = self.steps
+
+        def step(iterator: Iterator[object]) -> None:
+            next(iterator)
+            steps()
+
+        return step
+
+
+@pytest.fixture
+def notebook(coordinator: psnb.ClusterCoordinator, tmp_path: Path) -> Iterator[Notebook]:
+    variable = coordinator.strategy.variable(np.zeros(VALUES))
+    manager = psnb.CheckpointManager(coordinator, tmp_path / "checkpoints")
+    manager.save()
+    variable.assign(np.ones(VALUES))
+    dataset = psnb.data.Dataset.range(20).batch(2)
+    made = Notebook(coordinator, variable, manager, dataset, Steps(tmp_path))
+    yield made
+    made.steps.end()
+
+
+def join(notebook: Notebook) -> None:
+    notebook.coordinator.schedule(notebook.steps)
+    notebook.coordinator.join()
+
+
+def fetch(notebook: Notebook) -> None:
+    notebook.coordinator.schedule(notebook.steps).fetch()
+
+
+def run_epoch(notebook: Notebook) -> None:
+    made = notebook.coordinator.create_per_worker_dataset(notebook.dataset, sharding="dynamic")
+    notebook.coordinator.run_epoch(notebook.take(), iter(made))
+
+
+def train(notebook: Notebook) -> None:
+    trainer = psnb.Trainer(notebook.coordinator, notebook.take())
+    trainer.train_from_dataset(notebook.dataset)
+
+
+def save(notebook: Notebook) -> None:
+    notebook.coordinator.schedule(notebook.steps)
+    notebook.steps.begun()
+    notebook.manager.save()
+
+
+def restore(notebook: Notebook) -> None:
+    notebook.manager.restore()
+
+
+class Presses:
+    """Presses the stop button when a call waits, and perhaps once more a moment later."""
+
+    def __init__(self, again: float | None) -> None:
+        self._again = again
+        self._main = threading.main_thread().ident or 0
+        self._over = threading.Event()
+        self.first = 0.0
+
+    def press(self, waits: Callable[[], bool]) -> None:
+        while not waits():
+            if self._over.wait(0.01):
+                return
+        self._over.wait(0.1)  # let it wait for what it waits for last
+        self.first = time.monotonic()
+        signal.pthread_kill(self._main, signal.SIGINT)
+        if self._again is not None:
+            threading.Event().wait(self._again)
+            signal.pthread_kill(self._main, signal.SIGINT)
+
+    @contextmanager
+    def around(self, waits: Callable[[], bool]) -> Iterator[None]:
+        thread = threading.Thread(target=self.press, args=(waits,))
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            while thread.is_alive():  # the second may strike here
+                try:
+                    thread.join()
+                except KeyboardInterrupt:
+                    continue
+
+
+def pressed(call: Callable[[], object], waits: Callable[[], bool], again: float | None) -> float:
+    """Return after how many seconds a call has raised KeyboardInterrupt."""
+    presses, raised = Presses(again), 0.0
+    with presses.around(waits):
+        try:
+            call()
+        except KeyboardInterrupt:
+            raised = time.monotonic()
+    assert raised, "it was not interrupted"
+    return raised - presses.first
+
+
+@pytest.mark.parametrize("again", [None, 0.05, 0.3], ids=["once", "twice at once", "twice"])
+@pytest.mark.parametrize("call", [join, fetch, run_epoch, train, save])
+def test_each_call_that_waits_for_closures_ends_within_a_second_and_all_goes_on(
+    notebook: Notebook, call: Callable[[Notebook], None], again: float | None
+) -> None:
+    coordinator, steps = notebook.coordinator, notebook.steps
+    assert pressed(lambda: call(notebook), lambda: bool(steps.runs()) and sleeping(), again) < 1
+    assert_as_before()
+    assert not coordinator.paused
+    steps.end()
+    assert coordinator.schedule(len, ("abc",)).fetch(DEADLINE) == 3
+    coordinator.join(DEADLINE)
+    assert len(notebook.manager.checkpoints) == 1
+    assert coordinator.statistics().failed == 0
+    notebook.manager.save()
+    notebook.manager.restore()
+    assert notebook.variable.read().tolist() == [1] * VALUES
+
+
+@pytest.mark.parametrize("again", [None, 0.05, 0.3], ids=["once", "twice at once", "twice"])
+@pytest.mark.parametrize("call", [save, restore])
+def test_each_call_that_waits_for_silent_servers_ends_within_a_second_and_all_goes_on(
+    cluster: Client, notebook: Notebook, call: Callable[[Notebook], None], again: float | None
+) -> None:
+    notebook.steps.end()
+    servers = [pid_of(cluster, name) for name in ("server-0", "server-1")]
+    with frozen(servers[0]), frozen(servers[1]):
+        assert pressed(lambda: call(notebook), sleeping, again) < 1
+        assert_as_before()
+    assert notebook.coordinator.schedule(len, ("abc",)).fetch(DEADLINE) == 3
+    assert len(notebook.manager.checkpoints) == 1
+    notebook.manager.save()  # once all is restored that was begun to be
+    assert set(notebook.variable.read().tolist()) == {0.0 if call is restore else 1.0}
