@@ -30,7 +30,7 @@ LastSave = Callable[[Callable[[], None]], Place]
 _END_TIMEOUT = 5.0
 
 
-def no_last_save(then: Callable[[], None]) -> Path:
+def no_last_save(then: Callable[[], None]) -> Place:
     """Raise, as there is nobody who could save: the `LastSave` where there is no coordinator."""
     raise CheckpointError("there is no coordinator whose checkpoint manager could save")
 
