@@ -21,6 +21,7 @@ class Parameter:
     def __init__(self) -> None:
         self.value = 0
         self.when_saved: Callable[[], object] = lambda: None
+        self.when_loaded: Callable[[], object] = lambda: None
 
     def describe(self) -> Mapping[str, Any]:
         return {"kind": "fake"}
@@ -36,6 +37,7 @@ class Parameter:
         self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
     ) -> None:
         assert len(states) == 2
+        self.when_loaded()
         (self.value,) = np.unique([state["values"] for state in states]).tolist()
 
 

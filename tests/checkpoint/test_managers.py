@@ -1,6 +1,7 @@
 """Tests of several managers in one folder, without Dask."""
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from psnb._src.checkpoint.folder_manager import FolderManager
 from psnb.errors import CheckpointError, InternalError
 from tests.checkpoint.fakes import Strategy
 from tests.checkpoint.saved import manifest_of, names
+from tests.conftest import DEADLINE
+from tests.interrupting import interrupt_when
 
 
 @pytest.fixture
@@ -187,3 +190,50 @@ def test_of_each_period_one_checkpoint_stays_whoever_removes_old_ones(
     (tmp_path / "ckpt-000004" / "kept").unlink()
     other.save()
     assert names(tmp_path) == ["ckpt-000001", "ckpt-000007", "ckpt-000010"]
+
+
+def test_an_interrupted_restore_ends_in_the_background_and_what_is_saved_then_is_whole(
+    strategy: Strategy, manager: FolderManager
+) -> None:
+    strategy.assign(7)
+    manager.save()
+    strategy.assign(0)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert go_on.wait(DEADLINE)
+
+    strategy.made["b"].when_loaded = wait
+    with interrupt_when(begun.is_set), pytest.raises(KeyboardInterrupt):
+        manager.restore()
+    assert strategy.values == [7, 0, 0]
+    saved = threading.Thread(target=manager.save)
+    saved.start()
+    saved.join(0.1)
+    assert saved.is_alive()
+    go_on.set()
+    saved.join(DEADLINE)
+    strategy.assign(0)
+    strategy.made["b"].when_loaded = lambda: None
+    manager.restore()
+    assert strategy.values == [7, 7, 7]
+
+
+def test_a_restore_that_fails_when_nobody_waits_any_more_is_told(
+    strategy: Strategy, manager: FolderManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager.save()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def fail() -> None:
+        begun.set()
+        assert go_on.wait(DEADLINE)
+        raise InternalError("the server has gone")
+
+    strategy.made["b"].when_loaded = fail
+    with interrupt_when(begun.is_set), pytest.raises(KeyboardInterrupt):
+        manager.restore()
+    go_on.set()
+    manager.save()
+    assert "is restored in part: the server has gone" in caplog.text

@@ -1,8 +1,7 @@
 """A notebook that trains with two workers and two servers, to be killed and started again.
 
 ``python -m tests.integration.killed_notebook KIND DIRECTORY RESULT`` goes on from what is in the
-directory; it prints a line when it trains, and writes the parameters when it is done. The
-synchronous trainer's cluster is in its own process, which starts sooner.
+directory; it prints a line when it trains, and writes the parameters when it is done.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from distributed import Client
 
 import psnb
 from psnb import data
-from psnb._src.coordinator import PartitionedDataset
 
 STEPS = 160
 ROWS = 600
@@ -70,29 +68,6 @@ def learned(w: psnb.Variable, ads: psnb.Embedding) -> dict[str, Any]:
     return {"w": w.read().tolist(), "ads": rows.tolist()}
 
 
-def synchronous_trainer(client: Client, directory: Path) -> dict[str, Any]:
-    """Train in rounds with a trainer, on data that one worker has in its memory."""
-    with psnb.ParameterServerStrategy(client, mode=psnb.Sync(2)) as strategy:
-        w = strategy.variable(np.zeros((5, 3)), name="w", optimizer=psnb.Adam(0.05))
-        ads = strategy.embedding("ads", 4, optimizer=psnb.Adagrad(0.1), dtype=np.float64)
-        coordinator = psnb.ClusterCoordinator(strategy)
-
-        def step(iterator: Iterator[Any]) -> None:
-            train(w, ads, int(next(iterator)[0]))
-            psnb.report(examples=1)
-
-        source = data.InMemoryDataset.of(data.Dataset.range(STEPS // EPOCHS), 1)
-        dataset = coordinator.create_per_worker_dataset(source, splits=1)
-        assert isinstance(dataset, PartitionedDataset)
-        dataset.load_into_memory()
-        dataset.global_shuffle(7)
-        manager = psnb.CheckpointManager(coordinator, directory, steps=8)
-        trainer = psnb.Trainer(coordinator, step, checkpoint=manager, resume=True)
-        print("trains", flush=True)
-        history = trainer.train_from_dataset(dataset, EPOCHS)
-        return learned(w, ads) | {"examples": history["examples"]}
-
-
 def asynchronous_trainer(client: Client, directory: Path) -> dict[str, Any]:
     """Train asynchronously with a trainer; each example counts itself."""
     with psnb.ParameterServerStrategy(client) as strategy:
@@ -116,12 +91,12 @@ def asynchronous_trainer(client: Client, directory: Path) -> dict[str, Any]:
         }
 
 
-KINDS = {each.__name__: each for each in (rounds, synchronous_trainer, asynchronous_trainer)}
+KINDS = {each.__name__: each for each in (rounds, asynchronous_trainer)}
 
 
 def main() -> None:
     kind, directory, result = KINDS[sys.argv[1]], Path(sys.argv[2]), Path(sys.argv[3])
-    with psnb.local_cluster(2, 2, processes=kind is not synchronous_trainer) as client:
+    with psnb.local_cluster(2, 2) as client:
         found = kind(client, directory)
     result.write_text(json.dumps(found))
 

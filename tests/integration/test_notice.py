@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,9 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
+from psnb._src.placement.layout import ServerAddress
 from psnb._src.runtime.notice import GRACE
+from psnb._src.strategy.servers import Servers
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import (
     CommandLine,
@@ -192,15 +195,26 @@ def lost(strategy: psnb.ParameterServerStrategy) -> bool:
     return EventKind.SHARDS_LOST in kinds(strategy)
 
 
-def test_servers_that_are_all_asked_to_end_save_first(processes: Processes, tmp_path: Path) -> None:
+def test_servers_that_are_all_asked_to_end_save_first(
+    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dismiss = Servers.dismiss
+
+    async def dismiss_late(servers: Servers, server: ServerAddress) -> None:
+        await asyncio.sleep(0.3)  # in which closures could write what is not saved
+        await dismiss(servers, server)
+
+    monkeypatch.setattr(Servers, "dismiss", dismiss_late)
     with psnb.ParameterServerStrategy(processes.client, shards=4) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         manager = psnb.CheckpointManager(coordinator, tmp_path / "checkpoints")
         training = Training(strategy)
-        training.go_on(50)
+        training.go_on(1000)
         for name in SERVERS:
             processes.terminate(name)
+        wait_until(lambda: EventKind.CHECKPOINT_SAVED in kinds(strategy), "all is saved")
         wait_until(lambda: lost(strategy), "they have ended")
+        wait_until(lambda: not coordinator.statistics().in_flight, "what had begun has failed")
         steps = coordinator.statistics().completed
         coordinator.cancel_queued()
         with pytest.raises(errors.ServerLostError):

@@ -11,6 +11,7 @@ from distributed import Client
 
 import psnb
 from psnb import data
+from psnb._src.coordinator.datasets import make_dataset
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.integration.test_resuming import damage
 from tests.integration.test_trainer import counting, numbers, visits_of
@@ -146,6 +147,21 @@ def test_another_dataset_is_refused_and_nothing_is_restored(
 
 
 @pytest.mark.slow
+def test_files_are_cut_as_they_were_though_the_number_of_workers_is_another(
+    cluster: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tmp_path / "lines.txt"
+    text.write_text("".join(f"{line}\n" for line in range(200)))
+    lines = data.Dataset.text_lines(str(text)).map(int).batch(5)
+    with Script(cluster, tmp_path / "checkpoints") as first:
+        first.train(lines, epochs=1, callbacks=[StopIn(1)])
+    monkeypatch.setattr(make_dataset, "_SPLITS", 5)  # each worker has so many
+    with Script(cluster, tmp_path / "checkpoints") as second:
+        second.train(lines, epochs=1)
+        assert numbers(second.visits, 200) == [1] * 200
+
+
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_left_out(cluster: Client, tmp_path: Path) -> None:
     with Script(cluster, tmp_path) as first:
         first.train(epochs=2)
@@ -183,3 +199,18 @@ def test_an_epoch_in_memory_goes_on_as_it_was_shuffled(cluster: Client, tmp_path
             second.train(memory(4), epochs=2)
         second.train(memory(), epochs=2)
         assert numbers(second.visits, 200) == [2] * 200
+
+
+@pytest.mark.slow
+def test_a_trainer_goes_on_with_what_is_made_again_of_a_checkpoint_alone(
+    cluster: Client, tmp_path: Path
+) -> None:
+    with Script(cluster, tmp_path) as first:
+        first.train(epochs=2, callbacks=[StopIn(2)])
+    with psnb.resume(tmp_path, cluster) as resumed:
+        visits = resumed.strategy.parameters["visits"]
+        assert isinstance(visits, psnb.Embedding)
+        trainer = psnb.Trainer(resumed.coordinator, counting(visits))
+        history = trainer.train_from_dataset(BATCHES, 2, resume=resumed.metadata)
+        assert history["examples"] == [200, 200]
+        assert numbers(visits, 200) == [2] * 200

@@ -176,8 +176,10 @@ class Keeper(Process):
             if chance.random() < 0.5:
                 self._drained = {chance.choice(alive)}
             usable = [each for each in alive if each not in self._drained]
+            leaves = chance.random() < 0.5  # as a server does that was asked to end: to any other
             for index, place in enumerate(self.layout.places):
-                if place.primary in self._drained or chance.random() < 0.3:
+                moves = place.primary in self._drained and not leaves
+                if moves or chance.random() < 0.3:
                     self._homes[index] = chance.choice(usable)
 
     def wish_nothing(self) -> None:

@@ -36,7 +36,8 @@ class CheckpointManager(FolderManager):
     coordinator : ClusterCoordinator
         The variables and embeddings of its strategy are saved, with their optimizer state.
     directory : str or os.PathLike
-        Created if it does not exist.
+        A path on disks that the notebook and all servers share, or an address that fsspec
+        understands, like ``s3://bucket/run-1``. Created if it does not exist, but for a bucket.
     max_to_keep : int
         How many checkpoints to keep. Each save removes older ones, whoever saved them; one that is
         being restored is removed by a later save.

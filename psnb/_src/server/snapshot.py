@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
 import numpy as np
 
 from psnb._src.server.dense import DenseTable
-from psnb._src.server.growing import GrowingArray
 from psnb._src.server.operations import SnapshotHeader
 from psnb._src.server.sparse import SparseTable
 from psnb._src.server.table import Table
@@ -119,7 +119,7 @@ class _RowSnapshot(Snapshot):
         # For each row, where its copy is, from 1 on; 0 if there is none. (The system provides
         # memory for zeros only when they are written.)
         self._place = np.zeros(self.rows, np.int32)
-        self._kept = {name: _store(array) for name, array in self.form.items()}
+        self._kept: Segment = {}
         self._count = 0
         table.watchers.append(self)
 
@@ -155,8 +155,7 @@ class _RowSnapshot(Snapshot):
             array = self._table.column(name, start, stop)
         kept = np.flatnonzero(place)
         if kept.size:
-            found = self._kept[name].rows[place[kept] - 1]
-            array[kept] = found.reshape(kept.size, *array.shape[1:])
+            array[kept] = self._kept[name][place[kept] - 1]
         return array
 
     def close(self) -> None:
@@ -168,12 +167,19 @@ class _RowSnapshot(Snapshot):
         rows = rows[self._place[rows] == 0]
         if not rows.size:
             return
+        if not self._kept:
+            self._kept = {name: _room(form, self.rows) for name, form in self.form.items()}
         start, self._count = self._count, self._count + rows.size
         self._place[rows] = np.arange(start + 1, self._count + 1)
         for name, array in self._table.pick(rows).items():
-            self._kept[name].grow(self._count)
-            self._kept[name].rows[start:] = array.reshape(rows.size, -1)
+            self._kept[name][start : self._count] = array
 
 
-def _store(form: np.ndarray) -> GrowingArray:
-    return GrowingArray(math.prod(form.shape[1:]), form.dtype)
+def _room(form: np.ndarray, rows: int) -> np.ndarray:
+    """Return room for so many rows: the system provides memory for those that are written.
+
+    In small pages: while a file is written, it may look for a huge one for a tenth of a second.
+    """
+    numbers = rows * math.prod(form.shape[1:])
+    memory = mmap(-1, max(1, numbers * form.itemsize), MAP_PRIVATE | MAP_ANONYMOUS)
+    return np.frombuffer(memory, form.dtype, numbers).reshape(rows, *form.shape[1:])

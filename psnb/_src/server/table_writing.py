@@ -100,12 +100,17 @@ class TableWriting:
                 ) from error
 
     def _write(self, name: str, taken: Snapshot) -> WrittenFile:
+        self._check()
         with NewFile(self._folder, name) as file:
             for piece in self._pieces(TableFile(taken)):
                 file.write(piece)
                 self._nbytes += piece.nbytes
         self._soon(taken.close)
         return file.written(self._server)
+
+    def _check(self) -> None:
+        if self._stopped:
+            raise CheckpointError(f"{self._server} was told to stop writing")
 
     def _pieces(self, content: TableFile) -> Iterator[memoryview]:
         yield memoryview(content.head)
@@ -121,6 +126,5 @@ class TableWriting:
 
     def _received(self, answer: Answer[np.ndarray]) -> memoryview:
         array = answer.result(_LONGEST_WAIT)
-        if self._stopped:
-            raise CheckpointError(f"{self._server} was told to stop writing")
+        self._check()
         return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

@@ -34,7 +34,7 @@ from psnb._src.placement import Layout, ShardId
 from psnb._src.remote_path import Place
 from psnb._src.runtime import UploadedModule, Uploads, read_files
 from psnb._src.server import FenceCommits, MeasureShards
-from psnb._src.strategy.departures import Departures, LastSave
+from psnb._src.strategy.departures import Departures, LastSave, no_last_save
 from psnb._src.strategy.rebalancing import rebalance
 from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.recovery import recover_shards
@@ -44,7 +44,6 @@ from psnb._src.strategy.table_factory import TableFactory
 from psnb._src.strategy.watch import ServerWatch
 from psnb._src.threads import aside, on_loop, uninterrupted
 from psnb.errors import (
-    CheckpointError,
     CoordinatorClosedError,
     SerializationError,
     ServerLostError,
@@ -122,10 +121,7 @@ class StrategyCore:
 
         def last_save(then: Callable[[], None]) -> Place:
             known = me()
-            save = None if known is None else known.save_last
-            if save is None:
-                raise CheckpointError("there is no coordinator whose checkpoint manager could save")
-            return save(then)
+            return (no_last_save if known is None else known.save_last)(then)
 
         departures = Departures(event_loop(client), servers, last_save)
         # On the event loop, which must not keep the core.
@@ -138,7 +134,7 @@ class StrategyCore:
         self._closed = False
         self._coordinator: Coordinator | None = None
         self._fences: Callable[[], Fences] = tuple  # the coordinator's; else there are none
-        self._save_last: LastSave | None = None  # the coordinator's
+        self._save_last: LastSave = no_last_save  # the coordinator's
         self._last_checkpoint: Place | None = None
         # Shards whose recovery was begun and has not ended. The event loop adds to it, so every
         # operation on it must be one that needs no lock.
@@ -237,7 +233,7 @@ class StrategyCore:
         """Forget a coordinator that was closed, so that a new one can be made."""
         with self._lock:
             if self._coordinator is coordinator:
-                self._coordinator, self._fences, self._save_last = None, tuple, None
+                self._coordinator, self._fences, self._save_last = None, tuple, no_last_save
 
     def coordinator(self) -> tuple[Coordinator | None, Callable[[], Fences]]:
         """Return the coordinator, if there is one, and what returns its fences."""
@@ -245,8 +241,8 @@ class StrategyCore:
             return self._coordinator, self._fences
 
     @property
-    def save_last(self) -> LastSave | None:
-        """What saves before a last server ends, if there is a coordinator."""
+    def save_last(self) -> LastSave:
+        """What saves before a last server ends."""
         with self._lock:
             return self._save_last
 

@@ -22,11 +22,17 @@ from psnb._src.placement import Layout, ServerAddress
 from psnb._src.remote_path import Place
 from psnb._src.strategy.servers import Servers
 from psnb._src.threads import on_loop
+from psnb.errors import CheckpointError
 
 LastSave = Callable[[Callable[[], None]], Place]
 """Saves all parameters and then calls a function, both before any closure goes on."""
 
 _END_TIMEOUT = 5.0
+
+
+def no_last_save(then: Callable[[], None]) -> Place:
+    """Raise, as there is nobody who could save: the `LastSave` where there is no coordinator."""
+    raise CheckpointError("there is no coordinator whose checkpoint manager could save")
 
 
 class Departures:
@@ -43,7 +49,10 @@ class Departures:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, servers: Servers, last_save: LastSave
+        self,
+        loop: asyncio.AbstractEventLoop,
+        servers: Servers,
+        last_save: LastSave = no_last_save,
     ) -> None:
         self._loop, self._servers, self._last_save = loop, servers, last_save
         self._began: dict[ServerAddress, float] = {}
@@ -98,6 +107,8 @@ class Departures:
 
         try:
             path = self._last_save(end)
+        except asyncio.CancelledError:
+            return  # the client was closed meanwhile
         except Exception as error:  # a boundary, as of all that saves by itself
             self._servers.events.add(
                 EventKind.CHECKPOINT_FAILED,
@@ -110,8 +121,9 @@ class Departures:
 
     async def _end(self, leaving: Collection[ServerAddress]) -> None:
         for server in leaving:
-            self._tell_retired(server, "has ended after all was saved,")
-            await self._servers.dismiss(server)
+            if server in self._began:  # it has not died meanwhile
+                self._tell_retired(server, "has ended after all was saved,")
+        await asyncio.gather(*map(self._servers.dismiss, leaving))
 
 
 def holds(layout: Layout, server: ServerAddress, others: int) -> bool:

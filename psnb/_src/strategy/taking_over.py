@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from distributed import Client
 
@@ -22,12 +22,12 @@ from psnb._src.parameters import CommServerClient, Partitioner, Request
 from psnb._src.placement import Layout, ShardId
 from psnb._src.server import OpenLog
 from psnb._src.strategy.core import StrategyCore, unpickled_here
-from psnb._src.strategy.departures import Departures
+from psnb._src.strategy.departures import Departures, no_last_save
 from psnb._src.strategy.ownership import Ownership, claim
 from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.servers import Servers
 from psnb._src.threads import aside, on_loop
-from psnb.errors import CheckpointError, PsnbError, ServerSilentError
+from psnb.errors import PsnbError, ServerSilentError
 
 Attempt = Callable[[Sequence[Request]], Sequence[Any]]
 """Makes requests; returns errors in the place of answers."""
@@ -89,7 +89,7 @@ def _taken(
 
     async def take() -> Reconciler:
         servers.take(layout)
-        return Reconciler(client, servers, Departures(loop, servers, _nobody_saves))
+        return Reconciler(client, servers, Departures(loop, servers, no_last_save))
 
     reconciler = on_loop(loop, take)
     server_client = CommServerClient(loop, pool_of(client), servers.layout_cache)
@@ -111,7 +111,3 @@ def _taken(
         core.watch.stop()
         raise
     return core, terms.mode
-
-
-def _nobody_saves(then: Callable[[], None]) -> NoReturn:
-    raise CheckpointError("the strategy is just being taken over")

@@ -221,9 +221,6 @@ class Trainer:
             if not isinstance(each, Callback):
                 raise ConfigurationError(f"callbacks takes psnb.Callback objects, found {each!r}")
         checkpoint = _manager(checkpoint) or self._checkpoint
-        newest = None
-        if self._resume and self._checkpoint is not None and resume is None:
-            newest = newest_whole(self._checkpoint.directory)
         if checkpoint is None and (save_every is not None or save_steps is not None):
             raise ConfigurationError("save_every= and save_steps= need checkpoint=")
         if taken := [name for name in metadata or () if name in STATE]:
@@ -246,11 +243,8 @@ class Trainer:
             debug,
             None if validated is None else self._evaluator(validated),
         )
-        if newest is not None:
-            resume = newest.metadata
-        run = TrainingRun(self, plan, resume)
-        run.prepare(bool if newest is None else partial(self._restore, newest.path))
-        self._run, self._resume = run, False
+        self._run, self._resume = self._prepared(plan, resume), False
+        run = self._run
         try:
             return run.run()
         finally:
@@ -258,10 +252,20 @@ class Trainer:
                 validated.release()
             self._run, self._history = None, run.history()
 
-    def _restore(self, path: Place) -> None:
-        assert self._checkpoint is not None
-        restored = self._checkpoint.restore(path)
-        go_on_from(self.coordinator, restored.run["closures"])
+    def _prepared(self, plan: TrainingPlan, resume: Mapping[str, Any] | None) -> TrainingRun:
+        """Return a run that goes on with a state, or from the newest checkpoint."""
+        manager = self._checkpoint
+        restore: Callable[[], object] = bool
+        if self._resume and manager is not None and resume is None:
+            newest = newest_whole(manager.directory)
+            if newest is not None:
+                resume, restore = newest.metadata, partial(self._restore, manager, newest.path)
+        run = TrainingRun(self, plan, resume)
+        run.prepare(restore)
+        return run
+
+    def _restore(self, manager: CheckpointManager, path: Place) -> None:
+        go_on_from(self.coordinator, manager.restore(path).run["closures"])
 
     def evaluate(self, dataset: Any) -> dict[str, float]:
         """Evaluate the model on a dataset; every example counts exactly once, whatever worker dies.

@@ -18,9 +18,10 @@ from psnb._src.coordinator import CheckpointManager, LeasedIterator
 from psnb._src.monitor import Share
 from psnb._src.remote_path import Place
 from psnb._src.threads import Lock
-from psnb._src.training.callback import Callback, TrainingSnapshot
+from psnb._src.training.callback import Callback
 from psnb._src.training.epoch_figures import EXAMPLES, NOTHING, EpochFigures
 from psnb._src.training.epoch_source import EpochSource
+from psnb._src.training.epoch_under_way import EpochUnderWay
 from psnb._src.training.fetch_lines import FetchLines
 from psnb._src.training.training_history import (
     EpochRow,
@@ -51,23 +52,6 @@ _NO_PART: Mapping[str, Any] = {**NOTHING, "seconds": 0.0}
 
 class _StopRequestedError(Exception):
     """Ends the device worker; never reaches users."""
-
-
-@dataclass
-class _EpochUnderWay:
-    """The epoch that is being trained."""
-
-    epoch: int
-    iterator: LeasedIterator
-    figures: EpochFigures
-    began: float
-    earlier_seconds: float  # of the part of it that another run has trained
-    seconds: float | None = None  # once it is over
-
-
-def _part(of: _EpochUnderWay, snapshot: TrainingSnapshot) -> dict[str, Any]:
-    """Return what came out of an epoch so far, in JSON's types."""
-    return {**of.figures.saved(), "seconds": snapshot.seconds}
 
 
 @dataclass(frozen=True)
@@ -125,7 +109,7 @@ class TrainingRun:
                 "checkpoint that a trainer saved"
             ) from error
         self._begun: LeasedIterator | None = None  # the rest of that epoch, before it is trained
-        self._current: _EpochUnderWay | None = None
+        self._current: EpochUnderWay | None = None
         self._moment = Lock()  # guards the above, which change together when an epoch ends
         self._stopped = self._reason = ""
         self._told = time.monotonic()
@@ -210,12 +194,12 @@ class TrainingRun:
         plan.fetch.begin()
         iterator, self._begun = self._begun or plan.source.begin(epoch, self._rest), None
         figures = EpochFigures(self._coordinator, self._part)
-        self._current = current = _EpochUnderWay(
+        self._current = current = EpochUnderWay(
             epoch, iterator, figures, time.monotonic(), self._part["seconds"]
         )
         self._rhythm.count_from(iterator.progress().visits)  # what is resumed was saved
         self._trainer.worker.train(self._coordinator, self._trainer.step, iterator, self._watch)
-        current.seconds = time.monotonic() - current.began
+        current.end()
         self._print_if_due(current)
         row = self._end_epoch({} if plan.validate is None else plan.validate())
         self._tell("on_epoch", row)
@@ -229,7 +213,7 @@ class TrainingRun:
         now = time.monotonic()
         if self._plan.callbacks and now - self._told >= _TELL_EVERY:
             self._told = now
-            self._tell("on_batch", self._snapshot(current))
+            self._tell("on_batch", current.snapshot())
         if self._rhythm.due(now, current.iterator.progress().visits):
             self._save()
 
@@ -237,7 +221,7 @@ class TrainingRun:
         if self._reason:
             raise _StopRequestedError
 
-    def _print_if_due(self, current: _EpochUnderWay) -> None:
+    def _print_if_due(self, current: EpochUnderWay) -> None:
         batch = current.iterator.progress().visits
         if self._plan.fetch.due(batch):
             line = self._plan.fetch.line(current.epoch, batch, current.figures.lines())
@@ -248,22 +232,12 @@ class TrainingRun:
         waits = coordinator.statistics().starved
         print(coordinator.phases(), coordinator.stages(), waits, sep="\n\n")  # noqa: T201
 
-    def _snapshot(self, current: _EpochUnderWay) -> TrainingSnapshot:
-        seconds = time.monotonic() - current.began if current.seconds is None else current.seconds
-        return TrainingSnapshot(
-            current.epoch,
-            current.iterator.progress().visits,
-            current.figures.examples,
-            current.figures.so_far(),
-            current.earlier_seconds + seconds,
-        )
-
     def _end_epoch(self, validation: Mapping[str, float] | None = None) -> EpochRow | None:
         """Append the row of the current epoch, or of the part of it that was trained."""
         current = self._current
         if current is None:
             return None
-        snapshot = self._snapshot(current)
+        snapshot = current.snapshot()
         metrics = {**snapshot.metrics}
         metrics |= {
             f"val_{name}": value for name, value in (validation or {}).items() if name != EXAMPLES
@@ -276,7 +250,7 @@ class TrainingRun:
             snapshot.seconds,
         )
         rest = None if current.iterator.exhausted else current.iterator.state()
-        part = _NO_PART if rest is None else _part(current, snapshot)
+        part = _NO_PART if rest is None else current.part()
         with self._moment:
             self._rows = (*self._rows, row)
             self._current, self._rest = None, rest
@@ -289,7 +263,7 @@ class TrainingRun:
             current, rest, part = self._current, self._rest, self._part
             done, rows = self._done, self._rows
         if current is not None:
-            rest, part = current.iterator.state(), _part(current, self._snapshot(current))
+            rest, part = current.iterator.state(), current.part()
         return {"epoch": done, "rows": saved_rows(rows[:done]), "iterator": rest, "part": part}
 
     def _content(self) -> dict[str, Any]:
