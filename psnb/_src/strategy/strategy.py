@@ -217,6 +217,18 @@ class ParameterServerStrategy:
         """Dask addresses of the servers."""
         return tuple(server.address for server in self._core.servers.running)
 
+    @property
+    def copies_complete(self) -> bool:
+        """Whether every shard has the copies that ``replicas`` asks for; asks nobody.
+
+        With ``replicas=1``, nothing is lost then if any one server dies.
+        """
+        layout = self._core.layout
+        return all(
+            place.primary is not None and len(place.copies) >= layout.replicas
+            for place in layout.places
+        )
+
     def memory(self) -> dict[str, dict[str, int]]:
         """Ask the servers for the bytes of all tables: parameters, optimizer state and index.
 
