@@ -19,22 +19,16 @@ TICKS = 2
 
 
 class OpenSnapshots:
-    """The snapshots of a server.
+    """The snapshots of a server."""
 
-    Parameters
-    ----------
-    key : str
-        The server's, so that no two have snapshots of the same name.
-    """
-
-    def __init__(self, key: str) -> None:
-        self._key, self._numbers = key, itertools.count()
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
         # Each with the minutes since it was last used.
         self._open: dict[str, tuple[Snapshot, int]] = {}
 
-    def begin(self, table: Table) -> SnapshotHeader:
-        """Take a snapshot of a table as it is now."""
-        name, taken = f"{self._key}/{next(self._numbers)}", snapshot(table)
+    def begin(self, key: str, table: Table) -> SnapshotHeader:
+        """Take a snapshot of a table as it is now; its name tells the server by this key."""
+        name, taken = f"{key}/{next(self._numbers)}", snapshot(table)
         self._open[name] = taken, 0
         return taken.header(name)
 

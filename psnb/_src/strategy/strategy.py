@@ -87,9 +87,9 @@ class ParameterServerStrategy:
         seconds and training goes on; when it does not respond, after ``heartbeat_timeout``. New
         copies are filled as soon as there is a server for them. Until a copy is complete, also
         after its server was silent or its connection broke, a shard is lost with the server that
-        has it. This takes two servers, twice the memory, and about twice the time for an update;
-        reads cost the same. 0: a server's shards are lost with it, and `recover` brings them back
-        from the last checkpoint.
+        has it; `copies_complete` tells. This takes two servers, twice the memory, and about twice
+        the time for an update; reads cost the same. 0: a server's shards are lost with it, and
+        `recover` brings them back from the last checkpoint.
     shards : int, optional
         Into how many shards the parameters are divided: at least one for each server, which is the
         default. With more, `rebalance` can spread them over servers that are added later; but every
@@ -228,6 +228,15 @@ class ParameterServerStrategy:
     def server_addresses(self) -> tuple[str, ...]:
         """Dask addresses of the servers."""
         return tuple(server.address for server in self._core.servers.running)
+
+    @property
+    def copies_complete(self) -> bool:
+        """Whether every shard has the copies that ``replicas`` asks for; asks nobody.
+
+        With ``replicas=1``, nothing is lost then if any one server dies.
+        """
+        layout = self._core.layout
+        return all(len(place.copies) >= layout.replicas for place in layout.places)
 
     def memory(self) -> dict[str, dict[str, int]]:
         """Ask the servers for the bytes of all tables: parameters, optimizer state and index.
