@@ -111,19 +111,22 @@ class _LocalPartial(PartialCheckpoint):
         return (self.folder / name).stat().st_size
 
     def share(self, base: StoredCheckpoint, files: Iterable[str]) -> None:
+        refused: OSError | None = None
         for name in files:
             file, own = base.file(name), self.folder / name
             try:
                 os.link(file, own)
             except OSError as error:
-                logger.warning(
-                    "%s is copied into a new checkpoint, which costs what full_every= is to save, "
-                    "as the file system cannot link it: %s",
-                    file,
-                    error,
-                )
+                refused = error
                 shutil.copyfile(file, own)
                 sync(own)
+        if refused is not None:
+            logger.warning(
+                "what a checkpoint shares with %s is copied, as the file system cannot link it: "
+                "%s; CheckpointManager(full_every=1) costs no more there",
+                base.path,
+                refused,
+            )
 
     def finish(self, manifest: Manifest, *, kept: bool) -> Path:
         if kept:
