@@ -116,8 +116,8 @@ def _parser() -> argparse.ArgumentParser:
         "checkpoints",
         help="list, verify and prune the checkpoints in a folder",
         description="List the checkpoints in a folder, the oldest first: when each was written, "
-        "how many parameters and bytes it has, its metadata, and whether it is whole. The exit "
-        "status is 1 if one is damaged.",
+        "how many parameters and bytes it has, how many of these are new and not shared with one "
+        "before, its metadata, and whether it is whole. The exit status is 1 if one is damaged.",
     )
     checkpoints.add_argument(
         "directory", metavar="DIRECTORY", type=as_place, help="the folder, or its address"

@@ -4,6 +4,9 @@ One server has a table of a gigabyte; meanwhile rows of it are pushed. The pause
 server's event loop, on which all requests run, so also those that other processes of the machine
 cause. The rate is beside that of ``dd`` with a sync, in the same folder, before and after.
 
+Then what deltas cost beside whole ones: of a table of 10 million rows of which one in a hundred was
+touched, and of the flights demo's model.
+
     python -m tests.benchmarks.writing [FOLDER]
 """
 
@@ -16,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +28,13 @@ import psutil
 from distributed import Client
 
 import psnb
+from psnb._src.demo import train
 
 ROWS, DIM = 4_000_000, 32
 GIGABYTES = ROWS * (8 + 2 * 4 * DIM) / 1e9
 PUSHED = 1000
+MANY, NARROW = 10_000_000, 16
+STEPS, BATCH = (1, 10, 100), 256
 LOOK = 0.001
 
 
@@ -69,6 +75,75 @@ written              {GIGABYTES / seconds * 1000:.0f} MB/s, without pushes \
 {GIGABYTES * 1e9 / seconds / rate:.0%} and {GIGABYTES * 1e9 / alone / rate:.0%}
 more memory          {(most.peak - before) / 1e6:.0f} MB
 """)
+
+
+def deltas(folder: Path) -> None:
+    with (
+        psnb.local_cluster(1, 1) as client,
+        psnb.ParameterServerStrategy(client) as plain,
+        psnb.ParameterServerStrategy(client) as strategy,
+    ):
+        tables = [
+            each.embedding("table", NARROW, rows=MANY, optimizer=psnb.Adagrad(0.1))
+            for each in (plain, strategy)
+        ]
+        manager = psnb.CheckpointManager(
+            psnb.ClusterCoordinator(strategy), folder / "deltas", 1, full_every=10**6
+        )
+        touch(tables)
+        whole = Saved(manager)
+        times: list[list[list[float]]] = []
+        for _ in range(5):
+            times.append(touch(tables))
+            some = Saved(manager)
+        without, noted = np.median(np.concatenate(times), 0)
+    print(f"""
+10 million rows      whole {whole}; with 1 % touched {some}: \
+{some.nbytes / whole.nbytes:.1%} of the bytes
+a push of {PUSHED:,} rows  {1e6 * without:.0f} us, with changes noted {1e6 * noted:.0f} us
+""")
+    with psnb.local_cluster(2, 1) as client, psnb.ParameterServerStrategy(client) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        manager = psnb.CheckpointManager(coordinator, folder / "flights", 1, full_every=10**6)
+        trainer = train.make_trainer(coordinator, train.place(strategy))
+        at = 2 * max(STEPS)
+        trainer.train_from_dataset(train.training(0, at, BATCH), 1)
+        print(f"the flights model    whole {Saved(manager)}")
+        for steps in STEPS:
+            trainer.train_from_dataset(train.training(at, at + steps, BATCH), 1)
+            at += steps
+            print(f"  after {steps:3} steps     {Saved(manager)}")
+
+
+def touch(tables: Sequence[psnb.Embedding]) -> list[list[float]]:
+    """Touch one row of a hundred of tables in turn; return the seconds of the pushes of each."""
+    ones = np.ones((PUSHED, NARROW), np.float32)
+    ids = np.random.default_rng().permutation(MANY)[: MANY // 100]
+    times: list[list[float]] = []
+    for part in np.split(ids, ids.size // PUSHED):
+        times.append([])
+        for table in tables:
+            begin = time.perf_counter()
+            table.push(part, ones)
+            times[-1].append(time.perf_counter() - begin)
+    return times
+
+
+class Saved:
+    """What a save has cost."""
+
+    def __init__(self, manager: psnb.CheckpointManager) -> None:
+        begin = time.perf_counter()
+        path = manager.save()
+        self.seconds = time.perf_counter() - begin
+        self.nbytes, self.held = psnb.checkpoint.load(path).own_nbytes, manager.status.held
+
+    def __str__(self) -> str:
+        """Return it for people."""
+        return (
+            f"{self.nbytes / 1e6:,.3f} MB in {1000 * self.seconds:,.0f} ms, closures held "
+            f"{1000 * self.held:.1f} ms"
+        )
 
 
 class Pushing:
@@ -158,3 +233,4 @@ def _dd(folder: Path) -> float:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as made:
         main(Path(made))
+        deltas(Path(made))

@@ -53,7 +53,7 @@ class Strategy:
     def parameters(self) -> Mapping[str, Parameter]:
         return self.made
 
-    def snapshots(self) -> InHand:
+    def snapshots(self, since: object = None) -> InHand:
         def meanwhile() -> None:
             for each in self.made.values():
                 each.when_saved()

@@ -17,6 +17,7 @@ from psnb._src.checkpoint.checkpoint_folder import StoredCheckpoint
 from psnb._src.checkpoint.local_folder import LocalCheckpoint, LocalFolder
 from psnb._src.checkpoint.manifest import MANIFEST, Manifest, read_manifest
 from psnb._src.new_file import NewFile, WrittenFile
+from psnb._src.server.operations import SnapshotHeader
 from psnb._src.whole_files import checksum
 
 Parameter = tuple[str, Mapping[str, Any], Mapping[str, Any] | None, list[shard_files.State]]
@@ -54,14 +55,22 @@ class InHand:
         self, parameters: Sequence[Parameter], meanwhile: Callable[[], object] = bool
     ) -> None:
         self.parameters = {each[0]: Saved(each) for each in parameters}
+        self.taken = {
+            (name, number): SnapshotHeader("taken", 0, 0, {}, {})
+            for name, each in self.parameters.items()
+            for number, _ in enumerate(each.tables)
+        }
         self._meanwhile, self.released = meanwhile, False
 
     def write(
-        self, folder: str, files: Sequence[str], told: Callable[[float], object] = bool
+        self,
+        folder: str,
+        files: Mapping[tuple[str, int], str],
+        told: Callable[[float], object] = bool,
     ) -> Mapping[str, WrittenFile]:
         states = [state for each in self.parameters.values() for state in each.tables]
         found = {}
-        for number, (name, state) in enumerate(zip(files, states, strict=True), 1):
+        for number, (name, state) in enumerate(zip(files.values(), states, strict=True), 1):
             content = save({key: np.asarray(array, order="C") for key, array in state.items()})
             with NewFile(folder, name) as file:
                 file.write(memoryview(content))
@@ -83,7 +92,7 @@ def write(
 ) -> Path:
     """Write the next checkpoint."""
     taken = InHand(parameters, meanwhile)
-    return shard_files.write_checkpoint(LocalFolder(directory), taken, metadata)
+    return shard_files.write_checkpoint(LocalFolder(directory), taken, metadata).path
 
 
 def parameter(name: str = "v", states: list[shard_files.State] | None = None) -> Parameter:
@@ -118,8 +127,9 @@ def forge(path: Path, change: Callable[[dict[str, Any]], object] = lambda conten
     content = json.loads((path / MANIFEST).read_text())
     del content["xxh3"]
     for entry in content["parameters"]:
-        for file in entry["files"]:
-            entry["files"][file] = checksum(path / file)
+        for shard in entry["shards"]:
+            for file in shard:
+                shard[file] = checksum(path / file)
     change(content)
     sealed = {**content, "xxh3": xxh3_64_hexdigest(json.dumps(content).encode())}
     (path / MANIFEST).write_text(json.dumps(sealed))

@@ -46,11 +46,12 @@ def test_checkpoints_are_listed_the_oldest_first(
     status, lines, _ = run(capsys, folder)
     assert status == 0
     assert lines[0].split() == [
-        *("checkpoint", "written", "parameters", "bytes", "metadata", "state"),
+        *("checkpoint", "written", "parameters", "bytes", "new", "metadata", "state"),
     ]
     assert [line.split()[0] for line in lines[1:]] == [f"ckpt-00000{i}" for i in (1, 2, 3)]
     size = (folder / "ckpt-000002" / FILE).stat().st_size
-    assert lines[2].split()[3:] == ["1", str(size), "step=1", "mode=a", "b", "not", "verified"]
+    assert lines[2].split()[3:6] == ["1", str(size), str(size)]
+    assert lines[2].split()[6:] == ["step=1", "mode=a", "b", "not", "verified"]
 
 
 def test_whole_ones_are_verified(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,7 +50,7 @@ def save(
     **metadata: Any,
 ) -> Place:
     taken = InHand([parameter("a"), parameter("b")], meanwhile)
-    return shard_files.write_checkpoint(folder, taken, metadata, kept=kept)
+    return shard_files.write_checkpoint(folder, taken, metadata, kept=kept).path
 
 
 def names(folder: CheckpointFolder) -> list[str]:
@@ -190,8 +190,8 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(folder: CheckpointFold
     manifest = f"{path}/manifest.json"
     with fsspec.open(manifest, "r") as file:
         content = json.load(file)
-    files = content["parameters"][0]["files"]
-    content["parameters"][0]["files"] = {f"../{name}": sum_ for name, sum_ in files.items()}
+    shards = content["parameters"][0]["shards"]
+    shards[0] = {f"../{name}": sum_ for name, sum_ in shards[0].items()}
     with fsspec.open(manifest, "w") as file:
         json.dump(content, file)
     with released(folder.use(path)) as stored, pytest.raises(CheckpointError, match="damaged one"):

@@ -25,9 +25,9 @@ def checkpoint(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "{", "[]", "{}", '{"format": 5}', "\udcff", "null", "3", "NaN", "[" * 100_000),
-        '{"format": 5, "format": 5}',
-        '{"format": 5, "metadata": {}, "parameters": []}',
+        *("", "{", "[]", "{}", '{"format": 6}', "\udcff", "null", "3", "NaN", "[" * 100_000),
+        '{"format": 6, "format": 6}',
+        '{"format": 6, "metadata": {}, "parameters": []}',
     ],
 )
 def test_damaged_manifest_is_no_checkpoint(checkpoint: Path, text: str) -> None:
@@ -45,7 +45,7 @@ def test_other_path_is_no_checkpoint(tmp_path: Path, name: str) -> None:
 
 def test_unknown_format_is_refused_with_what_is_known(checkpoint: Path) -> None:
     forge(checkpoint, lambda content: content.update(format=99))
-    with pytest.raises(CheckpointError, match="has format 99, this psnb reads 5"):
+    with pytest.raises(CheckpointError, match="has format 99, this psnb reads 6"):
         manifest_of(checkpoint)
 
 
@@ -62,20 +62,31 @@ def test_any_byte_that_changes_what_is_said_is_noticed(checkpoint: Path) -> None
 
 FORGED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a number for consistent": (lambda c: c.update(consistent=1), "consistent is 1"),
-    "a list of files": (lambda c: first(c).update(files=[FIRST]), "'v' has no files"),
-    "a file for files": (lambda c: first(c).update(files=FIRST), "'v' has no files"),
-    "no files": (lambda c: first(c).update(files={}), "'v' has no files"),
-    "an absolute path": (lambda c: first(c).update(files={f"/{FIRST}": ""}), "no name of a shard"),
-    "a path above": (lambda c: first(c).update(files={f"../{FIRST}": ""}), "no name of a shard"),
-    "a folder": (lambda c: first(c).update(files={"..": ""}), "no name of a shard"),
-    "a line more": (lambda c: first(c).update(files={f"{FIRST}\n": ""}), "no name of a shard"),
-    "a NUL": (lambda c: first(c).update(files={f"{FIRST}\0": ""}), "no name of a shard"),
-    "another's file": (lambda c: second(c).update(files={FIRST: ""}), f"{FIRST} is there twice"),
-    "a number for a sum": (lambda c: first(c).update(files={FIRST: 1}), "checksum of"),
-    "null for a sum": (lambda c: first(c).update(files={FIRST: None}), "checksum of"),
+    "a list of files": (lambda c: first(c).update(shards=[[FIRST]]), "a shard of 'v' has no file"),
+    "a file for files": (lambda c: first(c).update(shards=[FIRST]), "a shard of 'v' has no file"),
+    "no files": (lambda c: first(c).update(shards=[{}]), "a shard of 'v' has no file"),
+    "no shards": (lambda c: first(c).update(shards=[]), "'v' has no files"),
+    "shards by name": (lambda c: first(c).update(shards={"0": {FIRST: ""}}), "'v' has no files"),
+    "an absolute path": (lambda c: files(c, f"/{FIRST}"), "no name of a shard"),
+    "a path above": (lambda c: files(c, f"../{FIRST}"), "no name of a shard"),
+    "a folder": (lambda c: files(c, ".."), "no name of a shard"),
+    "a line more": (lambda c: files(c, f"{FIRST}\n"), "no name of a shard"),
+    "a NUL": (lambda c: files(c, f"{FIRST}\0"), "no name of a shard"),
+    "another's file": (lambda c: second(c).update(shards=[{FIRST: ""}]), f"{FIRST} is there twice"),
+    "its own file again": (
+        lambda c: first(c).update(shards=[{FIRST: ""}] * 2),
+        f"{FIRST} is there twice",
+    ),
+    "a number for a sum": (lambda c: first(c).update(shards=[{FIRST: 1}]), "checksum of"),
+    "null for a sum": (lambda c: first(c).update(shards=[{FIRST: None}]), "checksum of"),
+    "a depth below 0": (lambda c: c.update(depth=-1), "its depth is -1"),
+    "a depth without end": (lambda c: c.update(depth=10**99), "its depth is 1000"),
+    "a depth that is true": (lambda c: c.update(depth=True), "its depth is True"),
+    "a prefix above": (lambda c: c.update(prefix="../"), "its prefix is '../'"),
+    "a number for a prefix": (lambda c: c.update(prefix=3), "its prefix is 3"),
     "a list that describes": (lambda c: first(c).update(description=[1]), "'v' is not described"),
     "a text for optimizer": (lambda c: first(c).update(optimizer="SGD"), "optimizer of 'v'"),
-    "no name": (lambda c: first(c).pop("name"), r"expected \['description', 'files', 'name'"),
+    "no name": (lambda c: first(c).pop("name"), r"expected \['description', 'name'"),
     "a name that is none": (lambda c: first(c).update(name=[1]), r"name of a parameter is \[1\]"),
     "one name twice": (lambda c: second(c).update(name="v"), "parameter 'v' is there twice"),
     "more": (lambda c: first(c).update(more=1), "expected"),
@@ -90,6 +101,10 @@ FORGED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 def first(content: dict[str, Any]) -> dict[str, Any]:
     return content["parameters"][0]  # type: ignore[no-any-return]
+
+
+def files(content: dict[str, Any], name: str) -> None:
+    first(content)["shards"] = [{name: ""}]
 
 
 def second(content: dict[str, Any]) -> dict[str, Any]:

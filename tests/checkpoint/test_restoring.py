@@ -30,7 +30,7 @@ class Model:
     def parameters(self) -> dict[str, Any]:
         return {name: shards_of(each) for name, each in self.made.items()}
 
-    def snapshots(self) -> InHand:
+    def snapshots(self, since: object = None) -> InHand:
         return InHand([in_hand(name, each) for name, each in self.parameters().items()])
 
     def note_checkpoint(self, path: Path) -> None:

@@ -20,7 +20,7 @@ from psnb._src.server.optimizers.sgd import SGD
 from psnb.errors import CheckpointError, ServerLostError, ServerSilentError
 from tests.parameters.in_process import InProcess, embedding
 
-FILES = ["a", "b", "c"]
+FILES = {("e", 0): "a", ("e", 1): "b", ("e", 2): "c"}
 
 
 class Scripted(InProcess):
@@ -59,8 +59,8 @@ def taken(servers: Scripted, known: Iterable[ServerAddress] | None = None) -> Ta
 def test_all_servers_write_what_they_had(servers: Scripted, tmp_path: Path) -> None:
     told: list[float] = []
     found = taken(servers).write(str(tmp_path), FILES, told.append)
-    assert [found[name].by for name in FILES] == ["server 0", "server 1", "server 2"]
-    ids = np.concatenate([load_file(tmp_path / name)["ids"] for name in FILES])
+    assert [found[name].by for name in FILES.values()] == ["server 0", "server 1", "server 2"]
+    ids = np.concatenate([load_file(tmp_path / name)["ids"] for name in FILES.values()])
     assert sorted(ids) == list(range(50))
     assert told == sorted(told)
     assert told[-1] == 1.0

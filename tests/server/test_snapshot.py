@@ -226,3 +226,28 @@ def test_only_rows_that_change_before_they_are_read_are_copied() -> None:
     for _ in range(2):
         push(table, *range(55, 200))
     assert taken._count == 50  # type: ignore[attr-defined]
+
+
+@given(st.sampled_from([None, 9]), IDS, st.lists(STEP, max_size=20), st.sets(st.integers(0, 8)))
+def test_chosen_rows_stay_as_they_were_whatever_is_done(
+    rows: int | None, first: list[int], steps: list[tuple[str, Any]], chosen: set[int]
+) -> None:
+    table = sparse(rows)
+    push(table, *first)
+    only = np.array(sorted(each for each in chosen if each < table.extent), np.int64)
+    before = table.pick(only)
+    taken = snapshot(table, only)
+    assert (taken.rows, taken.tail.keys()) == (only.size, table.tail().keys())
+    at, segments = 0, [taken.form]
+    for what, value in steps:
+        if what == "read" and at < taken.rows:
+            segments.append(taken.read(at, min(at + value, taken.rows)))
+            at = min(at + value, taken.rows)
+        else:
+            take(table, what, value, False)
+    if steps and steps[0][0] == "day":
+        table.clear()
+    segments.append(taken.read(at, taken.rows))
+    for name, array in before.items():
+        whole = np.concatenate([segment[name] for segment in segments])
+        np.testing.assert_array_equal(whole, array, strict=True)

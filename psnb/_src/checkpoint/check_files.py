@@ -16,7 +16,7 @@ from psnb._src.checkpoint.checkpoint_folder import StoredCheckpoint
 from psnb._src.checkpoint.manifest import ManifestEntry
 from psnb._src.checkpoint.shard_files import State, damaged
 from psnb._src.mapped_arrays import mapped_arrays
-from psnb._src.shards import SavedShard, forms
+from psnb._src.shards import LastValues, SavedShard, forms
 from psnb._src.whole_files import checksum
 
 
@@ -27,7 +27,9 @@ class Loads(Protocol):
         """Raise ConfigurationError unless a saved shard can be loaded."""
 
 
-def check_files(stored: StoredCheckpoint, entry: ManifestEntry, parameter: Loads) -> list[State]:
+def check_files(
+    stored: StoredCheckpoint, entry: ManifestEntry, parameter: Loads
+) -> list[list[State]]:
     """Check that a parameter can be loaded from its files.
 
     Parameters
@@ -41,8 +43,8 @@ def check_files(stored: StoredCheckpoint, entry: ManifestEntry, parameter: Loads
 
     Returns
     -------
-    list of dict
-        The arrays of each shard, mapped into memory and read-only.
+    list of list of dict
+        The arrays of each file of each shard, mapped into memory and read-only.
 
     Raises
     ------
@@ -50,19 +52,28 @@ def check_files(stored: StoredCheckpoint, entry: ManifestEntry, parameter: Loads
         If a file is missing or damaged, or does not fit the parameter.
     """
     found = []
-    for shard, (file, expected) in enumerate(entry.files.items()):
-        try:
-            path = stored.file(file)
-            sum_ = checksum(path)
-            if sum_ != expected:
-                raise OSError(f"its checksum is {sum_}, expected {expected:.16}")
-            arrays = mapped_arrays(path)
-            # What compiled loops read is copied: a file may put its arrays at any byte.
-            read = partial(_copied, arrays)
-            parameter.check_state(SavedShard(shard, len(entry.files), forms(file, arrays), read))
-        except (OSError, SafetensorError, ValueError) as error:
-            raise damaged(stored, file, entry.name, error) from error
-        found.append(arrays)
+    for number, files in enumerate(entry.shards):
+        parts: list[State] = []
+        part = len(files) > 1
+        for file, expected in files.items():
+            try:
+                path = stored.file(file)
+                sum_ = checksum(path)
+                if sum_ != expected:
+                    raise OSError(f"its checksum is {sum_}, expected {expected:.16}")
+                arrays = mapped_arrays(path)
+                # What compiled loops read is copied: a file may put its arrays at any byte.
+                read = partial(_copied, arrays)
+                form = forms(file, arrays)
+                parameter.check_state(SavedShard(number, len(entry.shards), form, read, part=part))
+                parts.append(arrays)
+                if part and len(parts) == len(files):
+                    last = LastValues(parts)
+                    whole = SavedShard(number, len(entry.shards), last.forms(), last.read)
+                    parameter.check_state(whole)
+            except (OSError, SafetensorError, ValueError) as error:
+                raise damaged(stored, file, entry.name, error) from error
+        found.append(parts)
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -87,6 +88,13 @@ class StoredCheckpoint(ABC):
     def size(self, name: str) -> int:
         """Return the bytes of one of its files; raises as `file` does."""
 
+    def has(self, files: Iterable[str]) -> bool:
+        """Return whether these of its files are there."""
+        try:
+            return all(self.size(each) for each in files)
+        except OSError:
+            return False
+
     @abstractmethod
     def release(self) -> None:
         """Let it be removed; idempotent."""
@@ -114,6 +122,18 @@ class PartialCheckpoint(ABC):
         ------
         FileNotFoundError
             If it is not there.
+        """
+
+    @abstractmethod
+    def share(self, base: StoredCheckpoint, files: Iterable[str]) -> None:
+        """Let some files of a checkpoint, which is in use, be files of this one, too.
+
+        They keep their names in the manifest, and stay when the other one is removed.
+
+        Raises
+        ------
+        OSError
+            If that is not possible.
         """
 
     @abstractmethod

@@ -56,11 +56,11 @@ def folder_listing(directory: Place, *, verify: bool) -> FolderListing:
             rows.append((*known, "ok" if verify else "not verified"))
         except CheckpointError as error:
             if path.exists():  # otherwise a manager removed it just now
-                rows.append((path.name, folder.written(path), *[""] * 3, "damaged"))
+                rows.append((path.name, folder.written(path), *[""] * 4, "damaged"))
                 wrong.append(str(error))
     if not rows:
         raise CheckpointError(f"there is no checkpoint in {str(directory)!r}")
-    head = ("checkpoint", "written", "parameters", "bytes", "metadata", "state")
+    head = ("checkpoint", "written", "parameters", "bytes", "new", "metadata", "state")
     return FolderListing("\n".join([text_table(head, rows), *wrong]), len(rows), len(wrong))
 
 
@@ -98,10 +98,10 @@ def prune_verified(directory: Place, keep: int) -> list[str]:
     return [path.name for path in before if path.name not in left]
 
 
-def _known(path: Place, verify: bool) -> tuple[str, str, str]:
+def _known(path: Place, verify: bool) -> tuple[str, str, str, str]:
     """Return what a checkpoint's line tells of its content."""
     saved = SavedCheckpoint(path)
-    size = saved.nbytes
+    size, own = saved.nbytes, saved.own_nbytes
     if verify:
         saved.verify()
     plain = [
@@ -110,4 +110,4 @@ def _known(path: Place, verify: bool) -> tuple[str, str, str]:
         if value is None or isinstance(value, str | int | float)
     ]
     told = excerpt(" ".join(plain), _WIDTH)
-    return f"{len(saved):,}", f"{size:,}", " ".join(told.split())
+    return f"{len(saved):,}", f"{size:,}", f"{own:,}", " ".join(told.split())

@@ -12,11 +12,21 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    closing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from html import escape
+from itertools import chain
 from typing import Any, Protocol
 
 from psnb._src.checkpoint.checkpoint import Checkpoint, Parameter
+from psnb._src.checkpoint.checkpoint_folder import StoredCheckpoint
+from psnb._src.checkpoint.delta_base import DeltaBase, ShardKey
 from psnb._src.checkpoint.folder_of import folder_of
 from psnb._src.checkpoint.manifest import checked_metadata
 from psnb._src.checkpoint.restore_choice import Rename, RestoreChoice, restore_choice
@@ -38,8 +48,8 @@ class SavedStrategy(Protocol):
     def parameters(self) -> Mapping[str, Parameter]:
         """Return all of them, by name."""
 
-    def snapshots(self) -> Snapshots:
-        """Take snapshots of all of them."""
+    def snapshots(self, since: Mapping[ShardKey, str] | None = None) -> Snapshots:
+        """Take snapshots of all of them; with marks, of what changed since then."""
 
     def note_checkpoint(self, path: Place) -> None:
         """Remember the checkpoint, for recovery."""
@@ -63,6 +73,8 @@ class FolderManager:
         As for `CheckpointManager`.
     keep_every : float, optional
         As for `CheckpointManager`, in seconds.
+    full_every : int
+        As for `CheckpointManager`.
     held : callable, optional
         Holds closures while it saves. None: they go on.
     state : callable, optional
@@ -77,11 +89,14 @@ class FolderManager:
         directory: str | os.PathLike[str],
         max_to_keep: int,
         keep_every: float | None = None,
+        full_every: int = 1,
         held: Held | None = None,
         state: State | None = None,
         run: State = dict,
     ) -> None:
         max_to_keep = integer("max_to_keep", max_to_keep, 1)
+        self._full_every = integer("full_every", full_every, 1)
+        self._base: DeltaBase | None = None  # one assignment each, atomically
         self.directory = as_place(directory)
         self._folder = folder_of(self.directory)
         self._strategy, self._max_to_keep, self._keep_every = strategy, max_to_keep, keep_every
@@ -159,13 +174,15 @@ class FolderManager:
         aside(self._until_loaded)
         self._status = CheckpointStatistics("saving")
         try:
-            began = time.monotonic()
-            with nullcontext() if self._held is None else self._held(timeout):
-                content, run = self._content(metadata or {}), self._run()
-                taken = self._strategy.snapshots()
-            pause = 0.0 if self._held is None else time.monotonic() - began
-            with closing(taken):
-                path = self._write(taken, content, run)
+            with self._build_on() as base:
+                began = time.monotonic()
+                with nullcontext() if self._held is None else self._held(timeout):
+                    content, run = self._content(metadata or {}), self._run()
+                    taken = self._strategy.snapshots(self._marks(base))
+                pause = 0.0 if self._held is None else time.monotonic() - began
+                with closing(taken):
+                    self._base = self._write(taken, content, run, base)
+                    path = self._base.path
             self._strategy.note_checkpoint(path)
             # In another thread: an interrupt must not leave a checkpoint half removed.
             aside(self._folder.prune, self._max_to_keep)
@@ -274,7 +291,39 @@ class FolderManager:
             content |= checked_metadata(aside(each))
         return content
 
-    def _write(self, taken: Snapshots, content: Mapping[str, Any], run: Mapping[str, Any]) -> Place:
+    @contextmanager
+    def _build_on(self) -> Iterator[tuple[StoredCheckpoint, DeltaBase] | None]:
+        """Give what the next checkpoint builds on, which nobody removes meanwhile; or nothing."""
+        base = self._base
+        with ExitStack() as used:
+            stored = None
+            if base is not None and base.depth + 1 < self._full_every:
+                with suppress(CheckpointError):  # another manager has removed it
+                    stored = self._folder.use(base.path)
+                    used.callback(stored.release)
+            if (
+                base is None
+                or stored is None
+                or not stored.has(chain.from_iterable(base.shards.values()))
+            ):
+                yield None
+            else:
+                yield stored, base
+
+    def _marks(
+        self, base: tuple[StoredCheckpoint, DeltaBase] | None
+    ) -> Mapping[ShardKey, str] | None:
+        if self._full_every == 1:
+            return None  # so that servers need not take note of what changes
+        return {} if base is None else base[1].marks
+
+    def _write(
+        self,
+        taken: Snapshots,
+        content: Mapping[str, Any],
+        run: Mapping[str, Any],
+        base: tuple[StoredCheckpoint, DeltaBase] | None,
+    ) -> DeltaBase:
         kept = self._keep_every is not None and (
             time.time() - self._folder.last_kept() >= self._keep_every
         )
@@ -286,6 +335,7 @@ class FolderManager:
             kept=kept,
             told=self._told,
             run=run,
+            base=base,
         )
 
     def _told(self, share: float) -> None:

@@ -8,6 +8,9 @@ Managers in any processes and threads may share a folder. Two kinds of locks kee
 - A checkpoint's, on its manifest, is held as long as the checkpoint is in use: by its writer alone
   until it has its name, then by any number of readers. Nobody removes a checkpoint in use.
 
+A file that checkpoints share is one file with several names (hard links): each checkpoint has all
+of its own, and the file goes with the last of them.
+
 A folder that is being written or removed has a unique hidden name. A killed process loses its
 locks, so a hidden folder that nobody uses is a leftover. A folder with a checkpoint's name is
 complete at any time, also if the file system has no locks. Without locks, leftovers stay, a
@@ -20,10 +23,11 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import os
 import shutil
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -105,6 +109,24 @@ class _LocalPartial(PartialCheckpoint):
 
     def size(self, name: str) -> int:
         return (self.folder / name).stat().st_size
+
+    def share(self, base: StoredCheckpoint, files: Iterable[str]) -> None:
+        refused: OSError | None = None
+        for name in files:
+            file, own = base.file(name), self.folder / name
+            try:
+                os.link(file, own)
+            except OSError as error:
+                refused = error
+                shutil.copyfile(file, own)
+                sync(own)
+        if refused is not None:
+            logger.warning(
+                "what a checkpoint shares with %s is copied, as the file system cannot link it: "
+                "%s; CheckpointManager(full_every=1) costs no more there",
+                base.path,
+                refused,
+            )
 
     def finish(self, manifest: Manifest, *, kept: bool) -> Path:
         if kept:

@@ -11,7 +11,10 @@ last::
 
 A manifest is made only where there is none (which S3, GCS, Azure and fsspec's memory can tell in
 one step), so of two that end at once each gets a number of its own. Whoever removes a checkpoint
-removes the manifest first. Nobody can tell whether a writer is alive: files that belong to no
+removes the manifest first, and then, of the folders with its files, those that no manifest names by
+now: checkpoints may share files. Whoever shares files of a checkpoint looks, once the new manifest
+is there, whether the old one is still there: if so, nobody has removed files without having seen
+the new one. Nobody can tell whether a writer is alive: files that belong to no
 checkpoint are removed a day after they were begun. A checkpoint may be removed while it is read,
 which is told. To be read, files are copied to this machine's folder for temporary files.
 """
@@ -25,7 +28,7 @@ import tempfile
 import time
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -103,9 +106,14 @@ class _RemotePartial(PartialCheckpoint):
         self.folder: RemotePath = owner.path / name
         self.prefix, self._owner = f"{name}/", owner
         self.finished = False
+        self._base: RemotePath | None = None
 
     def size(self, name: str) -> int:
         return (self.folder / name).size()
+
+    def share(self, base: StoredCheckpoint, files: Iterable[str]) -> None:
+        assert isinstance(base, RemoteCheckpoint)
+        self._base = base.path
 
     def finish(self, manifest: Manifest, *, kept: bool) -> RemotePath:
         now = str(time.time())
@@ -120,6 +128,13 @@ class _RemotePartial(PartialCheckpoint):
                 path.make_folder()
                 (path / MANIFEST).create(text)
                 self.finished = True
+        if self._base is not None and not (self._base / MANIFEST).exists():
+            self.finished = False
+            path.remove()
+            raise OSError(
+                f"another manager has removed {self._base.name}, on which it was to build; save "
+                "again: then it is a whole one"
+            )
         return path
 
 
@@ -186,34 +201,44 @@ class RemoteFolder(CheckpointFolder):
     def last_kept(self) -> float:
         latest = -math.inf
         for path in self.checkpoints():
-            for folder in self._folders(path):
+            for folder in self._folders(path)[:1]:
                 latest = max(latest, _time_in(folder / KEPT, -math.inf))
         return latest
 
     def prune(self, keep: int) -> None:
-        for path in self.checkpoints()[:-keep]:
-            folders = self._folders(path)
-            try:
-                if any((folder / KEPT).exists() for folder in folders):
-                    continue
-                (self.path / path.name).remove()  # first: without it the others are leftovers
-                for folder in folders:
-                    folder.remove()
-            except OSError as error:
-                logger.warning(CANNOT_REMOVE, error)
+        freed: set[RemotePath] = set()
+        try:
+            for path in self.checkpoints()[:-keep]:
+                folders = self._folders(path)
+                if not any((own / KEPT).exists() for own in folders[:1]):
+                    (self.path / path.name).remove()  # first: without it the others are leftovers
+                    freed.update(folders)
+            for folder in sorted(freed - self._used(), key=str) if freed else ():
+                folder.remove()
+        except OSError as error:
+            logger.warning(CANNOT_REMOVE, error)
 
     def _folders(self, path: Place) -> list[RemotePath]:
-        """Return the folders in which the files of a checkpoint are."""
+        """Return the folders in which the files of a checkpoint are, its own first."""
         try:
             stored = self.use(path)
             try:
-                entries = stored.manifest().entries.values()
+                manifest = stored.manifest()
             finally:
                 stored.release()
         except CheckpointError:  # it is damaged, or was removed just now
             return []
-        names = {file.partition("/")[0] for entry in entries for file in entry.files}
-        return [self.path / name for name in sorted(names)]
+        files = [file for entry in manifest.entries.values() for file in entry.files]
+        names = dict.fromkeys(each.partition("/")[0] for each in (manifest.prefix, *files))
+        return [self.path / name for name in names]
+
+    def _used(self) -> set[RemotePath]:
+        """Return the folders in which the files of all checkpoints are."""
+        while True:
+            found = {path: self._folders(path) for path in self.checkpoints()}
+            # One that went meanwhile may have had the same files as one that came meanwhile.
+            if all(folders or (path / MANIFEST).exists() for path, folders in found.items()):
+                return {folder for folders in found.values() for folder in folders}
 
     def _remove_leftovers(self) -> None:
         old = [
@@ -224,7 +249,7 @@ class RemoteFolder(CheckpointFolder):
         ]
         if not old:
             return
-        used = {folder for path in self.checkpoints() for folder in self._folders(path)}
+        used = self._used()
         for folder in old:
             if folder not in used:
                 folder.remove()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -130,8 +130,22 @@ class SavedCheckpoint(Mapping[str, Any]):
         CheckpointError
             If one is missing.
         """
+        return self._sum(self._names())
+
+    @property
+    def own_nbytes(self) -> int:
+        """The bytes that were written for it; the others it shares with checkpoints before it.
+
+        Raises
+        ------
+        CheckpointError
+            If a file is missing.
+        """
+        return self._sum(filter(self._manifest.own, self._names()))
+
+    def _sum(self, names: Iterable[str]) -> int:
         try:
-            return sum(map(self._stored.size, self._names()))
+            return sum(map(self._stored.size, names))
         except OSError as error:
             raise CheckpointError(
                 f"checkpoint {str(self._path)!r} lacks a file: {error}"
@@ -161,16 +175,16 @@ class SavedCheckpoint(Mapping[str, Any]):
             yield from entry.files
 
     def _read(self, name: str) -> np.ndarray | SavedTable:
-        shards = self._shards(name)
-        values = [shard["values"] for shard in shards]
-        if "ids" in shards[0]:
-            return SavedTable(name, [shard["ids"] for shard in shards], values)
+        parts = [part for shard in self._shards(name) for part in shard]
+        values = [part["values"] for part in parts]
+        if "ids" in parts[0]:
+            return SavedTable(name, [part["ids"] for part in parts], values)
         whole = values[0] if len(values) == 1 else np.concatenate(values)
         whole.flags.writeable = False
         return whole
 
-    def _shards(self, name: str) -> list[dict[str, np.ndarray]]:
-        """Return the arrays of all shards of a parameter, which were checked just now."""
+    def _shards(self, name: str) -> list[list[dict[str, np.ndarray]]]:
+        """Return the arrays of a parameter, by shard and file, which were checked just now."""
         entry = self._manifest.entries[name]
         try:
             described = DescribedState(entry)

@@ -18,9 +18,9 @@ class SavedTable:
     name : str
         Its name.
     ids : sequence of numpy.ndarray
-        Of each shard, the ids that have a row, each once.
+        Of each file, the ids that have a row there, each once.
     values : sequence of numpy.ndarray
-        Of each shard, the rows of these ids.
+        Of each file, the rows of these ids; of an id's rows, the last counts.
 
     Attributes
     ----------
@@ -37,8 +37,8 @@ class SavedTable:
         self._name, self._values = name, tuple(values)
         self.dim, self.dtype = values[0].shape[1], values[0].dtype
         joined = np.concatenate(ids)
-        self._places = np.argsort(joined)
-        self.ids = joined[self._places]
+        self.ids, last = np.unique(joined[::-1], return_index=True)
+        self._places = joined.size - 1 - last
         self.ids.flags.writeable = False
         self._stops = np.cumsum([len(each) for each in values])
 

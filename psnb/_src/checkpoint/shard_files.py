@@ -6,13 +6,15 @@ A checkpoint is a folder::
       manifest.json              what is in it: one entry a parameter, and the caller's metadata
       kept                       only if it is never removed as one of the oldest; empty
       0000-00000.safetensors     one file a shard: values, optimizer state, ids of embedding rows
+      0000-00000-01.safetensors  a delta has such, too: of the rows that changed
       …
 
 Servers write their shards into a partial one, each by itself, and sync them; then the manifest is
 written, and it becomes a checkpoint in one step. (How, and how those who use a folder stay apart,
 is in `psnb._src.checkpoint.local_folder` and `psnb._src.checkpoint.remote_folder`.) Nothing in it
 is pickled. A shard is a unit of writing only: a parameter is read from all
-of its shards, for any number of servers.
+of its shards, for any number of servers. What did not change since an earlier checkpoint is not
+written again, if the caller says so: the new one shares the file (see `DeltaBase`).
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ from psnb._src.checkpoint.checkpoint_folder import (
     PartialCheckpoint,
     StoredCheckpoint,
 )
-from psnb._src.checkpoint.manifest import Manifest, ManifestEntry, checked_metadata
+from psnb._src.checkpoint.delta_base import DeltaBase, ShardKey
+from psnb._src.checkpoint.manifest import Manifest, ManifestEntry, checked_metadata, file_name
 from psnb._src.new_file import WrittenFile
-from psnb._src.remote_path import Place
+from psnb._src.shards import LastValues
 from psnb.errors import CheckpointError
 
 State = dict[str, np.ndarray]
@@ -54,6 +57,22 @@ class Described(Protocol):
         """Return the description that must be equal to load it."""
 
 
+class TakenShard(Protocol):
+    """What was taken of a shard."""
+
+    @property
+    def mark(self) -> str:
+        """The servers' mark of the moment."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is all of the shard, not only what changed."""
+
+    @property
+    def nothing(self) -> bool:
+        """Whether nothing changed."""
+
+
 class Snapshots(Protocol):
     """Parameters as they were at one moment, on their servers."""
 
@@ -61,8 +80,12 @@ class Snapshots(Protocol):
     def parameters(self) -> Mapping[str, Described]:
         """These, by name."""
 
+    @property
+    def taken(self) -> Mapping[ShardKey, TakenShard]:
+        """What there is of each shard."""
+
     def write(
-        self, folder: str, files: Sequence[str], told: Callable[[float], object]
+        self, folder: str, files: Mapping[ShardKey, str], told: Callable[[float], object]
     ) -> Mapping[str, WrittenFile]:
         """Let the servers write them, and return what is on disk."""
 
@@ -83,7 +106,8 @@ def write_checkpoint(
     kept: bool = False,
     told: Callable[[float], object] = _nobody,
     run: Mapping[str, Any] = MappingProxyType({}),
-) -> Place:
+    base: tuple[StoredCheckpoint, DeltaBase] | None = None,
+) -> DeltaBase:
     """Write the next checkpoint: all of it or nothing.
 
     Parameters
@@ -102,10 +126,12 @@ def write_checkpoint(
         Is told how much is written, 0 to 1.
     run : mapping
         What psnb needs to go on with it.
+    base : tuple, optional
+        A checkpoint, which is in use, since which ``taken`` tells what changed.
 
     Returns
     -------
-    Path or RemotePath
+    DeltaBase
         The new checkpoint.
 
     Raises
@@ -116,26 +142,41 @@ def write_checkpoint(
     content = checked_metadata(metadata)
     try:
         with directory.partial() as partial:
+            shared: dict[ShardKey, Mapping[str, str]] = {}
+            depth = 0
+            if base is not None:
+                stored, known = base
+                shared = {
+                    key: known.shards[key] for key, each in taken.taken.items() if not each.whole
+                }
+                if shared:
+                    depth = known.depth + 1
+                    partial.share(stored, chain.from_iterable(shared.values()))
             files = {
-                name: [
-                    f"{position:04d}-{shard:05d}.safetensors" for shard, _ in enumerate(each.tables)
-                ]
+                (name, shard): file_name(position, shard, depth)
                 for position, (name, each) in enumerate(taken.parameters.items())
+                for shard, _ in enumerate(each.tables)
+                if not taken.taken[name, shard].nothing
             }
-            flat = [*chain.from_iterable(files.values())]
-            written = taken.write(str(partial.folder), flat, told)
+            written = taken.write(str(partial.folder), files, told)
             for file, found in written.items():
                 _check_there(partial, file, found)
-            entries = {}
-            for name, each in taken.parameters.items():
-                optimizer = each.optimizer
-                entries[name] = ManifestEntry(
+            shards = {key: dict(shared.get(key, {})) for key in taken.taken}
+            for key, file in files.items():
+                shards[key][partial.prefix + file] = written[file].checksum
+            entries = {
+                name: ManifestEntry(
                     name,
                     each.describe(),
-                    optimizer.describe() if optimizer else None,
-                    {partial.prefix + file: written[file].checksum for file in files[name]},
+                    each.optimizer.describe() if each.optimizer else None,
+                    [shards[name, shard] for shard, _ in enumerate(each.tables)],
                 )
-            return partial.finish(Manifest(entries, content, consistent, run), kept=kept)
+                for name, each in taken.parameters.items()
+            }
+            manifest = Manifest(entries, content, consistent, run, depth, partial.prefix)
+            path = partial.finish(manifest, kept=kept)
+            marks = {key: each.mark for key, each in taken.taken.items()}
+            return DeltaBase(path, depth, shards, marks)
     except OSError as error:
         raise CheckpointError(
             f"a checkpoint cannot be written to {str(directory.path)!r}: {error}"
@@ -166,11 +207,14 @@ def read_states(stored: StoredCheckpoint, entry: ManifestEntry) -> Iterator[Stat
     CheckpointError
         If one cannot be read.
     """
-    for file in entry.files:
-        try:
-            yield load_file(stored.file(file))
-        except (OSError, SafetensorError) as error:
-            raise damaged(stored, file, entry.name, error) from error
+    for shard in entry.shards:
+        parts = []
+        for file in shard:
+            try:
+                parts.append(load_file(stored.file(file)))
+            except (OSError, SafetensorError) as error:
+                raise damaged(stored, file, entry.name, error) from error
+        yield parts[0] if len(parts) == 1 else LastValues(parts).state()
 
 
 def damaged(stored: StoredCheckpoint, file: str, name: str, reason: object) -> CheckpointError:

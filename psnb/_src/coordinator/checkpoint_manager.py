@@ -49,6 +49,14 @@ class CheckpointManager(FolderManager):
     keep_every : float or str, optional
         Of each such period one checkpoint stays for ever, beyond ``max_to_keep`` and whichever
         manager removes old ones: it has a file ``kept``, which you may remove.
+    full_every : int
+        With 10, one save of ten is whole; the nine between are deltas, for which servers write only
+        what changed since the save before: the rows that were touched. All else they share with
+        the checkpoints before: on disks by hard links, elsewhere by naming their files. So a delta
+        is restored, copied and kept like any other, and nothing is lost when those before it are
+        removed. A server that was lost or has moved since writes all of its part again, and so does
+        one where most rows have changed. Servers then need two bytes more a row. A new manager
+        begins with a whole one.
     state : callable, optional
         Returns metadata, a mapping that JSON can hold, to be kept with each checkpoint: for example
         ``lambda: {"epoch": iterator.state()}``. It is called at the moment that is saved, while no
@@ -75,6 +83,7 @@ class CheckpointManager(FolderManager):
         every: float | str | None = None,
         steps: int | None = None,
         keep_every: float | str | None = None,
+        full_every: int = 1,
         state: Callable[[], Mapping[str, Any]] | None = None,
         consistent: bool = True,
     ) -> None:
@@ -99,6 +108,7 @@ class CheckpointManager(FolderManager):
             directory,
             max_to_keep,
             None if keep_every is None else period("keep_every", keep_every),
+            full_every,
             view.held if consistent else None,
             state,
             lambda: saved_run(coordinator).described(),

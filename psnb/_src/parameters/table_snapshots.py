@@ -6,7 +6,7 @@ Only where to write, how far they are and what came of it goes between notebook 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from psnb._src.new_file import WrittenFile
@@ -46,11 +46,16 @@ class TableSnapshots:
         The parameters, by name.
     servers : callable
         Returns all servers.
+    since : mapping of tuple to str, optional
+        By name and number of a shard, the mark of an earlier snapshot: what changed since then is
+        wanted, if that is known. Servers take note of what changes from the first time on.
 
     Attributes
     ----------
     parameters : mapping of str to DenseShards or SparseShards
         As given.
+    taken : mapping of tuple to SnapshotHeader
+        What there is of each shard, by name and number.
     """
 
     def __init__(
@@ -58,16 +63,31 @@ class TableSnapshots:
         server_client: ServerClient,
         parameters: Mapping[str, DenseShards | SparseShards],
         servers: Callable[[], Iterable[ServerAddress]],
+        since: Mapping[tuple[str, int], str] | None = None,
     ) -> None:
         self._client, self._servers = server_client, servers
         self.parameters = parameters
-        self._tables = [table for each in parameters.values() for table in each.tables]
-        self._headers: list[SnapshotHeader] = server_client.call(
-            [Request(shard, TakeSnapshot(name)) for shard, name in self._tables]
+        self._tables = {
+            (each, number): table
+            for each, parameter in parameters.items()
+            for number, table in enumerate(parameter.tables)
+        }
+        headers = server_client.call(
+            [
+                Request(shard, TakeSnapshot(name, None if since is None else since.get(each, "")))
+                for each, (shard, name) in self._tables.items()
+            ]
         )
+        self.taken: dict[tuple[str, int], SnapshotHeader] = dict(
+            zip(self._tables, headers, strict=True)
+        )
+        self._open = {each: taken for each, taken in self.taken.items() if not taken.nothing}
 
     def write(
-        self, folder: str, files: Sequence[str], told: Callable[[float], object]
+        self,
+        folder: str,
+        files: Mapping[tuple[str, int], str],
+        told: Callable[[float], object],
     ) -> dict[str, WrittenFile]:
         """Let the servers write all of them, each what it has, and wait for that.
 
@@ -75,8 +95,8 @@ class TableSnapshots:
         ----------
         folder : str
             Where to; nobody else writes there.
-        files : sequence of str
-            The names of the files: for each parameter, in their order, those of its shards.
+        files : mapping of tuple to str
+            The names of the files, of each shard of which something was taken.
         told : callable
             Is told how much is written, 0 to 1.
 
@@ -93,10 +113,10 @@ class TableSnapshots:
             If a server is gone.
         """
         # The servers release what they have written, and soon also what nobody uses.
-        headers, self._headers = self._headers, []
-        parts = self._parts(dict(zip(files, headers, strict=True)))
+        headers, self._open = self._open, {}
+        parts = self._parts({files[each]: header for each, header in headers.items()})
         there = dict.fromkeys(parts)
-        most = sum(each.rows * each.row_nbytes for each in headers)
+        most = sum(each.rows * each.row_nbytes for each in headers.values())
         try:
             self._ask({each: WriteTables(folder, part) for each, part in parts.items()}, there)
             return self._wait(folder, there, lambda nbytes: told(min(1.0, nbytes / max(1, most))))
@@ -105,11 +125,11 @@ class TableSnapshots:
 
     def close(self) -> None:
         """Release them, if they were not written; idempotent."""
-        headers, self._headers = self._headers, []
+        headers, self._open = self._open, {}
         self._client.attempt(
             [
-                Request(shard, ReleaseSnapshot(header.snapshot))
-                for (shard, _), header in zip(self._tables, headers, strict=False)
+                Request(self._tables[each][0], ReleaseSnapshot(header.snapshot))
+                for each, header in headers.items()
             ]
         )
 

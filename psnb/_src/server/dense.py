@@ -169,8 +169,8 @@ class DenseTable(Table):
         shape = self._values.shape if (start, stop) == (0, self.extent) else (-1,)
         return {name: array.copy().reshape(shape) for name, array in arrays.items()}
 
-    def column(self, name: str, start: int, stop: int) -> np.ndarray:
-        return self._arrays()[name].reshape(-1)[start:stop].copy()
+    def column(self, name: str, rows: slice | np.ndarray) -> np.ndarray:
+        return self._arrays()[name].reshape(-1)[rows].copy()
 
     @property
     def shape(self) -> tuple[int, ...]:

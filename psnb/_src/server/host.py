@@ -150,8 +150,8 @@ class Host:
                 return self._run(hosted, operation, reply)
             case CommitParts(commit, parts):
                 return self._commit(commit, parts, reply)
-            case TakeSnapshot(table):
-                return self._snapshots.begin(self._key, hosted.shard.table(table))
+            case TakeSnapshot(table, since):
+                return self._snapshots.begin(self._key, hosted.shard.table(table), since)
             case ReadSegment(name, start, stop):
                 return self._snapshots.read(name, start, stop)
             case ReleaseSnapshot(name):

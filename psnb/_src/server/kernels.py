@@ -172,6 +172,15 @@ def add_up(gradients, position, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def set_bits(bits, rows):  # type: ignore[no-untyped-def]
+    """Set the bits (in uint8, the lowest first) of rows, but for those that have none."""
+    for i in range(rows.size):
+        byte = rows[i] >> 3
+        if byte < bits.size:
+            bits[byte] |= np.uint8(1 << (rows[i] & 7))
+
+
+@njit(cache=True, nogil=True)
 def take(values, rows, out):  # type: ignore[no-untyped-def]
     """Copy rows of ``values`` to ``out``; zeros for rows below 0."""
     for i in range(rows.size):

@@ -9,10 +9,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
+from psnb._src.server.changed_rows import Changes
 from psnb._src.server.operations import SnapshotHeader
 from psnb._src.server.snapshot import Snapshot, snapshot
 from psnb._src.server.table import Table
 from psnb._src.server.table_operations import Segment
+
+_ALL = Changes("", None, nothing=False)
 
 TICKS = 2
 """Minutes after which a snapshot that nobody reads ends."""
@@ -26,11 +29,17 @@ class OpenSnapshots:
         # Each with the minutes since it was last used.
         self._open: dict[str, tuple[Snapshot, int]] = {}
 
-    def begin(self, key: str, table: Table) -> SnapshotHeader:
-        """Take a snapshot of a table as it is now; its name tells the server by this key."""
-        name, taken = f"{key}/{next(self._numbers)}", snapshot(table)
+    def begin(self, key: str, table: Table, since: str | None) -> SnapshotHeader:
+        """Take a snapshot of a table as it is now; see `TakeSnapshot`.
+
+        Its name tells the server by this key.
+        """
+        changes = _ALL if since is None else table.changed_since(since)
+        if changes.nothing:
+            return SnapshotHeader("", 0, 0, {}, {}, changes.mark, whole=False)
+        name, taken = f"{key}/{next(self._numbers)}", snapshot(table, changes.rows)
         self._open[name] = taken, 0
-        return taken.header(name)
+        return taken.header(name, changes.mark, whole=changes.rows is None)
 
     def read(self, name: str, start: int, stop: int) -> Segment | None:
         """Return some rows; None if the snapshot does not exist any more."""

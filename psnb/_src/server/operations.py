@@ -214,13 +214,21 @@ class CommitParts(ShardOperation, frozen=True):
 
 
 class TakeSnapshot(ShardOperation, frozen=True):
-    """Begins to read a table as it is now; the answer is a `SnapshotHeader`."""
+    """Begins to read a table as it is now; the answer is a `SnapshotHeader`.
+
+    With the mark of an earlier one, only what has changed since then, if that is known; "" gives
+    all. From the first such question on, the table takes note of what changes.
+    """
 
     table: str
+    since: str | None = None
 
 
 class SnapshotHeader(Message, frozen=True):
-    """What a reader must know of a snapshot."""
+    """What a reader must know of a snapshot.
+
+    If it is not ``whole``, it has the rows that changed.
+    """
 
     snapshot: str
     rows: int
@@ -228,6 +236,14 @@ class SnapshotHeader(Message, frozen=True):
     form: Segment
     """A segment without rows."""
     tail: Segment
+    mark: str = ""
+    """Of this moment, if changes were asked for."""
+    whole: bool = True
+
+    @property
+    def nothing(self) -> bool:
+        """Whether nothing has changed: then there is no snapshot."""
+        return not self.snapshot
 
 
 class ReadSegment(ShardOperation, frozen=True):

@@ -154,6 +154,8 @@ class ParameterShard:
     def tick(self) -> None:
         """Count a minute."""
         self._log.tick()
+        for table in self._tables.values():
+            table.tick()
 
     def tables(self) -> tuple[str, ...]:
         """Return the names of all tables."""

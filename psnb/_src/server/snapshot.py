@@ -25,6 +25,7 @@ from psnb._src.server.table import Table
 from psnb._src.server.table_operations import Segment
 from psnb.errors import InternalError
 
+_ALL = slice(None)
 _BLOCK = 1 << 16  # rows that are copied at a time
 
 
@@ -48,10 +49,10 @@ class Snapshot(ABC):
     tail: Segment
     shapes: dict[str, tuple[int, ...]]
 
-    def header(self, name: str) -> SnapshotHeader:
+    def header(self, name: str, mark: str = "", *, whole: bool = True) -> SnapshotHeader:
         """Return what a reader must know, who knows the snapshot by this name."""
         row = sum(a.dtype.itemsize * math.prod(a.shape[1:]) for a in self.form.values())
-        return SnapshotHeader(name, self.rows, row, self.form, self.tail)
+        return SnapshotHeader(name, self.rows, row, self.form, self.tail, mark, whole)
 
     @abstractmethod
     def read(self, start: int, stop: int) -> Segment:
@@ -66,9 +67,17 @@ class Snapshot(ABC):
         """Stop copying; idempotent."""
 
 
-def snapshot(table: Table) -> Snapshot:
-    """Return a snapshot of a table at this moment."""
-    return _RowSnapshot(table) if isinstance(table, SparseTable) else _WholeSnapshot(table)
+def snapshot(table: Table, only: np.ndarray | None = None) -> Snapshot:
+    """Return a snapshot of a table at this moment.
+
+    Parameters
+    ----------
+    table : Table
+        The table.
+    only : numpy.ndarray, optional
+        Of an embedding, the numbers of the rows that it shall have, ascending.
+    """
+    return _RowSnapshot(table, only) if isinstance(table, SparseTable) else _WholeSnapshot(table)
 
 
 class _WholeSnapshot(Snapshot):
@@ -86,7 +95,7 @@ class _WholeSnapshot(Snapshot):
     def changing(self, rows: np.ndarray | None) -> None:
         """Copy all."""
         if self._copy is None:
-            self._copy = {name: self._table.column(name, 0, self.rows) for name in self.form}
+            self._copy = {name: self._table.column(name, _ALL) for name in self.form}
 
     def renumbering(self) -> None:
         """Nothing: rows of a dense table stay."""
@@ -96,7 +105,7 @@ class _WholeSnapshot(Snapshot):
 
     def column(self, name: str, start: int, stop: int) -> np.ndarray:
         if self._copy is None:
-            return self._table.column(name, start, stop)
+            return self._table.column(name, slice(start, stop))
         return self._copy[name][start:stop]
 
     def close(self) -> None:
@@ -106,11 +115,11 @@ class _WholeSnapshot(Snapshot):
 
 
 class _RowSnapshot(Snapshot):
-    """Of a table whose rows are copied when they change."""
+    """Of a table whose rows are copied when they change; its rows are numbered among its own."""
 
-    def __init__(self, table: SparseTable) -> None:
-        self._table = table
-        self.rows, self.tail = table.extent, table.tail()
+    def __init__(self, table: SparseTable, only: np.ndarray | None) -> None:
+        self._table, self._only = table, only
+        self.rows, self.tail = table.extent if only is None else only.size, table.tail()
         self.form = table.segment(0, 0)
         self.shapes = {name: (self.rows, *array.shape[1:]) for name, array in self.form.items()}
         self._apart = False  # nothing of it is in the table any more
@@ -128,7 +137,7 @@ class _RowSnapshot(Snapshot):
         if self._apart:
             return
         if rows is not None:
-            self._keep(rows[(rows >= self._read_to) & (rows < self.rows)])
+            self._keep(self._own(rows))
             return
         for start in range(self._read_to, self.rows, _BLOCK):
             self._keep(np.arange(start, min(start + _BLOCK, self.rows)))
@@ -152,7 +161,7 @@ class _RowSnapshot(Snapshot):
         if self._apart:
             array = np.empty((stop - start, *form.shape[1:]), form.dtype)
         else:
-            array = self._table.column(name, start, stop)
+            array = self._table.column(name, self._in_table(slice(start, stop)))
         kept = np.flatnonzero(place)
         if kept.size:
             array[kept] = self._kept[name][place[kept] - 1]
@@ -163,6 +172,17 @@ class _RowSnapshot(Snapshot):
             self._table.watchers.remove(self)
         self._kept = {}
 
+    def _own(self, rows: np.ndarray) -> np.ndarray:
+        """Return those that it has of rows of the table, if they were not read."""
+        if self._only is not None:
+            at = np.searchsorted(self._only, rows)
+            at[at == self.rows] = 0
+            rows = at[self._only[at] == rows] if self.rows else at[:0]
+        return rows[(rows >= self._read_to) & (rows < self.rows)]
+
+    def _in_table(self, rows: slice | np.ndarray) -> slice | np.ndarray:
+        return rows if self._only is None else self._only[rows]
+
     def _keep(self, rows: np.ndarray) -> None:
         rows = rows[self._place[rows] == 0]
         if not rows.size:
@@ -171,7 +191,7 @@ class _RowSnapshot(Snapshot):
             self._kept = {name: _room(form, self.rows) for name, form in self.form.items()}
         start, self._count = self._count, self._count + rows.size
         self._place[rows] = np.arange(start + 1, self._count + 1)
-        for name, array in self._table.pick(rows).items():
+        for name, array in self._table.pick(self._in_table(rows)).items():
             self._kept[name][start : self._count] = array
 
 

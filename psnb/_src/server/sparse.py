@@ -39,6 +39,7 @@ from psnb.errors import GradientError, InternalError
 
 _ALWAYS = Always()
 _COUNTS = np.dtype(np.float32)
+_NONE = np.empty(0, np.int64)
 _SIGHTINGS = (LookUpRows, FetchRows, Preview)
 """Reads that count as sightings of their ids."""
 
@@ -286,6 +287,10 @@ class SparseTable(Table):
         return self._rows.count
 
     @property
+    def counted(self) -> int:
+        return self.extent
+
+    @property
     def row_nbytes(self) -> int:
         """Bytes that a row takes in a `segment`."""
         return sum(a.itemsize * math.prod(a.shape[1:]) for a in self.segment(0, 0).values())
@@ -299,8 +304,7 @@ class SparseTable(Table):
         found = {"ids": self._rows.ids(rows), **self._numbers_of(rows)}
         return found if self._use is None else {**found, **self._use.state(rows)}
 
-    def column(self, name: str, start: int, stop: int) -> np.ndarray:
-        rows = slice(start, stop)
+    def column(self, name: str, rows: slice | np.ndarray) -> np.ndarray:
         if name == "ids":
             return self._rows.ids(rows)
         if name in ROW_USE:
@@ -409,6 +413,8 @@ class SparseTable(Table):
     def _locate(self, ids: np.ndarray, *, counting: bool = True) -> np.ndarray:
         before = self._rows.count
         rows = self._rows.locate(ids, counting=counting)
+        if counting and self._admission.sightings > 1:
+            self._changing(_NONE)  # ids may wait now, which are in no row
         if self._rows.count > before:
             self._extend(before)
         return rows

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 import numpy as np
 
+from psnb._src.server.changed_rows import ChangedRows, Changes
 from psnb._src.server.optimizers import Optimizer
 from psnb._src.server.table_operations import (
     ClearTable,
@@ -73,11 +74,17 @@ class Table(ABC):
 
     def __init__(self) -> None:
         self.watchers: list[Watcher] = []
+        self._changed: ChangedRows | None = None  # from when somebody asks first
 
     @property
     @abstractmethod
     def extent(self) -> int:
         """How many rows it has."""
+
+    @property
+    def counted(self) -> int:
+        """How many rows change one by one: none of a dense table."""
+        return 0
 
     @abstractmethod
     def nbytes(self) -> int:
@@ -88,8 +95,8 @@ class Table(ABC):
         """Return copies of the rows from ``start`` to ``stop``."""
 
     @abstractmethod
-    def column(self, name: str, start: int, stop: int) -> np.ndarray:
-        """Return one array of the same segment."""
+    def column(self, name: str, rows: slice | np.ndarray) -> np.ndarray:
+        """Return a copy of some rows of one array, by their numbers."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -116,7 +123,24 @@ class Table(ABC):
         An invalid tail raises ConfigurationError, and nothing is changed.
         """
         self.check_tail(tail)
+        self._changing(None)
         self._updater.step = int(tail["step"][0])
+
+    def changed_since(self, mark: str) -> Changes:
+        """Return what has changed since a mark, or since something that is none.
+
+        From the first call on, the table takes note of what changes.
+        """
+        if self._changed is None:
+            self._changed = ChangedRows()
+            self.watchers.append(self._changed)
+        return self._changed.take(mark, self.counted)
+
+    def tick(self) -> None:
+        """Count a minute; what changed is forgotten, if nobody asks for it."""
+        if self._changed is not None and not self._changed.tick():
+            self.watchers.remove(self._changed)
+            self._changed = None
 
     def state(self) -> Segment:
         """Return copies of all that a checkpoint needs."""

@@ -57,6 +57,7 @@ def warm_up(creation: CreateTable) -> None:
         for training in (False, True):
             small.lookup(ids, training)
         if optimizer is not None:
+            small.changed_since("")
             small.push(ids, np.zeros((1, creation.dim), creation.dtype))
 
 

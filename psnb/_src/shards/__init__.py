@@ -12,6 +12,7 @@ from psnb._src.shards.array_checks import (
 )
 from psnb._src.shards.division import row_ranges, shard_of_ids
 from psnb._src.shards.expecting import ROW_USE, Expected, ExpectedRows
+from psnb._src.shards.last_values import LastValues
 from psnb._src.shards.saved_shard import SavedShard, check_saved_rows, check_saved_slice
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Expected",
     "ExpectedRows",
     "Form",
+    "LastValues",
     "SavedShard",
     "check_array",
     "check_form",

@@ -30,16 +30,21 @@ class SavedShard:
         The arrays that it has.
     read : callable
         Returns one of these arrays, by its name.
+    part : bool
+        Whether it is only some rows of the shard.
     """
 
     number: int
     shards: int
     forms: Mapping[str, Form]
     read: Callable[[str], np.ndarray]
+    part: bool = False
 
 
 def check_saved_slice(expected: Expected, shape: tuple[int, ...], saved: SavedShard) -> None:
     """Raise ConfigurationError unless this is a shard of a variable of this shape."""
+    if saved.part:
+        raise GradientError(f"{expected.name!r} must be in one file a shard")
     expected.check_names(saved.forms)
     if saved.shards > max((1, *shape[:1])):
         raise GradientError(f"{expected.name!r} cannot be in {saved.shards} shards")
@@ -61,7 +66,7 @@ def check_saved_rows(expected: ExpectedRows, saved: SavedShard) -> None:
     expected.check_state(saved.forms, arrays)
     if expected.fixed is not None:
         rows = len(range(saved.number, expected.fixed[0], saved.shards))
-        if arrays["ids"].size != rows:
+        if arrays["ids"].size != rows and not saved.part:
             raise GradientError(f"expected {rows} rows, found {arrays['ids'].size}")
         return
     for name in ("ids", "waiting.ids"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import ModuleType
@@ -190,9 +190,10 @@ class StrategyCore:
         name, packed = parameter.name, cloudpickled(parameter)
         on_loop(self._loop, lambda: self.servers.ownership.describe(self.name, name, packed))
 
-    def snapshots(self) -> TableSnapshots:
-        """Take snapshots of all parameters."""
-        return TableSnapshots(self.server_client, self.parameters(), lambda: self.servers.running)
+    def snapshots(self, since: Mapping[tuple[str, int], str] | None = None) -> TableSnapshots:
+        """Take snapshots of all parameters, or of what changed since some marks."""
+        running = lambda: self.servers.running  # noqa: E731
+        return TableSnapshots(self.server_client, self.parameters(), running, since)
 
     def attempt(self, requests: Sequence[Request]) -> list[Any]:
         """Send requests to shards; return errors in the place of answers."""

@@ -1,0 +1,76 @@
+"""LastValues: a shard of a table from several parts, of which later ones replace rows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from psnb._src.shards.array_checks import Form
+from psnb.errors import GradientError
+
+
+class LastValues:
+    """The rows of all parts, each as the last part that has it says; all else is the last part's.
+
+    Rows are in the order in which they came first.
+
+    Parameters
+    ----------
+    parts : sequence of mapping
+        The arrays of each part, the oldest first; each was checked by itself.
+
+    Raises
+    ------
+    ConfigurationError
+        If they have different arrays.
+    """
+
+    def __init__(self, parts: Sequence[Mapping[str, np.ndarray]]) -> None:
+        self._parts = parts
+        for part in parts:
+            if part.keys() != parts[0].keys():
+                raise GradientError(
+                    f"its files have different arrays: {sorted(parts[0])} and {sorted(part)}"
+                )
+
+    def forms(self) -> dict[str, Form]:
+        """Return the forms of all arrays."""
+        count = self._rows.size
+        return {
+            name: (array.dtype, (count if _by_row(name) else len(array), *array.shape[1:]))
+            for name, array in self._parts[-1].items()
+        }
+
+    def read(self, name: str) -> np.ndarray:
+        """Return an array, which is a copy."""
+        if not _by_row(name):
+            return self._parts[-1][name].copy()
+        form = self._parts[-1][name]
+        found = np.empty((self._rows.size, *form.shape[1:]), form.dtype)
+        start = 0
+        for part in self._parts:
+            at = np.flatnonzero((self._rows >= start) & (self._rows < start + part["ids"].size))
+            found[at] = part[name][self._rows[at] - start]
+            start += part["ids"].size
+        return found
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return all arrays."""
+        return {name: self.read(name) for name in self._parts[-1]}
+
+    @cached_property
+    def _rows(self) -> np.ndarray:
+        """Where each row is among the rows of all parts, one after the other."""
+        ids = np.concatenate([part["ids"] for part in self._parts])
+        order = np.argsort(ids, kind="stable")
+        ordered = ids[order]
+        other, end = ordered[1:] != ordered[:-1], np.ones(min(1, ids.size), np.bool_)
+        first, last = order[np.append(end, other)], order[np.append(other, end)]
+        found: np.ndarray = last[np.argsort(first)]
+        return found
+
+
+def _by_row(name: str) -> bool:
+    return name != "step" and not name.startswith("waiting.")
