@@ -33,6 +33,7 @@ from psnb._src.parameters.table_snapshots import TableSnapshots
 from psnb._src.remote_path import Place, RemotePath, as_place
 from psnb._src.server.operations import CreateSparse, TakeSnapshot
 from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.shards import ROW_USE
 from psnb.errors import CheckpointError
 from tests.checkpoint.saved import forge, released
 from tests.parameters.in_process import DIM, InProcess, variable
@@ -594,7 +595,11 @@ HOSTILE: dict[str, tuple[str, Callable[[State], object], str]] = {
     "short values": ("any", lambda s: s.update(values=s["values"][:2]), "values of 'any'"),
     "other dtypes": ("any", lambda s: s.update(values=s["values"].astype("f8")), "float32"),
     "a slot less": ("fixed", lambda s: s.pop("slot.accumulator"), "expected arrays"),
-    "no use": ("waiting", lambda s: s.pop("show"), "(expected|different) arrays"),
+    "no use": (
+        "waiting",
+        lambda s: [s.pop(each) for each in ROW_USE],
+        "(expected|different) arrays",
+    ),
     "an id that waits and had a row before": (
         "waiting",
         lambda s: s["waiting.ids"].__setitem__(0, 9),

@@ -78,6 +78,30 @@ def test_servers_write_into_a_store_and_the_notebook_restores(reaching: Client) 
         assert len(RemotePath(f"{BUCKET}/a/run").names()) == 4
 
 
+def test_what_changed_is_written_into_a_store_and_shares_the_rest(reaching: Client) -> None:
+    with psnb.ParameterServerStrategy(reaching) as strategy:
+        strategy.variable(np.arange(1000.0), name="still")
+        table = strategy.embedding("t", 4, rows=1000, optimizer=psnb.Adagrad(1.0))
+        table.push(range(1000), np.ones((1000, 4), np.float32))
+        manager = psnb.CheckpointManager(
+            psnb.ClusterCoordinator(strategy), f"{BUCKET}/deltas/run", 1, full_every=3
+        )
+        for number in range(3):
+            table.push([number], np.ones((1, 4), np.float32))
+            path = manager.save()
+        rows = table.lookup(range(1000))
+        assert manager.checkpoints == [path]
+        saved = psnb.checkpoint.load(str(path))
+        saved.verify()
+        assert saved.own_nbytes < saved.nbytes / 10
+        table.push(range(1000), np.ones((1000, 4), np.float32))
+        manager.restore()
+        assert (table.lookup(range(1000)) == rows).all()
+        table.push([7], np.ones((1, 4), np.float32))
+        manager.save()  # a whole one: what nobody shares any more goes
+        assert len(RemotePath(f"{BUCKET}/deltas/run").names()) == 2
+
+
 def test_a_server_that_is_killed_leaves_the_checkpoint_before(
     store: dict[str, str], fragile: Client, tmp_path: Path
 ) -> None:

@@ -154,9 +154,10 @@ def test_a_table_notes_changes_from_the_first_question_on() -> None:
 def test_changes_that_nobody_asks_for_are_forgotten() -> None:
     table = sparse()
     mark = table.changed_since("").mark
-    for _ in range(TICKS - 1):
-        table.tick()
-    assert rows(table.changed_since(mark)) == []
+    for _ in range(2):
+        for _ in range(TICKS - 1):
+            table.tick()
+        assert rows(table.changed_since(mark)) == []
     for _ in range(TICKS + 1):
         table.tick()
     assert not table.watchers

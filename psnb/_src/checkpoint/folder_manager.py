@@ -12,21 +12,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import (
-    AbstractContextManager,
-    ExitStack,
-    closing,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from html import escape
-from itertools import chain
 from typing import Any, Protocol
 
 from psnb._src.checkpoint.checkpoint import Checkpoint, Parameter
-from psnb._src.checkpoint.checkpoint_folder import StoredCheckpoint
-from psnb._src.checkpoint.delta_base import DeltaBase, ShardKey
+from psnb._src.checkpoint.delta_base import DeltaBase, ShardKey, UsedBase, in_use
 from psnb._src.checkpoint.folder_of import folder_of
 from psnb._src.checkpoint.manifest import checked_metadata
 from psnb._src.checkpoint.restore_choice import Rename, RestoreChoice, restore_choice
@@ -174,11 +165,11 @@ class FolderManager:
         aside(self._until_loaded)
         self._status = CheckpointStatistics("saving")
         try:
-            with self._build_on() as base:
+            with in_use(self._folder, self._may_build_on()) as base:
                 began = time.monotonic()
                 with nullcontext() if self._held is None else self._held(timeout):
                     content, run = self._content(metadata or {}), self._run()
-                    taken = self._strategy.snapshots(self._marks(base))
+                    taken = self._strategy.snapshots(self._since(base))
                 pause = 0.0 if self._held is None else time.monotonic() - began
                 with closing(taken):
                     self._base = self._write(taken, content, run, base)
@@ -291,38 +282,21 @@ class FolderManager:
             content |= checked_metadata(aside(each))
         return content
 
-    @contextmanager
-    def _build_on(self) -> Iterator[tuple[StoredCheckpoint, DeltaBase] | None]:
-        """Give what the next checkpoint builds on, which nobody removes meanwhile; or nothing."""
+    def _may_build_on(self) -> DeltaBase | None:
         base = self._base
-        with ExitStack() as used:
-            stored = None
-            if base is not None and base.depth + 1 < self._full_every:
-                with suppress(CheckpointError):  # another manager has removed it
-                    stored = self._folder.use(base.path)
-                    used.callback(stored.release)
-            if (
-                base is None
-                or stored is None
-                or not stored.has(chain.from_iterable(base.shards.values()))
-            ):
-                yield None
-            else:
-                yield stored, base
+        return None if base is None or base.depth + 1 >= self._full_every else base
 
-    def _marks(
-        self, base: tuple[StoredCheckpoint, DeltaBase] | None
-    ) -> Mapping[ShardKey, str] | None:
+    def _since(self, base: UsedBase | None) -> Mapping[ShardKey, str] | None:
         if self._full_every == 1:
             return None  # so that servers need not take note of what changes
-        return {} if base is None else base[1].marks
+        return {} if base is None else base.known.marks
 
     def _write(
         self,
         taken: Snapshots,
         content: Mapping[str, Any],
         run: Mapping[str, Any],
-        base: tuple[StoredCheckpoint, DeltaBase] | None,
+        base: UsedBase | None,
     ) -> DeltaBase:
         kept = self._keep_every is not None and (
             time.time() - self._folder.last_kept() >= self._keep_every

@@ -33,7 +33,7 @@ from psnb._src.checkpoint.checkpoint_folder import (
     PartialCheckpoint,
     StoredCheckpoint,
 )
-from psnb._src.checkpoint.delta_base import DeltaBase, ShardKey
+from psnb._src.checkpoint.delta_base import DeltaBase, ShardKey, UsedBase
 from psnb._src.checkpoint.manifest import Manifest, ManifestEntry, checked_metadata, file_name
 from psnb._src.new_file import WrittenFile
 from psnb._src.shards import LastValues
@@ -106,7 +106,7 @@ def write_checkpoint(
     kept: bool = False,
     told: Callable[[float], object] = _nobody,
     run: Mapping[str, Any] = MappingProxyType({}),
-    base: tuple[StoredCheckpoint, DeltaBase] | None = None,
+    base: UsedBase | None = None,
 ) -> DeltaBase:
     """Write the next checkpoint: all of it or nothing.
 
@@ -126,8 +126,8 @@ def write_checkpoint(
         Is told how much is written, 0 to 1.
     run : mapping
         What psnb needs to go on with it.
-    base : tuple, optional
-        A checkpoint, which is in use, since which ``taken`` tells what changed.
+    base : UsedBase, optional
+        A checkpoint since which ``taken`` tells what changed.
 
     Returns
     -------
@@ -145,13 +145,14 @@ def write_checkpoint(
             shared: dict[ShardKey, Mapping[str, str]] = {}
             depth = 0
             if base is not None:
-                stored, known = base
                 shared = {
-                    key: known.shards[key] for key, each in taken.taken.items() if not each.whole
+                    key: base.known.shards[key]
+                    for key, each in taken.taken.items()
+                    if not each.whole
                 }
                 if shared:
-                    depth = known.depth + 1
-                    partial.share(stored, chain.from_iterable(shared.values()))
+                    depth = base.known.depth + 1
+                    partial.share(base.stored, chain.from_iterable(shared.values()))
             files = {
                 (name, shard): file_name(position, shard, depth)
                 for position, (name, each) in enumerate(taken.parameters.items())
