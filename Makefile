@@ -59,8 +59,9 @@ lint: $(VENV)/test.stamp
 	npm --prefix extension run lint
 
 # The core of the tests with the oldest versions of what psnb needs, in an environment of their own.
+# Dask before 2026.8 may wait for ever for a process that fails as it starts, which one of them has.
 test-oldest: $(OLDEST)/test.stamp
-	$(OLDEST)/bin/python -m pytest $(CORE) -k 'not demo'
+	$(OLDEST)/bin/python -m pytest $(CORE) -k 'not demo and not cannot_start'
 
 bench: $(VENV)/test.stamp
 	$(BIN)/python -m tests.benchmarks
