@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from psnb import checkpoint, data, metrics
     from psnb._src.cluster import connect, local_cluster
     from psnb._src.coordinator import (
+        Attached,
         CheckpointManager,
         ClosureStatus,
         ClusterCoordinator,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         RemoteValue,
         Resumed,
         as_completed,
+        attach,
         resume,
     )
     from psnb._src.export import LoadedModel, export, load_model
@@ -74,7 +76,7 @@ if TYPE_CHECKING:
         Uniform,
         Warmup,
     )
-    from psnb._src.strategy import ParameterServerStrategy
+    from psnb._src.strategy import ParameterServerStrategy, StoredStrategies, StoredStrategy
     from psnb._src.training import (
         Callback,
         CSVLog,
@@ -102,6 +104,7 @@ __all__ = [
     "Admission",
     "Always",
     "Async",
+    "Attached",
     "BoundedStaleness",
     "CSVLog",
     "Callback",
@@ -152,6 +155,8 @@ __all__ = [
     "ServerStatistics",
     "StalenessStatistics",
     "Statistics",
+    "StoredStrategies",
+    "StoredStrategy",
     "Sync",
     "TensorBoard",
     "Trainer",
@@ -163,6 +168,7 @@ __all__ = [
     "WorkerContext",
     "WorkerStatistics",
     "as_completed",
+    "attach",
     "checkpoint",
     "connect",
     "data",

@@ -15,6 +15,8 @@
     │   ├── GradientError         the caller's: a bad array or gradient (also a TypeError)
     │   └── IdOutOfRangeError     the caller's: an id outside a table's rows (also an IndexError)
     ├── CoordinatorClosedError    the caller's: used after ``close``, parameters too
+    │   ├── OwnershipLostError    nobody's: another process has taken the strategy over
+    │   └── SchedulerLostError    the scheduler's: it has ended, and all workers and servers with it
     ├── CheckpointError           a checkpoint that cannot be written, found or loaded
     ├── DatasetError              a dataset's source
     ├── ExportError               an exported model that cannot be written, found or loaded
@@ -92,6 +94,14 @@ class IdOutOfRangeError(ConfigurationError, IndexError):
 
 class CoordinatorClosedError(PsnbError):
     """The coordinator, or the strategy under it, was closed."""
+
+
+class OwnershipLostError(CoordinatorClosedError):
+    """Another process has taken the strategy over with `attach`, as this one said nothing."""
+
+
+class SchedulerLostError(CoordinatorClosedError):
+    """The Dask scheduler has ended, and all workers and servers with it."""
 
 
 class CheckpointError(PsnbError):

@@ -30,6 +30,7 @@ PUBLIC = [
     *("Admission", "Always", "CountFilter", "CtrAccessor", "Probability"),
     *("EmbeddingStatistics", "RowStatistics", "StalenessStatistics"),
     *("Async", "BoundedStaleness", "Geo", "Sync"),
+    *("Attached", "StoredStrategies", "StoredStrategy"),
     *("CheckpointStatistics", "Failure", "PhaseStatistics", "ServerStatistics"),
     *("LoadedModel", "export", "load_model"),
     *("CheckpointManager", "ClosureStatus", "ClusterCoordinator", "Constant"),
@@ -40,6 +41,7 @@ PUBLIC = [
     *("Uniform", "Variable", "WorkerContext", "WorkerStatistics"),
     *(
         "as_completed",
+        "attach",
         "checkpoint",
         "connect",
         "data",
@@ -93,6 +95,8 @@ NOT_PURE = [
     "strategy/departures",
     *("strategy/core", "strategy/rebalancing", "strategy/reconciler", "strategy/recovery"),
     *("strategy/server_control", "strategy/servers", "strategy/strategy"),
+    *("strategy/ownership", "strategy/scheduler_life", "strategy/stored_strategies"),
+    *("coordinator/attaching", "strategy/taking_over", "strategy/watched_server"),
     *("threads/aside", "transport/arena", "transport/connecting", "transport/stream"),
 ]
 """The modules that may; all others are pure, and are tested without a cluster."""

@@ -277,6 +277,19 @@ def test_a_warm_start_and_a_look_without_a_cluster(
     assert given["saved"]["users"].ids.tolist() == [3, 5]
 
 
+def test_attaching(given: Namespace, in_process: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = in_process.scheduler.address
+    with Client(address) as before:
+        gone = psnb.ParameterServerStrategy(before, name="flights")
+        gone.embedding("users", 2)
+    gone.close()
+    with Client(address) as client:
+        monkeypatch.setattr(psnb, "connect", {"tcp://host:8786": client}.__getitem__)
+        run(given, "client = psnb.connect")
+        given["coordinator"].schedule(given["users"].lookup, ([1],)).fetch()
+        given["strategy"].close()
+
+
 def test_an_export(given: Namespace) -> None:
     strategy = given["strategy"]
     ads = strategy.embedding("ads", 4, accessor=psnb.CtrAccessor())

@@ -56,14 +56,15 @@ class CommandLine:
         self.file = str(folder / "scheduler.json")
 
     @contextmanager
-    def scheduler(self) -> Iterator[None]:
+    def scheduler(self, port: int = 0) -> Iterator[subprocess.Popen[bytes]]:
         """Run `dask scheduler` until the block ends."""
+        Path(self.file).unlink(missing_ok=True)
         with process(
-            *("dask", "scheduler", "--host", self._host, "--port", "0"),
+            *("dask", "scheduler", "--host", self._host, "--port", str(port)),
             *("--no-dashboard", "--scheduler-file", self.file),
-        ):
+        ) as running:
             wait_until(Path(self.file).exists, "the scheduler runs")
-            yield
+            yield running
 
     def worker(
         self,

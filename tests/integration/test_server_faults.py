@@ -20,7 +20,6 @@ from psnb import EventKind, errors
 from psnb._src.server.operations import (
     ApplyCommit,
 )
-from psnb._src.server.serving import LIFETIME
 from tests.conftest import DEADLINE, wait_until
 from tests.integration import dying
 from tests.integration.counting import Counter
@@ -308,37 +307,33 @@ def test_a_frozen_worker_that_wakes_up_commits_nothing_that_was_given_up(
         assert [int(account.read()) for account in accounts] == [1, 1]
 
 
-def test_a_server_of_whose_strategy_something_is_heard_lives_on(whole: Client) -> None:
-    def pass_minutes(dask_worker: Any) -> None:
-        for _ in range(LIFETIME):
-            dask_worker.plugins["psnb"]._servers._count_minute()
+def _pass(dask_worker: Any, seconds: float) -> set[float]:
+    """Let time pass for a process's servers; return how long each has heard nothing by now."""
+    servers = dask_worker.plugins["psnb"]._servers
+    for _ in range(int(seconds / 0.5)):
+        servers._go_round()
+    return {each.silence for each in servers._servers.values()}
 
-    def silent_for(dask_worker: Any) -> set[int]:
-        return {each.minutes for each in dask_worker.plugins["psnb"]._servers._servers.values()}
 
-    with psnb.ParameterServerStrategy(whole) as strategy:
+def test_a_server_that_its_strategy_tells_what_to_hold_lives_on(whole: Client) -> None:
+    with psnb.ParameterServerStrategy(whole, keep=20.0) as strategy:
         v = strategy.variable(np.ones(1))
         for _ in range(2):
-            whole.run(pass_minutes)
+            whole.run(_pass, seconds=25.0)
             wait_until(
-                lambda: set().union(*whole.run(silent_for).values()) == {0},
+                lambda: max(set().union(*whole.run(_pass, seconds=0.0).values())) < 20,
                 "servers hear of their strategy",
             )
         assert v.read() == [1]
 
 
-def test_servers_that_hear_nothing_for_minutes_are_dropped(whole: Client) -> None:
-    strategy = psnb.ParameterServerStrategy(whole)
+def test_servers_that_are_not_told_what_to_hold_for_long_are_dropped(whole: Client) -> None:
+    strategy = psnb.ParameterServerStrategy(whole, keep=20.0, heartbeat_timeout=5.0)
     v = strategy.variable(np.zeros(1))
     strategy._core.reconciler.close()
-
-    def wait_for_ever(dask_worker: object) -> int:
-        servers = dask_worker.plugins["psnb"]._servers  # type: ignore[attr-defined]
-        for _ in range(LIFETIME + 1):
-            servers._count_minute()
-        return len(servers)
-
-    assert set(whole.run(wait_for_ever).values()) == {0}
+    v.read()  # by whomever: that does not count
+    assert set().union(*whole.run(_pass, seconds=24.0).values()) != set()
+    assert set().union(*whole.run(_pass, seconds=2.0).values()) == set()
     with pytest.raises(errors.ServerLostError):
         v.read()
     strategy.close()

@@ -1,5 +1,6 @@
 """The notebook's side of scheduling: coordinator, queue, connections, membership, remote values."""
 
+from psnb._src.coordinator.attaching import Attached, attach
 from psnb._src.coordinator.checkpoint_manager import CheckpointManager
 from psnb._src.coordinator.closures import ClosureStatus, RemoteValue, as_completed
 from psnb._src.coordinator.coordinator import (
@@ -18,6 +19,7 @@ from psnb._src.coordinator.datasets import (
 from psnb._src.coordinator.resumed import Resumed, resume
 
 __all__ = [
+    "Attached",
     "CheckpointManager",
     "ClosureStatus",
     "ClusterCoordinator",
@@ -28,6 +30,7 @@ __all__ = [
     "RemoteValue",
     "Resumed",
     "as_completed",
+    "attach",
     "closures_of_epoch",
     "go_on_from",
     "map_whole_splits",

@@ -52,6 +52,7 @@ from psnb._src.monitor import LiveView, ProgressLine, Records, Share, tell_panel
 from psnb._src.runtime import unpack_error
 from psnb._src.strategy import ParameterServerStrategy, core_of
 from psnb._src.threads import uninterrupted
+from psnb.errors import CoordinatorClosedError
 
 _labels = Labels()
 
@@ -91,9 +92,9 @@ class CoordinatorCore:
         self.resources = ResourceRegistry(self._fetch_per_worker)
         weak = weakref.ref(core)  # nothing here must keep the strategy alive
 
-        def ended() -> str:
+        def ended() -> CoordinatorClosedError | None:
             known = weak()
-            return "" if known is None else known.ended()
+            return None if known is None else known.ended()
 
         resources = self.resources
 
@@ -128,6 +129,7 @@ class CoordinatorCore:
             core.name,
         )
         self.membership = Membership(strategy.client, workers, services)
+        core.servers.on_end = self.membership.give_up
         self.queue.attach(self.membership.wake, Steps(self.queue, self.membership, core).begin)
         self.resources.attach(self.membership.wake_all)
         self._ids, self._ended_before = itertools.count(), 0

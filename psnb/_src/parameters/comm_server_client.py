@@ -112,11 +112,11 @@ class CommServerClient(ServerClient):
         self._batches: set[RequestBatch] = set()  # threads wait for these; any thread
         # The batches that wait for each server whose signs of life are followed; event loop only.
         self._followed: dict[ServerAddress, set[RequestBatch]] = {}
-        self._closed = False
+        self._closed: CoordinatorClosedError | None = None
 
-    def close(self) -> None:
-        """Close all; any thread. Idempotent. Later calls raise CoordinatorClosedError."""
-        self._closed = True
+    def close(self, why: CoordinatorClosedError | None = None) -> None:
+        """Close all; any thread. Idempotent. Calls under way and later ones raise ``why``."""
+        self._closed = self._closed or why or CoordinatorClosedError(_CLOSED)
         # A RuntimeError: the loop is closed, and all connections with it.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._hang_up)
@@ -174,8 +174,8 @@ class CommServerClient(ServerClient):
         return batch.outcomes(seen)
 
     def _begin(self, batch: RequestBatch) -> None:
-        if self._closed:
-            raise CoordinatorClosedError(_CLOSED)
+        if self._closed is not None:
+            raise self._why()
         rest: Sequence[int] = range(len(batch.requests))
         # Not in the main thread, which an interrupt may stop in the middle of a message.
         if threading.current_thread() is not threading.main_thread():
@@ -237,9 +237,13 @@ class CommServerClient(ServerClient):
         connection = self._open.get(server.address) if server is not None else None
         return None if connection is None else connection.lend(shape, dtype)
 
+    def _why(self) -> CoordinatorClosedError:
+        closed = self._closed or CoordinatorClosedError(_CLOSED)
+        return type(closed)(*closed.args)  # anew: several threads may raise it
+
     def _hang_up(self) -> None:
         for batch in list(self._batches):
-            batch.failed(range(len(batch.requests)), CoordinatorClosedError(_CLOSED))
+            batch.failed(range(len(batch.requests)), self._why())
         self._open.clear()
         for task in self._tasks:
             task.cancel()
@@ -359,7 +363,7 @@ class CommServerClient(ServerClient):
                 await self._refresh(batch, positions)
             except ServerLostError as closed:
                 for position in positions:
-                    batch.failed([position], lost(batch.requests[position], error or closed))
+                    batch.failed([position], lost(batch.requests[position], closed))
                 return
             except OSError as unknown:
                 for position in positions:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,23 @@ class DenseShards(ParameterShards):
             self._nonfinite,
         )
 
+    def elsewhere(self, strategy: str, server_client: ServerClient) -> DenseShards:
+        return DenseShards(
+            *(self.name, self.shape, self.dtype, self._made),
+            [replace(part, shard=part.shard._replace(strategy=strategy)) for part in self.parts],
+            server_client,
+            self._nonfinite,
+        )
+
+    @property
+    def parts(self) -> tuple[DenseShard, ...]:
+        """Which rows are where."""
+        return self._shards
+
+    def part_shape(self, part: DenseShard) -> tuple[int, ...]:
+        """Return the shape of a part's table."""
+        return self.shape if len(self._shards) == 1 else (part.stop - part.start, *self.shape[1:])
+
     @property
     def clips_by_norm(self) -> bool:
         # For a variable with several shards, clipnorm may be switched on live.
@@ -102,13 +119,9 @@ class DenseShards(ParameterShards):
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         """Return values and optimizer state of every shard, for checkpoints."""
         states = read_states(self.server_client, self._tables)
-        for shard, state in zip(self._shards, states, strict=True):
-            rows = (
-                self.shape
-                if len(self._shards) == 1
-                else (shard.stop - shard.start, *self.shape[1:])
-            )
-            state |= {key: state[key].reshape(rows) for key in state.keys() - {"step"}}
+        for part, state in zip(self.parts, states, strict=True):
+            shape = self.part_shape(part)
+            state |= {key: state[key].reshape(shape) for key in state.keys() - {"step"}}
         return states
 
     def load_states(

@@ -99,6 +99,15 @@ class ParameterShards:
         """Return whether some are not finite and left out, or raise GradientError."""
         return must_skip(gradients, self._nonfinite, what)
 
+    def elsewhere(self, strategy: str, server_client: ServerClient) -> ParameterShards:
+        """Return it as it is on the same shards of a strategy with another id."""
+        raise NotImplementedError
+
+    @property
+    def made_with(self) -> Optimizer | None:
+        """The optimizer that it was made with."""
+        return self._made
+
     def _knows_norm(self) -> bool:
         """Return whether servers know the norm of a push."""
         return True

@@ -59,6 +59,15 @@ class SparseShards(ParameterShards):
     def __reduce__(self) -> tuple[Any, ...]:
         return SparseShards, (self.spec, self._shards, None)
 
+    @property
+    def shard_ids(self) -> tuple[ShardId, ...]:
+        """All shards that hold some of its rows."""
+        return self._shards
+
+    def elsewhere(self, strategy: str, server_client: ServerClient) -> SparseShards:
+        shards = [shard._replace(strategy=strategy) for shard in self._shards]
+        return SparseShards(self.spec, shards, server_client)
+
     def _knows_norm(self) -> bool:
         return self._server_sees_all or self._sends_norm
 

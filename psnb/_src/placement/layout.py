@@ -8,7 +8,7 @@ higher version, and all other processes follow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -137,6 +137,23 @@ class Layout:
         if tuple(places) == self.places:
             return self
         return replace(self, version=self.version + 1, places=tuple(places))
+
+    def renamed(self, strategy: str, names: Mapping[ServerAddress, ServerAddress]) -> Layout:
+        """Return the layout under another name, on those servers only that have other names.
+
+        Nothing is under way in it: copies that are not complete must begin again.
+        """
+        places = [
+            place.next(
+                primary=names.get(place.primary) if place.primary is not None else None,
+                copies=tuple(names[each] for each in place.copies if each in names),
+                filling=None,
+                heir=None,
+                leaving=(),
+            )
+            for place in self.places
+        ]
+        return replace(self, strategy=strategy, version=self.version + 1, places=tuple(places))
 
     def packed(self) -> list[Any]:
         """Return the layout as lists, texts and numbers."""

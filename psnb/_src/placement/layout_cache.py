@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from psnb._src.placement.layout import Layout, unpacked
@@ -51,7 +52,7 @@ class LayoutCache:
         Raises
         ------
         ServerLostError
-            If the strategy is closed.
+            If the strategy is closed, or was taken over.
         OSError
             If the scheduler does not answer.
         """
@@ -59,14 +60,20 @@ class LayoutCache:
         if asking is None:
             asking = asyncio.create_task(self._refresh(strategy), name="psnb layout")
             self._asking[strategy] = asking
-            asking.add_done_callback(lambda _: self._asking.pop(strategy))
+            asking.add_done_callback(partial(self._asked, strategy))
         return await asyncio.shield(asking)
+
+    def _asked(self, strategy: str, asking: asyncio.Task[Layout]) -> None:
+        del self._asking[strategy]
+        if not asking.cancelled():
+            asking.exception()  # nobody may wait for it any more
 
     async def _refresh(self, strategy: str) -> Layout:
         async with asyncio.timeout(ASK_TIMEOUT):
             packed = await self._ask(strategy)
-        if packed is None:
+        if packed is None or isinstance(packed, str):
             self._layouts.pop(strategy, None)
-            raise ServerLostError("the parameter servers are gone: their strategy was closed")
+            closed = "the parameter servers are gone: their strategy was closed"
+            raise ServerLostError(packed or closed)
         self.learn(unpacked(packed))
         return self._layouts[strategy]

@@ -1,70 +1,205 @@
-"""LayoutRegistry: the Dask scheduler plugin that keeps the layouts of all strategies.
+"""LayoutRegistry: the Dask scheduler plugin that keeps the layouts of all strategies, and the rest.
 
-The scheduler is the one process that all others in a cluster can always ask. A strategy writes its
-layout there (`PUBLISH`), again and again; workers that cannot find a shard read it (`LAYOUT`). A
-layout is removed when its strategy is closed, or when its client was away for `LIFETIME` seconds: a
-client whose connection breaks may come back. All of it runs on the scheduler's event loop.
+The scheduler is the one process that all others in a cluster can always ask; when it ends, Dask
+ends all workers, and the servers with them. A strategy's owner writes there what it is (`REGISTER`,
+`DESCRIBE`) and, again and again, its layout (`PUBLISH`); workers that cannot find a shard read that
+(`LAYOUT`). Another process lists the strategies (`STRATEGIES`), and becomes the owner of one whose
+owner has gone (`CLAIM`); then it gives the strategy another id (`MOVE`), which the one before does
+not know. What is kept of a strategy is removed when it is closed, or when it had no owner for as
+long as its deed says: a client whose connection breaks may come back. All of it runs on the
+scheduler's event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from distributed import Scheduler, SchedulerPlugin
 
 from psnb._src.dask_internals import add_handler
+from psnb._src.labels import numbered
+from psnb._src.placement.kept_strategy import Deed, KeptStrategy, Owner
 from psnb._src.placement.layout import unpacked
 
 PUBLISH = "psnb_publish"
 LAYOUT = "psnb_layout"
+REGISTER = "psnb_register"
+DESCRIBE = "psnb_describe"
+STRATEGIES = "psnb_strategies"
+CLAIM = "psnb_claim"
+LEAVE = "psnb_leave"
+MOVE = "psnb_move"
 """The names of the handlers on the Dask scheduler."""
 
-LIFETIME = 600.0
-"""Seconds for which a layout is kept after its client has gone."""
+UNKNOWN = "unknown"
+"""The answer to what is published of a strategy that is not registered (any more)."""
 
 
 class LayoutRegistry(SchedulerPlugin):
-    """Remembers the newest layout of each strategy."""
+    """Remembers the newest layout of each strategy, and what it is made again from.
+
+    Every method but `layout` returns a text if it has refused: why, for the user.
+
+    Parameters
+    ----------
+    clock : callable
+        Returns the time in seconds.
+    """
 
     name = "psnb-layouts"
     idempotent = True
 
-    def __init__(self) -> None:
-        self._layouts: dict[str, list[Any]] = {}
-        self._owners: dict[str, str] = {}
-        self._leaving: dict[str, asyncio.TimerHandle] = {}  # these end strategies without a client
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kept: dict[str, KeptStrategy] = {}
+        self._taken: dict[str, str] = {}  # by former id, what its former owner is told
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # these end strategies without an owner
 
     async def start(self, scheduler: Scheduler) -> None:
         """Register the handlers; Dask calls this once."""
-        add_handler(scheduler, PUBLISH, self.publish)
-        add_handler(scheduler, LAYOUT, self.layout)
+        for name, handler in (
+            (PUBLISH, self.publish),
+            (LAYOUT, self.layout),
+            (REGISTER, self.register),
+            (DESCRIBE, self.describe),
+            (STRATEGIES, self.strategies),
+            (CLAIM, self.claim),
+            (LEAVE, self.leave),
+            (MOVE, self.move),
+        ):
+            add_handler(scheduler, name, handler)
 
-    def publish(self, owner: str, strategy: str, layout: list[Any] | None) -> None:
-        """Store a strategy's layout, which a client owns; None: the strategy is closed."""
-        if strategy in self._leaving:
-            self._leaving.pop(strategy).cancel()
+    def register(
+        self,
+        strategy: str,
+        deed: list[Any],
+        owner: list[Any],
+        parameters: Mapping[str, bytes],
+    ) -> list[str] | str:
+        """Begin to keep a strategy; return its name in a list, with a number if it is taken."""
+        if strategy in self._taken:
+            return self._taken[strategy]
+        own, others = Deed(*deed), [each for key, each in self._kept.items() if key != strategy]
+        name = numbered(own.name, {each.deed.name for each in others})
+        self._kept[strategy] = KeptStrategy(
+            replace(own, name=name), Owner(*owner), self._clock(), parameters=dict(parameters)
+        )
+        self._wait_for_owner(strategy)
+        return [name]
+
+    def describe(self, token: str, strategy: str, name: str, packed: bytes) -> str:
+        """Note a parameter of a strategy."""
+        if refusal := self._refusal(token, strategy):
+            return refusal
+        self._kept[strategy].parameters[name] = packed
+        return ""
+
+    def publish(self, token: str, strategy: str, layout: list[Any] | None) -> str:
+        """Store a strategy's layout, which is its owner's sign of life; None: it is closed."""
+        if refusal := self._refusal(token, strategy):
+            return refusal
         if layout is None:
-            self._layouts.pop(strategy, None)
-            self._owners.pop(strategy, None)
-            return
-        self._owners[strategy] = owner
-        if strategy not in self._layouts or self._layouts[strategy][1] < layout[1]:
-            self._layouts[strategy] = layout
+            self._forget(strategy)
+            return ""
+        kept = self._kept[strategy]
+        kept.heard, kept.left = self._clock(), False
+        if not kept.layout or kept.layout[1] < layout[1]:
+            kept.layout = layout
+        self._wait_for_owner(strategy)
+        return ""
 
-    def layout(self, strategy: str) -> list[Any] | None:
-        """Return a strategy's layout; None if it is closed."""
-        return self._layouts.get(strategy)
+    def layout(self, strategy: str) -> list[Any] | str | None:
+        """Return a strategy's layout; None if it is closed, a text if it was taken over."""
+        kept = self._kept.get(strategy)
+        return kept.layout or None if kept is not None else self._taken.get(strategy)
+
+    def strategies(self) -> list[list[Any]]:
+        """Return id, deed, owner, whether that lives, layout and parameters of all strategies."""
+        now = self._clock()
+        return [
+            [key, *self._told(kept), kept.lives(now)]
+            for key, kept in self._kept.items()
+            if kept.layout
+        ]
+
+    def claim(self, strategy: str, owner: list[Any]) -> list[Any] | str:
+        """Give a strategy that has no owner this one; return what is kept of it."""
+        kept = self._kept.get(strategy)
+        if kept is None:
+            return self._taken.get(strategy, "it was closed, or freed, this very moment")
+        if kept.lives(self._clock()):
+            return f"{kept.owner.where} owns it, and lives"
+        kept.owner, kept.heard, kept.left = Owner(*owner), self._clock(), False
+        self._wait_for_owner(strategy)
+        return self._told(kept)
+
+    def leave(self, token: str, strategy: str) -> None:
+        """Give a strategy up: another may claim it."""
+        if not self._refusal(token, strategy):
+            self._kept[strategy].left = True
+            self._wait_for_owner(strategy)
+
+    def move(self, token: str, before: str, after: str, layout: list[Any]) -> str:
+        """Give a strategy another id and layout: nobody reaches it by the one that it had."""
+        if refusal := self._refusal(token, before):
+            return refusal
+        kept = self._kept[after] = self._kept.pop(before)
+        kept.layout = layout
+        self._taken[before] = _taken_over(kept)
+        self._stop_waiting(before)
+        self._wait_for_owner(after)
+        return ""
 
     def addresses(self) -> set[str]:
         """Return the addresses of the servers of all strategies that hold shards or copies."""
-        layouts = map(unpacked, self._layouts.values())
+        layouts = [unpacked(each.layout) for each in self._kept.values() if each.layout]
         return {server.address for layout in layouts for server in layout.servers}
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
-        """Forget the strategies of a client that has gone, unless it comes back."""
+        """Note that an owner has gone, unless it comes back."""
+        for strategy, kept in self._kept.items():
+            if kept.owner.client == client:
+                kept.left = True
+                self._wait_for_owner(strategy)
+
+    def _told(self, kept: KeptStrategy) -> list[Any]:
+        deed, owner = kept.deed, kept.owner
+        return [
+            [deed.name, deed.made, deed.keep, deed.packed],
+            [owner.token, owner.client, owner.where, owner.since],
+            kept.layout,
+            kept.parameters,
+        ]
+
+    def _refusal(self, token: str, strategy: str) -> str:
+        kept = self._kept.get(strategy)
+        if kept is None:
+            return self._taken.get(strategy, UNKNOWN)
+        return "" if kept.owner.token == token else _taken_over(kept)
+
+    def _forget(self, strategy: str) -> None:
+        self._stop_waiting(strategy)
+        self._kept.pop(strategy, None)
+
+    def _stop_waiting(self, strategy: str) -> None:
+        if (timer := self._timers.pop(strategy, None)) is not None:
+            timer.cancel()
+
+    def _wait_for_owner(self, strategy: str) -> None:
+        self._stop_waiting(strategy)
+        kept = self._kept[strategy]
+        seconds = kept.deed.keep + (0.0 if kept.left else kept.lease)
         loop = asyncio.get_running_loop()
-        for strategy, owner in self._owners.items():
-            if owner == client and strategy not in self._leaving:
-                timer = loop.call_later(LIFETIME, self.publish, client, strategy, None)
-                self._leaving[strategy] = timer
+        self._timers[strategy] = loop.call_later(seconds, self._forget, strategy)
+
+
+def _taken_over(kept: KeptStrategy) -> str:
+    return (
+        f"the strategy {kept.deed.name!r} was taken over by {kept.owner.where}, as its owner had "
+        "gone: those who had it before can neither read nor write it any more. "
+        "psnb.attach(client) lists what lives on the cluster"
+    )

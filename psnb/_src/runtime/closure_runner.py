@@ -101,6 +101,11 @@ class ClosureRunner:
         if self._copies is not None:
             self._copies.workers, self._copies.ended_below = workers, settled_below
 
+    @property
+    def busy(self) -> bool:
+        """Whether closures are expected that have not ended."""
+        return bool(self._cancellations)
+
     def expect(self, closure: int) -> None:
         """Note that a closure is going to be run."""
         self._cancellations[closure] = Cancellation()

@@ -59,6 +59,11 @@ WORTH_TELLING = 0.5
 """Seconds after which people hear what a worker does; short closures would only flicker."""
 
 
+FAREWELL = 5.0
+"""Seconds that a coordinator gets to take leave of a worker whose closures have all ended."""
+
+_LOOK = 0.1
+
 STAGES_SECONDS = 0.25
 """Seconds between two times that results come with what was read, at least."""
 
@@ -133,15 +138,19 @@ class Session:
     async def drain(self) -> None:
         """Tell the coordinator that the worker leaves, and let it finish what it has sent.
 
-        The coordinator closes the session when it has all results; this waits for so many seconds
-        at most as the opening said.
+        The coordinator closes the session when it has all results. This waits for so many seconds
+        at most as the opening said, and for `FAREWELL` when no closure runs any more: a coordinator
+        that cannot be reached closes nothing.
         """
         self._leaving = True
         self._link.send(WorkerLeaves())
         self._results.flush()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._opening.drain):
-                await self._ended.wait()
+                while self._runner.busy and not self._ended.is_set():
+                    await asyncio.sleep(_LOOK)
+                async with asyncio.timeout(FAREWELL):
+                    await self._ended.wait()
 
     def close(self) -> None:
         """Start no more closures; running ones end by themselves, and their results are dropped."""

@@ -93,10 +93,11 @@ class CommitLog:
         What waits for the end of its round.
     """
 
-    def __init__(self) -> None:
-        self.version = 0
+    def __init__(self, version: int = 0) -> None:
+        self.version = version
         self.rounds = Rounds()
         self._writers: dict[str, _CommitWriter] = {}
+        self._closed = False  # to all writers
 
     def __len__(self) -> int:
         """Return how many commits are kept."""
@@ -105,7 +106,7 @@ class CommitLog:
     def expects(self, commit: Commit) -> bool:
         """Return whether `prepare` would add a commit; otherwise it is here, or is refused."""
         writer, entry = self._look_up(commit)
-        if commit.number < writer.low or writer.closed:
+        if self._refuses(commit, writer):
             return False
         return entry is None or (
             entry.state is not CommitState.APPLIED and entry.commit.attempt < commit.attempt
@@ -120,7 +121,7 @@ class CommitLog:
             If this attempt was given up.
         """
         writer, entry = self._look_up(commit)
-        if commit.number < writer.low or writer.closed:
+        if self._refuses(commit, writer):
             raise _given_up(commit)
         if entry is not None and entry.state is CommitState.APPLIED:
             return entry
@@ -215,6 +216,12 @@ class CommitLog:
                 facts.append(Fact(entry.commit, entry.state is CommitState.APPLIED))
         return facts
 
+    def close_to_all(self) -> list[Fact]:
+        """Refuse all further commits, and report those that other shards take part in."""
+        self._closed = True
+        facts = [fact for writer in list(self._writers) for fact in self.close(writer)]
+        return [fact for fact in facts if len(fact.commit.shards) > 1]
+
     def end(self, writer: str) -> None:
         """Refuse all further commits of a writer, and forget those that are here."""
         self._writers[writer] = _CommitWriter(0, closed=True)
@@ -247,6 +254,9 @@ class CommitLog:
             for name, known in self._writers.items()
             if known.ticks < _IDLE_TICKS or not name.startswith(PROCESS)
         }
+
+    def _refuses(self, commit: Commit, writer: _CommitWriter) -> bool:
+        return self._closed or writer.closed or commit.number < writer.low
 
     def _look_up(self, commit: Commit) -> tuple[_CommitWriter, LogEntry | None]:
         """Return the writer and the entry of a commit; changes nothing."""

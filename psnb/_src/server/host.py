@@ -109,6 +109,10 @@ class Host:
         for folder in list(self._writings):
             self._end_writing(folder)
 
+    def rename(self, key: str) -> None:
+        """Follow places that call it by another key."""
+        self._key = key
+
     def tick(self) -> None:
         """Count a minute."""
         for hosted in self._hosted.values():

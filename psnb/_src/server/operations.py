@@ -16,7 +16,7 @@ from psnb._src.first_rows import Admission, Always, Initializer
 from psnb._src.new_file import WrittenFile
 from psnb._src.placement import ShardPlace
 from psnb._src.server.commit_log import CommitLog
-from psnb._src.server.commit_messages import Commit, Part
+from psnb._src.server.commit_messages import Commit, Fact, Part
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.optimizers import Optimizer
 from psnb._src.server.table_operations import Operation, Segment, ShardOperation
@@ -129,6 +129,14 @@ class EndWriter(ShardOperation, frozen=True):
     writer: str
 
 
+class CloseLog(ShardOperation, frozen=True):
+    """Refuses all further commits, whoever makes them; the answer is a `ClosedLog`."""
+
+
+class OpenLog(ShardOperation, frozen=True):
+    """Forgets all commits, and takes new ones."""
+
+
 class SquareNorms(ShardOperation, frozen=True):
     """Asks for the squared norms of a round's gradients."""
 
@@ -147,6 +155,18 @@ class EndRound(ShardOperation, frozen=True):
     number: int
     closures: Sequence[int]
     norms: Mapping[str, float]
+
+
+class ClosedLog(Message, frozen=True):
+    """What must be known of a shard's commits to finish or give up those that are halfway.
+
+    Those that several shards take part in; the end of the latest round; and by writer, which
+    commits wait for the end of their round.
+    """
+
+    facts: Sequence[Fact]
+    ended: EndRound | None
+    held: Mapping[str, Sequence[int]]
 
 
 class MeasureTables(ShardOperation, frozen=True):
@@ -371,13 +391,27 @@ class RepeatChange(CopyOperation, frozen=True):
 
 
 class StartServer(HostOperation, frozen=True):
-    """Starts the server; it goes to its process."""
+    """Starts the server; it goes to its process, as the next three.
+
+    It ends by itself when its strategy is not heard for ``life`` seconds.
+    """
 
     name: str
+    life: float
+
+
+class AddKey(HostOperation, frozen=True):
+    """Gives the server another key; the others remain valid."""
+
+    key: str
+
+
+class DropOtherKeys(HostOperation, frozen=True):
+    """Has the server answer to the key of this request only."""
 
 
 class StopServer(HostOperation, frozen=True):
-    """Ends the server; it goes to its process."""
+    """Ends the server."""
 
 
 # The answers to operations.

@@ -17,6 +17,8 @@ from psnb._src.server.commit_log import CommitLog, CommitState, LogEntry
 from psnb._src.server.commit_messages import Commit, Fact, Part
 from psnb._src.server.operations import (
     ApplyCommit,
+    ClosedLog,
+    CloseLog,
     CommitPart,
     CreateDense,
     CreateSparse,
@@ -28,6 +30,7 @@ from psnb._src.server.operations import (
     FinishCopy,
     GiveUpCommit,
     MeasureTables,
+    OpenLog,
     PreparePart,
     SquareNorms,
     TableTail,
@@ -58,6 +61,7 @@ class ParameterShard:
         self._tables: dict[str, Table] = {}
         self._creations: dict[str, CreateDense | CreateSparse] = {}
         self._log = CommitLog()
+        self._ended: EndRound | None = None  # the end of the latest round
 
     @property
     def version(self) -> int:
@@ -82,10 +86,18 @@ class ParameterShard:
                 return self.fence(attempts, closed, settled)
             case EndWriter(writer):
                 return self._log.end(writer)
+            case CloseLog():
+                rounds = self._log.rounds
+                return ClosedLog(self._log.close_to_all(), self._ended, rounds.held())
+            case OpenLog():
+                self._log, self._ended = CommitLog(self._log.version), None
+                return None
             case SquareNorms(writer, number, closures, tables):
                 return self._square_norms(writer, number, closures, tables)
             case EndRound(writer, number, closures, norms):
-                return self._end_round(writer, number, closures, norms)
+                self._end_round(writer, number, closures, norms)
+                self._ended = operation
+                return None
             case CreateDense() | CreateSparse():
                 # Sent again, because the answer was lost: nobody has used the table meanwhile.
                 return self._create(operation)

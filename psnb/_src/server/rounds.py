@@ -30,6 +30,10 @@ class Rounds:
     def __init__(self) -> None:
         self._writers: dict[str, _RoundWriter] = {}
 
+    def held(self) -> dict[str, list[int]]:
+        """Return by writer the numbers of the commits whose pushes are kept."""
+        return {writer: list(each.held) for writer, each in self._writers.items() if each.held}
+
     def over(self, writer: str, number: int) -> bool:
         """Return whether a round is over; pushes that come now are too late."""
         return writer in self._writers and number < self._writers[writer].round

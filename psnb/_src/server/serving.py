@@ -1,9 +1,11 @@
 """The parameter servers of a worker process, and the handler through which clients reach them.
 
 They are kept here, not as Dask actors: an actor ends with its client's connection to the scheduler,
-which may break and come back. A strategy starts and stops its servers; a server that hears nothing
-from its strategy for `LIFETIME` minutes is dropped. Calls go through one handler on the worker's
-Dask server, ``psnb_server``, which finds a server by its key.
+which may break and come back. A strategy starts and stops its servers, and tells them again and
+again which shards to hold; a server that is not told so for as long as the strategy has said is
+dropped. Calls go through one handler on the worker's Dask server, ``psnb_server``, which finds a
+server by its key. Whoever takes a strategy over gives its servers new keys, so that nobody reaches
+them who knows the old ones only.
 
 Threads: operations run where they arrive, on the worker's event loop, one after the other, so no
 table needs a lock and every operation is atomic. (A thread of its own for them would cost 0.3 ms a
@@ -38,7 +40,9 @@ from psnb._src.server import answers
 from psnb._src.server.host import Host, Made, takes_long, to_make, unpacked
 from psnb._src.server.operations import (
     BUSY,
+    AddKey,
     Done,
+    DropOtherKeys,
     Failed,
     FollowPlaces,
     OnShard,
@@ -61,9 +65,6 @@ from psnb.errors import ServerLostError
 HANDLER = "psnb_server"
 """The name of the handler on each Dask worker."""
 
-LIFETIME = 10
-"""Minutes after which a server is dropped if its strategy sends nothing."""
-
 _MINUTE = 60.0
 _LOOK = 0.5
 _LOOK_WHETHER_EMPTY = 0.05
@@ -72,11 +73,11 @@ _STUCK = 1.0
 
 
 class _Server:
-    """A server, the minutes since its strategy was last heard, and the connection of that."""
+    """A server, the seconds since its strategy was last heard, and the connection of that."""
 
-    def __init__(self, key: str, name: str, soon: Soon) -> None:
+    def __init__(self, key: str, name: str, life: float, soon: Soon) -> None:
         self.host = Host(key, f"server {name}", soon)
-        self.minutes = 0
+        self.silence, self.life = 0.0, life
         self.keeper: MessageStream | None = None
 
 
@@ -156,8 +157,8 @@ class ParameterServers:
                 refusal = ServerLostError(f"the process at {self._worker.address} is about to end")
                 stream.send(ServerReply(number, [Failed(refusal)]).wire())
                 return
-            case [StartServer(name)]:
-                self._start(key, name)
+            case [StartServer(name, life)]:
+                self._start(key, name, life)
                 stream.send(ServerReply(number, [Done(None)]).wire())
                 return
             case [StopServer()]:
@@ -168,9 +169,21 @@ class ParameterServers:
         if server is None:
             stream.send(ServerReply(number, None).wire())
             return
-        server.minutes = 0
-        if any(isinstance(each, FollowPlaces) for each in request.operations):
-            server.keeper = stream
+        match request.operations:
+            case [FollowPlaces()]:
+                server.silence, server.keeper = 0.0, stream
+                server.host.rename(key)  # what the places call it
+            case [AddKey(other)]:
+                self._servers[other] = server
+                stream.send(ServerReply(number, [Done(None)]).wire())
+                return
+            case [DropOtherKeys()]:
+                others = [each for each in self._servers if self._servers[each] is server]
+                for each in others:
+                    del self._servers[each]
+                self._servers[key] = server
+                stream.send(ServerReply(number, [Done(None)]).wire())
+                return
 
         def send(found: list[ServerAnswer]) -> None:
             stream.send(ServerReply(number, found).wire())
@@ -178,10 +191,10 @@ class ParameterServers:
         with answers.going_to(stream.lend):
             server.host.run(request.operations, PendingReply(send), self._connect, made)
 
-    def _start(self, key: str, name: str) -> None:
+    def _start(self, key: str, name: str, life: float) -> None:
         if key in self._servers:
             return  # it was asked for twice
-        self._servers[key] = _Server(key, name, self._loop.call_soon_threadsafe)
+        self._servers[key] = _Server(key, name, life, self._loop.call_soon_threadsafe)
         if len(self._servers) == 1:
             self._ended = threading.Event()
             self._timers = [self._loop.call_later(_MINUTE, self._count_minute)]
@@ -190,8 +203,9 @@ class ParameterServers:
             threading.Thread(target=look, name="psnb-life", daemon=True).start()
 
     def _stop(self, key: str) -> None:
-        server = self._servers.pop(key, None)
+        server = self._servers.get(key)
         if server is not None:
+            self._servers = {k: each for k, each in self._servers.items() if each is not server}
             server.host.close()
         if not self._servers:
             self._ended.set()
@@ -199,17 +213,18 @@ class ParameterServers:
                 timer.cancel()
 
     def _count_minute(self) -> None:
-        for key, server in list(self._servers.items()):
-            server.minutes += 1
+        for server in set(self._servers.values()):
             server.host.tick()
-            if server.minutes > LIFETIME:
-                self._stop(key)
-        if self._servers:
-            self._timers[0] = self._loop.call_later(_MINUTE, self._count_minute)
+        self._timers[0] = self._loop.call_later(_MINUTE, self._count_minute)
 
     def _go_round(self) -> None:
         self._ticked = time.monotonic()
         self._timers[1:] = [self._loop.call_later(_LOOK, self._go_round)]
+        # Rounds are counted: where this process was frozen, what was sent to it waits to be read.
+        for key, server in list(self._servers.items()):
+            server.silence += _LOOK
+            if server.silence > server.life:
+                self._stop(key)
 
     def _look(self, ended: threading.Event) -> None:
         # Runs in the thread. Sending takes the stream's lock, which the loop holds only briefly.

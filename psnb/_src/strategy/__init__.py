@@ -3,13 +3,24 @@
 from psnb._src.strategy.core import Fences, StrategyCore
 from psnb._src.strategy.departures import LastSave
 from psnb._src.strategy.described_parameters import described_parameter
-from psnb._src.strategy.strategy import ParameterServerStrategy, core_of
+from psnb._src.strategy.stored_strategies import StoredStrategies, StoredStrategy, stored_strategies
+from psnb._src.strategy.strategy import (
+    ParameterServerStrategy,
+    check_client,
+    core_of,
+    taken_over,
+)
 
 __all__ = [
     "Fences",
     "LastSave",
     "ParameterServerStrategy",
+    "StoredStrategies",
+    "StoredStrategy",
     "StrategyCore",
+    "check_client",
     "core_of",
     "described_parameter",
+    "stored_strategies",
+    "taken_over",
 ]

@@ -9,20 +9,24 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from types import ModuleType
 from typing import Any, Protocol, TypeVar, cast
 
 from distributed import Client
 
 from psnb._src.cluster import CLIENT_ENDED, WorkerNames, closure_workers
-from psnb._src.dask_internals import event_loop, has_ended, pool_of
+from psnb._src.dask_internals import cloudpickled, event_loop, has_ended, pool_of, unpickled
 from psnb._src.parameters import (
     CommServerClient,
     DenseShards,
+    Embedding,
     Partitioner,
     Request,
     SparseShards,
     TableSnapshots,
+    Variable,
     apply_round,
     shards_of,
 )
@@ -39,7 +43,11 @@ from psnb._src.strategy.servers import Servers
 from psnb._src.strategy.table_factory import TableFactory
 from psnb._src.strategy.watch import ServerWatch
 from psnb._src.threads import aside, on_loop, uninterrupted
-from psnb.errors import CoordinatorClosedError, ServerLostError
+from psnb.errors import (
+    CoordinatorClosedError,
+    SerializationError,
+    ServerLostError,
+)
 
 
 class Coordinator(Protocol):
@@ -107,7 +115,7 @@ class StrategyCore:
             event_loop(client), pool_of(client), servers.layout_cache
         )
         self.registry = Registry()
-        self.tables = TableFactory(servers, self.server_client, partitioner)
+        self.tables = TableFactory(servers, self.server_client, partitioner, self._describe)
         self.watch = ServerWatch(servers, self.server_client, self.registry.all)
         me = weakref.ref(self)
 
@@ -116,7 +124,9 @@ class StrategyCore:
             return (no_last_save if known is None else known.save_last)(then)
 
         departures = Departures(event_loop(client), servers, last_save)
-        self.reconciler = Reconciler(client, servers, departures)
+        # On the event loop, which must not keep the core.
+        ended = partial(_end, servers, self.server_client)
+        self.reconciler = Reconciler(client, servers, departures, ended)
         self._names = WorkerNames()
         self.uploads = Uploads()
         self._loop = event_loop(client)
@@ -157,10 +167,27 @@ class StrategyCore:
         """Return how each parameter is spread over the servers, by name."""
         return {name: shards_of(handle) for name, handle in self.registry.all().items()}
 
+    def take(self) -> None:
+        """Make handles of the parameters that an owner before this process has made.
+
+        Raises
+        ------
+        SerializationError
+            If one cannot be unpickled here.
+        """
+        for name, packed in self.servers.ownership.parameters.items():
+            self.registry.add(self.tables.take(unpickled_here(f"parameter {name!r}", packed)))
+
+    def _describe(self, parameter: Variable | Embedding) -> None:
+        # For those who take the strategy over.
+        name, packed = parameter.name, cloudpickled(parameter)
+        on_loop(self._loop, lambda: self.servers.ownership.describe(self.name, name, packed))
+
     def snapshots(self, since: Mapping[tuple[str, int], str] | None = None) -> TableSnapshots:
         """Take snapshots of all parameters, or of what changed since some marks."""
-        running = lambda: self.servers.running  # noqa: E731
-        return TableSnapshots(self.server_client, self.parameters(), running, since)
+        return TableSnapshots(
+            self.server_client, self.parameters(), lambda: self.servers.running, since
+        )
 
     def attempt(self, requests: Sequence[Request]) -> list[Any]:
         """Send requests to shards; return errors in the place of answers."""
@@ -274,20 +301,28 @@ class StrategyCore:
         """Whether it is closed."""
         return self._closed
 
-    def ended(self) -> str:
-        """Return why it cannot be used any more and what to do; empty if it can."""
+    def ended(self) -> CoordinatorClosedError | None:
+        """Return why it cannot be used any more and what to do; None if it can."""
+        if (ended := self.servers.ended) is not None:
+            return type(ended)(*ended.args)  # anew: it may be raised by several threads
         if has_ended(self.client):
-            return CLIENT_ENDED
+            return CoordinatorClosedError(CLIENT_ENDED)
         if self._closed:
-            return (
+            return CoordinatorClosedError(
                 "the strategy is closed: make a new one with psnb.ParameterServerStrategy(client)"
             )
-        return ""
+        return None
 
     def check_open(self) -> None:
         """Raise CoordinatorClosedError if it is closed."""
         with self._lock:
             self._require_open()
+
+    def forget(self) -> None:
+        """Have the scheduler forget the strategy, if it can be reached."""
+        self.reconciler.close()  # it would tell of it again
+        with suppress(RuntimeError):  # the loop is closed, or this is its thread
+            on_loop(self._loop, self.servers.forget, goes_on=True)
 
     def begin_to_close(self) -> bool:
         """Refuse all calls from now on; return whether the strategy was open."""
@@ -296,5 +331,21 @@ class StrategyCore:
             return was_open
 
     def _require_open(self) -> None:
-        if ended := self.ended():
-            raise CoordinatorClosedError(ended)
+        if (ended := self.ended()) is not None:
+            raise ended
+
+
+def unpickled_here(what: str, packed: bytes) -> Any:
+    """Unpickle what another process has made, or raise SerializationError."""
+    try:
+        return unpickled(packed)
+    except Exception as error:  # whatever a class may raise
+        raise SerializationError(
+            f"{what} cannot be unpickled here: {error!r}. Install the modules that it needs"
+        ) from error
+
+
+def _end(servers: Servers, server_client: CommServerClient, why: CoordinatorClosedError) -> None:
+    servers.ended = why
+    server_client.close(why)
+    servers.on_end()

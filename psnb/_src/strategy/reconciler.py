@@ -7,7 +7,8 @@ hear of it with the next beats. So no single message needs to arrive: whatever w
 again in the next round.
 
 Threads: the Dask client's event loop. One task makes the rounds; it waits for no server. One task
-for each server asks it; one more starts servers in place of lost ones. An unexpected exception is
+for each server asks it; one more starts servers in place of lost ones, and one notices the end of
+the scheduler. An unexpected exception is
 logged, and the next round is made all the same.
 """
 
@@ -16,19 +17,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping
 
 from distributed import Client
 
 from psnb._src.cluster import roles
 from psnb._src.dask_internals import event_loop, has_ended, scheduler_identity
 from psnb._src.monitor import EventKind
-from psnb._src.placement import DesiredLayout, Health, Layout, ObservedServer, ServerAddress, mended
+from psnb._src.placement import (
+    PUBLISH_AGAIN,
+    DesiredLayout,
+    Health,
+    Layout,
+    ServerAddress,
+    mended,
+)
 from psnb._src.strategy.departures import Departures
-from psnb._src.strategy.server_control import ServerControl, gone, silent
+from psnb._src.strategy.scheduler_life import scheduler_ends
 from psnb._src.strategy.servers import Servers
-from psnb.errors import ClusterError, ServerLostError
+from psnb._src.strategy.watched_server import WatchedServer
+from psnb.errors import ClusterError, CoordinatorClosedError, ServerLostError
 
 logger = logging.getLogger("psnb")
 
@@ -38,70 +46,10 @@ _BEAT = 0.2
 _HASTY_BEAT = 0.02
 """The same while shards move or copies are filled: the next step waits for servers' answers."""
 
-_PUBLISH_AGAIN = 5.0
-"""Seconds after which the layout is published again: the scheduler may have forgotten it."""
-
 _PUBLISH_SOON = 1.0
 """The same, after publishing failed."""
 
 _LOOK_FOR_SERVERS = 1.0
-
-
-class _WatchedServer:
-    """What the reconciler knows of one server."""
-
-    def __init__(self, server: ServerAddress, control: ServerControl) -> None:
-        self.server, self._control = server, control
-        self._connection = control.connection(server)
-        self._heard, self._silence = 0, 0.0
-        self._asking: asyncio.Task[None] | None = None
-        self._gone: str | None = None
-        self.observed = ObservedServer(Health.SILENT)  # nothing was heard of it yet
-        self.told = Health.ALIVE  # the health that was reported last
-
-    def beat(self, layout: Layout, news: asyncio.Event) -> None:
-        """Ask the server, unless it has not answered yet."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask(layout, news), name="psnb beat")
-
-    def pass_time(self, seconds: float) -> None:
-        """Count time in which the server could have answered."""
-        self._silence = 0.0 if self._connection.heard > self._heard else self._silence + seconds
-        self._heard = self._connection.heard
-        if self.observed.health is Health.ALIVE and self.is_silent:
-            self.observed = replace(self.observed, health=Health.SILENT)
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether nothing was heard of it for too long."""
-        return self._silence >= self._control.patience
-
-    def why(self) -> str:
-        """Return what is wrong with it, as a text."""
-        return self._gone or silent(self.server, self._silence)
-
-    def close(self) -> None:
-        """Stop asking."""
-        if self._asking is not None:
-            self._asking.cancel()
-
-    async def _ask(self, layout: Layout, news: asyncio.Event) -> None:
-        connected, before = self._connection.connected, self.observed
-        try:
-            status = await self._control.beat(self.server, layout)
-        except ConnectionRefusedError as error:
-            self._gone = gone(self.server, error)
-            self.observed = ObservedServer(Health.GONE)
-        except OSError:
-            if not connected:
-                return  # not reached: it counts as silent if that lasts
-            news.set()  # the connection broke: the next beat, at once, tells more
-        else:
-            self.observed = ObservedServer(
-                Health.ALIVE, layout.version, status.shards, status.leaves
-            )
-        if self.observed != before:
-            news.set()
 
 
 class Reconciler:
@@ -115,14 +63,24 @@ class Reconciler:
         The strategy's.
     departures : Departures
         Sees servers off that leave.
+    on_end : callable
+        Called if nobody can look after the servers any more, with the reason: the strategy was
+        taken over, or the scheduler has ended.
     """
 
-    def __init__(self, client: Client, servers: Servers, departures: Departures) -> None:
+    def __init__(
+        self,
+        client: Client,
+        servers: Servers,
+        departures: Departures,
+        on_end: Callable[[CoordinatorClosedError], None] = lambda error: None,
+    ) -> None:
         self._client, self._servers, self._departures = client, servers, departures
+        self._on_end = on_end
         self._wanted = len(servers.running)
         self._homes: Mapping[int, ServerAddress] = {}
         self._drained: frozenset[ServerAddress] = frozenset()
-        self._watched: dict[ServerAddress, _WatchedServer] = {}
+        self._watched: dict[ServerAddress, WatchedServer] = {}
         self._news, self._rounds = asyncio.Event(), asyncio.Event()
         self._loop = event_loop(client)
         self._recruiting: asyncio.Task[None] | None = None
@@ -201,10 +159,29 @@ class Reconciler:
         await self._rounds.wait()
 
     async def _run(self) -> None:
+        # Beside the rounds, which wait for the scheduler.
+        tasks = [
+            asyncio.create_task(self._make_rounds(), name="psnb rounds"),
+            asyncio.create_task(scheduler_ends(self._client), name="psnb scheduler"),
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        except CoordinatorClosedError as error:
+            self._on_end(error)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _make_rounds(self) -> None:
         try:
             while not has_ended(self._client):
                 try:
                     await self._round()
+                except CoordinatorClosedError:
+                    raise
                 except Exception:  # a boundary: else nobody would look after the servers
                     logger.exception("Looking after the parameter servers failed; trying again")
                 self._rounds.set()
@@ -234,7 +211,7 @@ class Reconciler:
             leaving = {server for server, each in observed.items() if each.leaves}
             usable = [each for each in self._servers.running if each not in self._drained | leaving]
             after = mended(before, observed, DesiredLayout(usable, self._homes))
-            if after is not before or now - self._published > _PUBLISH_AGAIN:
+            if after is not before or now - self._published > PUBLISH_AGAIN:
                 try:
                     await self._servers.publish(after)
                     self._published = now
@@ -242,7 +219,7 @@ class Reconciler:
                     # It is known here: servers follow it, and workers hear of it when the scheduler
                     # is there again.
                     logger.warning("where the parameters are cannot be published: %s", error)
-                    self._published = now - _PUBLISH_AGAIN + _PUBLISH_SOON
+                    self._published = now - PUBLISH_AGAIN + _PUBLISH_SOON
         for kind, text in changes(before, after):
             self._servers.events.add(kind, text)
         able = [each for each in usable if not self._is_silent(each)]
@@ -257,7 +234,7 @@ class Reconciler:
         running = self._servers.running
         for server in running:
             if server not in self._watched:
-                self._watched[server] = _WatchedServer(server, self._servers.control)
+                self._watched[server] = WatchedServer(server, self._servers.control)
         for server in self._watched.keys() - set(running):
             self._watched.pop(server).close()
         for server, watched in list(self._watched.items()):

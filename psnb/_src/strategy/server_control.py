@@ -66,10 +66,10 @@ class ServerControl:
         if connection is not None:
             connection.close()
 
-    async def start(self, server: ServerAddress) -> None:
-        """Start a server on a worker."""
+    async def start(self, server: ServerAddress, life: float) -> None:
+        """Start a server on a worker, which ends when it hears nothing for ``life`` seconds."""
         name = f"{server.key.rpartition('-')[2]} at {server.address}"
-        await self.ask(server, StartServer(name))
+        await self.ask(server, StartServer(name, life))
 
     async def stop(self, server: ServerAddress) -> None:
         """End a server, if it can be reached, with all it holds; closes the connection."""
@@ -79,10 +79,13 @@ class ServerControl:
 
     async def beat(self, server: ServerAddress, layout: Layout) -> ServerStatus:
         """Tell a server which shards to hold; return its status. See `ControlConnection.ask`."""
-        places = {i: place for i, place in enumerate(layout.places) if server in place.servers}
-        versions = [place.version for place in layout.places]
-        status: ServerStatus = await self.connection(server).ask(FollowPlaces(places, versions))
+        asked = self.connection(server).ask(_following(server, layout))
+        status: ServerStatus = await asked
         return status
+
+    async def follow(self, server: ServerAddress, layout: Layout) -> None:
+        """Tell a server which shards to hold; raises as `ask`."""
+        await self.ask(server, _following(server, layout))
 
     async def weigh(self, server: ServerAddress) -> dict[int, int]:
         """Return the bytes of each shard that the server holds; raises as `ask`."""
@@ -125,6 +128,11 @@ class ServerControl:
             raise ServerSilentError(f"{silent(server, silence)}: {error!r}") from error
         finally:
             asking.cancel()
+
+
+def _following(server: ServerAddress, layout: Layout) -> FollowPlaces:
+    places = {i: place for i, place in enumerate(layout.places) if server in place.servers}
+    return FollowPlaces(places, [place.version for place in layout.places])
 
 
 def gone(server: ServerAddress, error: BaseException) -> str:

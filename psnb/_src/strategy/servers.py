@@ -10,17 +10,15 @@ import asyncio
 import contextlib
 import itertools
 import uuid
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from distributed import Client
 
 from psnb._src.cluster import ClosureScaling, ServerProtection
-from psnb._src.dask_internals import ask_scheduler, event_loop, pool_of, scheduler_address
+from psnb._src.dask_internals import ask_scheduler, event_loop, pool_of
 from psnb._src.monitor import EventKind, EventLog
 from psnb._src.placement import (
     LAYOUT,
-    PUBLISH,
     Layout,
     LayoutCache,
     LayoutRegistry,
@@ -29,11 +27,18 @@ from psnb._src.placement import (
     ShardPlace,
 )
 from psnb._src.runtime import Runtime
+from psnb._src.server import AddKey, DropOtherKeys
+from psnb._src.strategy.ownership import Ownership
 from psnb._src.strategy.server_control import ServerControl
 from psnb._src.threads import aside
-from psnb.errors import ClusterError, PsnbError, ServerLostError
+from psnb.errors import (
+    ClusterError,
+    CoordinatorClosedError,
+    OwnershipLostError,
+    PsnbError,
+    ServerLostError,
+)
 
-_PUBLISH_TIMEOUT = 10.0
 _STOP_TIMEOUT = 2.0
 
 
@@ -44,6 +49,8 @@ class Servers:
     ----------
     client : distributed.Client
         The cluster.
+    ownership : Ownership
+        Tells the scheduler of the strategy.
     patience : float
         Seconds without a sign of life after which a server counts as silent.
     dedicated : bool
@@ -52,7 +59,13 @@ class Servers:
     Attributes
     ----------
     name : str
-        The strategy's name, unique in the cluster.
+        The strategy's name, unique in the cluster: another one after it was taken over.
+    ownership : Ownership
+        As given.
+    ended : CoordinatorClosedError or None
+        Why nobody looks after them any more, if that is for good.
+    on_end : callable
+        Called on the client's event loop when that is so.
     control : ServerControl
         Sends requests to the servers themselves.
     layout_cache : LayoutCache
@@ -64,11 +77,16 @@ class Servers:
         limits. For the client's event loop only.
     """
 
-    def __init__(self, client: Client, patience: float, dedicated: bool) -> None:
-        self._client, self.dedicated = client, dedicated
+    def __init__(
+        self, client: Client, ownership: Ownership, patience: float, dedicated: bool
+    ) -> None:
+        self._client, self.ownership, self.dedicated = client, ownership, dedicated
         self.events = EventLog()
-        self.name = uuid.uuid4().hex[:8]
+        self.ended: CoordinatorClosedError | None = None
+        self.on_end: Callable[[], object] = bool
+        self.name = _new_name()
         self.control = ServerControl(pool_of(client), patience)
+        self._life = patience + ownership.deed.keep
         self._numbers = itertools.count()
         self._running: dict[ServerAddress, None] = {}
         self._lost: dict[ServerAddress, None] = {}  # since all shards had a server
@@ -80,7 +98,50 @@ class Servers:
         self.layout_cache = LayoutCache(
             lambda strategy: ask_scheduler(client, LAYOUT, strategy=strategy),
         )
-        aside(_extend, client)
+        aside(extend, client)
+
+    def take(self, layout: Layout) -> None:
+        """Take the servers of a strategy over as they are; on the client's event loop."""
+        self.name, self._layout = layout.strategy, layout
+        self._running = dict.fromkeys(layout.servers)
+        self._numbers = itertools.count(1 + max(map(_number, layout.servers), default=-1))
+        self.layout_cache.learn(layout)
+
+    async def move(self) -> None:
+        """Give strategy and servers other names: nobody reaches them who knows the former ones.
+
+        On the client's event loop.
+
+        Raises
+        ------
+        ServerLostError
+            If a server is lost meanwhile, or is silent and holds shards that no other has. Either
+            all has been moved, or nothing; it can be taken over again.
+        """
+        async with self.changing:
+            before, name = self.name, _new_name()
+            names = {each: each._replace(key=_key(name, _number(each))) for each in self._running}
+            asked = [self.control.ask(each, AddKey(to.key)) for each, to in names.items()]
+            for server, error in zip(
+                list(names), await asyncio.gather(*asked, return_exceptions=True), strict=True
+            ):
+                if isinstance(error, BaseException):
+                    if any(server == place.primary for place in self._layout.places):
+                        raise error
+                    del names[server]  # what it has a copy of is elsewhere
+            layout = self._layout.renamed(name, names)
+            await self.ownership.move(before, layout)
+            self.name, self._running = name, dict.fromkeys(names.values())
+            self._layout = layout
+            self.layout_cache.learn(layout)
+            for server in names:
+                self.control.hang_up(server)
+            # First all hear where the copies are: they are reached by the former keys until then.
+            for tell in (
+                lambda server: self.control.follow(server, layout),
+                lambda server: self.control.ask(server, DropOtherKeys()),
+            ):
+                await asyncio.gather(*map(tell, self._running))
 
     @property
     def layout(self) -> Layout:
@@ -119,7 +180,7 @@ class Servers:
         async with self._starting:
             there = {server.address: server for server in self.running}
             started = [
-                ServerAddress(address, f"psnb-server-{self.name}-{next(self._numbers)}")
+                ServerAddress(address, _key(self.name, next(self._numbers)))
                 for address in addresses
                 if address not in there
             ]
@@ -138,7 +199,7 @@ class Servers:
             return [there[address] for address in addresses]
 
     async def _begin(self, servers: Sequence[ServerAddress]) -> None:
-        asked = (self.control.start(server) for server in servers)
+        asked = (self.control.start(server, self._life) for server in servers)
         for error in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(error, PsnbError):
                 raise ClusterError(f"a parameter server does not start: {error}") from error
@@ -173,13 +234,15 @@ class Servers:
         ------
         ServerLostError
             If the scheduler does not answer.
+        OwnershipLostError
+            If the strategy was taken over.
         """
         # Known here first: what this process decides on next must not forget it.
         self._layout = layout
         if not layout.incomplete:
             self._lost.clear()
         self.layout_cache.learn(layout)
-        await self._publish(layout.packed())
+        await self.ownership.publish(layout)
 
     def close(self) -> None:
         """Stop all servers, and forget where shards were; returns at once, any thread."""
@@ -190,13 +253,20 @@ class Servers:
     def _begin_to_close(self) -> None:
         self._closing = asyncio.create_task(self._close(), name="psnb closing servers")
 
+    async def forget(self) -> None:
+        """Have the scheduler forget the strategy, if it can be reached; on the event loop."""
+        if self.ended is not None:
+            return  # there is no scheduler, or the strategy is another process's
+        with contextlib.suppress(OSError, ServerLostError, OwnershipLostError):
+            async with asyncio.timeout(_STOP_TIMEOUT):
+                await self.ownership.close(self.name)
+
     async def _close(self) -> None:
+        await self.forget()
         for server in self.running:
             self.give_up(server)
         if self._stopping:
             await asyncio.wait(self._stopping, timeout=_STOP_TIMEOUT)
-        with contextlib.suppress(ServerLostError):
-            await self._publish(None)
 
     def _stop(self, server: ServerAddress) -> None:
         task = asyncio.create_task(self._end(server), name="psnb stopping a server")
@@ -211,22 +281,6 @@ class Servers:
         except TimeoutError:
             self.control.hang_up(server)
 
-    async def _publish(self, packed: list[Any] | None) -> None:
-        if not scheduler_address(self._client):
-            raise ServerLostError("the Dask client was closed, the way to the scheduler")
-        try:
-            async with asyncio.timeout(_PUBLISH_TIMEOUT):
-                await ask_scheduler(
-                    self._client,
-                    PUBLISH,
-                    owner=self._client.id,
-                    strategy=self.name,
-                    layout=packed,
-                )
-        except (OSError, RuntimeError) as error:
-            # A timeout, or a broken connection; or Dask's client is closed in this very moment.
-            raise ServerLostError(f"the Dask scheduler does not answer: {error!r}") from error
-
 
 async def begin(servers: Servers, addresses: Sequence[str], shards: int, replicas: int) -> None:
     """Start servers with the first shards, and publish the layout; all of that or nothing."""
@@ -237,13 +291,33 @@ async def begin(servers: Servers, addresses: Sequence[str], shards: int, replica
             mine = {index: place for index, place in enumerate(places) if place.primary == server}
             await servers.control.host(server, mine)
         patience = servers.control.patience
+        await servers.ownership.register(servers.name)
         await servers.publish(Layout(servers.name, 1, replicas, patience, tuple(places)))
     except BaseException:
         servers.close()
         raise
 
 
-def _extend(client: Client) -> None:
+def _new_name() -> str:
+    return uuid.uuid4().hex[:8]
+
+
+def _key(strategy: str, number: int) -> str:
+    return f"psnb-server-{strategy}-{number}"
+
+
+def _number(server: ServerAddress) -> int:
+    return int(server.key.rpartition("-")[2])
+
+
+def extend(client: Client) -> None:
+    """Have a cluster's processes load what psnb needs there.
+
+    Raises
+    ------
+    ClusterError
+        If the scheduler cannot import psnb.
+    """
     client.register_plugin(Runtime())
     try:
         client.register_plugin(LayoutRegistry())

@@ -9,6 +9,7 @@ strategy belongs to the notebook; closures get the handles that it makes.
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from types import ModuleType
@@ -18,8 +19,8 @@ import numpy as np
 from distributed import Client
 from numpy.typing import ArrayLike, DTypeLike
 
-from psnb._src.checks import integer, is_integer, seconds
-from psnb._src.cluster import choose_servers, dashboard_link, identity
+from psnb._src.checks import integer, is_integer, period, seconds
+from psnb._src.cluster import choose_servers, closure_workers, dashboard_link, identity
 from psnb._src.dask_internals import event_loop
 from psnb._src.labels import check_label, made_up_label
 from psnb._src.modes import Async, Mode, Sync, check_mode
@@ -40,6 +41,7 @@ from psnb._src.parameters import (
     check_rows,
     initial_array,
 )
+from psnb._src.placement import Deed
 from psnb._src.remote_path import as_place
 from psnb._src.server import (
     OPTIMIZABLE,
@@ -51,8 +53,10 @@ from psnb._src.server import (
 from psnb._src.strategy.bringing_back import bring_back
 from psnb._src.strategy.core import StrategyCore
 from psnb._src.strategy.described import counted, describe
+from psnb._src.strategy.ownership import Ownership
 from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.servers import Servers, begin
+from psnb._src.strategy.taking_over import Finish, StrategyTerms, take_over
 from psnb._src.strategy.watch import ServerWatch
 from psnb._src.threads import aside, on_loop, uninterrupted
 from psnb.errors import ClusterError, ConfigurationError
@@ -99,12 +103,17 @@ class ParameterServerStrategy:
         `ServerSilentError` (twenty seconds later if a copy is being filled or has failed). A busy
         server gives signs of life; the end of a server's process is noticed at once.
     name : str, optional
-        What views call it, and its coordinator; by default the name of the notebook, or two words.
+        What views and `attach` call it, and its coordinator; by default the name of the notebook,
+        or two words. A number is added if a strategy of the cluster has that name.
+    keep : float or str
+        For how long the servers keep the parameters when their owner has gone, as a number of
+        seconds or a text such as ``"2 h"``: a notebook whose kernel has died, or whose client was
+        closed before the strategy. Meanwhile `attach` gives them back. After that they are freed.
 
     Attributes
     ----------
     name : str
-        As given, or made up.
+        As given, or made up; unique on the cluster.
     client : distributed.Client
         As given.
     mode : Async, Sync, BoundedStaleness or Geo
@@ -130,12 +139,9 @@ class ParameterServerStrategy:
         *,
         heartbeat_timeout: float = PATIENCE,
         name: str | None = None,
+        keep: float | str = "10 min",
     ) -> None:
-        if not isinstance(client, Client) or client.asynchronous:
-            raise ConfigurationError(
-                f"client must be a synchronous distributed.Client, found {client!r}: "
-                "psnb.local_cluster() makes one, or distributed.Client('tcp://host:8786')"
-            )
+        check_client(client)
         if num_servers is not None:
             num_servers = integer("num_servers", num_servers, 1)
         if partitioner is not None and not callable(partitioner):
@@ -144,8 +150,7 @@ class ParameterServerStrategy:
             raise ConfigurationError(f"replicas must be 0 or 1, found {replicas!r}")
         patience = seconds("heartbeat_timeout", heartbeat_timeout)
         check_mode(mode)
-        label = check_label(name)
-        self.client = client
+        label, kept = check_label(name) or made_up_label(), period("keep", keep)
         addresses, dedicated = choose_servers(client, num_servers)
         if len(addresses) <= replicas:
             raise ClusterError(
@@ -155,22 +160,27 @@ class ParameterServerStrategy:
             )
         count = len(addresses) if shards is None else shards
         count = integer("shards", count, len(addresses))  # one for each server
-        servers = Servers(client, patience, dedicated)
-        dashboard = aside(dashboard_link, client)
-        self._loop = event_loop(client)
-        on_loop(self._loop, lambda: begin(servers, addresses, count, replicas))
-        with uninterrupted:  # a reconciler that nobody closes would keep the servers
-            self._core = StrategyCore(client, servers, partitioner, dashboard)
-            # If the strategy is collected without being closed, this ends its servers and
-            # connections; handles keep the connections only. Not of the core, which knows the
-            # coordinator and so the strategy.
-            core = self._core
-            parts = core.server_client, core.reconciler, core.watch, core.servers
-            self._hang_up = weakref.finalize(self, _hang_up, *parts)
         if mode == Sync():
-            mode = Sync(max(1, self.num_workers))
-        self.mode = mode
-        self.name = label or made_up_label()
+            workers = closure_workers(frozenset(addresses), identity(client))
+            mode = Sync(max(1, len(workers)))
+        terms = StrategyTerms(mode, partitioner, dedicated)
+        deed = Deed(label, time.time(), kept, terms.packed())
+        servers = Servers(client, Ownership(client, deed), patience, dedicated)
+        dashboard = aside(dashboard_link, client)
+        on_loop(event_loop(client), lambda: begin(servers, addresses, count, replicas))
+        with uninterrupted:  # a reconciler that nobody closes would keep the servers
+            self._assemble(StrategyCore(client, servers, partitioner, dashboard), mode)
+
+    def _assemble(self, core: StrategyCore, mode: Mode) -> None:
+        self.client, self.mode, self._core = core.client, mode, core
+        self.name = core.servers.ownership.deed.name
+        # If the strategy is collected without being closed, this ends its servers and connections;
+        # handles keep the connections only. Not of the core, which knows the coordinator and so the
+        # strategy.
+        parts = core.server_client, core.reconciler, core.watch, core.servers
+        self._hang_up = weakref.finalize(self, _hang_up, *parts)
+        # A kernel that is restarted ends in good order, too: `attach` is for that.
+        self._hang_up.atexit = False
 
     def __repr__(self) -> str:
         return f"<psnb.ParameterServerStrategy {self._title()}>"
@@ -480,6 +490,8 @@ class ParameterServerStrategy:
             if coordinator is not None:
                 coordinator.close()
         finally:
+            # Waited for: the client may be closed next, and then nobody could tell the scheduler.
+            self._core.forget()
             self._hang_up()
 
     def _closure_workers(self) -> dict[str, str]:
@@ -499,3 +511,21 @@ def _hang_up(
 def core_of(strategy: ParameterServerStrategy) -> StrategyCore:
     """Return the `StrategyCore` of a strategy."""
     return strategy._core
+
+
+def check_client(client: Client) -> None:
+    """Raise ConfigurationError unless it is a client that can be waited for."""
+    if not isinstance(client, Client) or client.asynchronous:
+        raise ConfigurationError(
+            f"client must be a synchronous distributed.Client, found {client!r}: "
+            "psnb.local_cluster() makes one, or distributed.Client('tcp://host:8786')"
+        )
+
+
+@uninterrupted  # except while it waits
+def taken_over(client: Client, strategy: str, finish: Finish) -> ParameterServerStrategy:
+    """Take a strategy over whose owner has gone; see `take_over`."""
+    core, mode = take_over(client, strategy, finish)
+    made = object.__new__(ParameterServerStrategy)
+    made._assemble(core, mode)
+    return made

@@ -5,8 +5,9 @@ Thread-safe. `PlacedTables` records which table is where.
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -23,6 +24,7 @@ from psnb._src.parameters import (
     Request,
     SparseShards,
     Variable,
+    shards_of,
 )
 from psnb._src.server import (
     CreateDense,
@@ -49,12 +51,19 @@ class TableFactory:
         Sends requests to the servers.
     partitioner : callable or None
         How variables are split.
+    describe : callable
+        Called with each parameter whose tables were made; if it raises, they are dropped.
     """
 
     def __init__(
-        self, servers: Servers, server_client: CommServerClient, partitioner: Partitioner | None
+        self,
+        servers: Servers,
+        server_client: CommServerClient,
+        partitioner: Partitioner | None,
+        describe: Callable[[Variable | Embedding], None],
     ) -> None:
         self._servers, self._server_client, self._partitioner = servers, server_client, partitioner
+        self._describe = describe
         self._lock = threading.Lock()  # guards the next field; not held during requests
         self._tables = PlacedTables(len(servers.shards))
 
@@ -73,51 +82,56 @@ class TableFactory:
         ranges = row_ranges(value.shape[0], count) if count > 1 else [(0, 0)]
         servers = [place.primary for place in self._servers.layout.places]
         parts: list[DenseShard] = []
-        made: list[Creation] = []
         for start, stop in ranges:
-            part = value[start:stop] if count > 1 else value
+            nbytes = (value[start:stop] if count > 1 else value).nbytes
             with self._lock:
-                index = self._tables.choose(part.nbytes * copies(optimizer), servers)
+                index = self._tables.choose(nbytes * copies(optimizer), servers)
             # A shard may hold several parts of one variable.
             table = name if count == 1 else f"{name}/{start}"
             parts.append(DenseShard(self._servers.shards[index], table, start, stop))
-            made.append((index, CreateDense(table, part, optimizer)))
-        self._make(name, made)
-        return Variable(
-            DenseShards(
-                name, value.shape, value.dtype, optimizer, parts, self._server_client, nonfinite
-            )
+        made = DenseShards(
+            name, value.shape, value.dtype, optimizer, parts, self._server_client, nonfinite
         )
+        variable = Variable(made)
+        self._make(variable, _dense_creations(made, value))
+        return variable
 
     def embedding(self, spec: EmbeddingSpec) -> Embedding:
         """Make an embedding, spread over all shards."""
-        name, rows, shards = spec.name, spec.rows, self._servers.shards
-        made = [
-            (
-                shard.number,
-                CreateSparse(
-                    name,
-                    spec.dim,
-                    rows,
-                    index=shard.number,
-                    shards=len(shards),
-                    dtype=spec.dtype.str,
-                    initializer=spec.initializer,
-                    seed=spec.seed,
-                    optimizer=spec.optimizer,
-                    admission=spec.admission,
-                    accessor=spec.accessor,
-                ),
-            )
-            for shard in shards
-        ]
-        self._make(name, made)
-        if rows is not None:
+        made = SparseShards(spec, self._servers.shards, self._server_client)
+        embedding = Embedding(made)
+        self._make(embedding, _sparse_creations(made))
+        self._count_rows(spec)
+        return embedding
+
+    def take(self, parameter: Variable | Embedding) -> Variable | Embedding:
+        """Return a handle of a parameter that another process has made."""
+        taken: Variable | Embedding
+        shards = shards_of(parameter).elsewhere(self._servers.name, self._server_client)
+        if isinstance(shards, SparseShards):
+            made = _sparse_creations(shards)
+            taken = Embedding(shards)
+            self._count_rows(shards.spec)
+        else:
+            # One zero, seen as an array of the shape.
+            zeros = np.broadcast_to(np.zeros((), shards.dtype), shards.shape)
+            made = _dense_creations(shards, zeros)
+            taken = Variable(shards)
+            with self._lock:
+                for part in shards.parts:
+                    size = math.prod(shards.part_shape(part)) * shards.dtype.itemsize
+                    self._tables.count(part.shard.number, size * copies(shards.made_with))
+        with self._lock:
+            self._tables.remember(taken.name, made)
+        return taken
+
+    def _count_rows(self, spec: EmbeddingSpec) -> None:
+        count = len(self._servers.shards)
+        if spec.rows is not None:
             row = spec.dim * spec.dtype.itemsize * copies(spec.optimizer)
             with self._lock:
-                for index in range(len(shards)):
-                    self._tables.count(index, len(range(index, rows, len(shards))) * row)
-        return Embedding(SparseShards(spec, shards, self._server_client))
+                for index in range(count):
+                    self._tables.count(index, len(range(index, spec.rows, count)) * row)
 
     def make_again(self, lost: Sequence[int]) -> None:
         """Make all tables of some shards again, as they were made first; variables hold zeros."""
@@ -125,10 +139,11 @@ class TableFactory:
             made = [creation for index in lost for creation in self._tables.made_on(index)]
         self._server_client.call(self._requests(made))
 
-    def _make(self, parameter: str, made: Sequence[Creation]) -> None:
+    def _make(self, parameter: Variable | Embedding, made: Sequence[Creation]) -> None:
         requests = self._requests(made)
         try:
             self._server_client.call(requests)
+            self._describe(parameter)
         except BaseException:
             # Tables that some servers have made must not make another try fail.
             for number, creation in made:
@@ -137,8 +152,44 @@ class TableFactory:
                     self._server_client.call([drop])
             raise
         with self._lock:
-            self._tables.remember(parameter, made)
+            self._tables.remember(parameter.name, made)
 
     def _requests(self, made: Sequence[Creation]) -> list[Request]:
         shards = self._servers.shards
         return [Request(shards[number], creation) for number, creation in made]
+
+
+def _dense_creations(shards: DenseShards, value: np.ndarray) -> list[Creation]:
+    whole = len(shards.parts) == 1
+    return [
+        (
+            part.shard.number,
+            CreateDense(
+                part.table, value if whole else value[part.start : part.stop], shards.made_with
+            ),
+        )
+        for part in shards.parts
+    ]
+
+
+def _sparse_creations(shards: SparseShards) -> list[Creation]:
+    spec, count = shards.spec, len(shards.shard_ids)
+    return [
+        (
+            shard.number,
+            CreateSparse(
+                spec.name,
+                spec.dim,
+                spec.rows,
+                index=shard.number,
+                shards=count,
+                dtype=spec.dtype.str,
+                initializer=spec.initializer,
+                seed=spec.seed,
+                optimizer=spec.optimizer,
+                admission=spec.admission,
+                accessor=spec.accessor,
+            ),
+        )
+        for shard in shards.shard_ids
+    ]

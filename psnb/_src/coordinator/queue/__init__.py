@@ -2,6 +2,7 @@
 
 from psnb._src.coordinator.queue.flush_gate import FlushGate
 from psnb._src.coordinator.queue.gate import ApplyRound, Gate, Step
+from psnb._src.coordinator.queue.halfway import finish_halfway
 from psnb._src.coordinator.queue.pinned import PinnedCalls
 from psnb._src.coordinator.queue.queue import ClosureQueue
 from psnb._src.coordinator.queue.queue_statistics import QueueStatistics
@@ -20,5 +21,6 @@ __all__ = [
     "RoundGate",
     "StalenessGate",
     "Step",
+    "finish_halfway",
     "lost_exchange",
 ]

@@ -31,7 +31,7 @@ class Callers:
     settled : Condition
         For those who wait for outcomes.
     ended : callable
-        Returns why no new coordinator can be made, and what to do; empty if one can.
+        Returns why what it schedules for cannot be used any more, and what to do; None if it can.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Callers:
         closures: ScheduledClosures,
         room: Condition,
         settled: Condition,
-        ended: Callable[[], str],
+        ended: Callable[[], CoordinatorClosedError | None],
     ) -> None:
         self._closures, self._room, self._settled = closures, room, settled
         self._ended = ended
@@ -68,12 +68,8 @@ class Callers:
     def require_open(self) -> None:
         """Raise CoordinatorClosedError if the queue is closed."""
         if self._closures.closed:
-            ended = self._ended()
-            raise CoordinatorClosedError(
-                f"{ended}, and a coordinator of it"
-                if ended
-                else "the coordinator is closed: make a new one with "
-                "psnb.ClusterCoordinator(strategy)"
+            raise self._ended() or CoordinatorClosedError(
+                "the coordinator is closed: make a new one with psnb.ClusterCoordinator(strategy)"
             )
 
     def wait_for_room(self, max_size: int) -> None:

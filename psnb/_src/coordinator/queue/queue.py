@@ -26,6 +26,7 @@ from psnb._src.coordinator.queue.scheduled_closures import ScheduledClosures, no
 from psnb._src.monitor import EventLog, WorkerStatistics
 from psnb._src.runtime import pack_error
 from psnb._src.threads import Condition, Lock, uninterrupted
+from psnb.errors import CoordinatorClosedError
 
 _LOOK_AGAIN = 0.1
 """Seconds between two calls of what looks after something else while a caller waits for all."""
@@ -54,7 +55,7 @@ class ClosureQueue:
     on_failure : callable, optional
         Called with worker, closure and pickled exception of each failure; without the lock.
     ended : callable, optional
-        Returns why no new one can be made when it is closed, and what to do; empty if one can.
+        Returns why it cannot be used any more, nor a new one be made, and what to do; else None.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class ClosureQueue:
         on_failure: Callable[[str, Closure, bytes], None] = lambda worker, closure, error: None,
         on_end: Callable[[Closure, bool], None] = lambda closure, succeeded: None,
         on_states: Callable[[bytes], None] = lambda packed: None,
-        ended: Callable[[], str] = str,
+        ended: Callable[[], CoordinatorClosedError | None] = lambda: None,
     ) -> None:
         self._max_size = max_size
         self._on_failure = on_failure

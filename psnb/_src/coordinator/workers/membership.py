@@ -161,6 +161,12 @@ class Membership:
         except TimeoutError:
             logger.warning("the Dask client's event loop did not answer while closing")
 
+    def give_up(self) -> None:
+        """End all, as there is no strategy any more to work for; on the event loop."""
+        self._watch.cancel()
+        for task in self._tasks.values():
+            task.cancel()
+
     def _wake(self) -> None:
         if self._queue.failing():
             self._wake_all()
@@ -226,7 +232,7 @@ class Membership:
                 self._fail_what_waited_too_long()
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
-            # The client was closed, or `close` was called: nobody must wait for ever.
+            # The client was closed, or `close` was called, or `give_up`: nobody must wait for ever.
             self._queue.close()
 
     def _measure(self) -> Demand:

@@ -1,0 +1,86 @@
+"""SchedulerLife: notices that the Dask scheduler has ended. On the client's event loop.
+
+Dask's client tries for half a minute to connect again, and says nothing meanwhile. But when its
+scheduler ends, every Dask worker ends within seconds, with all parameters that it holds, and a
+scheduler that is started at the same address knows nothing of them. So there is nothing to wait
+for, once nobody listens there any more, or another scheduler does. A connection that has only
+broken is made again by Dask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from distributed import Client
+
+from psnb._src.dask_internals import (
+    has_ended,
+    host_and_port,
+    is_connected,
+    scheduler_address,
+    scheduler_identity,
+)
+from psnb.errors import SchedulerLostError
+
+_LOOK = 0.25
+_GRACE = 1.0
+"""Seconds that Dask gets to connect again."""
+
+_CONNECT_TIMEOUT = 1.0
+_ANSWER_TIMEOUT = 10.0
+
+
+async def scheduler_ends(client: Client) -> None:
+    """Wait for the end of a client's scheduler; returns if the client is closed.
+
+    Raises
+    ------
+    SchedulerLostError
+        When it has ended.
+    """
+    loop, address = asyncio.get_running_loop(), scheduler_address(client)
+    known, since = await _id(client), None
+    while True:
+        await asyncio.sleep(_LOOK)
+        if has_ended(client):
+            return
+        if not is_connected(client):
+            since = since or loop.time()
+            if loop.time() - since >= _GRACE and await _refuses(address):
+                raise _lost(address)
+        elif since is not None or not known:  # it is connected again
+            since, found = None, await _id(client)
+            if known and found not in ("", known):
+                raise _lost(address)
+            known = known or found
+
+
+async def _id(client: Client) -> str:
+    try:
+        async with asyncio.timeout(_ANSWER_TIMEOUT):
+            return str((await scheduler_identity(client))["id"])
+    except (OSError, AttributeError):  # the connection is broken, or the client is closed
+        return ""
+
+
+async def _refuses(address: str) -> bool:
+    """Return whether nobody listens at an address."""
+    if not address.startswith(("tcp://", "tls://")):
+        return False
+    try:
+        async with asyncio.timeout(_CONNECT_TIMEOUT):
+            _, writer = await asyncio.open_connection(*host_and_port(address))
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False  # it cannot be reached: it may be there still
+    writer.close()
+    return False
+
+
+def _lost(address: str) -> SchedulerLostError:
+    return SchedulerLostError(
+        f"the Dask scheduler at {address} has ended, and with it all workers and servers of its "
+        "cluster, and the parameters there: start a cluster, connect with a new client, make "
+        "strategy and parameters as before, and restore what was saved last"
+    )

@@ -1,0 +1,117 @@
+"""A scheduler that ends, on a cluster from the command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import psnb
+from psnb import errors
+from psnb._src.dask_internals import host_and_port
+from tests.conftest import DEADLINE, wait_until
+from tests.integration.helpers import CommandLine, wait_until_ended, wait_until_ready
+
+pytestmark = pytest.mark.slow
+
+TOLD = 6.0
+"""Seconds within which everybody must know."""
+
+
+class Doomed:
+    """A cluster whose scheduler will end."""
+
+    def __init__(
+        self, cluster: CommandLine, scheduler: subprocess.Popen[bytes], client: Client
+    ) -> None:
+        self.cluster, self._scheduler, self.client = cluster, scheduler, client
+        self.address = client.scheduler.address
+
+    def end(self) -> None:
+        """Kill the scheduler."""
+        self._scheduler.kill()
+        self._scheduler.wait(DEADLINE)
+
+
+@pytest.fixture
+def doomed(tmp_path: Path) -> Iterator[Doomed]:
+    """A server, with a nanny, and a worker without."""
+    cluster = CommandLine(tmp_path)
+    with ExitStack() as stack:
+        scheduler = stack.enter_context(cluster.scheduler())
+        stack.enter_context(cluster.server())
+        stack.enter_context(cluster.worker("--name", "a", "--no-nanny"))
+        client = stack.enter_context(Client(scheduler_file=cluster.file))
+        client.wait_for_workers(2, timeout=DEADLINE)
+        yield Doomed(cluster, scheduler, client)
+
+
+def _join(coordinator: psnb.ClusterCoordinator, _: psnb.Variable) -> None:
+    coordinator.join(DEADLINE)
+
+
+def _schedule(coordinator: psnb.ClusterCoordinator, _: psnb.Variable) -> None:
+    while True:
+        coordinator.schedule(int)
+        time.sleep(0.01)
+
+
+def _read(_: psnb.ClusterCoordinator, v: psnb.Variable) -> None:
+    while True:
+        v.read()
+
+
+def test_everybody_is_told_within_seconds_that_the_scheduler_has_ended(doomed: Doomed) -> None:
+    calls: list[Callable[[psnb.ClusterCoordinator, psnb.Variable], None]]
+    calls = [_join, _schedule, _read]
+    with (
+        psnb.ParameterServerStrategy(doomed.client) as strategy,
+        ThreadPoolExecutor(thread_name_prefix="caller") as threads,
+    ):
+        coordinator = psnb.ClusterCoordinator(strategy)
+        v = strategy.variable(np.zeros(1))
+        wait_until_ready(coordinator, "a")
+        coordinator.schedule(time.sleep, (2 * DEADLINE,))
+        waiting = [threads.submit(each, coordinator, v) for each in calls]
+        doomed.end()
+        ended = time.monotonic()
+        for each in waiting:
+            with pytest.raises(errors.CoordinatorClosedError, match=doomed.address) as caught:
+                each.result(TOLD)
+            assert caught.type is errors.SchedulerLostError
+        with pytest.raises(errors.SchedulerLostError):
+            strategy.variable(np.zeros(1))
+        assert time.monotonic() - ended < TOLD
+
+
+def test_no_server_outlives_its_scheduler_and_one_at_the_same_address_knows_nothing(
+    doomed: Doomed,
+) -> None:
+    # That is why `attach` finds nothing after it.
+    with psnb.ParameterServerStrategy(doomed.client, name="mine") as strategy:
+        pids = doomed.client.run(os.getpid).values()
+        doomed.end()
+        with doomed.cluster.scheduler(host_and_port(doomed.address)[1]):
+            wait_until_ended(*pids)
+            with Client(scheduler_file=doomed.cluster.file) as client:
+                assert client.scheduler.address == doomed.address
+                assert not psnb.attach(client)
+
+            def told() -> bool:
+                try:
+                    strategy.variable(np.zeros(1), "v")
+                except errors.SchedulerLostError:
+                    return True
+                except errors.ServerLostError:
+                    return False
+                raise AssertionError("it was made")
+
+            wait_until(told, "the strategy knows that this is another scheduler")

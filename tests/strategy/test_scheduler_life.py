@@ -1,0 +1,46 @@
+"""Whether a scheduler that is connected again is the one from before."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from psnb._src.strategy import scheduler_life
+from psnb._src.strategy.scheduler_life import scheduler_ends
+from psnb.errors import SchedulerLostError
+
+
+def reconnected(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
+    """Run until a client that was connected to scheduler *a* is again, and then closed."""
+    connected, ids = iter([True, False, True, True]), iter(["a", found])
+    asked = 0
+
+    def has_ended(_: object) -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 4
+
+    async def scheduler_identity(_: object) -> dict[str, str]:
+        return {"id": next(ids)}
+
+    for name, value in {
+        "has_ended": has_ended,
+        "is_connected": lambda _: next(connected),
+        "scheduler_address": lambda _: "tcp://host:1",
+        "scheduler_identity": scheduler_identity,
+        "_LOOK": 0.0,
+    }.items():
+        monkeypatch.setattr(scheduler_life, name, value)
+    asyncio.run(scheduler_ends(None))  # type: ignore[arg-type]
+
+
+def test_a_connection_that_breaks_for_a_moment_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    reconnected(monkeypatch, "a")
+
+
+def test_another_scheduler_at_the_same_address_is_the_end_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(SchedulerLostError, match="tcp://host:1"):
+        reconnected(monkeypatch, "b")
