@@ -29,7 +29,10 @@ PUBLIC = [
 
 BELOW = {
     "psnb.errors",
-    *(f"psnb._src.{name}" for name in ("checks", "phases", "stages", "threads")),
+    *(
+        f"psnb._src.{name}"
+        for name in ("addresses", "checks", "excerpt", "phases", "stages", "threads")
+    ),
 }
 """What is pure and below every room."""
 

@@ -293,6 +293,20 @@ def test_what_a_dead_server_had_comes_back_after_attaching(
 
 
 @pytest.mark.slow
+def test_what_was_taken_over_can_be_saved(
+    client: Client, cluster_file: str, tmp_path: Path
+) -> None:
+    with Client(scheduler_file=cluster_file) as before:
+        made = psnb.ParameterServerStrategy(before, name="mine")
+        made.variable([7.0], "v")
+    made.close()
+    strategy, coordinator = psnb.attach(client, "mine")
+    with strategy:
+        saved = psnb.CheckpointManager(coordinator, tmp_path).save()
+    assert psnb.checkpoint.load(saved)["v"].tolist() == [7.0]
+
+
+@pytest.mark.slow
 def test_a_silent_server_is_told_and_attaching_works_when_it_is_back(
     client: Client, cluster_file: str
 ) -> None:

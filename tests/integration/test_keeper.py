@@ -151,8 +151,8 @@ def test_a_server_that_dies_as_soon_as_it_was_recruited_is_replaced_once_more(
 ) -> None:
     start, killed = ServerControl.start, threading.Event()
 
-    async def start_and_die(control: ServerControl, server: Any) -> None:
-        await start(control, server)
+    async def start_and_die(control: ServerControl, server: Any, life: float) -> None:
+        await start(control, server, life)
         if not killed.is_set():
             killed.set()
             os.kill(await asyncio.to_thread(process_at, whole, server.address), signal.SIGKILL)
@@ -324,8 +324,8 @@ def test_a_rebalance_to_a_server_that_freezes_ends_in_time_and_can_be_called_aga
         started = threading.Event()
         start = ServerControl.start
 
-        async def start_and_freeze(control: ServerControl, server: Any) -> None:
-            await start(control, server)
+        async def start_and_freeze(control: ServerControl, server: Any, life: float) -> None:
+            await start(control, server, life)
             os.kill(pid, signal.SIGSTOP)
             started.set()
 
@@ -414,9 +414,9 @@ def test_a_server_that_has_not_begun_is_not_taken_for_dead(
         (free,) = processes(whole).keys() - set(strategy.server_addresses)
         real, looked_after = servers.control.start, []
 
-        async def start(server: ServerAddress) -> None:
+        async def start(server: ServerAddress, life: float) -> None:
             looked_after.append(server in servers.running)
-            await real(server)
+            await real(server, life)
 
         monkeypatch.setattr(servers.control, "start", start)
         (begun,) = on_loop(whole.loop.asyncio_loop, lambda: servers.start([free]))

@@ -34,10 +34,7 @@ def pair() -> Iterator[Client]:
 
 
 def wait_until_copied(strategy: psnb.ParameterServerStrategy) -> None:
-    wait_until(
-        lambda: all(place.copies for place in strategy._core.layout.places),
-        "each shard has a copy",
-    )
+    wait_until(lambda: strategy.copies_complete, "each shard has a copy")
 
 
 def primary(strategy: psnb.ParameterServerStrategy, shard: int = 0) -> str:

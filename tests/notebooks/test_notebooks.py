@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import psutil
 import pytest
+from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
 
+from tests.conftest import wait_until
 from tests.notebooks.running import NOTEBOOKS, run, told
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -124,3 +127,51 @@ def test_the_notebook_from_paddle_trains_exports_restores_and_predicts_day_by_da
     assert float(predicted[2]) > 0.75
     assert len(list((tmp_path / "predictions").iterdir())) == int(predicted[1])
     assert 1 <= len(list((tmp_path / "checkpoints").glob("ckpt-*"))) <= 3
+
+
+@pytest.fixture
+def surviving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The notebook of deaths, whose processes have the test's folder in their command lines."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (path,) = [each for each in NOTEBOOKS if each.stem == "07_surviving"]
+    return path
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    return [
+        each
+        for each in psutil.process_iter(["cmdline"])
+        if any(str(folder) in word for word in each.info["cmdline"] or ())
+    ]
+
+
+@pytest.mark.slow
+def test_the_notebook_of_deaths_loses_nothing_and_leaves_no_process(
+    surviving: Path, tmp_path: Path
+) -> None:
+    notebook = run(surviving, tmp_path)
+    assert told(notebook) == told(nbformat.read(surviving, as_version=4)), _ANEW
+    said = printed(notebook)
+    assert "False" not in said
+    trained = re.findall(r"^([\d,]+) of 4,091 batches trained;", said, re.MULTILINE)
+    assert len(trained) == 4
+    assert trained[0] == "1,600"
+    assert trained[-1] == "4,091"
+    assert len(re.findall(r"was killed: training stood still for +[\d.]+ s", said)) == 4
+    assert len(outputs(notebook, "image/png")) == 1
+    wait_until(lambda: not processes_of(tmp_path), "all processes have ended")
+
+
+@pytest.mark.slow
+def test_a_cell_of_the_notebook_of_deaths_that_fails_leaves_no_process(
+    surviving: Path, tmp_path: Path
+) -> None:
+    notebook = nbformat.read(surviving, as_version=4)
+    first = next(i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code")
+    fail = 'raise RuntimeError(f"{len(processes)} processes run")'
+    notebook.cells[first + 1 :] = [nbformat.v4.new_code_cell(fail)]
+    failing = tmp_path / "failing.ipynb"
+    nbformat.write(notebook, failing)
+    with pytest.raises(CellExecutionError, match="5 processes run"):
+        run(failing, tmp_path)
+    wait_until(lambda: not processes_of(tmp_path), "all processes have ended")

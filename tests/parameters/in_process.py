@@ -148,6 +148,7 @@ def embedding(
     nonfinite: str = "refuse",
     admission: Admission | None = None,
     accessor: CtrAccessor | None = None,
+    half: bool = False,
 ) -> Embedding:
     transport = transport or InProcess(shards)
     for index, shard in enumerate(transport.shards):
@@ -161,6 +162,7 @@ def embedding(
         *("e", DIM, rows, np.dtype(dtype), optimizer, NonFinite(nonfinite)),
         admission=admission or Always(),
         accessor=accessor,
+        half=half,
     )
     return Embedding(SparseShards(spec, transport.shards, transport))
 

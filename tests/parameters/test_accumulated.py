@@ -52,6 +52,16 @@ def test_rows_that_several_steps_push_are_pushed_once_with_their_sum() -> None:
     assert write.operation.gradients[:, 0].tolist() == [1.0, 2.0, 1.0]
 
 
+def test_gradients_that_travel_with_16_bits_do_so_as_a_sum_too() -> None:
+    transport, updates = InProcess(1), Updates(counted=True)
+    rows = embedding(shards=1, optimizer=psnb.SGD(1.0), transport=transport, half=True)
+    with buffered(updates), accumulating(transport):
+        rows.push([1, 2], np.ones((2, 2), np.float32))
+        rows.push([2, 3], np.ones((2, 2), np.float32))
+    (write,) = _written(updates)
+    assert write.operation.half  # type: ignore[attr-defined]
+
+
 def test_reads_do_not_see_what_was_pushed_but_what_was_assigned() -> None:
     transport = InProcess(3)
     value = variable(np.zeros(2), 1, psnb.SGD(1.0), transport)

@@ -27,6 +27,7 @@ from psnb._src.server.table_operations import (
     AddValues,
     OnTable,
     Preview,
+    PushGradient,
     PushRows,
     ReadValues,
     SkipUpdates,
@@ -74,7 +75,7 @@ def test_what_is_pickled_within_other_objects_arrives_as_it_was(message: Message
 
 
 @pytest.mark.parametrize(
-    "wire", [("Explode",), ("OnTable",), ("ReadValues", 1), ("CommitParts", (), []), (), 5]
+    "wire", [("Explode",), ("OnTable",), ("ReadValues", 1, 2), ("CommitParts", (), []), (), 5]
 )
 def test_what_is_no_message_of_this_version_breaks_the_connection(wire: Any) -> None:
     with pytest.raises(ConnectionError, match="this version of psnb"):
@@ -84,3 +85,21 @@ def test_what_is_no_message_of_this_version_breaks_the_connection(wire: Any) -> 
 def test_a_message_of_another_kind_breaks_the_connection() -> None:
     with pytest.raises(ConnectionError, match="this version of psnb"):
         unwired(ReadValues().wire(), ServerReply)
+
+
+@pytest.mark.parametrize("kind", ["rows", "values"])
+def test_gradients_that_are_halved_take_half_the_bytes_and_arrive_as_float32(kind: str) -> None:
+    gradients = np.ones((1000, 16), np.float32)
+    ids = np.arange(1000, dtype=np.uint64)
+    pushes = [
+        PushRows(ids, gradients, 2.5, half=half)
+        if kind == "rows"
+        else PushGradient(gradients, half=half)
+        for half in (False, True)
+    ]
+    sizes = [len(pickle.dumps(each.wire())) - ids.nbytes * (kind == "rows") for each in pushes]
+    assert sizes[1] < 0.51 * sizes[0]
+    found: Any = unwired(pickle.loads(pickle.dumps(pushes[1].wire())), type(pushes[1]))
+    arrived = found.gradients if kind == "rows" else found.gradient
+    np.testing.assert_array_equal(arrived, gradients)
+    assert (arrived.dtype, found.half, found.norm) == (np.float32, True, pushes[1].norm)

@@ -46,8 +46,8 @@ class Accumulated(Updates):
                 case PushGradient(gradient=gradient) if key in self._gradients:
                     held = self._gradients[key].gradient
                     np.add(held, gradient, out=held)
-                case PushGradient(gradient=gradient):
-                    self._gradients[key] = PushGradient(np.array(gradient))
+                case PushGradient(gradient=gradient, half=half):
+                    self._gradients[key] = PushGradient(np.array(gradient), half=half)
                 case PushRows():
                     self._rows.setdefault(key, []).append(operation)
                 case _:
@@ -76,7 +76,7 @@ class Accumulated(Updates):
 def _joined(pushes: list[PushRows]) -> PushRows:
     ids = np.concatenate([each.ids for each in pushes])
     gradients = np.concatenate([each.gradients for each in pushes])
-    return PushRows(*summed(ids, gradients), distinct=True)
+    return PushRows(*summed(ids, gradients), distinct=True, half=pushes[0].half)
 
 
 @contextmanager

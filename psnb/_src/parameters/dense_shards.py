@@ -38,6 +38,7 @@ from psnb._src.server import (
     norm,
 )
 from psnb._src.shards import Expected, SavedShard, check_saved_slice
+from psnb._src.transport import widened
 from psnb.errors import GradientError
 
 
@@ -63,16 +64,17 @@ class DenseShards(ParameterShards):
         shards: Sequence[DenseShard],
         server_client: ServerClient | None,
         nonfinite: NonFinite = NonFinite.REFUSE,
+        half: bool = False,
     ) -> None:
         tables = [(each.shard, each.table) for each in shards]
         super().__init__(name, optimizer, tables, server_client, nonfinite)
-        self.shape, self.dtype = shape, dtype
+        self.shape, self.dtype, self._half = shape, dtype, half
         self._shards = tuple(shards)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DenseShards, (
             *(self.name, self.shape, self.dtype, self._made, self._shards, None),
-            self._nonfinite,
+            *(self._nonfinite, self._half),
         )
 
     def elsewhere(self, strategy: str, server_client: ServerClient) -> DenseShards:
@@ -80,7 +82,7 @@ class DenseShards(ParameterShards):
             *(self.name, self.shape, self.dtype, self._made),
             [replace(part, shard=part.shard._replace(strategy=strategy)) for part in self.parts],
             server_client,
-            self._nonfinite,
+            *(self._nonfinite, self._half),
         )
 
     @property
@@ -163,6 +165,9 @@ class DenseShards(ParameterShards):
     def _joined(self, parts: list[np.ndarray]) -> np.ndarray:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
+    def _read(self, answers: list[Any]) -> np.ndarray:
+        return self._joined([*map(widened, answers)])
+
     def _split_rows(self, flat: np.ndarray) -> list[tuple[DenseShard, Any]]:
         """Return each shard that has some of the rows, with their positions."""
         if flat.size == 0:
@@ -177,19 +182,22 @@ class DenseShards(ParameterShards):
     def reading(self, rows: ArrayLike | None = None) -> PendingRead:
         """Return the requests that read the value, or some rows of it."""
         if rows is None:
-            requests = [read_request(s.shard, s.table, ReadValues()) for s in self._shards]
-            return PendingRead(self.server_client, requests, self._joined)
+            requests = [
+                read_request(s.shard, s.table, ReadValues(self._half)) for s in self._shards
+            ]
+            return PendingRead(self.server_client, requests, self._read)
         checked = checked_rows(rows, self.name, self.shape)
         flat = checked.reshape(-1)
         parts = self._split_rows(flat)
         requests = [
-            read_request(s.shard, s.table, GatherRows(flat[at] - s.start)) for s, at in parts
+            read_request(s.shard, s.table, GatherRows(flat[at] - s.start, self._half))
+            for s, at in parts
         ]
 
         def value(answers: list[np.ndarray]) -> np.ndarray:
             out = np.empty((flat.size, *self.shape[1:]), self.dtype)
             for (_, at), values in zip(parts, answers, strict=True):
-                out[at] = values
+                out[at] = widened(values)
             return out.reshape((*checked.shape, *self.shape[1:]))
 
         return PendingRead(self.server_client, requests, value)
@@ -207,7 +215,7 @@ class DenseShards(ParameterShards):
         # Computing the norm costs as much as looking for NaN and infinities, and finds them too. So
         # it is always sent, and clipnorm can be switched on live.
         return [
-            (s.shard, OnTable(s.table, PushGradient(part, size)))
+            (s.shard, OnTable(s.table, PushGradient(part, size, half=self._half)))
             for s, part in zip(self._shards, parts, strict=True)
         ]
 

@@ -29,6 +29,8 @@ class EmbeddingSpec:
     admission: Admission = _ALWAYS
     accessor: CtrAccessor | None = None
     initializer: Initializer = _UNIFORM
+    half: bool = False
+    """Whether rows and gradients travel with 16 bits."""
 
     def recipe(self) -> dict[str, Any]:
         """Return what `SparseShards.describe` does not tell, as JSON can hold it."""

@@ -45,6 +45,7 @@ from psnb._src.server import (
     TableOperation,
     with_rates,
 )
+from psnb._src.transport import widened
 from psnb._src.watermark import Watermark
 from psnb.errors import ServerLostError
 
@@ -154,7 +155,7 @@ class LocalCopies:
                 for position, (shard, operation) in reads.items():
                     table = cycle.tables[shard, operation.table].table
                     # Copied: the array that a table returns belongs to the table.
-                    answers[position] = np.array(table.run(operation.operation))
+                    answers[position] = np.array(widened(table.run(operation.operation)))
         return [answers[position] for position in range(len(requests))]
 
     def attempt(self, requests: Sequence[Request]) -> list[Any]:

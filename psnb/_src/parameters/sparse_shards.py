@@ -40,6 +40,7 @@ from psnb._src.server import (
     norm,
 )
 from psnb._src.shards import ExpectedRows, SavedShard, check_saved_rows, shard_of_ids
+from psnb._src.transport import widened
 from psnb.errors import ConfigurationError, GradientError
 
 
@@ -162,14 +163,14 @@ class SparseShards(ParameterShards):
 
         def value(answers: list[np.ndarray]) -> np.ndarray:
             if len(parts) == 1:
-                return own.spread(answers[0])
+                return own.spread(widened(answers[0]))
             out = np.empty((asked.size, self.dim), self.dtype)
             for (_, at), rows in zip(parts, answers, strict=True):
-                out[at] = rows
+                out[at] = widened(rows)
             return own.spread(out)
 
         requests = [
-            read_request(shard, self.name, LookUpRows(share(asked, at), training))
+            read_request(shard, self.name, LookUpRows(share(asked, at), training, self.spec.half))
             for shard, at in parts
         ]
         return PendingRead(self.server_client, requests, value)
@@ -205,7 +206,7 @@ class SparseShards(ParameterShards):
             sums, _ = self._summed(found, position, rows)
         size = norm(sums) if self._sends_norm else None
         writes: list[tuple[ShardId, TableWrite]] = [
-            (shard, PushRows(ids, gradients, size, distinct=True))
+            (shard, PushRows(ids, gradients, size, distinct=True, half=self.spec.half))
             for shard, ids, gradients in self._dealt(found, sums)
         ]
         writes += [(shard, SkipUpdates(bad[at].size)) for shard, at in self._split(bad)]

@@ -34,6 +34,7 @@ from psnb._src.shards import (
     check_within,
     forms,
 )
+from psnb._src.transport import halved
 
 _START = np.dtype(np.int64)
 
@@ -69,12 +70,12 @@ class DenseTable(Table):
 
     def run(self, operation: TableOperation) -> Any:
         match operation:
-            case ReadValues():
-                return self.read()
+            case ReadValues(half):
+                return halved(self.read()) if half else self.read()
             case PushGradient(gradient, norm, rate):
                 return self.push(gradient, norm, rate)
-            case GatherRows(rows):
-                return self.gather(rows)
+            case GatherRows(rows, half):
+                return halved(self.gather(rows)) if half else self.gather(rows)
             case AddRows(rows, values):
                 return self.scatter_add(rows, values)
             case AssignRows(rows, values):

@@ -86,7 +86,7 @@ class Host:
         self._hosted: dict[int, HostedShard] = {}
         self._traffic = Traffic()
         self._made: Made = {}
-        self._snapshots = OpenSnapshots(key)
+        self._snapshots = OpenSnapshots()
         self._writings: dict[str, TableWriting] = {}  # by folder
 
     def run(
@@ -151,7 +151,7 @@ class Host:
             case CommitParts(commit, parts):
                 return self._commit(commit, parts, reply)
             case TakeSnapshot(table, since):
-                return self._snapshots.begin(hosted.shard.table(table), since)
+                return self._snapshots.begin(self._key, hosted.shard.table(table), since)
             case ReadSegment(name, start, stop):
                 return self._snapshots.read(name, start, stop)
             case ReleaseSnapshot(name):

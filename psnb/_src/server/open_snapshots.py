@@ -22,25 +22,22 @@ TICKS = 2
 
 
 class OpenSnapshots:
-    """The snapshots of a server.
+    """The snapshots of a server."""
 
-    Parameters
-    ----------
-    key : str
-        The server's, so that no two have snapshots of the same name.
-    """
-
-    def __init__(self, key: str) -> None:
-        self._key, self._numbers = key, itertools.count()
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
         # Each with the minutes since it was last used.
         self._open: dict[str, tuple[Snapshot, int]] = {}
 
-    def begin(self, table: Table, since: str | None) -> SnapshotHeader:
-        """Take a snapshot of a table as it is now; see `TakeSnapshot`."""
+    def begin(self, key: str, table: Table, since: str | None) -> SnapshotHeader:
+        """Take a snapshot of a table as it is now; see `TakeSnapshot`.
+
+        Its name tells the server by this key.
+        """
         changes = _ALL if since is None else table.changed_since(since)
         if changes.nothing:
             return SnapshotHeader("", 0, 0, {}, {}, changes.mark, whole=False)
-        name, taken = f"{self._key}/{next(self._numbers)}", snapshot(table, changes.rows)
+        name, taken = f"{key}/{next(self._numbers)}", snapshot(table, changes.rows)
         self._open[name] = taken, 0
         return taken.header(name, changes.mark, whole=changes.rows is None)
 

@@ -219,6 +219,8 @@ class ParameterServers:
 
     def _go_round(self) -> None:
         self._ticked = time.monotonic()
+        for timer in self._timers[1:]:
+            timer.cancel()  # so that there is one, whoever has called
         self._timers[1:] = [self._loop.call_later(_LOOK, self._go_round)]
         # Rounds are counted: where this process was frozen, what was sent to it waits to be read.
         for key, server in list(self._servers.items()):

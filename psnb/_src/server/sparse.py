@@ -34,6 +34,7 @@ from psnb._src.server.table_operations import (
 )
 from psnb._src.server.updater import Updater
 from psnb._src.shards import ROW_USE, ExpectedRows, check_array, check_ids, forms
+from psnb._src.transport import halved
 from psnb.errors import GradientError, InternalError
 
 _ALWAYS = Always()
@@ -110,8 +111,8 @@ class SparseTable(Table):
 
     def run(self, operation: TableOperation) -> Any:
         match operation:
-            case LookUpRows(ids, training):
-                return self.lookup(ids, training)
+            case LookUpRows(ids, training, half):
+                return halved(self.lookup(ids, training)) if half else self.lookup(ids, training)
             case PushRows(ids, gradients, norm, distinct, rate):
                 return self.push(ids, gradients, norm, distinct, rate)
             case FetchRows(ids):

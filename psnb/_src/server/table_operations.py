@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from psnb._src.transport import Message, part_unwired
+from psnb._src.transport import Message, halved, part_unwired, widened
 
 Segment = dict[str, np.ndarray]
 """Some rows of a table: the part of each of its arrays for these rows."""
@@ -50,22 +50,40 @@ class TableWrite(TableOperation, frozen=True):
 
 
 class Push(TableWrite, frozen=True):
-    """Lets the optimizer apply gradients."""
+    """Lets the optimizer apply gradients.
+
+    The last field of each is ``half``: whether gradients of float32 are `halved` on their way.
+    """
 
     collected: ClassVar[bool] = True
+
+    def wire(self) -> tuple[Any, ...]:
+        wire = super().wire()
+        return (
+            tuple(halved(each) if _is_float32(each) else each for each in wire)
+            if wire[-1]
+            else wire
+        )
+
+    @classmethod
+    def unwired(cls, *fields: Any) -> Any:
+        return cls(*map(widened, fields))
 
 
 # Of variables.
 
 
 class ReadValues(TableRead, frozen=True):
-    """`DenseTable.read`."""
+    """`DenseTable.read`; ``half``: the answer is `halved`."""
+
+    half: bool = False
 
 
 class GatherRows(TableRead, frozen=True):
-    """`DenseTable.gather`."""
+    """`DenseTable.gather`; as `ReadValues`."""
 
     rows: np.ndarray
+    half: bool = False
 
 
 class AssignValues(TableWrite, frozen=True):
@@ -100,6 +118,7 @@ class PushGradient(Push, frozen=True):
     gradient: np.ndarray
     norm: float | None = None
     rate: float | None = None
+    half: bool = False
 
 
 class MergeValues(TableWrite, frozen=True):
@@ -115,10 +134,11 @@ class MergeValues(TableWrite, frozen=True):
 
 
 class LookUpRows(TableRead, frozen=True):
-    """`SparseTable.lookup`."""
+    """`SparseTable.lookup`; as `ReadValues`."""
 
     ids: np.ndarray
     training: bool = True
+    half: bool = False
 
 
 class FetchRows(TableRead, frozen=True):
@@ -135,6 +155,7 @@ class PushRows(Push, frozen=True):
     norm: float | None = None
     distinct: bool = False
     rate: float | None = None
+    half: bool = False
 
 
 class MergeRows(TableWrite, frozen=True):
@@ -278,3 +299,7 @@ class OnTable(ShardOperation, frozen=True):
     def __str__(self) -> str:
         """Return both names, for messages."""
         return f"{self.operation} of {self.table!r}"
+
+
+def _is_float32(field: Any) -> bool:
+    return isinstance(field, np.ndarray) and field.dtype == np.float32

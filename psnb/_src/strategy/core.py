@@ -84,6 +84,8 @@ class StrategyCore:
         Its servers, which have started.
     partitioner : callable or None
         How variables are split.
+    half : bool
+        Whether values and gradients of float32 travel with 16 bits.
     dashboard : str
         The address of Dask's own dashboard; empty if there is none.
 
@@ -108,14 +110,19 @@ class StrategyCore:
     """
 
     def __init__(
-        self, client: Client, servers: Servers, partitioner: Partitioner | None, dashboard: str
+        self,
+        client: Client,
+        servers: Servers,
+        partitioner: Partitioner | None,
+        half: bool,
+        dashboard: str,
     ) -> None:
         self.client, self.servers, self.dashboard = client, servers, dashboard
         self.server_client = CommServerClient(
             event_loop(client), pool_of(client), servers.layout_cache
         )
         self.registry = Registry()
-        self.tables = TableFactory(servers, self.server_client, partitioner, self._describe)
+        self.tables = TableFactory(servers, self.server_client, partitioner, half, self._describe)
         self.watch = ServerWatch(servers, self.server_client, self.registry.all)
         me = weakref.ref(self)
 

@@ -81,6 +81,6 @@ async def _refuses(address: str) -> bool:
 def _lost(address: str) -> SchedulerLostError:
     return SchedulerLostError(
         f"the Dask scheduler at {address} has ended, and with it all workers and servers of its "
-        "cluster, and the parameters there: start a cluster, connect with a new client, make "
-        "strategy and parameters as before, and restore what was saved last"
+        "cluster, and the parameters there: start a cluster, connect with a new client, and go on "
+        "from what was saved last with psnb.resume(directory, client)"
     )

@@ -9,6 +9,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
@@ -51,6 +52,8 @@ class TableFactory:
         Sends requests to the servers.
     partitioner : callable or None
         How variables are split.
+    half : bool
+        Whether values and gradients of float32 travel with 16 bits.
     describe : callable
         Called with each parameter whose tables were made; if it raises, they are dropped.
     """
@@ -60,10 +63,11 @@ class TableFactory:
         servers: Servers,
         server_client: CommServerClient,
         partitioner: Partitioner | None,
+        half: bool,
         describe: Callable[[Variable | Embedding], None],
     ) -> None:
         self._servers, self._server_client, self._partitioner = servers, server_client, partitioner
-        self._describe = describe
+        self._half, self._describe = half, describe
         self._lock = threading.Lock()  # guards the next field; not held during requests
         self._tables = PlacedTables(len(servers.shards))
 
@@ -90,7 +94,8 @@ class TableFactory:
             table = name if count == 1 else f"{name}/{start}"
             parts.append(DenseShard(self._servers.shards[index], table, start, stop))
         made = DenseShards(
-            name, value.shape, value.dtype, optimizer, parts, self._server_client, nonfinite
+            *(name, value.shape, value.dtype, optimizer, parts, self._server_client, nonfinite),
+            self._half and value.dtype == np.float32,
         )
         variable = Variable(made)
         self._make(variable, _dense_creations(made, value))
@@ -98,6 +103,7 @@ class TableFactory:
 
     def embedding(self, spec: EmbeddingSpec) -> Embedding:
         """Make an embedding, spread over all shards."""
+        spec = replace(spec, half=self._half and spec.dtype == np.float32)
         made = SparseShards(spec, self._servers.shards, self._server_client)
         embedding = Embedding(made)
         self._make(embedding, _sparse_creations(made))

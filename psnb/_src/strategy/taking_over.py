@@ -43,6 +43,7 @@ class StrategyTerms:
     mode: Mode
     partitioner: Partitioner | None
     dedicated: bool
+    half: bool
 
     def packed(self) -> bytes:
         """Return it pickled; a partitioner of the notebook's by value."""
@@ -99,7 +100,7 @@ def _taken(
         reconciler.close()
         server_client.close()
     on_loop(loop, servers.move)
-    core = StrategyCore(client, servers, terms.partitioner, dashboard)
+    core = StrategyCore(client, servers, terms.partitioner, terms.half, dashboard)
     try:
         core.take()
         for outcome in core.attempt([Request(shard, OpenLog()) for shard in core.shards]):

@@ -2,18 +2,22 @@
 
 from psnb._src.transport.arena import Probe, can_see, probe
 from psnb._src.transport.connecting import connect
+from psnb._src.transport.halved import Halved, halved, widened
 from psnb._src.transport.message import Message, part_unwired, unwired
 from psnb._src.transport.stream import MessageStream, UnreadableError, message_stream
 
 __all__ = [
+    "Halved",
     "Message",
     "MessageStream",
     "Probe",
     "UnreadableError",
     "can_see",
     "connect",
+    "halved",
     "message_stream",
     "part_unwired",
     "probe",
     "unwired",
+    "widened",
 ]

@@ -68,9 +68,15 @@ class Callers:
     def require_open(self) -> None:
         """Raise CoordinatorClosedError if the queue is closed."""
         if self._closures.closed:
-            raise self._ended() or CoordinatorClosedError(
-                "the coordinator is closed: make a new one with psnb.ClusterCoordinator(strategy)"
-            )
+            ended = self._ended()
+            if ended is None:
+                raise CoordinatorClosedError(
+                    "the coordinator is closed: make a new one with "
+                    "psnb.ClusterCoordinator(strategy)"
+                )
+            if type(ended) is CoordinatorClosedError:
+                raise CoordinatorClosedError(f"{ended}, and a coordinator of it")
+            raise ended
 
     def wait_for_room(self, max_size: int) -> None:
         """Wait until fewer closures than ``max_size`` are queued; raise a pending error."""
