@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import zlib
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.adam import Adam
 from psnb._src.server.table import Segment
 from psnb._src.server.tables import SparseTable
+from psnb._src.whole_files import checksum
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.saved import forge, in_hand, write
 from tests.parameters.in_process import DIM, embedding, variable
@@ -39,6 +40,7 @@ BETWEEN = b"\n\0=====\0\n"
 FILES = [
     MANIFEST,
     *(f"{number:04d}-{shard:05d}.safetensors" for number in range(3) for shard in range(2)),
+    *(f"{number:04d}-{shard:05d}-01.safetensors" for number in (1, 2) for shard in range(2)),
 ]
 UNREADABLE = OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError
 """What `forge` raises of a manifest whose sums cannot be mended."""
@@ -91,15 +93,32 @@ def _place() -> tuple[Model, Path]:
 
 
 def seeds() -> list[bytes]:
-    """Return a checkpoint of a model without rows, and one with."""
+    """Return a checkpoint of a model without rows, one with, and a delta."""
     made, model = [], Model()
-    for _ in range(2):
+    for number in range(3):
         with tempfile.TemporaryDirectory() as folder:
             parameters = [in_hand(n, p) for n, p in model.shards().items()]
             path = write(Path(folder), parameters, {"step": 1})
-            made.append(BETWEEN.join((path / name).read_bytes() for name in FILES))
+            if number == 2:
+                forge(path, partial(_add_changes, path))
+            files = [path / name for name in FILES]
+            made.append(BETWEEN.join(each.read_bytes() for each in files if each.exists()))
         model.parameters["any"].push(IDS, ONES)
     return made
+
+
+def _add_changes(path: Path, content: dict[str, Any]) -> None:
+    """Have a checkpoint of which the first row of each shard of both tables came later."""
+    content["depth"] = 1
+    for entry in content["parameters"][1:]:
+        for files in entry["shards"]:
+            (file,) = files
+            changes = file.replace(".safetensors", "-01.safetensors")
+            state = load((path / file).read_bytes())
+            count = state["ids"].size
+            state = {n: a[:1] if len(a) == count and n != "step" else a for n, a in state.items()}
+            save_file(state, path / changes)
+            files[changes] = checksum(path / changes)
 
 
 def check(content: bytes) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from psnb._src.first_rows import Admission, Always, Initializer, read_only
 from psnb._src.server import answers, kernels
 from psnb._src.server.ctr import CtrAccessor, RowUse
-from psnb._src.server.duplicates import summed
+from psnb._src.server.duplicates import distinct, summed
 from psnb._src.server.growing import GrowingArray
 from psnb._src.server.optimizers import Optimizer
 from psnb._src.server.row_index import FixedRowIndex, GrowingRowIndex
@@ -244,9 +244,11 @@ class SparseTable(Table):
         for name, counts in (("shows", shows), ("clicks", clicks)):
             check_array(f"{name} for {self._name!r}", counts, _COUNTS, (ids.size,))
         there = rows >= 0
+        rows = rows[there]
         if self.watchers:
-            self._changing(np.unique(rows[there]))
-        use.record(rows[there], shows[there], clicks[there])
+            changing, _ = distinct(rows.view(np.uint64))  # sorting takes five times as long
+            self._changing(changing.view(np.int64))
+        use.record(rows, shows[there], clicks[there])
 
     def row_use(self, ids: np.ndarray) -> np.ndarray:
         """Return show, click and days unseen of ids, ``(n, 3)``; zeros for those without a row."""

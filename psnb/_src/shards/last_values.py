@@ -47,18 +47,28 @@ class LastValues:
         """Return an array, which is a copy."""
         if not _by_row(name):
             return self._parts[-1][name].copy()
-        form = self._parts[-1][name]
-        found = np.empty((self._rows.size, *form.shape[1:]), form.dtype)
-        start = 0
-        for part in self._parts:
-            at = np.flatnonzero((self._rows >= start) & (self._rows < start + part["ids"].size))
-            found[at] = part[name][self._rows[at] - start]
-            start += part["ids"].size
+        first, *later = self._parts
+        found = np.empty((self._rows.size, *first[name].shape[1:]), first[name].dtype)
+        found[: len(first[name])] = first[name]
+        for part, (at, rows) in zip(later, self._replaced, strict=True):
+            found[at] = part[name][rows]
         return found
 
     def state(self) -> dict[str, np.ndarray]:
         """Return all arrays."""
         return {name: self.read(name) for name in self._parts[-1]}
+
+    @cached_property
+    def _replaced(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each part but the first: the rows that it has last, and where they are in it."""
+        stops = np.cumsum([part["ids"].size for part in self._parts])
+        at = np.flatnonzero(self._rows >= stops[0])
+        rows = self._rows[at]
+        owner = np.searchsorted(stops, rows, side="right")
+        return [
+            (at[owner == part], rows[owner == part] - stops[part - 1])
+            for part in range(1, stops.size)
+        ]
 
     @cached_property
     def _rows(self) -> np.ndarray:

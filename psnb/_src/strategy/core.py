@@ -192,8 +192,9 @@ class StrategyCore:
 
     def snapshots(self, since: Mapping[tuple[str, int], str] | None = None) -> TableSnapshots:
         """Take snapshots of all parameters, or of what changed since some marks."""
-        running = lambda: self.servers.running  # noqa: E731
-        return TableSnapshots(self.server_client, self.parameters(), running, since)
+        return TableSnapshots(
+            self.server_client, self.parameters(), lambda: self.servers.running, since
+        )
 
     def attempt(self, requests: Sequence[Request]) -> list[Any]:
         """Send requests to shards; return errors in the place of answers."""
