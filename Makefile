@@ -7,6 +7,9 @@ OLDEST := .venv-oldest
 # Two cores are enough, and no library may take them all for itself.
 export OMP_NUM_THREADS ?= 1
 
+# A test starts hundreds of processes: none needs to compile what another has, whatever a container says.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Jupyter refuses to run as root unless told, as in a container.
 LAB_OPTIONS := $(if $(filter 0,$(shell id -u)),--allow-root)
 
