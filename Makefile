@@ -22,6 +22,11 @@ CORE := tests/checkpoint/test_manager.py tests/cluster tests/dask_internals \
 	tests/parameters/test_comm_server_client.py tests/placement tests/strategy \
 	tests/transport/test_connecting.py tests/transport/test_stream.py
 
+# Three on two cores: much of the time a test waits, for a process that starts or a limit that passes.
+# A file's tests stay together, for they share clusters; files keep their order, as in CORE, and the
+# longest are amid them.
+SIDE_BY_SIDE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
+
 # Node is needed by those who work on psnb, for the front end; not by those who install a wheel.
 FRONTEND := extension/lib/frontend.stamp
 PACKAGES := extension/node_modules/.package-lock.json
@@ -53,7 +58,7 @@ lab: $(VENV)/lab.stamp
 
 test: $(VENV)/test.stamp browser
 	npm --prefix extension test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
