@@ -118,7 +118,7 @@ def costs(client: Client, work: Work) -> np.ndarray:
 
 def main() -> None:
     """Measure, fit, predict, and print what follows."""
-    console = Console()
+    console = Console(width=150)
     with psnb.local_cluster(workers=2, servers=2) as client:
         found = {work: costs(client, work) for work in (*FITTED, *HELD_OUT)}
     terms = np.array([work.terms() for work in FITTED])
