@@ -88,6 +88,9 @@ bench: $(VENV)/test.stamp
 	$(BIN)/python -m tests.benchmarks.formats
 	$(BIN)/python -m tests.benchmarks.in_memory
 	$(BIN)/python -m tests.benchmarks.predicting
+	$(BIN)/python -m tests.benchmarks.costs
+	$(BIN)/python -m tests.benchmarks.network
+	$(BIN)/python -m tests.benchmarks.memory
 
 # Where the CPU time of a training step goes: a table by thread and function, and flame graphs in
 # the folder profile. Another size of batches: SIZE=512.
