@@ -112,7 +112,7 @@ def drop(*path: Any) -> Callable[[dict[str, Any]], None]:
 FILE = {"bytes": 3, "xxh3": ""}
 TABLE = ("tables", 0)
 CASES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
-    "another format": (put("format", 2), "format 2"),
+    "another format": (put("format", 3), "format 3"),
     "no format": (drop("format"), "format"),
     "a framework of its choosing": (put("framework", "os"), "its framework is 'os'"),
     "a framework that is a list": (put("framework", []), "its framework is"),
