@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ from psnb._src.export import DenseSources, Exported, Fetch, LoadedModel, ModelFe
 from psnb._src.parameters import DenseShards, SparseShards, shards_of, table_source
 from psnb._src.parameters.embedding_spec import EmbeddingSpec
 from psnb._src.parameters.request_batch import Request
+from psnb._src.parameters.table_snapshots import TableSnapshots
+from psnb._src.remote_path import Place
 from psnb._src.server.operations import CreateSparse
 from psnb._src.server.optimizers.adagrad import Adagrad
 from tests.checkpoint.test_deltas import ROWS, Model
+from tests.models.placing import InProcessStrategy
 from tests.parameters.in_process import DIM, variable
 
 GRAPH = {
@@ -105,3 +109,25 @@ class Run(Model):
 
 def assert_predicts(model: LoadedModel, expected: np.ndarray) -> None:
     np.testing.assert_array_equal(model.predict(BATCH), expected)
+
+
+class _Saved:
+    """A strategy in this process, as managers take one."""
+
+    def __init__(self, strategy: InProcessStrategy) -> None:
+        self._strategy = strategy
+
+    def parameters(self) -> dict[str, DenseShards | SparseShards]:
+        return {name: shards_of(each) for name, each in self._strategy.parameters.items()}
+
+    def snapshots(self, since: Mapping[tuple[str, int], str] | None = None) -> TableSnapshots:
+        servers = self._strategy.transport
+        return TableSnapshots(servers, self.parameters(), lambda: servers.servers, since)
+
+    def note_checkpoint(self, path: Place) -> None:
+        """Nobody recovers here."""
+
+
+def manager_of(strategy: InProcessStrategy, folder: Path) -> FolderManager:
+    """Return a manager that saves what is on servers in this process."""
+    return FolderManager(_Saved(strategy), folder, 9, full_every=4)

@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 import psnb
 from psnb._src.checkpoint import check_files
 from psnb._src.export import StoredTable
-from psnb.errors import CheckpointError, ConfigurationError
+from psnb.errors import CheckpointError, ConfigurationError, ExportError
 from tests.checkpoint.saved import forge
 from tests.checkpoint.test_deltas import IDS as OLD_IDS
 from tests.checkpoint.test_deltas import MEMORY, NEW, forget_memory, take
 from tests.conftest import wait_until
 from tests.export.followed import BATCH, Run, assert_predicts
+from tests.export.test_hostile_models import forge as forge_model
 
 newer_checkpoint = sys.modules["psnb._src.checkpoint.newer_checkpoint"]
 """The module, which has a function of its name."""
@@ -406,3 +407,12 @@ def test_what_is_followed_is_a_manager_or_a_directory(run: Run, tmp_path: Path) 
     with pytest.raises(ConfigurationError, match="follow must be a CheckpointManager"):
         psnb.export(tmp_path / "m", run, follow=3)  # type: ignore[arg-type]
     assert not (tmp_path / "m").exists()
+
+
+def test_a_dense_parameter_beyond_the_end_of_its_variable_is_refused(
+    run: Run, tmp_path: Path
+) -> None:
+    path = psnb.export(tmp_path / "m", run)
+    forge_model(path, lambda content: content["sources"]["parts"].update(bias=["flat", 4]))
+    with pytest.raises(ExportError, match="'bias' is beyond the end of 'flat'"):
+        psnb.load_model(path)
