@@ -7,6 +7,9 @@ OLDEST := .venv-oldest
 # Two cores are enough, and no library may take them all for itself.
 export OMP_NUM_THREADS ?= 1
 
+# A test starts hundreds of processes: none needs to compile what another has, whatever a container says.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Jupyter refuses to run as root unless told, as in a container.
 LAB_OPTIONS := $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -18,6 +21,11 @@ CORE := tests/checkpoint/test_manager.py tests/cluster tests/dask_internals \
 	$(INTEGRATION:%=tests/integration/test_%.py) tests/monitor/test_scheduler_link.py \
 	tests/parameters/test_comm_server_client.py tests/placement tests/strategy \
 	tests/transport/test_connecting.py tests/transport/test_stream.py
+
+# Three on two cores: much of the time a test waits, for a process that starts or a limit that passes.
+# A file's tests stay together, for they share clusters; files keep their order, as in CORE, and the
+# longest are amid them.
+SIDE_BY_SIDE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Node is needed by those who work on psnb, for the front end; not by those who install a wheel.
 FRONTEND := extension/lib/frontend.stamp
@@ -50,7 +58,7 @@ lab: $(VENV)/lab.stamp
 
 test: $(VENV)/test.stamp browser
 	npm --prefix extension test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
@@ -80,6 +88,9 @@ bench: $(VENV)/test.stamp
 	$(BIN)/python -m tests.benchmarks.formats
 	$(BIN)/python -m tests.benchmarks.in_memory
 	$(BIN)/python -m tests.benchmarks.predicting
+	$(BIN)/python -m tests.benchmarks.costs
+	$(BIN)/python -m tests.benchmarks.network
+	$(BIN)/python -m tests.benchmarks.memory
 
 # Where the CPU time of a training step goes: a table by thread and function, and flame graphs in
 # the folder profile. Another size of batches: SIZE=512.

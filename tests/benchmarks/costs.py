@@ -20,6 +20,7 @@ from scipy.optimize import nnls
 
 import psnb
 from tests.benchmarks.profiling import cpu_seconds, roles
+from tests.benchmarks.running import run_for
 
 DIM, ROWS = 16, 1_000_000
 SECONDS = 2.0
@@ -109,24 +110,15 @@ def costs(client: Client, work: Work) -> np.ndarray:
         coordinator = psnb.ClusterCoordinator(strategy)
         step = made(coordinator, work)
 
-        def some(seconds: float) -> int:
-            end, count = time.monotonic() + seconds, 0
-            while time.monotonic() < end:
-                for _ in range(20):
-                    coordinator.schedule(step)
-                coordinator.join()
-                count += 20
-            return count
-
-        some(0.5)  # compiles
+        run_for(0.5, coordinator, step)  # compiles
         meter = Meter(client, strategy)
-        count = some(SECONDS)
+        count = run_for(SECONDS, coordinator, step)
         return meter.read() / count * 1e6
 
 
 def main() -> None:
     """Measure, fit, predict, and print what follows."""
-    console = Console()
+    console = Console(width=150)
     with psnb.local_cluster(workers=2, servers=2) as client:
         found = {work: costs(client, work) for work in (*FITTED, *HELD_OUT)}
     terms = np.array([work.terms() for work in FITTED])

@@ -24,6 +24,8 @@ from tests.conftest import wait_until
 
 FEW, MANY = 2, 200
 CLOSURES = 20_000
+ROUNDS = {FEW: 20, MANY: 10}
+"""How many closures of a second each worker runs."""
 
 
 def nothing() -> None:
@@ -81,8 +83,17 @@ def cluster(workers: int) -> Iterator[Client]:
         process.join()
 
 
-def cost_of_a_closure(workers: int, repetitions: int = 5) -> float:
-    """Return the CPU time in microseconds that a closure costs this process, the median."""
+def a_second() -> None:
+    """The closure that takes a second, and no core."""
+    time.sleep(1)
+
+
+def costs_of_a_closure(workers: int, repetitions: int = 5) -> tuple[float, float]:
+    """Return the CPU time in microseconds that closures cost this process.
+
+    Of one that does nothing, when they come in thousands, the median; and of one that takes a
+    second, without what the process uses while nothing happens.
+    """
     with cluster(workers) as client, psnb.ParameterServerStrategy(client) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         wait_until(
@@ -97,9 +108,21 @@ def cost_of_a_closure(workers: int, repetitions: int = 5) -> float:
                 coordinator.schedule(nothing)
             coordinator.join()
             costs.append((time.process_time() - begin) / CLOSURES * 1e6)
-        return statistics.median(costs[1:])
+        begin, used = time.monotonic(), time.process_time()
+        time.sleep(5)
+        idle = (time.process_time() - used) / (time.monotonic() - begin)
+        begin, used, count = time.monotonic(), time.process_time(), workers * ROUNDS[workers]
+        for _ in range(count):
+            coordinator.schedule(a_second)
+        coordinator.join()
+        used = time.process_time() - used - idle * (time.monotonic() - begin)
+        return statistics.median(costs[1:]), used / count * 1e6
 
 
 if __name__ == "__main__":
-    few, many = cost_of_a_closure(FEW), cost_of_a_closure(MANY)
-    print(f"{few:.1f} us with {FEW} workers, {many:.1f} us with {MANY}: {many / few:.2f} times")
+    few, many = costs_of_a_closure(FEW), costs_of_a_closure(MANY)
+    for what, one, other in zip(("nothing", "a second"), few, many, strict=True):
+        print(
+            f"a closure of {what}: {one:.1f} us with {FEW} workers, {other:.1f} us with {MANY}: "
+            f"{other / one:.2f} times"
+        )

@@ -24,6 +24,7 @@ from rich.table import Table
 
 import psnb
 from tests.benchmarks import clicks, models
+from tests.benchmarks.running import run_for
 
 SIZES = (512, 4096)
 FOLDER = Path("profile")
@@ -96,13 +97,7 @@ def profile(size: int, console: Console) -> None:
         step = models.jax_with_psnb(strategy)
 
         def train(seconds: float) -> int:
-            end, steps = time.monotonic() + seconds, 0
-            while time.monotonic() < end:
-                for _ in range(40):
-                    coordinator.schedule(step, (data,))
-                coordinator.join()
-                steps += 40
-            return steps
+            return run_for(seconds, coordinator, step, data, together=40)
 
         train(3)
         pids = roles(client, strategy)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from multiprocessing import spawn
 from pathlib import Path
 from textwrap import indent
+from types import ModuleType
 
 import pytest
 
@@ -91,12 +93,20 @@ def test_a_cluster_that_cannot_start_says_what_went_wrong(tmp_path: Path) -> Non
     assert "AttributeError" not in done.stderr
 
 
-def test_other_processes_import_the_script_as_ever() -> None:
+@pytest.mark.parametrize("how", ["name", "path"])  # python -m script, python script.py
+def test_other_processes_import_the_script_as_ever(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = ModuleType("__main__")
+    if how == "name":
+        script.__spec__ = ModuleSpec("script", None)
+    else:
+        script.__file__ = "/script.py"
+    monkeypatch.setitem(sys.modules, "__main__", script)
     before = spawn.get_preparation_data
     theirs = before("another")
     with script_hidden(), script_hidden():
         assert spawn.get_preparation_data("another") == theirs
         ours = spawn.get_preparation_data("Dask Worker process (from Nanny)")
-    assert theirs.keys() - ours.keys() <= {"init_main_from_name", "init_main_from_path"}
-    assert theirs.keys() - ours.keys()
+    assert theirs.keys() - ours.keys() == {f"init_main_from_{how}"}
     assert spawn.get_preparation_data is before

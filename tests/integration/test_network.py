@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,12 @@ pytestmark = pytest.mark.slow
 
 
 def _free_port() -> int:
-    with socket.socket() as asking:
-        asking.bind(("127.0.0.1", 0))
-        return int(asking.getsockname()[1])
+    """Return one of those that the system gives to nobody who asks it for any."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as asking, suppress(OSError):
+            asking.bind(("127.0.0.1", port))
+            return port
 
 
 def test_closures_behind_a_black_hole_run_elsewhere_and_count_once(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from psnb._src.first_rows import Admission, Always, read_only
 from psnb._src.server import kernels
 from psnb._src.server.growing import GrowingArray
+from psnb._src.server.own_pages import zeroed
 from psnb._src.shards import check_ids, check_within
 
 ALL = slice(None)
@@ -181,8 +182,9 @@ class GrowingRowIndex(RowIndex):
         return self._keys.size * 2 // 3  # probes stay short
 
     def _reset(self, slots: int) -> None:
-        self._keys = np.zeros(slots, np.uint64)
-        self._rows = np.full(slots, kernels.EMPTY)
+        self._keys = zeroed(slots, np.dtype(np.uint64))
+        self._rows = zeroed(slots, np.dtype(np.int32))
+        self._rows.fill(kernels.EMPTY)
         self._free = self._limit()
 
     def _grow(self) -> None:
