@@ -147,7 +147,7 @@ def test_a_size_is_compiled_once(tmp_path: Path) -> None:
     loaded.predict(BATCH)
     for _ in range(3):
         loaded.predict(BATCH)
-        assert loaded._computation._run._cache_size() == 1  # type: ignore[attr-defined]
+        assert loaded._state.computation._run._cache_size() == 1  # type: ignore[attr-defined]
 
 
 def test_programs_that_call_their_own_process_are_refused(tmp_path: Path) -> None:
