@@ -298,6 +298,8 @@ def test_an_export(given: Namespace) -> None:
     given |= {"probability": probability, "params": params, "ads": ads, "batch": one}
     run(given | {"ids": one["ads"], "x": one["x"]}, "predict = psnb.jax.forward(")
     assert Path("models/day-17/manifest.json").exists()
+    predict = psnb.jax.forward(probability, params=params, tables={"ads": ads})
+    run(given | {"predict": predict}, 'manager = psnb.CheckpointManager(coordinator, "runs/ads"')
 
 
 def test_metrics(given: Namespace) -> None:

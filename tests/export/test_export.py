@@ -16,7 +16,15 @@ import pytest
 from safetensors.numpy import load_file
 
 import psnb
-from psnb._src.export import Exported, Fetch, ModelFeed, RowPiece, TableSource, id_index
+from psnb._src.export import (
+    DenseSources,
+    Exported,
+    Fetch,
+    ModelFeed,
+    RowPiece,
+    TableSource,
+    id_index,
+)
 from psnb._src.export.array_file import ArrayFile
 from psnb._src.first_rows import Always, Constant, CountFilter, Normal, Probability
 from psnb.errors import ConfigurationError, ExportError, IdOutOfRangeError, ServerLostError
@@ -60,6 +68,7 @@ class Model:
             {"program.torch.json": json.dumps(GRAPH).encode()},
             {},
             {},
+            DenseSources({}, {}),
         )
 
     def _pieces(self) -> Iterator[RowPiece]:

@@ -112,7 +112,7 @@ def drop(*path: Any) -> Callable[[dict[str, Any]], None]:
 FILE = {"bytes": 3, "xxh3": ""}
 TABLE = ("tables", 0)
 CASES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
-    "another format": (put("format", 2), "format 2"),
+    "another format": (put("format", 3), "format 3"),
     "no format": (drop("format"), "format"),
     "a framework of its choosing": (put("framework", "os"), "its framework is 'os'"),
     "a framework that is a list": (put("framework", []), "its framework is"),
@@ -165,6 +165,24 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "outputs that loop": (put("outputs", {"list": [0, 7]}), "its outputs"),
     "outputs that are true": (put("outputs", True), "its outputs"),
     "outputs of two kinds": (put("outputs", {"list": [], "dict": {}}), "its outputs"),
+    "sources that are a list": (put("sources", []), "its sources are no JSON object"),
+    "sources in nothing": (put("sources", "parts", {"w": ["v", 0]}), "the source of 'w'"),
+    "a variable of infinity": (put("sources", "variables", {"v": [1e400, "f4"]}), "exported model"),
+    "a variable of texts": (put("sources", "variables", {"v": [1, "str"]}), "variable 'v' is"),
+    "a source of nothing": (
+        put("sources", {"variables": {"v": [1, "float32"]}, "parts": {"w": ["v", 0]}}),
+        "there is no dense parameter 'w'",
+    ),
+    "a source before the beginning": (
+        put("sources", {"variables": {"v": [1, "float32"]}, "parts": {"w": ["v", -1]}}),
+        "the source of 'w'",
+    ),
+    "what it follows is a text": (put("follows", "run"), "what it follows is no JSON object"),
+    "it follows a number": (put("follows", {"directory": 3, "after": 0}), "it follows 3"),
+    "it follows what comes after a text": (
+        put("follows", {"directory": "run", "after": "3"}),
+        "it follows what comes after '3'",
+    ),
     "another fetch": (lambda c: c["fetches"].append(c["fetches"][0]), "other outputs"),
 }
 

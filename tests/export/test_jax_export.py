@@ -13,7 +13,8 @@ from jax import export as jax_export
 import psnb
 import psnb.jax
 from psnb.errors import ConfigurationError, ExportError
-from tests.export.models import BATCH, IDS, NEW, JaxModel, X, assert_close
+from tests.export.followed import manager_of
+from tests.export.models import BATCH, IDS, NEW, JaxModel, X, assert_close, random_rows
 from tests.export.test_hostile_models import forge
 
 pytestmark = pytest.mark.slow  # XLA compiles
@@ -27,6 +28,23 @@ def test_it_predicts_what_the_distributed_model_does(tmp_path: Path, combiner: s
     one = {"ads": NEW["ads"][:1], "words": NEW["words"][:1], "x": NEW["x"][:1]}
     for batch in (NEW, one):  # of other sizes, and with ids that were not seen
         assert_close(loaded.predict(batch), model.forward(batch))
+
+
+def test_it_follows_checkpoints_and_compiles_nothing_again(tmp_path: Path) -> None:
+    model = JaxModel()
+    manager = manager_of(model.strategy, tmp_path / "run")
+    path = psnb.export(tmp_path / "m", model.forward, example=BATCH, follow=manager)
+    loaded = psnb.load_model(path)
+    before = loaded.predict(BATCH)
+    compiled = loaded._state.computation._run  # type: ignore[attr-defined]
+    model.params.assign({"w": np.float32([3, -1, 2]), "b": np.float32(0.25)})
+    model.ads.assign([3, 77], random_rows(2, 3))
+    manager.save()
+    assert loaded.refresh()
+    for batch in (BATCH, NEW):
+        assert_close(loaded.predict(batch), model.forward(batch))
+    assert not np.allclose(loaded.predict(BATCH)["raw"], before["raw"])
+    assert loaded._state.computation._run is compiled  # type: ignore[attr-defined]
 
 
 def test_feeds_are_what_a_prediction_needs(tmp_path: Path) -> None:
@@ -129,7 +147,7 @@ def test_a_size_is_compiled_once(tmp_path: Path) -> None:
     loaded.predict(BATCH)
     for _ in range(3):
         loaded.predict(BATCH)
-        assert loaded._computation._run._cache_size() == 1  # type: ignore[attr-defined]
+        assert loaded._state.computation._run._cache_size() == 1  # type: ignore[attr-defined]
 
 
 def test_programs_that_call_their_own_process_are_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from psnb._src.server import SGD
 from psnb.data import Ragged
 from psnb.errors import ConfigurationError
 from psnb.torch import TensorBags
+from tests.export.followed import manager_of
 from tests.models.placing import InProcessStrategy
 
 pytestmark = pytest.mark.slow  # torch traces
@@ -62,6 +63,46 @@ def test_it_predicts_what_the_distributed_model_does(tmp_path: Path, mode: str) 
         np.testing.assert_allclose(found["logit"], expected["logit"].detach(), atol=1e-6)
         np.testing.assert_allclose(found["parts"][0], expected["parts"][0].detach(), atol=1e-6)
         np.testing.assert_array_equal(found["parts"][1], ids)
+
+
+class Tied(nn.Module):
+    """A weight with two names, and a buffer of integers, which servers have as floats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3, bias=False), nn.Linear(3, 3)
+        self.first.weight = self.second.weight
+        self.register_buffer("scale", torch.tensor(2))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.first(self.second(x)) * self.scale, self.scale + 0
+
+
+def test_it_follows_checkpoints(tmp_path: Path) -> None:
+    strategy = InProcessStrategy()
+    options: dict[str, Any] = {"sparse": SGD(0.5), "dense": SGD(0.5)}
+    wide = psnb.torch.distribute(WideDeep(), strategy, name="wide", **options)
+    tied = psnb.torch.distribute(Tied(), strategy, name="tied", **options)
+    manager, words, x = manager_of(strategy, tmp_path), psnb.torch.as_torch(WORDS), torch.ones(2, 3)
+    loaded = [
+        psnb.load_model(psnb.export(tmp_path / name, model.eval(), example=batch, follow=manager))
+        for name, model, batch in (("wide", wide, (IDS, WORDS)), ("tied", tied, (x,)))
+    ]
+    wide.train(), tied.train()
+    with wide.step():
+        wide(IDS, words)["logit"].square().sum().backward()
+    with tied.step():
+        tied(x)[0].square().sum().backward()
+    tied.load_state_dict({"scale": torch.tensor(5)}, strict=False)
+    manager.save()
+    assert [each.refresh() for each in loaded] == [True, True]
+    with torch.no_grad():
+        logit, product = wide.eval()(IDS, words)["logit"], tied.eval()(x)
+    found = loaded[0].predict({"ids": IDS.numpy(), "words": WORDS})["logit"]
+    np.testing.assert_allclose(found, logit, atol=1e-6)
+    found, scale = loaded[1].predict({"x": x.numpy()})
+    np.testing.assert_allclose(found, product[0], atol=1e-6)
+    assert (scale, scale.dtype) == (5, np.int64)
 
 
 class Linear(nn.Module):

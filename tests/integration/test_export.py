@@ -108,7 +108,8 @@ def test_an_export_while_closures_run_is_whole_and_of_its_time(
     coordinator.join()
     last = psnb.load_model(psnb.export(tmp_path / "last", forward, example=vars(test[:32])))
     counts = [
-        [len(table.stored) for table in each._tables.values()] for each in (first, during, last)
+        [len(table.content) for table in each._state.tables.values()]
+        for each in (first, during, last)
     ]
     assert counts[0] <= counts[1] <= counts[2]
     predicted = [each.predict(vars(test[:500])) for each in (first, during, last)]

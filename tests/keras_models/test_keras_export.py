@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 import psnb
+from psnb._src.keras_models.compiled_model import CompiledModel
+from psnb._src.keras_models.split_keras import split
 from psnb.errors import ConfigurationError
-from tests.keras_models.nets import ALL, compiled, data
+from tests.export.followed import manager_of
+from tests.keras_models.nets import ALL, compiled, data, trained
+from tests.models.placing import InProcessStrategy
 
 pytestmark = [
     pytest.mark.slow,  # XLA compiles
@@ -41,6 +45,23 @@ def test_an_exported_model_predicts_what_it_does_in_keras_or_is_refused(
         keras.tree.map_structure(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6), found, expected
         )
+
+
+def test_an_exported_model_follows_checkpoints(tmp_path: Path) -> None:
+    strategy, given = InProcessStrategy(), {"loss": "binary_crossentropy"}
+    net = ALL["normalized"]()
+    model = CompiledModel(strategy, "model", split(net), None, None, "sgd", given)
+    manager, batches = manager_of(strategy, tmp_path / "run"), data()
+    loaded = psnb.load_model(psnb.export(tmp_path / "model", model.program, follow=manager))
+    before = loaded.predict(batches[0][0])
+    trained(model, batches)
+    manager.save()
+    assert loaded.refresh()
+    found, expected = loaded.predict(batches[0][0]), model.program.predict(batches[0][0])
+    keras.tree.map_structure(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6), found, expected
+    )
+    assert not np.allclose(keras.tree.flatten(found)[0], keras.tree.flatten(before)[0])
 
 
 def test_inputs_without_a_fixed_shape_need_an_example(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ read into memory, for example ids. So a check needs memory for the ids of one sh
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +21,9 @@ from psnb._src.mapped_arrays import mapped_arrays
 from psnb._src.shards import LastValues, SavedShard, forms
 from psnb._src.whole_files import checksum
 
+FileKey = tuple[str, int, int, str, str]
+"""A file that was checked: its parameter, shard, number of shards, name and checksum."""
+
 
 class Loads(Protocol):
     """A parameter, which checks the state of its shards."""
@@ -27,8 +32,16 @@ class Loads(Protocol):
         """Raise ConfigurationError unless a saved shard can be loaded."""
 
 
+def file_key(entry: ManifestEntry, shard: int, file: str) -> FileKey:
+    """Return by what a file of a shard is known."""
+    return entry.name, shard, len(entry.shards), file, entry.shards[shard][file]
+
+
 def check_files(
-    stored: StoredCheckpoint, entry: ManifestEntry, parameter: Loads
+    stored: StoredCheckpoint,
+    entry: ManifestEntry,
+    parameter: Loads,
+    known: Mapping[FileKey, State] = MappingProxyType({}),
 ) -> list[list[State]]:
     """Check that a parameter can be loaded from its files.
 
@@ -40,6 +53,10 @@ def check_files(
         The parameter's entry in the manifest.
     parameter : Loads
         The parameter to load.
+    known : mapping of tuple to mapping
+        The arrays of files that were checked before, of a parameter with this description. They are
+        not read again, and what is new in a shard of which the first file is known is checked by
+        itself.
 
     Returns
     -------
@@ -56,6 +73,9 @@ def check_files(
         parts: list[State] = []
         part = len(files) > 1
         for file, expected in files.items():
+            if (arrays := known.get(file_key(entry, number, file))) is not None:
+                parts.append(arrays)
+                continue
             try:
                 path = stored.file(file)
                 sum_ = checksum(path)
@@ -67,7 +87,8 @@ def check_files(
                 form = forms(file, arrays)
                 parameter.check_state(SavedShard(number, len(entry.shards), form, read, part=part))
                 parts.append(arrays)
-                if part and len(parts) == len(files):
+                first = file_key(entry, number, next(iter(files)))
+                if part and len(parts) == len(files) and first not in known:
                     last = LastValues(parts)
                     whole = SavedShard(number, len(entry.shards), last.forms(), last.read)
                     parameter.check_state(whole)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
+from psnb._src.checkpoint.check_files import FileKey, check_files
+from psnb._src.checkpoint.checkpoint_folder import StoredCheckpoint
 from psnb._src.checkpoint.manifest import ManifestEntry
+from psnb._src.checkpoint.shard_files import State
 from psnb._src.checks import is_integer
 from psnb._src.mapped_arrays import DTYPES
 from psnb._src.sealed_json import keys, require
@@ -16,6 +21,7 @@ from psnb._src.shards import (
     check_saved_rows,
     check_saved_slice,
 )
+from psnb.errors import CheckpointError
 
 _DTYPES = {dtype.name: dtype for dtype in DTYPES.values()}
 
@@ -74,6 +80,28 @@ class DescribedState:
         # Whether their use is remembered and whether ids wait is not described, and changes no row.
         uses, waits = ROW_USE[0] in saved.forms, "waiting.ids" in saved.forms
         check_saved_rows(ExpectedRows(*expected, self._dim, fixed, uses=uses, waits=waits), saved)
+
+
+def described_shards(
+    stored: StoredCheckpoint,
+    entry: ManifestEntry,
+    known: Mapping[FileKey, State] = MappingProxyType({}),
+) -> list[list[State]]:
+    """Return the arrays of a parameter, by shard and file, which are checked; see `check_files`.
+
+    Raises
+    ------
+    CheckpointError
+        If a file is missing or damaged, or the entry describes no parameter.
+    """
+    try:
+        described = DescribedState(entry)
+    except ValueError as error:
+        raise CheckpointError(
+            f"checkpoint {str(stored.path)!r}: {entry.name!r:.200} is no parameter that this psnb "
+            f"reads: {error}"
+        ) from error
+    return check_files(stored, entry, described, known)
 
 
 def _size(what: str, found: Any) -> int:

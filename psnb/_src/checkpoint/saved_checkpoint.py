@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.checkpoint.check_files import check_files
-from psnb._src.checkpoint.described_state import DescribedState
+from psnb._src.checkpoint.described_state import described_shards
 from psnb._src.checkpoint.folder_of import use
 from psnb._src.checkpoint.manifest import FORMAT
 from psnb._src.checkpoint.restored import listed
@@ -185,15 +184,7 @@ class SavedCheckpoint(Mapping[str, Any]):
 
     def _shards(self, name: str) -> list[list[dict[str, np.ndarray]]]:
         """Return the arrays of a parameter, by shard and file, which were checked just now."""
-        entry = self._manifest.entries[name]
-        try:
-            described = DescribedState(entry)
-        except ValueError as error:
-            raise CheckpointError(
-                f"checkpoint {str(self._path)!r}: {name!r:.200} is no parameter that this psnb "
-                f"reads: {error}"
-            ) from error
-        return check_files(self._stored, entry, described)
+        return described_shards(self._stored, self._manifest.entries[name])
 
 
 def _size(description: Mapping[str, Any]) -> str:

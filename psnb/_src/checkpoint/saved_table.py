@@ -77,17 +77,30 @@ class SavedTable:
                 f"ids of table {self._name!r} are of {asked.dtype}: no integers"
             )
         wide = np.int64 if asked.dtype.kind == "i" else np.uint64
-        flat = asked.reshape(-1).astype(wide).view(np.uint64)
-        at = np.searchsorted(self.ids, flat)
-        known = at < self.ids.size
-        known[known] = self.ids[at[known]] == flat[known]
+        known, rows = self.found(asked.reshape(-1).astype(wide).view(np.uint64))
         if not known.all():
             missing = asked.reshape(-1)[~known]
             raise IdOutOfRangeError(
                 f"table {self._name!r} of this checkpoint has no row of id {missing[0]}, nor of "
                 f"{missing.size - 1:,} others that were asked for; its ids= are those that have one"
             )
-        return self._taken(self._places[at]).reshape(*asked.shape, self.dim)
+        return rows.reshape(*asked.shape, self.dim)
+
+    def found(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return which of some ids (uint64 ``(n,)``) have a row here, and the rows of these."""
+        known, at = self._located(ids)
+        return known, self._taken(self._places[at])
+
+    def has(self, ids: np.ndarray) -> np.ndarray:
+        """Return which of some ids (uint64 ``(n,)``) have a row here."""
+        return self._located(ids)[0]
+
+    def _located(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return which ids have a row, and where these are among all."""
+        at = np.searchsorted(self.ids, ids)
+        known = at < self.ids.size
+        known[known] = self.ids[at[known]] == ids[known]
+        return known, at[known]
 
     def _taken(self, places: np.ndarray) -> np.ndarray:
         found = np.empty((places.size, self.dim), self.dtype)

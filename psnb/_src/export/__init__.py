@@ -1,8 +1,10 @@
 """Exported models: a folder that predicts without Dask and without the training code. Pure."""
 
+from psnb._src.export.dense_sources import DenseSources
 from psnb._src.export.exported import Computation, Exported, Fetch, RowPiece, TableSource
-from psnb._src.export.loaded_model import LoadedModel, load_model
+from psnb._src.export.loaded_model import LoadedModel
 from psnb._src.export.model_feed import ModelFeed
+from psnb._src.export.model_loading import load_model
 from psnb._src.export.model_manifest import ModelManifest
 from psnb._src.export.nested import check_nested, leaves_of, nested
 from psnb._src.export.scoring import FORMATS, score_files
@@ -12,6 +14,7 @@ from psnb._src.export.writing import Exportable, export
 __all__ = [
     "FORMATS",
     "Computation",
+    "DenseSources",
     "Exportable",
     "Exported",
     "Fetch",

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from psnb._src.data import Ragged
+from psnb._src.export.dense_sources import DenseSources
 from psnb._src.export.exported_table import ExportedTable
 from psnb._src.export.model_feed import ModelFeed
 from psnb._src.export.stored_table import StoredTable
@@ -85,6 +86,8 @@ class Exported:
         What else the framework needs; as JSON can hold it.
     written_with : mapping of str to str
         The versions of libraries.
+    sources : DenseSources
+        Where dense parameters are on the servers.
     """
 
     framework: str
@@ -96,6 +99,7 @@ class Exported:
     programs: Mapping[str, bytes]
     detail: Mapping[str, Any]
     written_with: Mapping[str, str]
+    sources: DenseSources
 
 
 class Computation(Protocol):
@@ -105,3 +109,6 @@ class Computation(Protocol):
         self, feeds: Mapping[str, np.ndarray | Ragged], tables: Mapping[str, StoredTable]
     ) -> Sequence[np.ndarray]:
         """Return the arrays of all fetches. Thread-safe."""
+
+    def with_dense(self, dense: Mapping[str, np.ndarray]) -> Computation:
+        """Return the same with other dense parameters, of the same shapes and dtypes."""

@@ -23,12 +23,13 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from psnb._src.checks import is_integer
 from psnb._src.descriptions import made
+from psnb._src.export.dense_sources import DenseSources, read_sources
 from psnb._src.export.exported import Fetch
 from psnb._src.export.exported_table import ExportedTable
 from psnb._src.export.model_feed import ModelFeed
@@ -37,7 +38,7 @@ from psnb._src.first_rows import ADMISSIONS, INITIALIZERS
 from psnb._src.sealed_json import keys, read_sealed, require
 from psnb._src.whole_files import checksum
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 DENSE = "dense.safetensors"
 FRAMEWORKS = ("jax", "torch")
@@ -74,6 +75,13 @@ class TableEntry(ExportedTable):
         return {**vars(self), "dtype": self.dtype.name, **first}
 
 
+class Follows(NamedTuple):
+    """Where checkpoints of the run appear, and the number of the newest before the export."""
+
+    directory: str
+    after: int
+
+
 @dataclass(frozen=True)
 class ModelManifest:
     """A manifest that was read; see `Exported` and `psnb.export` for what its parts mean."""
@@ -88,6 +96,8 @@ class ModelManifest:
     files: Mapping[str, tuple[int, str]]
     metadata: Mapping[str, Any]
     written_with: Mapping[str, str]
+    sources: DenseSources
+    follows: Follows | None
 
 
 def read_model_manifest(path: Path) -> ModelManifest:
@@ -130,6 +140,8 @@ def read_model_manifest(path: Path) -> ModelManifest:
         files,
         content["metadata"],
         content["written_with"],
+        read_sources(content["sources"]),
+        _follows(content["follows"]),
     )
 
 
@@ -208,6 +220,16 @@ def _table(given: Any) -> TableEntry:
     admission = made(f"table {name!r:.80}: admission", given["admission"], ADMISSIONS)
     known = {"dtype": np.dtype(given["dtype"]), "initializer": first, "admission": admission}
     return TableEntry(**{**given, **known})
+
+
+def _follows(given: Any) -> Follows | None:
+    if given is None:
+        return None
+    _object("what it follows", given, set(Follows._fields))
+    directory, after = given["directory"], given["after"]
+    require(isinstance(directory, str) and bool(directory), f"it follows {directory!r:.80}")
+    require(_is_size(after), f"it follows what comes after {after!r:.80}")
+    return Follows(directory, after)
 
 
 def _shape(given: Any) -> tuple[int | None, ...]:

@@ -7,6 +7,7 @@ well.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -17,12 +18,24 @@ from psnb._src.first_rows import read_only
 from psnb.errors import ConfigurationError, IdOutOfRangeError
 
 
+class KnownRows(Protocol):
+    """Rows by id."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def found(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows of ids (uint64 ``(n,)``), and which have none: theirs are arbitrary."""
+
+
 @dataclass(frozen=True)
-class StoredTable(ExportedTable):
-    """The rows of a table, as `psnb.Embedding` gives them for evaluation.
+class StoredRows:
+    """The rows that were exported.
 
     Attributes
     ----------
+    dtype : numpy.dtype
+        In which they are returned.
     stored : numpy.ndarray
         The rows, ``(n, dim)``.
     scales : numpy.ndarray or None
@@ -31,10 +44,42 @@ class StoredTable(ExportedTable):
         Ids that have a row, ascending, and where it is; None if ids are the places.
     """
 
+    dtype: np.dtype
     stored: np.ndarray
     scales: np.ndarray | None
     ids: np.ndarray | None
     places: np.ndarray | None
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def found(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows of ids (uint64 ``(n,)``), and which have none: theirs are arbitrary."""
+        if self.ids is None or self.places is None:
+            return self._taken(ids), np.zeros(ids.size, np.bool_)
+        if not self.ids.size:
+            empty = np.empty((ids.size, self.stored.shape[1]), self.dtype)
+            return empty, np.ones(ids.size, np.bool_)
+        # An id beyond all others is compared with the last one.
+        at = np.minimum(np.searchsorted(self.ids, ids), self.ids.size - 1)
+        return self._taken(self.places[at]), self.ids[at] != ids
+
+    def _taken(self, places: np.ndarray) -> np.ndarray:
+        scales = None if self.scales is None else self.scales.take(places)
+        return restored(self.stored.take(places.astype(np.intp), axis=0), scales, self.dtype)
+
+
+@dataclass(frozen=True)
+class StoredTable(ExportedTable):
+    """A table, as `psnb.Embedding` gives its rows for evaluation.
+
+    Attributes
+    ----------
+    content : KnownRows
+        Its rows.
+    """
+
+    content: KnownRows
 
     def lookup(self, ids: np.ndarray) -> np.ndarray:
         """Return the rows of ids of any shape, ``ids.shape + (dim,)``.
@@ -50,17 +95,9 @@ class StoredTable(ExportedTable):
             If the ids are not integers.
         """
         flat = self._checked(ids)
-        if self.ids is None or self.places is None:
-            found = self._taken(flat)
-        elif not self.ids.size:
-            found = self._first(flat)
-        else:
-            # An id beyond all others is compared with the last one.
-            at = np.minimum(np.searchsorted(self.ids, flat), self.ids.size - 1)
-            missing = self.ids[at] != flat
-            found = self._taken(self.places[at])
-            if missing.any():
-                found[missing] = self._first(flat[missing])
+        found, missing = self.content.found(flat)
+        if missing.any():
+            found[missing] = self._first(flat[missing])
         if self.padding_idx is not None:
             found[flat == np.uint64(self.padding_idx)] = 0
         return found.reshape(*ids.shape, self.dim)
@@ -97,10 +134,6 @@ class StoredTable(ExportedTable):
                 )
         signed = ids.dtype.kind == "i"
         return np.ascontiguousarray(flat, np.int64 if signed else np.uint64).view(np.uint64)
-
-    def _taken(self, places: np.ndarray) -> np.ndarray:
-        scales = None if self.scales is None else self.scales.take(places)
-        return restored(self.stored.take(places.astype(np.intp), axis=0), scales, self.dtype)
 
     def _first(self, ids: np.ndarray) -> np.ndarray:
         found = np.zeros((ids.size, self.dim), self.dtype)

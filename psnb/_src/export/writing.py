@@ -13,12 +13,14 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
+from psnb._src.checkpoint import FolderManager, newest_number
 from psnb._src.checks import is_number
 from psnb._src.export.array_file import ArrayFile
 from psnb._src.export.exported import Exported, TableSource
 from psnb._src.export.id_index import write_index
-from psnb._src.export.model_manifest import DENSE, FORMAT, MANIFEST, TableEntry
+from psnb._src.export.model_manifest import DENSE, FORMAT, MANIFEST, Follows, TableEntry
 from psnb._src.export.quantization import STORED, RowError, quantized, restored
+from psnb._src.remote_path import as_place
 from psnb._src.sealed_json import plain_json, sealed
 from psnb._src.whole_files import sync, synced
 from psnb.errors import ConfigurationError, ExportError
@@ -41,6 +43,7 @@ def export(
     dtype: str | Mapping[str, str] | None = None,
     min_score: float | Mapping[str, float] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    follow: FolderManager | str | os.PathLike[str] | None = None,
 ) -> Path:
     """Write a model that predicts without Dask and without the training code; see `load_model`.
 
@@ -68,6 +71,9 @@ def export(
         or by table. Their ids count as unknown.
     metadata : mapping, optional
         Kept with the model; anything that JSON can hold.
+    follow : psnb.CheckpointManager or path, optional
+        Which manager saves the run, or into which directory or address: the model notes it, and
+        which checkpoint is the newest there now, for `LoadedModel.follow`.
 
     Returns
     -------
@@ -80,6 +86,8 @@ def export(
         If the model cannot be exported, or an argument is of the wrong kind.
     ExportError
         If there is something at the path, or the folder cannot be written.
+    CheckpointError
+        If the directory to follow cannot be read.
     ServerLostError
         If a server is gone.
     """
@@ -94,6 +102,8 @@ def export(
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"metadata must be what JSON can hold: {error}") from error
     _check_free(where)
+    # Before any row is read: a checkpoint from now on is newer than the model, or as new.
+    follows = None if follow is None else _follows(follow)
     exported = model.to_export(example)
     stored = _by_table("dtype", dtype, exported.tables)
     scores = _by_table("min_score", min_score, exported.tables)
@@ -104,7 +114,7 @@ def export(
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
-        _write(partial, exported, stored, scores, kept)
+        _write(partial, exported, stored, scores, kept, follows)
         _check_free(where)
         partial.rename(where)
         sync(where.parent)
@@ -121,6 +131,16 @@ def _check_free(path: Path) -> None:
             f"there is something at {str(path)!r} already: a model that may be in use is not "
             "replaced. Write it beside, and let those who load it choose"
         )
+
+
+def _follows(given: FolderManager | str | os.PathLike[str]) -> Follows:
+    if not isinstance(given, FolderManager | str | os.PathLike):
+        raise ConfigurationError(
+            "follow must be a CheckpointManager, or the directory or address of checkpoints; found "
+            f"{given!r:.200}"
+        )
+    place = given.directory if isinstance(given, FolderManager) else as_place(given)
+    return Follows(str(place), newest_number(place))
 
 
 def _by_table(what: str, given: Any, tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,6 +181,7 @@ def _write(
     stored: Mapping[str, str],
     scores: Mapping[str, float],
     metadata: Mapping[str, Any],
+    follows: Follows | None,
 ) -> None:
     save_file({n: np.asarray(a, order="C") for n, a in exported.dense.items()}, folder / DENSE)
     for name, program in exported.programs.items():
@@ -184,6 +205,8 @@ def _write(
         "files": files,
         "metadata": metadata,
         "written_with": exported.written_with,
+        "sources": exported.sources.of(exported.dense).described(),
+        "follows": None if follows is None else follows._asdict(),
     }
     (folder / MANIFEST).write_text(sealed(content, FORMAT))
     sync(folder / MANIFEST)

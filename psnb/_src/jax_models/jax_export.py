@@ -16,7 +16,7 @@ import numpy as np
 from jax import export as jax_export
 
 from psnb._src.data import Ragged
-from psnb._src.export import Exported, Fetch, ModelFeed, check_nested, leaves_of
+from psnb._src.export import DenseSources, Exported, Fetch, ModelFeed, check_nested, leaves_of
 from psnb._src.jax_models.batch_form import BatchForm, form_of
 from psnb._src.jax_models.batch_function import BatchFunction, as_ids
 from psnb._src.jax_programs import IDS, PROGRAM, with_x64
@@ -86,6 +86,7 @@ def exported(
             "x64": bool(jax.config.read("jax_enable_x64")),
         },
         {"jax": jax.__version__},
+        DenseSources({}, {}) if params is None else params.sources(),
     )
 
 

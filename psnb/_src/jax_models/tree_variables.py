@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from psnb._src.export import DenseSources
 from psnb._src.models import FlatVariables, OptimizerChoice, Strategy, place_flat
 from psnb._src.parameters import Variable
 from psnb.errors import ConfigurationError, GradientError
@@ -84,6 +85,10 @@ class TreeVariables:
     def read_leaves(self) -> dict[str, np.ndarray]:
         """Fetch the leaves that are on the servers, by name."""
         return self._flat.read()
+
+    def sources(self) -> DenseSources:
+        """Return where the leaves are on the servers, by name."""
+        return self._flat.sources()
 
     def tree(self, values: Sequence[Any]) -> Any:
         """Return the tree from the values of `variables`, which may be traced."""

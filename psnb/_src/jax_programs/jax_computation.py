@@ -5,6 +5,7 @@ Threads: several may use one. XLA compiles a program once for each number of exa
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -42,8 +43,10 @@ class JaxComputation:
     program : jax.export.Exported
         The model.
     arguments : sequence of (str, object)
-        For each of its arguments the kind; and the value if it is ``dense``, the `ModelFeed` if
+        For each of its arguments the kind; and its name if it is ``dense``, the `ModelFeed` if
         it is ``feed``, the feature if it is ``rows``.
+    dense : mapping of str to numpy.ndarray
+        The dense parameters.
     features : mapping of str to tuple
         The table, the feed and the combiner of each feature; the latter may be None.
     computed : tuple
@@ -56,6 +59,7 @@ class JaxComputation:
         self,
         program: jax_export.Exported,
         arguments: Sequence[tuple[str, Any]],
+        dense: Mapping[str, np.ndarray],
         features: Mapping[str, tuple[str, str | None, str | None]],
         computed: tuple[jax_export.Exported | None, Sequence[str], Sequence[str]],
         x64: bool,
@@ -65,6 +69,7 @@ class JaxComputation:
         self._dtypes = [aval.dtype for aval in program.in_avals]
         ids, self._takes, self._computes = computed
         self._ids = None if ids is None else jax.jit(ids.call)
+        self._dense = self._placed(dense)
 
     def __call__(
         self, feeds: Mapping[str, np.ndarray | Ragged], tables: Mapping[str, StoredTable]
@@ -90,9 +95,19 @@ class JaxComputation:
             elif kind == "feed":
                 given.append(what.taken(feeds[what.name]))
             else:
-                given.append(what)
+                given.append(self._dense[what])
         with with_x64(self._x64):
             return [np.asarray(each) for each in self._run(*given)]
+
+    def with_dense(self, dense: Mapping[str, np.ndarray]) -> JaxComputation:
+        """Return the same with other dense parameters; what was compiled is shared."""
+        other = copy.copy(self)
+        other._dense = self._placed(dense)
+        return other
+
+    def _placed(self, dense: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        used = (what for kind, what in self._arguments if kind == "dense")
+        return {name: jax.device_put(dense[name]) for name in used}
 
 
 def load(
@@ -130,10 +145,9 @@ def load(
         found: Any = None
         if kind == "dense":
             require(name in dense, f"there is no dense parameter {name!r:.80}")
-            found = dense[name]
-            require(found.dtype == aval.dtype, f"dense parameter {name!r:.80} is of {found.dtype}")
-            shape: tuple[int | None, ...] = found.shape
-            found = jax.device_put(found)
+            array, found = dense[name], name
+            require(array.dtype == aval.dtype, f"dense parameter {name!r:.80} is of {array.dtype}")
+            shape: tuple[int | None, ...] = array.shape
         elif kind == "rows":
             require(name in features, f"there is no feature {name!r:.80}")
             table, feed, combiner = features[name]
@@ -157,7 +171,7 @@ def load(
         ids = _program(programs, IDS)
         good = len(ids.in_avals) == len(takes) and len(ids.out_avals) == len(computes)
         require(good and all(name in feeds for name in takes), "its ids are of other feeds")
-    return JaxComputation(program, made, features, (ids, takes, computes), detail["x64"])
+    return JaxComputation(program, made, dense, features, (ids, takes, computes), detail["x64"])
 
 
 def _program(programs: Mapping[str, bytes], name: str) -> jax_export.Exported:

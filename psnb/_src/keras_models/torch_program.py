@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from psnb._src.export import Exported
+from psnb._src.export import DenseSources, Exported
 from psnb._src.keras_models.keras_network import Computed, KerasNetwork
 from psnb._src.keras_models.keras_program import KerasProgram
 from psnb._src.keras_models.model_inputs import whole
@@ -49,7 +49,10 @@ class TorchProgram(KerasProgram):
     def _exported(self, x: dict[str, np.ndarray]) -> Exported:
         tables = self._values.tables
         module = _Prediction(self.network, self._values.flat.read(), list(tables))
-        return exported(module, tables, x)
+        flat = self._values.flat.sources()
+        # As `_Prediction` calls them.
+        parts = {f"_values.{at}": flat.parts[name] for at, name in enumerate(flat.parts)}
+        return exported(module, tables, x, DenseSources(flat.variables, parts))
 
     def _train(self, given: dict[str, Any]) -> tuple[float, list[np.ndarray]]:
         current, leaves, values, found = self._computed(given, training=True)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from psnb._src.export import DenseSources
 from psnb._src.parameters import Embedding, Variable
 from psnb._src.server import OPTIMIZABLE, Optimizer
 from psnb.errors import ConfigurationError, GradientError
@@ -90,6 +91,13 @@ class FlatVariables:
     def read(self) -> dict[str, np.ndarray]:
         """Fetch all arrays."""
         return self.split([variable.read() for variable in self.variables])
+
+    def sources(self) -> DenseSources:
+        """Return where the arrays are, as exported models tell it."""
+        return DenseSources(
+            {each.name: (each.shape[0], each.dtype.name) for each in self.variables},
+            {n: (self.variables[p.variable].name, p.start) for n, p in self.places.items()},
+        )
 
     def assign(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Replace all arrays; optimizer state stays as it is.

@@ -194,7 +194,8 @@ class DistributedModel:
         """Return what `psnb.export` writes of it: its evaluation mode."""
         replica = Replica(replace(self._placed, device="cpu"))
         replica.load({each: torch.from_numpy(each.read()) for each in replica.variables})
-        return exported(replica.module, self.tables, example)
+        sources = self._placed.values.sources()
+        return exported(replica.module, self.tables, example, sources)
 
     @contextmanager
     def step(self, *, ids: Mapping[str, Any] | None = None) -> Iterator[None]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from psnb._src.export import DenseSources
 from psnb._src.models import (
     FlatVariables,
     OptimizerChoice,
@@ -61,6 +62,13 @@ class ModelValues:
         return OrderedDict(
             (key, values[name] if name in values else own[key]) for key, name in self.names.items()
         )
+
+    def sources(self) -> DenseSources:
+        """Return where parameters and buffers are on the servers, by their keys in the state."""
+        both = self.parameters.sources(), self.buffers.sources()
+        parts = {**both[0].parts, **both[1].parts}
+        keys = {key: parts[name] for key, name in self.names.items() if name in parts}
+        return DenseSources({**both[0].variables, **both[1].variables}, {**parts, **keys})
 
     def is_local(self, key: str) -> bool:
         """Return whether a key of the state is of a value that is not on servers."""

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from psnb._src.export import Exported, Fetch, ModelFeed, check_nested, leaves_of
+from psnb._src.export import DenseSources, Exported, Fetch, ModelFeed, check_nested, leaves_of
 from psnb._src.parameters import Embedding, table_source
 from psnb._src.torch_models.as_tensors import TensorBags, as_torch
 from psnb._src.torch_models.served_modules import ServedEmbedding, ServedEmbeddingBag
@@ -115,7 +115,9 @@ class _Flat(nn.Module):
         return flat
 
 
-def exported(module: nn.Module, tables: Mapping[str, Embedding], example: Any) -> Exported:
+def exported(
+    module: nn.Module, tables: Mapping[str, Embedding], example: Any, sources: DenseSources
+) -> Exported:
     """Return what is written of a module.
 
     Parameters
@@ -126,6 +128,8 @@ def exported(module: nn.Module, tables: Mapping[str, Embedding], example: Any) -
         By the names that lookups have.
     example : object
         The arguments of ``forward``: a tuple; or a mapping by name; or the only one.
+    sources : DenseSources
+        Where its values are on the servers, by the names that they have in the module.
 
     Raises
     ------
@@ -163,6 +167,7 @@ def exported(module: nn.Module, tables: Mapping[str, Embedding], example: Any) -
         {PROGRAM: json.dumps(graph).encode()},
         {},
         {"torch": torch.__version__},
+        sources,
     )
 
 

@@ -14,6 +14,7 @@ Nodes are numbered from the inputs on. Threads: several may use one.
 
 from __future__ import annotations
 
+import copy
 import json
 import operator
 import re
@@ -65,7 +66,9 @@ class TorchComputation:
     Parameters
     ----------
     inputs : sequence
-        For each input the tensor, or the feed and its part.
+        For each input the name of a dense parameter, or the feed and its part.
+    dense : mapping of str to numpy.ndarray
+        The dense parameters.
     nodes : sequence of (callable, args, kwargs)
         What is called, in order.
     outputs : sequence of int
@@ -74,18 +77,21 @@ class TorchComputation:
 
     def __init__(
         self,
-        inputs: Sequence[Any],
+        inputs: Sequence[str | tuple[str, str]],
+        dense: Mapping[str, np.ndarray],
         nodes: Sequence[tuple[Any, Any, Any]],
         outputs: Sequence[Any],
     ) -> None:
         self._inputs, self._nodes, self._outputs = tuple(inputs), tuple(nodes), outputs
+        self._dense = self._placed(dense)
 
     def __call__(
         self, feeds: Mapping[str, np.ndarray | Ragged], tables: Mapping[str, StoredTable]
     ) -> list[np.ndarray]:
         """Return the arrays of all fetches."""
         found: list[Any] = [
-            _tensor(feeds, *each) if isinstance(each, tuple) else each for each in self._inputs
+            self._dense[each] if isinstance(each, str) else _tensor(feeds, *each)
+            for each in self._inputs
         ]
         with torch.inference_mode():
             for call, args, kwargs in self._nodes:
@@ -95,6 +101,16 @@ class TorchComputation:
                 else:
                     found.append(call(*given, **_filled(kwargs, found)))
         return [found[at].numpy() for at in self._outputs]
+
+    def with_dense(self, dense: Mapping[str, np.ndarray]) -> TorchComputation:
+        """Return the same with other dense parameters."""
+        other = copy.copy(self)
+        other._dense = self._placed(dense)
+        return other
+
+    def _placed(self, dense: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        used = (each for each in self._inputs if isinstance(each, str))
+        return {name: torch.from_numpy(dense[name].copy()) for name in used}
 
 
 class _NodeNumber(int):
@@ -153,14 +169,14 @@ def load(
     outputs = [_argument(each, len(inputs) + len(nodes)) for each in graph["outputs"]]
     good = len(outputs) == len(manifest.fetches) and all(type(e) is _NodeNumber for e in outputs)
     require(good, "its program has other outputs than its fetches")
-    return TorchComputation(inputs, nodes, outputs)
+    return TorchComputation(inputs, dense, nodes, outputs)
 
 
 def _input(given: Any, feeds: Mapping[str, ModelFeed], dense: Mapping[str, np.ndarray]) -> Any:
     good = isinstance(given, list) and all(isinstance(each, str) for each in given)
     match given if good else None:
         case ["dense", name] if name in dense:
-            return torch.from_numpy(dense[name].copy())
+            return name
         case ["feed", name] if name in feeds and not feeds[name].ragged:
             return name, ""
         case ["feed", name, ("values" | "offsets") as part] if name in feeds:
