@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from distributed import Client
 
 import psnb
 from psnb import errors
+from psnb._src.coordinator import attaching
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import CommandLine, frozen, pid_of
 from tests.integration.owner import parameters_of, step
@@ -358,6 +360,26 @@ def test_a_process_that_ends_in_good_order_leaves_the_parameters_too(
         v = strategy.parameters["v"]
         assert isinstance(v, psnb.Variable)
         assert v.read() == [3.0]
+
+
+@pytest.mark.slow
+def test_attaching_that_is_interrupted_at_its_end_leaves_the_parameters(
+    client: Client, cluster_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(strategy: psnb.ParameterServerStrategy) -> None:
+        raise KeyboardInterrupt
+
+    with Client(scheduler_file=cluster_file) as before:
+        made = psnb.ParameterServerStrategy(before, name="mine")
+        made.variable([7.0], "v")
+    made.close()
+    with monkeypatch.context() as patched:
+        patched.setattr(attaching, "ClusterCoordinator", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            psnb.attach(client, "mine")
+    gc.collect()
+    with psnb.attach(client, "mine").strategy as strategy:
+        assert strategy.parameters["v"].read().tolist() == [7.0]  # type: ignore[union-attr]
 
 
 @pytest.mark.slow
