@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -171,8 +172,11 @@ def _reach(process: subprocess.Popen[bytes], folder: Path, runtime: Path, log: P
 
     def answers() -> bool:
         assert process.poll() is None, f"the server has ended: {log.read_text()[-2000:]}"
-        # It is written after the port is open; a connection waits for the rest.
-        return file.exists() and file.read_text().endswith("}")
+        # On a busy machine it is written some time before the port is open.
+        if not file.exists() or not (text := file.read_text()).endswith("}"):
+            return False
+        with closing(socket.socket()) as tried:
+            return tried.connect_ex(("localhost", json.loads(text)["port"])) == 0
 
     wait_until(answers, f"JupyterLab starts: {log}", 2 * DEADLINE)
     told = json.loads(file.read_text())

@@ -90,6 +90,15 @@ def test_a_round_that_has_begun_is_filled_first_and_applied_as_a_whole() -> None
     assert queue.take(up_to(4)) == closures[2:]
 
 
+def check_that_a_hold_waits_for_a_step(queue: ClosureQueue, steps: list[Step]) -> None:
+    with queue.held():
+        at_rest = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
+        wait_for_waiter(queue.settled)
+        assert len(steps) == 1
+        queue.stepped(None)
+        at_rest.result(TIMEOUT)
+
+
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_round_that_nothing_can_fill_is_applied_as_it_is(paused: bool) -> None:
     queue, steps = ClosureQueue(10, gate=RoundGate(2)), list[Step]()
@@ -99,12 +108,7 @@ def test_a_round_that_nothing_can_fill_is_applied_as_it_is(paused: bool) -> None
     succeed(queue, first, pushed=True)
     if paused:
         queue.pause()
-    with queue.held():
-        at_rest = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
-        wait_for_waiter(queue.settled)
-        assert len(steps) == 1
-        queue.stepped(None)
-        at_rest.result(TIMEOUT)
+    check_that_a_hold_waits_for_a_step(queue, steps)
 
 
 def test_what_workers_keep_for_a_while_is_flushed() -> None:
@@ -113,12 +117,7 @@ def test_what_workers_keep_for_a_while_is_flushed() -> None:
     put(queue, 2)
     (first,) = queue.take(up_to(1))
     succeed(queue, first)
-    with queue.held():
-        at_rest = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
-        wait_for_waiter(queue.settled)
-        assert len(steps) == 1
-        queue.stepped(None)
-        at_rest.result(TIMEOUT)
+    check_that_a_hold_waits_for_a_step(queue, steps)
 
 
 def test_a_silent_server_is_an_error_to_who_holds_and_not_to_who_joins() -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
@@ -115,6 +115,15 @@ class Steps:
             file.write(f"{psnb.worker_context().worker_name}\n")
         wait_for_file(self._end)
         return psnb.worker_context().worker_name
+
+    def counting(self, counter: psnb.Variable) -> Callable[[], str]:
+        """Return a closure that counts, and then does this."""
+
+        def count() -> str:
+            counter.assign_add(np.int64(1))
+            return self()
+
+        return count
 
     def runs(self) -> list[str]:
         """Return the names of the workers that ran it."""

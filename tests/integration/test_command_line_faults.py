@@ -71,12 +71,7 @@ def test_a_frozen_workers_closure_runs_elsewhere_and_it_comes_back(
         coordinator = psnb.ClusterCoordinator(strategy, heartbeat_timeout=2)
         counter = strategy.variable(np.int64(0))
         steps = Steps(tmp_path)
-
-        def count() -> str:
-            counter.assign_add(np.int64(1))
-            return steps()
-
-        remote = coordinator.schedule(count)
+        remote = coordinator.schedule(steps.counting(counter))
         (name,) = steps.begun()
         with frozen(pid_of(client, name)):
             other = steps.begun(2)[1]
@@ -154,11 +149,7 @@ def test_retiring_two_workers_at_once_loses_no_closure(
         pids = [extra.enter_context(worker).pid for worker in workers]
         wait_until_ready(coordinator, *names)
         steps = Steps(tmp_path)
-
-        def count() -> str:
-            counter.assign_add(np.int64(1))
-            return steps()
-
+        count = steps.counting(counter)
         remotes = [coordinator.schedule(count, worker=name) for name in names]
         steps.begun(2)
         client.retire_workers([address_of(client, name) for name in names])

@@ -117,12 +117,7 @@ def test_a_worker_that_is_asked_to_end_ends_its_closure_and_returns_the_others(
         wait_until_ready(coordinator, *WORKERS)
         counter = strategy.variable(np.int64(0))
         steps = Steps(tmp_path)
-
-        def count() -> str:
-            counter.assign_add(np.int64(1))
-            return steps()
-
-        remote = coordinator.schedule(count)
+        remote = coordinator.schedule(steps.counting(counter))
         (name,) = steps.begun()
         processes.terminate(name)
         wait_until(lambda: state_of(coordinator, name) == "draining", "it drains")
@@ -141,12 +136,7 @@ def test_a_worker_that_is_killed_costs_a_retry(processes: Processes, tmp_path: P
         wait_until_ready(coordinator, *WORKERS)
         counter = strategy.variable(np.int64(0))
         steps = Steps(tmp_path)
-
-        def count() -> str:
-            counter.assign_add(np.int64(1))
-            return steps()
-
-        remote = coordinator.schedule(count)
+        remote = coordinator.schedule(steps.counting(counter))
         (name,) = steps.begun()
         processes.kill(name)
         steps.begun(2)

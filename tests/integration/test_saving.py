@@ -52,6 +52,13 @@ def join_as_coroutine(coordinator: Coordinator) -> None:
     asyncio.run(coordinator.join_async(DEADLINE))
 
 
+def wait_for(gate: psnb.Variable) -> None:
+    """The closure that waits until a variable is not zero."""
+    end = time.monotonic() + DEADLINE
+    while not gate.read() and time.monotonic() < end:
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("wait", [poll, Coordinator.join, join_as_coroutine])
 def test_due_checkpoints_are_saved_while_somebody_waits(
     coordinator: Coordinator, tmp_path: Path, wait: Callable[[Coordinator], None]
@@ -235,14 +242,8 @@ def test_a_save_that_waits_for_closures_ends_with_the_coordinator(
     strategy: psnb.ParameterServerStrategy, coordinator: Coordinator, tmp_path: Path
 ) -> None:
     gate = strategy.variable(0)
-
-    def wait_for_the_gate() -> None:
-        end = time.monotonic() + DEADLINE
-        while not gate.read() and time.monotonic() < end:
-            time.sleep(0.05)
-
     psnb.CheckpointManager(coordinator, tmp_path, every=0.01)
-    remote = coordinator.schedule(wait_for_the_gate)
+    remote = coordinator.schedule(wait_for, (gate,))
     wait_until(lambda: remote.status is psnb.ClosureStatus.RUNNING, "it runs")
     wait_until(lambda: not coordinator.done() and bool(saving_threads()), "a save waits")
     coordinator.close()
@@ -310,14 +311,8 @@ def test_an_interrupted_save_that_waits_for_closures_leaves_nothing_held(
     strategy: psnb.ParameterServerStrategy, coordinator: Coordinator, tmp_path: Path
 ) -> None:
     gate = strategy.variable(0)
-
-    def wait_for_the_gate() -> None:
-        end = time.monotonic() + DEADLINE
-        while not gate.read() and time.monotonic() < end:
-            time.sleep(0.05)
-
     manager = psnb.CheckpointManager(coordinator, tmp_path)
-    remote = coordinator.schedule(wait_for_the_gate)
+    remote = coordinator.schedule(wait_for, (gate,))
     wait_until(lambda: remote.status is psnb.ClosureStatus.RUNNING, "it runs")
 
     def interrupt() -> None:

@@ -226,6 +226,13 @@ def test_fixed_table_takes_no_more_memory_than_its_rows() -> None:
     assert table.nbytes() == 1000 * DIM * 4 * 2  # values and accumulator
 
 
+def test_marks_of_what_has_changed_count_as_memory() -> None:
+    table = Shards(1000, optimizer=Adagrad(), dtype="float32").tables[0]
+    before = table.nbytes()
+    table.changed_since("")
+    assert table.nbytes() == before + 1000 * 2 + 1000 // 8  # two bytes a row, and a bit
+
+
 def dense(value: Any = (1.0, 2.0), optimizer: Optimizer | None = None) -> DenseTable:
     return DenseTable("v", np.array(value, np.float32), optimizer)
 

@@ -87,6 +87,10 @@ class ChangedRows:
             self._period += 1
         return Changes(mark, found, nothing)
 
+    def nbytes(self) -> int:
+        """Return the bytes that it takes."""
+        return self._periods.rows.nbytes + self._bits.nbytes
+
     def tick(self) -> bool:
         """Count a minute; return whether somebody has asked lately."""
         self._ticks += 1

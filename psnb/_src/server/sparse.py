@@ -380,13 +380,15 @@ class SparseTable(Table):
         return (sees and self._admission.sightings > 1) or super().changes(operation)
 
     def nbytes(self) -> int:
-        """Return the bytes of parameters, optimizer state and index.
+        """Return the bytes of parameters, optimizer state, index, and marks of what has changed.
 
         The room that a growing table reserves for more rows is not counted: it takes no memory yet.
         """
         arrays = [self._values, *self._slots.values()]
-        use = self._use.nbytes() if self._use else 0
-        return sum(array.rows.nbytes for array in arrays) + self._rows.nbytes() + use
+        beside = [self._rows, self._use, self._changed]
+        return sum(array.rows.nbytes for array in arrays) + sum(
+            each.nbytes() for each in beside if each is not None
+        )
 
     def _known_use(self) -> RowUse:
         if self._use is None:
