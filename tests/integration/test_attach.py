@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from distributed import Client
 import psnb
 from psnb import errors
 from psnb._src.coordinator import attaching
+from psnb._src.strategy import ownership
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import CommandLine, frozen, pid_of
 from tests.integration.owner import parameters_of, step
@@ -380,6 +382,30 @@ def test_attaching_that_is_interrupted_at_its_end_leaves_the_parameters(
     gc.collect()
     with psnb.attach(client, "mine").strategy as strategy:
         assert strategy.parameters["v"].read().tolist() == [7.0]  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
+def test_a_parameter_that_could_not_be_made_is_none_for_who_attaches(
+    client: Client, cluster_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = ownership._ask
+    lost = [True]
+
+    async def answer_lost(client: Client, handler: str, **told: Any) -> Any:
+        answer = await ask(client, handler, **told)
+        if handler == ownership.DESCRIBE and lost and lost.pop():
+            raise errors.ServerLostError("the scheduler does not answer")
+        return answer
+
+    monkeypatch.setattr(ownership, "_ask", answer_lost)
+    with Client(scheduler_file=cluster_file) as before:
+        made = psnb.ParameterServerStrategy(before, name="mine")
+        with pytest.raises(errors.ServerLostError):
+            made.variable([7.0], "v")
+        made.variable([8.0], "w")
+    made.close()
+    with psnb.attach(client, "mine").strategy as strategy:
+        assert list(strategy.parameters) == ["w"]
 
 
 @pytest.mark.slow
