@@ -25,9 +25,9 @@ def checkpoint(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "{", "[]", "{}", '{"format": 6}', "\udcff", "null", "3", "NaN", "[" * 100_000),
-        '{"format": 6, "format": 6}',
-        '{"format": 6, "metadata": {}, "parameters": []}',
+        *("", "{", "[]", "{}", '{"format": 7}', "\udcff", "null", "3", "NaN", "[" * 100_000),
+        '{"format": 7, "format": 7}',
+        '{"format": 7, "metadata": {}, "parameters": []}',
     ],
 )
 def test_damaged_manifest_is_no_checkpoint(checkpoint: Path, text: str) -> None:
@@ -45,7 +45,7 @@ def test_other_path_is_no_checkpoint(tmp_path: Path, name: str) -> None:
 
 def test_unknown_format_is_refused_with_what_is_known(checkpoint: Path) -> None:
     forge(checkpoint, lambda content: content.update(format=99))
-    with pytest.raises(CheckpointError, match="has format 99, this psnb reads 6"):
+    with pytest.raises(CheckpointError, match="has format 99, this psnb reads 7"):
         manifest_of(checkpoint)
 
 

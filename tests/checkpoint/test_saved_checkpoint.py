@@ -122,7 +122,7 @@ def test_what_is_in_it_is_told(both: Both) -> None:
     assert len(checkpoint) == 6
     assert "w" in checkpoint
     assert checkpoint.metadata == {"step": 7}
-    assert checkpoint.format == 6
+    assert checkpoint.format == 7
     assert (checkpoint.optimizers["w"] or {})["name"] == "Adagrad"
     shown = repr(checkpoint).splitlines()
     assert shown[1].split() == ["name", "kind", "dtype", "size", "files"]

@@ -17,6 +17,7 @@ import psnb
 from psnb import data
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.saved import forge
+from tests.conftest import wait_until
 from tests.integration.trainer_helpers import counting, numbers, visits_of
 
 OPTIMIZERS: list[psnb.Optimizer] = [
@@ -134,6 +135,22 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_taken(
         psnb.resume(tmp_path, cluster)
 
 
+def test_its_manager_has_the_settings_of_the_one_that_saved(
+    strategy: psnb.ParameterServerStrategy, cluster: Client, tmp_path: Path
+) -> None:
+    strategy.variable(0, name="w")
+    coordinator = psnb.ClusterCoordinator(strategy)
+    psnb.CheckpointManager(coordinator, tmp_path, 1, steps=3, every="1 d").save()
+    (before,) = ckpt(tmp_path)
+    with psnb.resume(tmp_path, cluster) as resumed:
+        resumed.coordinator.map(abs, range(3))
+        wait_until(
+            lambda: resumed.coordinator.done() and ckpt(tmp_path)[-1] != before,
+            "it saves by itself",
+        )
+        wait_until(lambda: len(ckpt(tmp_path)) == 1, "it keeps one")
+
+
 def test_a_folder_without_checkpoints_is_refused(cluster: Client, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no checkpoint in"):
         psnb.resume(tmp_path / "nothing", cluster)
@@ -223,6 +240,8 @@ def test_a_checkpoint_has_its_run_as_json(
         lambda run: run.update(mode={"name": "os.system"}),
         lambda run: run.update(closures=-1),
         lambda run: run.update(epochs=3),
+        lambda run: run.update(manager={"name": "CheckpointManager"}),
+        lambda run: run["manager"].pop("steps"),
     ],
 )
 def test_what_no_manager_has_saved_is_refused_before_anything_is_made(

@@ -204,14 +204,35 @@ def writing_threads() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name == "psnb-writing"]
 
 
+WHOLE_OR_DELTA = pytest.mark.parametrize("full_every", [1, 9], ids=["whole", "delta"])
+"""What the second save is."""
+
+
+def table_of(strategy: Strategy) -> psnb.Embedding:
+    return strategy.embedding("rows", 4, 1000, 0.5, optimizer=psnb.SGD(1.0))
+
+
+def check_that_saves_go_on(table: psnb.Embedding, manager: psnb.CheckpointManager) -> None:
+    """Save twice; what is restored is what was saved last."""
+    for id_ in 5, 6:
+        table.push([id_], np.ones((1, 4), np.float32))
+        manager.save()
+    saved = table.lookup(np.arange(1000))
+    table.push([5, 7], np.ones((2, 4), np.float32))
+    manager.restore()
+    np.testing.assert_array_equal(table.lookup(np.arange(1000)), saved)
+
+
+@WHOLE_OR_DELTA
 def test_a_server_that_is_killed_while_it_writes_leaves_the_checkpoint_before(
-    fragile: Client, tmp_path: Path
+    fragile: Client, tmp_path: Path, full_every: int
 ) -> None:
     gate = Gate(tmp_path)
     with Strategy(fragile) as strategy:
-        strategy.variable(np.zeros(1000), name="v")
-        manager = manager_of(strategy, tmp_path)
+        table = table_of(strategy)
+        manager = manager_of(strategy, tmp_path, full_every=full_every)
         first = manager.save()
+        table.push([3], np.ones((1, 4), np.float32))
         (server,) = strategy.server_addresses
         fragile.run(gated, tmp_path, workers=[server])
         saving = Saving(manager.save)
@@ -221,7 +242,8 @@ def test_a_server_that_is_killed_while_it_writes_leaves_the_checkpoint_before(
         assert names(manager.directory) == [first.name]
         psnb.checkpoint.load(first).verify()
         strategy.recover()
-        assert manager.save().name == "ckpt-000002"
+        assert (table.lookup([3]) == 0.5).all()
+        check_that_saves_go_on(table, manager)
 
 
 NOTEBOOK = """
@@ -230,25 +252,27 @@ import sys
 import numpy as np
 from distributed import Client
 import psnb
-from tests.integration.test_writing import gated
+from tests.integration.test_writing import gated, manager_of, table_of
 
-address, folder = sys.argv[1:]
+address, folder, full_every = sys.argv[1:]
 with Client(address) as client:
     strategy = psnb.ParameterServerStrategy(client)
-    variable = strategy.variable(np.ones(1000), name="v")
-    manager = psnb.CheckpointManager(psnb.ClusterCoordinator(strategy), f"{folder}/checkpoints")
+    table = table_of(strategy)
+    manager = manager_of(strategy, Path(folder), full_every=int(full_every))
     manager.save()
-    variable.assign(np.zeros(1000))
+    table.push([3], np.ones((1, 4), np.float32))
     client.run(gated, Path(folder))
     manager.save()
 """
 
 
+@WHOLE_OR_DELTA
 def test_a_notebook_that_is_killed_while_servers_write_leaves_the_checkpoint_before(
-    fragile: Client, tmp_path: Path
+    fragile: Client, tmp_path: Path, full_every: int
 ) -> None:
     gate = Gate(tmp_path)
-    command = [sys.executable, "-c", NOTEBOOK, fragile.scheduler_info()["address"], str(tmp_path)]
+    address = fragile.scheduler_info()["address"]
+    command = [sys.executable, "-c", NOTEBOOK, address, str(tmp_path), str(full_every)]
     notebook = subprocess.Popen(command)
     try:
         wait_until(lambda: gate.begun() == 1, "the server writes")
@@ -260,11 +284,13 @@ def test_a_notebook_that_is_killed_while_servers_write_leaves_the_checkpoint_bef
     gate.open()
     wait_until(lambda: not any(fragile.run(writing_threads).values()), "it has written")
     with Strategy(fragile) as strategy:
-        v = strategy.variable(np.zeros(1000), name="v")
-        manager = manager_of(strategy, tmp_path)
+        table = table_of(strategy)
+        manager = manager_of(strategy, tmp_path, full_every=full_every)
         assert names(manager.directory) == [first]
+        table.push([4], np.ones((1, 4), np.float32))
         manager.restore()
-        assert (v.read() == 1).all()
+        assert (table.lookup([3, 4]) == 0.5).all()
+        check_that_saves_go_on(table, manager)
 
 
 def small_files() -> None:

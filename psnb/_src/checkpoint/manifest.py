@@ -19,7 +19,7 @@ from psnb._src.remote_path import Place
 from psnb._src.sealed_json import FormatError, keys, plain_json, read_sealed, require, sealed
 from psnb.errors import CheckpointError
 
-FORMAT = 6
+FORMAT = 7
 
 MANIFEST = "manifest.json"
 """The file that makes a folder a checkpoint."""

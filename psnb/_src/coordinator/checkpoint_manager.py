@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from psnb._src.checkpoint import FolderManager, Rhythm
-from psnb._src.checks import integer, period
 from psnb._src.coordinator.coordinator import ClusterCoordinator, saved_run, view_of
+from psnb._src.coordinator.saving_settings import SavingSettings
 from psnb._src.strategy import core_of
 from psnb.errors import ConfigurationError
 
@@ -97,20 +97,25 @@ class CheckpointManager(FolderManager):
             )
         self._coordinator = coordinator  # the servers live as long as its strategy does
         view = view_of(coordinator)
+        settings = SavingSettings(
+            max_to_keep,
+            every,  # type: ignore[arg-type]  # it makes seconds of text
+            steps,
+            keep_every,  # type: ignore[arg-type]
+            full_every,
+            consistent,
+        )
         rhythm = Rhythm(
-            None if every is None else period("every", every),
-            None if steps is None else integer("steps", steps, 1),
-            time.monotonic(),
-            view.statistics().completed,
+            settings.every, settings.steps, time.monotonic(), view.statistics().completed
         )
         super().__init__(
             core_of(coordinator.strategy),
             directory,
-            max_to_keep,
-            None if keep_every is None else period("keep_every", keep_every),
-            full_every,
+            settings.max_to_keep,
+            settings.keep_every,
+            settings.full_every,
             view.held if consistent else None,
             state,
-            lambda: saved_run(coordinator).described(),
+            lambda: saved_run(coordinator, settings).described(),
         )
         view.saving.use(self, rhythm)

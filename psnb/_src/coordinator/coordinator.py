@@ -35,6 +35,7 @@ from psnb._src.coordinator.datasets import (
 )
 from psnb._src.coordinator.observed import Observed
 from psnb._src.coordinator.saved_run import SavedRun
+from psnb._src.coordinator.saving_settings import SavingSettings
 from psnb._src.coordinator.settings import DEFAULT_QUEUE_SIZE, Settings
 from psnb._src.coordinator.structure import map_structure
 from psnb._src.coordinator.workers import DRAIN, HEARTBEAT, StartDelay, Timeouts
@@ -536,9 +537,9 @@ def closures_of_epoch(
     )
 
 
-def saved_run(coordinator: ClusterCoordinator) -> SavedRun:
-    """Return what a checkpoint has beside parameters, as of now."""
-    return coordinator._core.saved_run()
+def saved_run(coordinator: ClusterCoordinator, manager: SavingSettings) -> SavedRun:
+    """Return what a checkpoint of a manager has beside parameters, as of now."""
+    return coordinator._core.saved_run(manager)
 
 
 def go_on_from(coordinator: ClusterCoordinator, closures: int) -> None:

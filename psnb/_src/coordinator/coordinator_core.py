@@ -43,6 +43,7 @@ from psnb._src.coordinator.failed_call import pickled_call
 from psnb._src.coordinator.queue import ClosureQueue, PinnedCalls, Resolver
 from psnb._src.coordinator.saved_run import SavedRun, versions
 from psnb._src.coordinator.saving import Saving
+from psnb._src.coordinator.saving_settings import SavingSettings
 from psnb._src.coordinator.settings import Settings
 from psnb._src.coordinator.steps import Steps, gate_for
 from psnb._src.coordinator.workers import Membership, Services
@@ -174,11 +175,12 @@ class CoordinatorCore:
         self._ids = itertools.count(max(number, closures))
         self._ended_before += max(0, closures - number)
 
-    def saved_run(self) -> SavedRun:
-        """Return what a checkpoint has beside parameters."""
+    def saved_run(self, manager: SavingSettings) -> SavedRun:
+        """Return what a checkpoint of a manager has beside parameters."""
         found, core = self.queue.statistics(), core_of(self._strategy)
         return SavedRun(
             versions(),
+            manager,
             self._strategy.mode,
             core.layout.replicas,
             self._ended_before + found.completed + found.failed + found.cancelled,

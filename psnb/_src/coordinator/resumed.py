@@ -31,8 +31,9 @@ class Resumed:
     coordinator : ClusterCoordinator
         The strategy's.
     manager : CheckpointManager
-        Of the directory. It saves when it is told; make another one to save by itself:
-        ``psnb.CheckpointManager(resumed.coordinator, directory, every="5 min")``.
+        Of the directory, with the settings of the one that saved the checkpoint: it saves by itself
+        if that one did, but without its ``state=``. For other settings make another one, which
+        takes its place: ``psnb.CheckpointManager(resumed.coordinator, directory, every="5 min")``.
     path : pathlib.Path or RemotePath
         The checkpoint.
     metadata : mapping
@@ -134,7 +135,7 @@ def resume(directory: str | os.PathLike[str], client: Client, **settings: Any) -
         for make in parameters:
             make(strategy)
         coordinator = ClusterCoordinator(strategy)
-        manager = CheckpointManager(coordinator, directory)
+        manager = CheckpointManager(coordinator, directory, **vars(run.manager))
         restored = manager.restore(saved.path)
         go_on_from(coordinator, run.closures)
     except BaseException:

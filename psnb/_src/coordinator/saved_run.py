@@ -11,11 +11,13 @@ from typing import Any
 
 import psnb
 from psnb._src.checks import is_integer
+from psnb._src.coordinator.saving_settings import SavingSettings
 from psnb._src.descriptions import described, made
 from psnb._src.modes import MODES, Mode
 from psnb._src.sealed_json import keys, require
 
 _PACKAGES = ("numpy", "dask", "distributed", "safetensors")
+_MANAGERS = {SavingSettings.__name__: SavingSettings}
 
 
 @cache
@@ -33,6 +35,8 @@ class SavedRun:
     ----------
     versions : mapping of str to str
         Of psnb, Python and packages.
+    manager : SavingSettings
+        Of who saved it.
     mode : Mode
         The strategy's.
     replicas : int
@@ -46,6 +50,7 @@ class SavedRun:
     """
 
     versions: Mapping[str, str]
+    manager: SavingSettings
     mode: Mode
     replicas: int
     closures: int
@@ -54,7 +59,7 @@ class SavedRun:
 
     def described(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
-        return asdict(self) | {"mode": described(self.mode)}
+        return asdict(self) | {"mode": described(self.mode), "manager": described(self.manager)}
 
     @classmethod
     def read(cls, run: Mapping[str, Any], parameters: Collection[str]) -> SavedRun:
@@ -72,5 +77,9 @@ class SavedRun:
             good = is_integer(run[name]) and run[name] >= 0
             require(good, f"its {name} is {run[name]!r:.80}")
         require({*run["recipes"]} == {*parameters}, "its recipes are of other parameters")
-        mode = made("its mode", run["mode"], MODES)
-        return cls(**{**run, "mode": mode, "epochs": tuple(run["epochs"])})
+        read = {
+            "mode": made("its mode", run["mode"], MODES),
+            "manager": made("its manager", run["manager"], _MANAGERS),
+            "epochs": tuple(run["epochs"]),
+        }
+        return cls(**{**run, **read})
