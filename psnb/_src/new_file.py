@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 
 from xxhash import xxh3_64
@@ -32,7 +32,7 @@ class WrittenFile(NamedTuple):
 class NewFile:
     """A file in a folder that is there. Once this ends as a context manager, the file is on disk.
 
-    One thread's at a time.
+    If it ends with an error, a folder of fsspec's has no such file. One thread's at a time.
 
     Parameters
     ----------
@@ -48,8 +48,9 @@ class NewFile:
         if self._local:
             self._file = open(os.path.join(folder, name), "xb", buffering=0)  # noqa: SIM115
         else:
-            system, inner = filesystem_of(folder)
-            self._file = system.open(f"{inner}/{name}", "wb")
+            self._system, inner = filesystem_of(folder)
+            self._path = f"{inner}/{name}"
+            self._file = self._system.open(self._path, "wb")
         self._sum, self._nbytes = xxh3_64(), 0
 
     def __enter__(self) -> NewFile:
@@ -57,9 +58,16 @@ class NewFile:
 
     def __exit__(self, kind: object, *exc_info: object) -> None:
         with ExitStack() as ended:
+            if kind is not None and not self._local:
+                ended.callback(self._remove)
             ended.callback(self._file.close)
             if self._local and kind is None:
                 os.fsync(self._file.fileno())
+
+    def _remove(self) -> None:
+        # To close it is to upload what there is, maybe after its folder was removed.
+        with suppress(Exception):  # what is told is the error before
+            self._system.rm(self._path)
 
     def write(self, content: memoryview) -> None:
         """Write all of this."""

@@ -19,6 +19,7 @@ from psnb._src.checkpoint.checkpoint_folder import CheckpointFolder
 from psnb._src.checkpoint.folder_listing import folder_listing, prune_verified
 from psnb._src.checkpoint.folder_manager import FolderManager
 from psnb._src.checkpoint.folder_of import folder_of
+from psnb._src.checkpoint.manifest import MANIFEST
 from psnb._src.checkpoint.remote_folder import RemoteFolder
 from psnb._src.remote_path import Place, RemotePath, as_place
 from psnb.errors import CheckpointError
@@ -265,6 +266,23 @@ def test_whoever_is_killed_at_any_step_leaves_whole_checkpoints(
 def test_what_another_has_begun_today_is_left_alone(remote: RemoteFolder) -> None:
     path = save(remote, remote.prepare)
     assert is_whole(remote, path)
+
+
+def test_a_checkpoint_whose_last_answer_was_lost_keeps_its_files(
+    remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = RemotePath.create
+
+    def lost(path: RemotePath, text: str) -> None:
+        create(path, text)
+        if path.name == MANIFEST:
+            raise TimeoutError("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RemotePath, "create", lost)
+        with pytest.raises(CheckpointError, match="no answer"):
+            save(remote)
+    assert [is_whole(remote, path) for path in remote.checkpoints()] == [True]
 
 
 def test_of_two_that_end_at_once_each_gets_its_own_number(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,8 @@ from distributed import Client
 
 import psnb
 from psnb import errors
+from psnb._src.coordinator import attaching
+from psnb._src.strategy import ownership
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import CommandLine, frozen, pid_of
 from tests.integration.owner import parameters_of, step
@@ -358,6 +362,50 @@ def test_a_process_that_ends_in_good_order_leaves_the_parameters_too(
         v = strategy.parameters["v"]
         assert isinstance(v, psnb.Variable)
         assert v.read() == [3.0]
+
+
+@pytest.mark.slow
+def test_attaching_that_is_interrupted_at_its_end_leaves_the_parameters(
+    client: Client, cluster_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(strategy: psnb.ParameterServerStrategy) -> None:
+        raise KeyboardInterrupt
+
+    with Client(scheduler_file=cluster_file) as before:
+        made = psnb.ParameterServerStrategy(before, name="mine")
+        made.variable([7.0], "v")
+    made.close()
+    with monkeypatch.context() as patched:
+        patched.setattr(attaching, "ClusterCoordinator", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            psnb.attach(client, "mine")
+    gc.collect()
+    with psnb.attach(client, "mine").strategy as strategy:
+        assert strategy.parameters["v"].read().tolist() == [7.0]  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
+def test_a_parameter_that_could_not_be_made_is_none_for_who_attaches(
+    client: Client, cluster_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = ownership._ask
+    lost = [True]
+
+    async def answer_lost(client: Client, handler: str, **told: Any) -> Any:
+        answer = await ask(client, handler, **told)
+        if handler == ownership.DESCRIBE and lost and lost.pop():
+            raise errors.ServerLostError("the scheduler does not answer")
+        return answer
+
+    monkeypatch.setattr(ownership, "_ask", answer_lost)
+    with Client(scheduler_file=cluster_file) as before:
+        made = psnb.ParameterServerStrategy(before, name="mine")
+        with pytest.raises(errors.ServerLostError):
+            made.variable([7.0], "v")
+        made.variable([8.0], "w")
+    made.close()
+    with psnb.attach(client, "mine").strategy as strategy:
+        assert list(strategy.parameters) == ["w"]
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from psnb import data
 from psnb._src.coordinator.datasets import make_dataset
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.integration.test_resuming import damage
-from tests.integration.test_trainer import counting, numbers, visits_of
+from tests.integration.trainer_helpers import counting, numbers, visits_of
 
 BATCHES = data.Dataset.range(200).shuffle(60).batch(5)
 

@@ -18,7 +18,7 @@ from psnb import data
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.saved import forge
 from tests.conftest import wait_until
-from tests.integration.test_trainer import counting, numbers, visits_of
+from tests.integration.trainer_helpers import counting, numbers, visits_of
 
 OPTIMIZERS: list[psnb.Optimizer] = [
     psnb.SGD(0.5, clipnorm=1.0),

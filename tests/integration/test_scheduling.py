@@ -14,6 +14,7 @@ from distributed import Client
 
 import psnb
 from psnb import errors
+from psnb._src.coordinator.workers import absences
 from tests.conftest import DEADLINE, wait_until
 
 UNPICKLED: list[str] = []
@@ -134,6 +135,23 @@ def test_an_error_is_raised_with_its_own_type_traceback_worker_and_arguments(
     assert len(raised.value.__notes__[0]) < 1000
     with pytest.raises(KeyError, match="boo"):
         bad.fetch()
+
+
+def test_a_worker_that_closures_need_and_nobody_knows_is_told_with_those_that_are_here(
+    coordinator: psnb.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(absences, "_PATIENCE", 0.1)
+    remote = coordinator.schedule(int, worker="no-such")
+
+    def told() -> list[str]:
+        kind = psnb.EventKind.WORKER_AWAITED
+        return [each.message for each in coordinator.events() if each.kind is kind]
+
+    wait_until(lambda: bool(told()), "it is told")
+    assert remote.cancel()
+    (text,) = told()
+    assert "'no-such'" in text
+    assert text.endswith("Here are: 'worker-0', 'worker-1'")
 
 
 def test_the_coordinator_works_as_before_once_an_error_was_raised(

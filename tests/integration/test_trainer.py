@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,58 +16,7 @@ import psnb
 from psnb import data, errors
 from psnb._src.coordinator.coordinator import view_of
 from tests.integration.helpers import Ending
-
-auc = psnb.metrics.AUC()
-
-
-def visits_of(strategy: psnb.ParameterServerStrategy, rows: int) -> psnb.Embedding:
-    """Return a table that counts: pushing -1 to a row adds one to it."""
-    return strategy.embedding("visits", 1, rows=rows, initializer=0.0, optimizer=psnb.SGD(1.0))
-
-
-def numbers(table: psnb.Embedding, rows: int) -> list[float]:
-    return table.lookup(np.arange(rows))[:, 0].tolist()
-
-
-def counting(table: psnb.Embedding, meet: Callable[[], None] = bool) -> Callable[[Any], None]:
-    """Return a step that counts each example, and meets somebody in the middle."""
-
-    def step(iterator: Any) -> None:
-        ids = next(iterator)
-        table.push(ids, -np.ones((len(ids), 1), np.float32))
-        labels = ids % 2
-        mean = float(np.mean(ids))
-        psnb.report(examples=len(ids), programs=1.0, loss=mean, auc=auc(labels, (ids % 4) / 4.0))
-        if 150 in ids:
-            meet()
-
-    return step
-
-
-class Heard(psnb.Callback):
-    """Writes down what it hears."""
-
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-
-    def on_begin(self, trainer: psnb.Trainer) -> None:
-        self.heard.append("begin")
-
-    def on_batch(self, trainer: psnb.Trainer, snapshot: psnb.TrainingSnapshot) -> None:
-        if self.heard[-1] != "batch":
-            self.heard.append("batch")
-
-    def on_epoch(self, trainer: psnb.Trainer, row: psnb.EpochRow) -> None:
-        self.heard.append(f"epoch {row.epoch}")
-
-    def on_checkpoint(self, trainer: psnb.Trainer, path: Path) -> None:
-        self.heard.append("checkpoint")
-
-    def on_failure(self, trainer: psnb.Trainer, error: Exception) -> None:
-        self.heard.append(f"failure {type(error).__name__}")
-
-    def on_end(self, trainer: psnb.Trainer, history: psnb.TrainingHistory) -> None:
-        self.heard.append(f"end {len(history.rows)}")
+from tests.integration.trainer_helpers import Heard, counting, numbers, visits_of
 
 
 def test_each_epoch_trains_on_every_example_once_and_is_a_row_of_the_history(
@@ -126,115 +72,6 @@ def test_rounds_of_a_trainer_are_applied_to_the_last_example(cluster: Client) ->
         assert found["batches"] == [40]
         assert min(numbers(visits, 200)) > 0  # rounds average what their closures push
         assert found["val_auc"] == [0.75]
-
-
-def test_callbacks_hear_what_happens_in_order(
-    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
-) -> None:
-    heard = Heard()
-    psnb.Trainer(coordinator, counting(visits_of(strategy, 200))).train_from_dataset(
-        data.Dataset.range(200).batch(5),
-        epochs=2,
-        callbacks=[heard],
-        checkpoint=psnb.CheckpointManager(coordinator, tmp_path),
-    )
-    assert [each for each in heard.heard if each != "batch"] == [
-        *("begin", "epoch 1", "checkpoint", "epoch 2", "checkpoint", "end 2")
-    ]
-
-
-def test_a_callback_that_raises_ends_training_and_is_told_by_name(
-    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
-) -> None:
-    visits = visits_of(strategy, 200)
-
-    class Unlucky(psnb.Callback):
-        def on_epoch(self, trainer: psnb.Trainer, row: psnb.EpochRow) -> None:
-            raise ValueError("no luck")
-
-    heard = Heard()
-    trainer = psnb.Trainer(coordinator, counting(visits))
-    with pytest.raises(ValueError, match="no luck") as raised:
-        trainer.train_from_dataset(
-            data.Dataset.range(200).batch(5), epochs=3, callbacks=[heard, Unlucky()]
-        )
-    assert raised.value.__notes__ == ["raised by callback Unlucky.on_epoch"]
-    assert heard.heard[-2:] == ["failure ValueError", "end 1"]
-    assert trainer.history["examples"] == [200]
-    assert numbers(visits, 200) == [1] * 200
-    assert trainer.train_from_dataset(data.Dataset.range(200).batch(5)).rows[0].examples == 200
-
-
-def test_all_callbacks_hear_of_a_failure_and_the_end_though_earlier_ones_raise(
-    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
-) -> None:
-    class Spiteful(psnb.Callback):
-        def on_failure(self, trainer: psnb.Trainer, error: Exception) -> None:
-            raise OSError("disk full")
-
-        def on_end(self, trainer: psnb.Trainer, history: psnb.TrainingHistory) -> None:
-            raise KeyError("no end")
-
-    def fail() -> None:
-        raise ValueError("bad batch")
-
-    heard = Heard()
-    trainer = psnb.Trainer(coordinator, counting(visits_of(strategy, 200), fail))
-    with pytest.raises(ValueError, match="bad batch") as raised:
-        trainer.train_from_dataset(
-            data.Dataset.range(200).batch(5), callbacks=[Spiteful(), Spiteful(), heard]
-        )
-    assert heard.heard[-2:] == ["failure ValueError", "end 0"]
-    assert raised.value.__notes__[-4:] == [
-        *["besides, callback Spiteful.on_failure raised OSError: disk full"] * 2,
-        *["besides, callback Spiteful.on_end raised KeyError: 'no end'"] * 2,
-    ]
-
-
-def test_all_callbacks_hear_of_a_good_end_and_the_first_error_is_raised_with_the_others(
-    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
-) -> None:
-    class Ending(psnb.Callback):
-        def __init__(self, error: BaseException) -> None:
-            self._error = error
-
-        def on_end(self, trainer: psnb.Trainer, history: psnb.TrainingHistory) -> None:
-            raise self._error
-
-    heard = Heard()
-    trainer = psnb.Trainer(coordinator, counting(visits_of(strategy, 200)))
-    with pytest.raises(OSError, match="disk full") as raised:
-        trainer.train_from_dataset(
-            data.Dataset.range(200).batch(5),
-            callbacks=[Ending(OSError("disk full")), Ending(KeyError("no end")), heard],
-        )
-    assert heard.heard[-2:] == ["epoch 1", "end 1"]
-    assert raised.value.__notes__ == [
-        "raised by callback Ending.on_end",
-        "besides, callback Ending.on_end raised KeyError: 'no end'",
-    ]
-
-
-def test_callbacks_hear_of_an_epoch_that_was_stopped_in_the_middle(
-    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
-) -> None:
-    heard = Heard()
-
-    class Enough(psnb.Callback):
-        def on_batch(self, trainer: psnb.Trainer, snapshot: psnb.TrainingSnapshot) -> None:
-            trainer.stop("enough")
-
-    dataset = data.Dataset.range(2000).batch(2)
-    trainer = psnb.Trainer(coordinator, counting(visits_of(strategy, 2000)))
-    log = psnb.CSVLog(tmp_path / "log.csv")
-    stopped = trainer.train_from_dataset(
-        dataset, callbacks=[psnb.EarlyStopping("val_auc"), heard, log, Enough()], validation=dataset
-    )
-    assert heard.heard[-2:] == ["epoch 1", "end 1"]
-    trainer.train_from_dataset(dataset, callbacks=[log], resume=stopped.state)
-    with (tmp_path / "log.csv").open() as file:
-        lines = [(each["epoch"], each["examples"]) for each in csv.DictReader(file)]
-    assert lines == [("1", str(stopped["examples"][0])), ("1", "2000")]
 
 
 def test_a_step_that_fails_ends_training_with_its_error_and_has_written_nothing(
@@ -299,23 +136,6 @@ def test_a_second_interrupt_is_raised_and_everything_stays_usable(
     before = sum(numbers(visits, 400))
     assert trainer.train_from_dataset(dataset).rows[0].examples == 400
     assert sum(numbers(visits, 400)) == before + 400
-
-
-def test_training_stops_when_it_is_told_so(
-    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
-) -> None:
-    visits = visits_of(strategy, 200)
-
-    class Enough(psnb.Callback):
-        def on_epoch(self, trainer: psnb.Trainer, row: psnb.EpochRow) -> None:
-            if row.epoch == 2:
-                trainer.stop("enough")
-
-    history = psnb.Trainer(coordinator, counting(visits)).train_from_dataset(
-        data.Dataset.range(200).batch(5), epochs=9, callbacks=[Enough()]
-    )
-    assert history.stopped == "enough"
-    assert numbers(visits, 200) == [2] * 200
 
 
 def test_a_view_can_stop_training(
@@ -421,112 +241,6 @@ def test_a_dataset_in_memory_is_loaded_and_shuffled_for_each_epoch(
     assert sorted(trainer.infer_from_dataset(memory)) == list(range(200))
 
 
-def test_evaluation_changes_nothing_and_is_not_mixed_with_training(
-    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
-) -> None:
-    visits = visits_of(strategy, 200)
-    any_id = strategy.embedding("any", 1, optimizer=psnb.SGD(1.0))
-
-    def step(iterator: Any) -> None:
-        ids = next(iterator)
-        before = any_id.lookup(ids)
-        visits.push(ids, -np.ones((len(ids), 1), np.float32))
-        any_id.push(ids, np.ones_like(before))
-        visits.push(ids, -np.ones((len(ids), 1), np.float32), immediate=True)
-        if visits.lookup(ids).any():
-            raise AssertionError("evaluation sees what it has written")
-        psnb.report(loss=float(np.mean(ids)), auc=auc(ids % 2, (ids % 4) / 4.0))
-
-    trainer = psnb.Trainer(coordinator, step)
-    found = trainer.evaluate(data.Dataset.range(200).batch(7))  # the last batches are smaller
-    assert found == {"loss": pytest.approx(99.5, rel=1e-12), "auc": 0.75, "examples": 200}
-    assert numbers(visits, 200) == [0] * 200
-    assert any_id.statistics().rows == 0
-    assert not coordinator.statistics().metrics
-    assert not coordinator.metrics
-
-
-def test_a_step_of_evaluation_that_takes_nothing_is_refused(
-    coordinator: psnb.ClusterCoordinator,
-) -> None:
-    trainer = psnb.Trainer(coordinator, lambda iterator: None)
-    with pytest.raises(errors.ConfigurationError, match="has taken nothing from its iterator"):
-        trainer.evaluate(data.Dataset.range(5))
-    coordinator.join()
-
-
-def test_predictions_are_in_the_order_of_the_dataset(
-    coordinator: psnb.ClusterCoordinator, tmp_path: Path
-) -> None:
-    trainer = psnb.Trainer(coordinator, lambda iterator: None, predict=lambda ids: 2 * ids)
-    dataset = data.Dataset.range(1001).batch(10)
-    assert trainer.infer_from_dataset(dataset).tolist() == list(range(0, 2002, 2))
-    with pytest.raises(errors.ConfigurationError, match="shuffle"):
-        trainer.infer_from_dataset(data.Dataset.range(9).shuffle(3).batch(2))
-
-
-@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
-def test_predictions_go_to_files_in_order(
-    coordinator: psnb.ClusterCoordinator, tmp_path: Path, suffix: str
-) -> None:
-    def predict(ids: np.ndarray) -> dict[str, np.ndarray]:
-        return {"id": ids, "scores": np.stack([ids, ids + 0.5], axis=1)}
-
-    trainer = psnb.Trainer(coordinator, lambda iterator: None, predict=predict)
-    dataset = data.Dataset.range(200).batch(10)
-    (tmp_path / f".00000.{suffix}.0123").touch()  # of a worker that died
-    files = trainer.infer_from_dataset(dataset, f"{tmp_path}/*.{suffix}")
-    assert files == [str(tmp_path / f"{number:05d}.{suffix}") for number in range(len(files))]
-    assert sorted(os.listdir(tmp_path)) == [Path(each).name for each in files]
-    rows = [row for each in files for row in READERS[suffix](Path(each))]
-    assert rows == [(number, [number, number + 0.5]) for number in range(200)]
-    with pytest.raises(errors.ConfigurationError, match="would be taken for one of the 1 parts"):
-        trainer.infer_from_dataset(data.Dataset.range(5).batch(10), f"{tmp_path}/*.{suffix}")
-
-
-def test_predictions_that_fail_leave_the_files_of_an_earlier_call_alone(
-    coordinator: psnb.ClusterCoordinator, tmp_path: Path
-) -> None:
-    def trainer(sign: int, bad: int) -> psnb.Trainer:
-        def predict(ids: np.ndarray) -> np.ndarray:
-            if bad in ids:
-                raise ValueError("bad batch")
-            return sign * ids
-
-        return psnb.Trainer(coordinator, lambda iterator: None, predict=predict)
-
-    dataset, to = data.Dataset.range(200).batch(10), f"{tmp_path}/*.csv"
-    files = trainer(1, -1).infer_from_dataset(dataset, to)
-    assert len(files) > 1
-    with pytest.raises(ValueError, match="bad batch"):
-        trainer(-1, 199).infer_from_dataset(dataset, to)
-    rows = [int(line) for each in files for line in Path(each).read_text().split()[1:]]
-    assert rows == list(range(200))
-    assert sorted(os.listdir(tmp_path)) == [Path(each).name for each in files]
-    trainer(-1, -1).infer_from_dataset(dataset, to)
-    assert Path(files[0]).read_text().split()[2] == "-1"
-
-
-def _from_csv(path: Path) -> list[Any]:
-    with path.open() as file:
-        found = csv.DictReader(file)
-        return [(int(r["id"]), [float(r["scores.0"]), float(r["scores.1"])]) for r in found]
-
-
-def _from_json(path: Path) -> list[Any]:
-    rows = map(json.loads, path.read_text().splitlines())
-    return [(row["id"], row["scores"]) for row in rows]
-
-
-def _from_parquet(path: Path) -> list[Any]:
-    import pyarrow.parquet
-
-    return [(r["id"], r["scores"]) for r in pyarrow.parquet.read_table(path).to_pylist()]
-
-
-READERS = {"csv": _from_csv, "jsonl": _from_json, "parquet": _from_parquet}
-
-
 @pytest.mark.slow
 def test_a_worker_that_is_killed_while_it_trains_costs_no_example_and_doubles_none(
     fragile: Client, tmp_path: Path
@@ -545,64 +259,6 @@ def test_a_worker_that_is_killed_while_it_trains_costs_no_example_and_doubles_no
         assert (history["auc"], history["loss"], history["examples"]) == ([0.75], [149.5], [300])
 
 
-@pytest.mark.slow
-def test_a_worker_that_is_killed_while_it_evaluates_costs_no_example_and_doubles_none(
-    fragile: Client, tmp_path: Path
-) -> None:
-    with psnb.ParameterServerStrategy(fragile) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy)
-        visits = visits_of(strategy, 300)
-        ending = Ending(coordinator, tmp_path, "killed")
-        trainer = psnb.Trainer(coordinator, counting(visits, ending.wait))
-        trainer.evaluate(data.Dataset.range(9).batch(1))
-        with ending:
-            found = trainer.evaluate(data.Dataset.range(300).batch(3))
-        assert found == {"loss": pytest.approx(149.5, rel=1e-12), "auc": 0.75, "examples": 300}
-        assert numbers(visits, 300) == [0] * 300
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed_while_it_predicts_costs_no_row_and_doubles_none(
-    fragile: Client, tmp_path: Path
-) -> None:
-    with psnb.ParameterServerStrategy(fragile) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy)
-        ending = Ending(coordinator, tmp_path, "killed")
-        wait = ending.wait
-
-        def predict(ids: np.ndarray) -> np.ndarray:
-            if 150 in ids:
-                wait()
-            return ids
-
-        trainer = psnb.Trainer(coordinator, lambda iterator: None, predict=predict)
-        trainer.infer_from_dataset(data.Dataset.range(9).batch(1))
-        to = tmp_path / "predictions"
-        with ending:
-            files = trainer.infer_from_dataset(data.Dataset.range(300).batch(3), f"{to}/*.csv")
-        rows = [int(line) for each in files for line in Path(each).read_text().split()[1:]]
-        assert rows == list(range(300))
-        assert sorted(os.listdir(to)) == [Path(each).name for each in files]
-
-
-def test_what_is_evaluated_does_not_stay_in_the_memory_of_workers(
-    coordinator: psnb.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[Any] = []
-
-    def make(*arguments: Any, **named: Any) -> Any:
-        made.append(create(*arguments, **named))
-        return made[-1]
-
-    create = coordinator.create_per_worker_dataset
-    monkeypatch.setattr(coordinator, "create_per_worker_dataset", make)
-    trainer = psnb.Trainer(coordinator, lambda iterator: bool(next(iterator).any()))
-    memory = data.InMemoryDataset.of(data.Dataset.range(20), 5)
-    assert trainer.evaluate(memory)["examples"] == 20
-    trainer.train_from_dataset(data.Dataset.range(20).batch(5), validation=memory)
-    assert [each.statistics().examples for each in made if hasattr(each, "statistics")] == [0, 0]
-
-
 def test_a_loss_that_is_no_number_spoils_no_other_training_nor_its_checkpoint(
     coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:
@@ -619,22 +275,6 @@ def test_a_loss_that_is_no_number_spoils_no_other_training_nor_its_checkpoint(
     again = psnb.Trainer(coordinator, step).train_from_dataset(dataset, 2, resume=manager.restore())
     assert np.isnan(again["loss"][0])
     assert again["loss"][1] == pytest.approx(9.5)
-
-
-def test_a_scheduler_is_asked_for_the_epochs_that_are_trained_and_no_other(
-    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
-) -> None:
-    visits_of(strategy, 20)
-    asked: list[int] = []
-
-    def schedule(epoch: int) -> float:
-        asked.append(epoch)
-        return 0.1
-
-    trainer = psnb.Trainer(coordinator, lambda iterator: bool(next(iterator).any()))
-    told = [psnb.LearningRateScheduler(schedule)]
-    trainer.train_from_dataset(data.Dataset.range(20).batch(5), 2, callbacks=told)
-    assert asked == [1, 2]
 
 
 def test_metadata_by_the_names_of_the_trainers_own_is_refused(

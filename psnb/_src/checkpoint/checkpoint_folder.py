@@ -153,7 +153,8 @@ class PartialCheckpoint(ABC):
         Raises
         ------
         OSError
-            If that is not possible; there is none then.
+            If that is not possible; there is none then. But if the answer of a store was lost,
+            there may be one, which is whole.
         """
 
 

@@ -121,16 +121,21 @@ class _RemotePartial(PartialCheckpoint):
             (self.folder / KEPT).create(now)
         text = manifest.text()
         number = max(self._owner.numbers(), default=0)
-        while not self.finished:
+        while True:
             number += 1
             path = self._owner.path / checkpoint_name(number)
-            with suppress(FileExistsError):  # another one has ended at the same time
-                path.make_folder()
+            path.make_folder()
+            # From here on: if the answer is lost, a manifest may be there that names the files. If
+            # there is none, they are removed as leftovers.
+            self.finished = True
+            try:
                 (path / MANIFEST).create(text)
-                self.finished = True
+                break
+            except FileExistsError:  # another one has ended at the same time
+                continue
         if self._base is not None and not (self._base / MANIFEST).exists():
-            self.finished = False
             path.remove()
+            self.finished = False
             raise OSError(
                 f"another manager has removed {self._base.name}, on which it was to build; save "
                 "again: then it is a whole one"

@@ -12,9 +12,11 @@ from psnb._src.strategy import (
     ParameterServerStrategy,
     StoredStrategies,
     check_client,
+    leave_to_others,
     stored_strategies,
     taken_over,
 )
+from psnb._src.threads import uninterrupted
 from psnb.errors import ConfigurationError
 
 
@@ -90,5 +92,12 @@ def attach(client: Client, name: str | None = None) -> StoredStrategies | Attach
             f"no strategy named {name!r} lives on the cluster; those that do: {names}. What had no "
             "owner for longer than its keep= is freed; what was saved can be restored"
         )
-    strategy = taken_over(client, found[0].id, finish_halfway)
-    return Attached(strategy, ClusterCoordinator(strategy))
+    strategy = None
+    try:
+        with uninterrupted:  # except while it waits
+            strategy = taken_over(client, found[0].id, finish_halfway)
+            return Attached(strategy, ClusterCoordinator(strategy))
+    except BaseException:
+        if strategy is not None:  # nobody would hold it, and its parameters would be freed
+            leave_to_others(strategy)
+        raise

@@ -180,7 +180,8 @@ class ClusterCoordinator(Observed):
         worker : str, int or callable, optional
             Which worker must run it: its name, its index, or a function that takes a worker's
             `WorkerStatistics` and returns whether it may; the function is called often and must be
-            quick. Such a closure waits until the worker is there, and never blocks others.
+            quick. Such a closure waits until the worker is there, and never blocks others; after
+            ten seconds a warning, which `events` has, tells of a name or index that is not there.
         retries : int
             How often the closure may be lost with a dying worker and run again; beyond that it
             fails with `WorkerLostError`.

@@ -91,11 +91,15 @@ class LayoutRegistry(SchedulerPlugin):
         self._wait_for_owner(strategy)
         return [name]
 
-    def describe(self, token: str, strategy: str, name: str, packed: bytes) -> str:
-        """Note a parameter of a strategy."""
+    def describe(self, token: str, strategy: str, name: str, packed: bytes | None) -> str:
+        """Note a parameter of a strategy; None: there is none of this name."""
         if refusal := self._refusal(token, strategy):
             return refusal
-        self._kept[strategy].parameters[name] = packed
+        parameters = self._kept[strategy].parameters
+        if packed is None:
+            parameters.pop(name, None)
+        else:
+            parameters[name] = packed
         return ""
 
     def publish(self, token: str, strategy: str, layout: list[Any] | None) -> str:

@@ -8,6 +8,7 @@ from psnb._src.strategy.strategy import (
     ParameterServerStrategy,
     check_client,
     core_of,
+    leave_to_others,
     taken_over,
 )
 
@@ -21,6 +22,7 @@ __all__ = [
     "check_client",
     "core_of",
     "described_parameter",
+    "leave_to_others",
     "stored_strategies",
     "taken_over",
 ]

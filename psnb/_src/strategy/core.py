@@ -45,6 +45,7 @@ from psnb._src.strategy.watch import ServerWatch
 from psnb._src.threads import aside, on_loop, uninterrupted
 from psnb.errors import (
     CoordinatorClosedError,
+    PsnbError,
     SerializationError,
     ServerLostError,
 )
@@ -330,6 +331,17 @@ class StrategyCore:
         self.reconciler.close()  # it would tell of it again
         with suppress(RuntimeError):  # the loop is closed, or this is its thread
             on_loop(self._loop, self.servers.forget, goes_on=True)
+
+    def leave(self) -> None:
+        """Give the strategy up as it is: another process may take it over."""
+        self.begin_to_close()
+        if (coordinator := self.coordinator()[0]) is not None:
+            coordinator.close()
+        self.reconciler.close()  # it would tell of it again
+        self.server_client.close()
+        self.watch.stop()
+        with suppress(PsnbError, RuntimeError):  # then it counts as left some seconds later
+            on_loop(self._loop, lambda: self.servers.ownership.leave(self.name), goes_on=True)
 
     def begin_to_close(self) -> bool:
         """Refuse all calls from now on; return whether the strategy was open."""

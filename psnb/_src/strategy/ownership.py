@@ -12,6 +12,7 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -32,7 +33,7 @@ from psnb._src.placement import (
     Owner,
     unpacked,
 )
-from psnb.errors import ClusterError, OwnershipLostError, ServerLostError
+from psnb.errors import ClusterError, OwnershipLostError, PsnbError, ServerLostError
 
 _TIMEOUT = 10.0
 
@@ -91,11 +92,17 @@ class Ownership:
         self.deed = replace(self.deed, name=found[0])
 
     async def describe(self, strategy: str, name: str, packed: bytes) -> None:
-        """Note a parameter."""
+        """Note a parameter; what raises has noted none."""
         self._parameters[name] = packed
-        refusal = await self._tell(DESCRIBE, strategy=strategy, name=name, packed=packed)
-        if refusal == UNKNOWN:
-            await self.register(strategy)
+        told = {"strategy": strategy, "name": name}
+        try:
+            if await self._tell(DESCRIBE, **told, packed=packed) == UNKNOWN:
+                await self.register(strategy)
+        except BaseException:  # the answer was lost, or the caller interrupted: it may be noted
+            del self._parameters[name]
+            with suppress(PsnbError):
+                await self._tell(DESCRIBE, **told, packed=None)
+            raise
 
     async def publish(self, layout: Layout) -> None:
         """Publish where the shards are, as a sign of life."""

@@ -534,6 +534,12 @@ def core_of(strategy: ParameterServerStrategy) -> StrategyCore:
     return strategy._core
 
 
+def leave_to_others(strategy: ParameterServerStrategy) -> None:
+    """Give a strategy up, whose parameters stay: whoever wants it may take it over."""
+    strategy._hang_up.detach()
+    strategy._core.leave()
+
+
 def check_client(client: Client) -> None:
     """Raise ConfigurationError unless it is a client that can be waited for."""
     if not isinstance(client, Client) or client.asynchronous:

@@ -107,8 +107,6 @@ def _taken(
             if isinstance(outcome, ServerSilentError):
                 raise outcome
     except BaseException:
-        core.reconciler.close()
-        core.server_client.close()
-        core.watch.stop()
+        core.leave()  # by the id that it has now
         raise
     return core, terms.mode

@@ -150,6 +150,11 @@ class ClosureQueue:
         with self._room:
             return self._closures.has_work()
 
+    def awaited(self) -> list[object]:
+        """Return the names and indices of the workers that closures wait for."""
+        with self._room:
+            return self._closures.waiting.awaited()
+
     @uninterrupted
     def pause(self) -> None:
         """Hand out no closures until `resume`; idempotent."""

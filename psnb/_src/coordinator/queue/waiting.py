@@ -112,6 +112,10 @@ class Waiting:
         """Return the functions that choose a worker, to be asked without any lock."""
         return [queue.pin for queue in self._pinned.values() if callable(queue.pin)]
 
+    def awaited(self) -> list[object]:
+        """Return the names and indices of the workers that closures need."""
+        return [queue.pin for queue in self._pinned.values() if not callable(queue.pin)]
+
     def take(self, admit: Callable[[Closure], bool], pins: Collection[Pin] = ()) -> list[Closure]:
         """Take closures that are pinned to nothing or to one of ``pins``.
 

@@ -22,6 +22,7 @@ from distributed import Client
 
 from psnb._src.cluster import DEMAND, Demand
 from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.workers.absences import Absences
 from psnb._src.coordinator.workers.backoff import Backoff
 from psnb._src.coordinator.workers.connection_state import ConnectionState
 from psnb._src.coordinator.workers.load import RECALL_SECONDS
@@ -72,7 +73,7 @@ class Membership:
         self._queue, self._records = services.queue, services.records
         self._timeouts = services.timeouts
         self._sessions = itertools.count()
-        self._backoff = Backoff()
+        self._backoff, self._absences = Backoff(), Absences()
         unknown = dask.config.get("distributed.scheduler.unknown-task-duration")
         self._workload = Workload(parse_timedelta(unknown))
         self._demands = False  # the scheduler has a demand of ours
@@ -230,6 +231,7 @@ class Membership:
                 except OSError as error:
                     logger.warning("the Dask scheduler does not answer: %s", error)
                 self._fail_what_waited_too_long()
+                self._tell_of_absences()
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
             # The client was closed, or `close` was called, or `give_up`: nobody must wait for ever.
@@ -317,3 +319,16 @@ class Membership:
             text = f"there was no worker for {limit:g} s (worker_timeout)"
             self._records.events.add(EventKind.NO_WORKERS, f"{text}: what was queued has failed")
             self._queue.fail_waiting(f"{text}: start one, for example with `dask worker ADDRESS`")
+
+    def _tell_of_absences(self) -> None:
+        here: set[object] = set()
+        for connection in self._tasks:
+            here |= {connection.name, connection.index}
+        awaited = self._queue.awaited()
+        for absent in self._absences.told_now(awaited, here, self._loop.time()):
+            known = ", ".join(sorted(repr(connection.name) for connection in self._tasks))
+            self._records.events.add(
+                EventKind.WORKER_AWAITED,
+                f"closures wait for worker {absent!r} (worker=), which is not here. They run when "
+                f"it comes; remote.cancel() gives one up. Here are: {known or 'none'}",
+            )

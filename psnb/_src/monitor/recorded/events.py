@@ -34,6 +34,8 @@ class EventKind(enum.Enum):
     """A retiring worker has finished them."""
     WORKER_LOST = "worker lost"
     """A worker died, hung, or did not finish in time; its closures run again elsewhere."""
+    WORKER_AWAITED = "worker awaited"
+    """Closures wait, by ``schedule(worker=)``, for a worker that was not here for some seconds."""
     NO_WORKERS = "no workers"
     """There was no worker for ``worker_timeout`` seconds; the queued closures have failed."""
     CLOSURES_RETRIED = "closures retried"
@@ -82,6 +84,7 @@ class EventKind(enum.Enum):
 _LOSSES = {
     EventKind.WORKER_UNREACHABLE,
     EventKind.WORKER_LOST,
+    EventKind.WORKER_AWAITED,
     EventKind.NO_WORKERS,
     EventKind.SERVER_LOST,
     EventKind.SERVER_SILENT,

@@ -1,0 +1,44 @@
+"""Absences: workers that closures wait for by name or index, and that are not here. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+_PATIENCE = 10.0
+"""Seconds that a worker may be absent before it is told: a nanny starts one again sooner."""
+
+
+class Absences:
+    """Tells of each absent worker once, until it comes or nothing waits for it any more.
+
+    Times are seconds of one clock, whichever the caller uses.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[object, float] = {}
+        self._told: set[object] = set()
+
+    def told_now(
+        self, awaited: Collection[object], here: Collection[object], now: float
+    ) -> list[object]:
+        """Return those that are to be told of now.
+
+        Parameters
+        ----------
+        awaited : collection
+            Names and indices of the workers that closures wait for.
+        here : collection
+            Likewise of those that are here.
+        now : float
+            The time.
+        """
+        absent = [each for each in awaited if each not in here]
+        self._since = {each: self._since.get(each, now) for each in absent}
+        self._told.intersection_update(absent)
+        late = [
+            each
+            for each, since in self._since.items()
+            if each not in self._told and now - since >= _PATIENCE
+        ]
+        self._told.update(late)
+        return late

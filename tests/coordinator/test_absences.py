@@ -1,0 +1,51 @@
+"""Workers that closures wait for, and that are not here."""
+
+from __future__ import annotations
+
+from psnb._src.coordinator.closures.call import NO_ARGUMENTS
+from psnb._src.coordinator.closures.closure import Closure
+from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.coordinator.closures.schedule_options import ScheduleOptions
+from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.coordinator.workers.absences import Absences
+from tests.coordinator.queues import FUNCTION
+
+
+def test_one_is_told_once_and_only_after_a_while() -> None:
+    absences = Absences()
+    assert absences.told_now(["a", 7], ["b", 0], 0.0) == []
+    assert absences.told_now(["a", 7], ["b", 0], 9.0) == []
+    assert absences.told_now(["a", 7], ["b", 0], 10.0) == ["a", 7]
+    assert absences.told_now(["a", 7], ["b", 0], 99.0) == []
+
+
+def test_one_that_is_here_is_not_told() -> None:
+    absences = Absences()
+    found = [absences.told_now(["a", 0], ["a", 0], now) for now in (0.0, 99.0)]
+    assert found == [[], []]
+
+
+def test_one_that_came_meanwhile_has_its_time_again() -> None:
+    absences = Absences()
+    found = [
+        absences.told_now(["a"], here, now)
+        for here, now in (([], 0.0), (["a"], 9.0), ([], 10.0), ([], 19.0), ([], 20.0))
+    ]
+    assert found == [[], [], [], [], ["a"]]
+
+
+def test_one_that_was_told_is_told_again_when_it_was_here_meanwhile() -> None:
+    absences = Absences()
+    found = [
+        absences.told_now(["a"], here, now)
+        for here, now in (([], 0.0), ([], 10.0), (["a"], 11.0), ([], 12.0), ([], 22.0))
+    ]
+    assert found == [[], ["a"], [], [], ["a"]]
+
+
+def test_the_queue_tells_by_name_or_index_for_whom_closures_wait() -> None:
+    queue = ClosureQueue(10)
+    for number, pin in enumerate((None, "a", 3, "a", lambda worker: False)):
+        remote = RemoteValue(queue.settled)
+        queue.put(Closure(number, FUNCTION, NO_ARGUMENTS, ScheduleOptions(worker=pin), remote))
+    assert queue.awaited() == ["a", 3]
