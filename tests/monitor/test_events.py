@@ -36,11 +36,13 @@ def test_of_many_closures_the_first_are_named() -> None:
 
 
 @pytest.mark.parametrize("kind", EventKind)
-def test_losses_are_logged_as_warnings(kind: EventKind, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_lost_or_missing_is_logged_as_a_warning(
+    kind: EventKind, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "psnb")
     EventLog().add(kind, "100 % of it")
     losses = {EventKind.WORKER_LOST, EventKind.WORKER_UNREACHABLE, EventKind.NO_WORKERS}
-    losses |= {EventKind.SERVER_LOST, EventKind.SERVER_SILENT}
+    losses |= {EventKind.SERVER_LOST, EventKind.SERVER_SILENT, EventKind.WORKER_AWAITED}
     losses |= {EventKind.UPDATES_LOST, EventKind.SHARDS_LOST, EventKind.CHECKPOINT_FAILED}
     expected = logging.WARNING if kind in losses else logging.INFO
     assert [(r.levelno, r.getMessage()) for r in caplog.records] == [(expected, "100 % of it")]

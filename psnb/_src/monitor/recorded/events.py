@@ -81,7 +81,7 @@ class EventKind(enum.Enum):
     """The coordinator was closed, or the Dask client under it."""
 
 
-_LOSSES = {
+_WARNED = {
     EventKind.WORKER_UNREACHABLE,
     EventKind.WORKER_LOST,
     EventKind.WORKER_AWAITED,
@@ -148,7 +148,7 @@ class EventLog:
         event = Event(time.time(), kind, worker, message, affected)
         with self._lock:
             self._events.append(event)
-        logger.log(logging.WARNING if kind in _LOSSES else logging.INFO, "%s", message)
+        logger.log(logging.WARNING if kind in _WARNED else logging.INFO, "%s", message)
 
     def all(self) -> tuple[Event, ...]:
         """Return the events that are kept, the oldest first."""
