@@ -40,7 +40,8 @@ class PhaseStatistics:
     push : float
         Handing over gradients and other writes; they are held back until the closure's end.
     commit : float
-        From the end of the function until the servers have its writes.
+        From the end of the function until the servers have its writes. The next closure of the
+        same thread may run meanwhile.
     """
 
     read: float = 0.0

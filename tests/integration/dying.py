@@ -5,11 +5,16 @@ Each patches what the closure's process sends, so that the process ends with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import queue
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from psnb._src.parameters.comm_server_client import CommServerClient
+from psnb._src.parameters.commit_under_way import Ended
 from psnb._src.parameters.request_batch import Request
+from psnb._src.placement.layout import ShardId
+from psnb._src.server.commit_messages import Commit, Part
+from psnb._src.server.operations import CommitParts
 from psnb._src.server.table_operations import (
     Operation,
 )
@@ -52,6 +57,22 @@ def before_the_answer(
 def arrange(operation: type[Operation], die: Die) -> None:
     """Let this process end so with the next requests for an operation."""
     real: Attempt = CommServerClient.attempt
+    real_soon = CommServerClient.commit_soon
+
+    def commit_soon(
+        transport: CommServerClient, commit: Commit, parts: Mapping[ShardId, Part], ended: Ended
+    ) -> None:
+        several = len(parts) > 1
+        if several or not issubclass(CommitParts, operation):
+            real_soon(transport, commit, parts, ended)  # which makes attempts
+            return
+
+        def send(transport: CommServerClient, requests: Sequence[Request]) -> list[Any]:
+            told: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            real_soon(transport, commit, parts, told.put)
+            return [told.get()]
+
+        die(send, transport, [])
 
     def attempt(transport: CommServerClient, requests: Sequence[Request]) -> list[Any]:
         if isinstance(requests[0].operation, operation):
@@ -59,3 +80,4 @@ def arrange(operation: type[Operation], die: Die) -> None:
         return real(transport, requests)
 
     CommServerClient.attempt = attempt  # type: ignore[method-assign]
+    CommServerClient.commit_soon = commit_soon  # type: ignore[method-assign]

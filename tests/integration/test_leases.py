@@ -13,6 +13,7 @@ import pytest
 import psnb
 from psnb import data, errors
 from psnb._src.parameters.comm_server_client import CommServerClient
+from psnb._src.parameters.commit_under_way import Ended
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_messages import Commit, Part
 from tests.conftest import DEADLINE, wait_until
@@ -256,13 +257,14 @@ def test_a_lost_closure_that_had_its_effect_keeps_its_examples_when_another_fail
 
 def die_after_commit() -> None:
     """Let this worker end as soon as what the closure has written is on the servers."""
-    real = CommServerClient.commit
+    real = CommServerClient.commit_soon
 
-    def commit(transport: CommServerClient, commit: Commit, parts: Mapping[ShardId, Part]) -> None:
-        real(transport, commit, parts)
-        kill_myself()
+    def commit(
+        transport: CommServerClient, commit: Commit, parts: Mapping[ShardId, Part], ended: Ended
+    ) -> None:
+        real(transport, commit, parts, lambda outcome: kill_myself())
 
-    CommServerClient.commit = commit  # type: ignore[assignment, method-assign]
+    CommServerClient.commit_soon = commit  # type: ignore[method-assign]
 
 
 @pytest.mark.slow

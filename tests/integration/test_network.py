@@ -57,17 +57,15 @@ def test_closures_behind_a_black_hole_run_elsewhere_and_count_once(tmp_path: Pat
             counter.assign_add(np.int64(1))
             name = steps()
             if name == "far":  # the hole is for the notebook: it still reaches the server
-                CommServerClient.commit = noted(CommServerClient.commit)  # type: ignore[method-assign]
+                noted(CommServerClient.commit_soon)
             return name
 
-        def noted(commit: Callable[..., int | None]) -> Callable[..., int | None]:
-            def noting(*args: Any) -> int | None:
-                try:
-                    return commit(*args)  # it is refused, unless the other was applied before
-                finally:
-                    late.touch()
+        def noted(commit: Callable[..., None]) -> None:
+            def noting(*args: Any) -> None:
+                # It is refused, unless the other was applied before.
+                commit(*args[:-1], lambda outcome: (args[-1](outcome), late.touch()))
 
-            return noting
+            CommServerClient.commit_soon = noting  # type: ignore[method-assign]
 
         remote = coordinator.schedule(count)
         assert steps.begun() == ["far"]

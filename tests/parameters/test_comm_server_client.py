@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import queue
 import threading
 import time
 from collections.abc import Iterator
@@ -17,9 +18,11 @@ from distributed.core import ConnectionPool
 import psnb
 from psnb._src.parameters import comm_server_client, server_connection
 from psnb._src.parameters.comm_server_client import CommServerClient
+from psnb._src.parameters.commit import UndecidedError
 from psnb._src.parameters.request_batch import Request, RequestBatch
-from psnb._src.placement.layout import ServerAddress
+from psnb._src.placement.layout import ServerAddress, ShardId
 from psnb._src.placement.layout_cache import LayoutCache
+from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.operations import (
     CountTraffic,
     OnShard,
@@ -303,6 +306,17 @@ def test_a_request_that_was_not_even_begun_ends_when_its_transport_is_closed(
 ) -> None:
     with asked_in_vain(running) as transport:
         transport.close()
+
+
+def test_a_commit_that_no_thread_waits_for_is_undecided_when_its_transport_is_closed(
+    running: asyncio.AbstractEventLoop,
+) -> None:
+    transport, told = CommServerClient(running, ConnectionPool(), nowhere()), queue.SimpleQueue()
+    transport.close()
+    shard = ShardId("s", 0)
+    parts = {shard: Part([OnTable("v", SkipUpdates(1))])}
+    transport.commit_soon(Commit("a", 1, shards=(shard,)), parts, told.put)
+    assert isinstance(told.get(timeout=10), UndecidedError)
 
 
 def test_a_request_ends_when_its_event_loop_has(

@@ -27,15 +27,22 @@ import numpy as np
 
 from psnb._src.dask_internals import ConnectionPool, is_open
 from psnb._src.parameters.commit import committing, drive
-from psnb._src.parameters.control_connection import ControlConnection
+from psnb._src.parameters.commit_under_way import CommitUnderWay, Ended
 from psnb._src.parameters.request_batch import Request, RequestBatch, lost, silent, unreadable
 from psnb._src.parameters.server_client import ServerClient
 from psnb._src.parameters.server_connection import ServerConnection, open_connection
+from psnb._src.parameters.server_lives import FAILOVER_TIMEOUT, ServerLives
 from psnb._src.placement import Layout, LayoutCache, ServerAddress, ShardId
 from psnb._src.server import Commit, HostOperation, Part, ServerAnswer
 from psnb._src.threads import uninterrupted
 from psnb._src.transport import UnreadableError
-from psnb.errors import ConfigurationError, CoordinatorClosedError, PsnbError, ServerLostError
+from psnb.errors import (
+    ConfigurationError,
+    CoordinatorClosedError,
+    PsnbError,
+    ServerLostError,
+    ServerSilentError,
+)
 
 logger = logging.getLogger("psnb")
 
@@ -46,9 +53,6 @@ server whose process is gone is noticed at once; a silent one after the layout's
 RETRIES = 3
 """How often an operation is tried again when its connection breaks, as in TensorFlow."""
 
-FAILOVER_TIMEOUT = 20.0
-"""Seconds within which a shard that has a copy, or is being moved, must be found elsewhere."""
-
 PATIENCE = 10.0
 """Seconds for which a server may be silent, if no layout says how many."""
 
@@ -58,10 +62,6 @@ _PAUSE = 0.05
 _LOOK_AGAIN = 1.0
 """Seconds without an answer after which the client asks whether the shard has moved, and whether
 the server lives."""
-
-_TICKS = 20
-"""The number of ticks that patience is divided into. Ticks are counted instead of comparing clocks:
-if this process itself was frozen, the servers' messages are still waiting to be read."""
 
 _CLOSED = "the strategy was closed, or the Dask client or worker that carries parameters"
 
@@ -109,9 +109,11 @@ class CommServerClient(ServerClient):
         self._connections: dict[str, asyncio.Task[ServerConnection]] = {}
         self._open: dict[str, ServerConnection] = {}  # the open ones, by which any thread may send
         self._tasks: set[asyncio.Task[None]] = set()  # running tasks; used by the event loop only
-        self._batches: set[RequestBatch] = set()  # threads wait for these; any thread
-        # The batches that wait for each server whose signs of life are followed; event loop only.
-        self._followed: dict[ServerAddress, set[RequestBatch]] = {}
+        self._batches: set[RequestBatch] = set()  # somebody waits for these; any thread
+        # Since when those are under way that no thread waits for; each operation is atomic.
+        self._unattended: dict[RequestBatch, float] = {}
+        self._looks_after = False  # the event loop's alone
+        self._lives = ServerLives(pool, self._heard, self._patience, self._copied)
         self._closed: CoordinatorClosedError | None = None
 
     def close(self, why: CoordinatorClosedError | None = None) -> None:
@@ -139,6 +141,32 @@ class CommServerClient(ServerClient):
 
     def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> int | None:
         return drive(committing(commit, parts, self._together), self.attempt)
+
+    def commit_soon(self, commit: Commit, parts: Mapping[ShardId, Part], ended: Ended) -> None:
+        """Begin what `commit` does; see `ServerClient`."""
+        under_way = CommitUnderWay(committing(commit, parts, self._together), self.attempt, ended)
+        server = self._server(under_way.requests[0].to)
+        # Else what this thread reads next might come before it.
+        if not under_way.whole or server is None or server.address not in self._open:
+            under_way.finish()
+            return
+
+        def answered() -> None:
+            self._batches.discard(batch)
+            self._unattended.pop(batch, None)
+            under_way.answered(batch.outcomes())
+
+        batch = RequestBatch(under_way.requests, answered)
+        self._unattended[batch] = time.monotonic()
+        self._batches.add(batch)
+        try:
+            if not self._looks_after:
+                self._loop.call_soon_threadsafe(self._look_after)
+            self._begin(batch)
+        except CoordinatorClosedError as error:
+            batch.failed([0], error)
+        except RuntimeError:  # the event loop is closed
+            batch.failed([0], self._why())
 
     def _together(self, shards: Sequence[ShardId]) -> bool:
         """Return whether shards are likely to be on one server, as far as is known here."""
@@ -199,8 +227,7 @@ class CommServerClient(ServerClient):
                 self._loop.call_soon_threadsafe(lambda: self._spawn(self._look_again(batch)))
             except RuntimeError as error:  # the event loop has ended, and all connections with it
                 raise CoordinatorClosedError(_CLOSED) from error
-        reason = f"nothing came of it within {CALL_TIMEOUT:g} s, though its server lives"
-        raise silent(batch.requests[0], reason)
+        raise _unanswered(batch)
 
     def _send(self, batch: RequestBatch, positions: Iterable[int]) -> list[int]:
         """Send what can be sent at once; any thread. Return the positions of the rest."""
@@ -245,6 +272,7 @@ class CommServerClient(ServerClient):
         for batch in list(self._batches):
             batch.failed(range(len(batch.requests)), self._why())
         self._open.clear()
+        self._lives.close()
         for task in self._tasks:
             task.cancel()
         connections, self._connections = self._connections, {}
@@ -404,10 +432,31 @@ class CommServerClient(ServerClient):
         # A copy that is being filled may be complete already; only the notebook knows that so far.
         return layout is not None and len(layout.places[request.to.number].servers) > 1
 
+    def _heard(self, server: ServerAddress) -> int:
+        """Return how many messages have come where the data comes."""
+        connection = self._open.get(server.address)
+        return connection.heard if connection is not None else 0
+
     def _patience(self, server: ServerAddress) -> float:
         """Return the seconds for which a server may be silent."""
         found = [layout.patience for layout in self._layouts.all() if server in layout.servers]
         return min(found, default=PATIENCE)
+
+    def _look_after(self) -> None:
+        """Look again and again after what no thread waits for."""
+        if not self._looks_after:
+            self._looks_after = True
+            self._spawn(self._attend())
+
+    async def _attend(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_AGAIN)
+            now = time.monotonic()
+            for batch, since in list(self._unattended.items()):
+                if now - since >= CALL_TIMEOUT:
+                    batch.failed([0], _unanswered(batch))
+                elif now - since >= _LOOK_AGAIN:
+                    self._spawn(self._look_again(batch))
 
     async def _look_again(self, batch: RequestBatch) -> None:
         """Send requests again whose shards have moved; check whether the other servers live."""
@@ -418,49 +467,11 @@ class CommServerClient(ServerClient):
         for position, server in waiting.items():
             if self._server(batch.requests[position].to) not in (server, None):
                 elsewhere.append(position)
-            elif server in self._followed:
-                self._followed[server].add(batch)
             else:
-                self._followed[server] = {batch}
-                self._spawn(self._follow_life(server))
+                self._lives.follow(server, batch)
         self._start(batch, elsewhere)
 
-    async def _follow_life(self, server: ServerAddress) -> None:
-        """Fail the requests that wait for a server that is silent for too long."""
-        control, batches = ControlConnection(self._pool, server), self._followed[server]
-        data = self._open.get(server.address)
-        silence, heard = _LOOK_AGAIN, (0, data.heard if data else 0)
-        asking: asyncio.Task[None] | None = None
-        try:
-            while batches := {each for each in batches if not each.done.done()}:
-                self._followed[server] = batches
-                if asking is None or asking.done():
-                    asking = asyncio.create_task(_sign(control), name="psnb sign of life")
-                tick = self._patience(server) / _TICKS
-                await asyncio.sleep(tick)
-                # What comes where the data comes counts too: a busy server opens no new connection.
-                data = self._open.get(server.address)
-                known, heard = heard, (control.heard, data.heard if data else 0)
-                silence = silence + tick if heard == known else 0.0
-                batches = self._followed[server]
-                for batch in batches:
-                    self._fail_silent(batch, server, silence)
-        finally:
-            del self._followed[server]
-            control.close()
-            if asking is not None:
-                asking.cancel()
 
-    def _fail_silent(self, batch: RequestBatch, server: ServerAddress, silence: float) -> None:
-        for position, other in batch.waiting().items():
-            request = batch.requests[position]
-            # If there is a copy, it is about to take over.
-            more = FAILOVER_TIMEOUT if self._copied(request) else 0.0
-            if other == server and silence >= self._patience(server) + more:
-                batch.failed([position], silent(request, f"it says nothing for {silence:.0f} s"))
-
-
-async def _sign(control: ControlConnection) -> None:
-    # `ControlConnection.heard` shows whether one came; the reason why not does not matter.
-    with contextlib.suppress(OSError):
-        await control.sign()
+def _unanswered(batch: RequestBatch) -> ServerSilentError:
+    reason = f"nothing came of it within {CALL_TIMEOUT:g} s, though its server lives"
+    return silent(batch.requests[0], reason)

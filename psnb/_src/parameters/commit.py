@@ -123,9 +123,16 @@ def _errors(outcomes: Sequence[Outcome]) -> list[Exception]:
     return [each for each in outcomes if isinstance(each, Exception)]
 
 
-def drive(steps: Steps[T], attempt: Callable[[Sequence[Request]], Sequence[Outcome]]) -> T:
-    """Make the requests that a generator yields, and return its result; raises what it raises."""
-    requests, outcomes = next(steps), list[Outcome]()
+def drive(
+    steps: Steps[T],
+    attempt: Callable[[Sequence[Request]], Sequence[Outcome]],
+    requests: Sequence[Request] | None = None,
+) -> T:
+    """Make the requests that a generator yields, and return its result; raises what it raises.
+
+    A generator that has begun has yielded ``requests``.
+    """
+    requests, outcomes = next(steps) if requests is None else requests, list[Outcome]()
     try:
         while True:
             try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,7 +126,14 @@ def _on_server(request: Request) -> HostOperation:
 
 
 class RequestBatch:
-    """Requests that a thread waits for.
+    """Requests that a thread waits for, or that something follows.
+
+    Parameters
+    ----------
+    requests : sequence of Request
+        All of them.
+    then : callable, optional
+        Called by the event loop when all have an answer.
 
     Attributes
     ----------
@@ -138,8 +145,8 @@ class RequestBatch:
         How often a connection broke while they were under way.
     """
 
-    def __init__(self, requests: Sequence[Request]) -> None:
-        self.requests = requests
+    def __init__(self, requests: Sequence[Request], then: Callable[[], object] = bool) -> None:
+        self.requests, self._then = requests, then
         # Pickled here, in the caller's thread, where it may raise.
         self._operations = [_on_server(request) for request in requests]
         self.done: Answer[None] = Answer()
@@ -230,3 +237,4 @@ class RequestBatch:
         self._missing -= 1
         if not self._missing:
             self.done.set_result(None)
+            self._then()

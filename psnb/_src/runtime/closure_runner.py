@@ -1,12 +1,16 @@
 """ClosureRunner: runs the closures of a session, and commits what they have written.
 
 Threads: `run`, `make` and `flush` are for closure threads, several at a time; the rest is for the
-event loop, which may cancel what runs.
+event loop, which may cancel what runs. A closure thread does not wait for its commit: it runs the
+next closure, and the loop hands over what came of the last one. Whatever that next closure asks the
+same server comes after the commit, on the same connection, so it sees what the last one wrote. A
+commit to several servers, which takes several messages, is waited for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Iterable
 from typing import Any
 
 from psnb._src.parameters import (
@@ -17,21 +21,21 @@ from psnb._src.parameters import (
     Updates,
     buffered,
 )
-from psnb._src.phases import COMMIT, COMPUTE, READ, start_clock, stop_clock
+from psnb._src.phases import COMMIT, stop_clock
+from psnb._src.placement import ShardId
 from psnb._src.runtime.activity import Doing
-from psnb._src.runtime.leasing import ASK_TIMEOUT, LeaseRequests
+from psnb._src.runtime.closure_attempt import ClosureAttempt
+from psnb._src.runtime.leasing import ASK_TIMEOUT
 from psnb._src.runtime.loaded_function import LoadedFunction
 from psnb._src.runtime.mail import Mail
 from psnb._src.runtime.notebook_link import NotebookLink, out_of_reach
-from psnb._src.runtime.packing import Nothing, dumps, loads, pack_error, shorten_call
+from psnb._src.runtime.packing import loads, pack_error
 from psnb._src.runtime.printed_lines import end_printed_lines
-from psnb._src.runtime.reported_states import ReportedStates
 from psnb._src.runtime.resources import Resources
 from psnb._src.runtime.result_sender import ResultSender
 from psnb._src.runtime.session_messages import (
     AnnounceStrategies,
     Assignment,
-    ClosureResult,
     ClosureUndecided,
     CopiesFlushed,
     DefineResource,
@@ -42,7 +46,8 @@ from psnb._src.runtime.session_messages import (
     exchange_writer,
 )
 from psnb._src.runtime.worker_context import Cancellation, WorkerContext, entered
-from psnb._src.server import Commit
+from psnb._src.server import Commit, Part
+from psnb._src.threads import Answer
 from psnb.errors import CancelledError
 
 LARGE_RESULT = 1 << 13
@@ -94,6 +99,9 @@ class ClosureRunner:
         # values that are made share one.
         self._cancellations: dict[int, Cancellation] = {}
         self._making = Cancellation()
+        self._last = (
+            threading.local()
+        )  # `commit`: an `Answer` when this thread's last one has ended
 
     def learn(self, settled_below: int, workers: int) -> None:
         """Note below which number all closures have ended, and how many workers there are."""
@@ -131,77 +139,92 @@ class ClosureRunner:
         self.cancel(list(self._cancellations))
 
     def run(self, function: LoadedFunction, assignment: Assignment) -> None:
-        """Run a closure that is expected, and hand its result over."""
-        clock = start_clock(READ)
-        closure = assignment.closure
-        args: tuple[Any, ...] = ()
-        kwargs: dict[str, Any] = {}
-        succeeded, packed = True, b""
-        staleness: int | None = None
-        undecided: tuple[str, int] | None = None
+        """Run a closure that is expected; its result is handed over when its writes are made."""
         number = assignment.round
         in_round = None if number is None else Round(self._opening.strategy, number)
         updates = Updates(
             counted=self._copies is None, sync_round=in_round, server_client=self._copies
         )
-        requests = LeaseRequests(closure, self._link.ask, assignment.portions)
-        states = ReportedStates()
+        attempt = ClosureAttempt(function, assignment, updates, self._link.ask)
+        under_way = False
         try:
-            context = self._context(
-                assignment.attempt, self._cancellations[closure], requests, closure, states
-            )
+            context = self._context(self._cancellations[assignment.closure], attempt)
             with Doing(function.activity), entered(context), buffered(updates):
-                if assignment.payload:
-                    args, kwargs = loads(assignment.payload, self._resources.get, assignment.inputs)
-                loaded = function.get()
-                clock.turn(COMPUTE)
-                try:
-                    value = _call(loaded, function.name, args, kwargs, updates, requests)
-                finally:
-                    end_printed_lines()
-            clock.turn(COMMIT)
-            requests.settle()
-            packed = b"" if value is None else dumps(value, f"the result of {function.name}")
-            packed = states.attach(packed)
-            if updates:
-                staleness = self._commit(assignment, updates, packed)
+                value = attempt.call(self._resources)
+            attempt.pack(value)
+            attempt.requests.settle()
+            if not updates:
+                self._require_unrevoked(assignment.closure)
+            elif self._copies is None:
+                self._begin_commit(attempt)
+                under_way = True
             else:
-                self._require_unrevoked(closure)
+                self._copies.commit(*self._commit_of(attempt))
             if self._copies is not None and not self._link.closed:
                 # Not without the coordinator: what runs again would count twice.
-                staleness = self._copies.closure_ended()
-        except UndecidedError as error:
-            undecided = error.commit[:2]
+                attempt.staleness = self._copies.closure_ended()
         except BaseException as error:  # a boundary: every exception goes to the notebook
-            succeeded = False
-            unread = assignment.payload and not (args or kwargs)
-            call = f"{function.name}({'...' if unread else shorten_call(args, kwargs)})"
-            where = f"in closure {call} on worker {self._worker!r}, attempt {assignment.attempt}"
-            packed = pack_error(error, where)
-            taken = requests.taken.packed(self._resources.number_of)
-            self._link.send(ElementsTaken(closure, taken))
-        clock.turn(COMMIT)
-        stop_clock()
-        seconds = sum(clock.seconds)
-        del self._cancellations[closure]
-        pushed = succeeded and updates.pushed
-        if undecided is None:
-            self._results.add_result(
-                ClosureResult(closure, succeeded, packed, seconds, pushed, staleness),
-                clock.seconds,
-            )
+            self._end(attempt, error)
         else:
+            if not under_way:
+                self._end(attempt)
+        stop_clock()
+
+    def _begin_commit(self, attempt: ClosureAttempt) -> None:
+        """Send a closure's writes; the closure ends when the servers have answered.
+
+        Meanwhile this thread runs the next one, which waits here for the end of this one.
+        """
+        commit, parts = self._commit_of(attempt)
+        before: Answer[None] | None = getattr(self._last, "commit", None)
+        if before is not None:
+            before.result()  # ends, as every commit does
+        answered = Answer[None]()
+
+        def ended(outcome: int | Exception | None) -> None:
+            try:
+                if isinstance(outcome, Exception):
+                    self._end(attempt, outcome)
+                else:
+                    attempt.staleness = outcome
+                    self._end(attempt)
+            finally:
+                answered.set_result(None)
+
+        self._server_client.commit_soon(commit, parts, ended)
+        self._last.commit = answered
+
+    def _end(self, attempt: ClosureAttempt, error: BaseException | None = None) -> None:
+        """Hand over what came of a closure; any thread."""
+        closure, clock = attempt.assignment.closure, attempt.clock
+        clock.turn(COMMIT)
+        if error is not None and not isinstance(error, UndecidedError):
+            attempt.fail(error, self._worker)
+            taken = attempt.requests.taken.packed(self._resources.number_of)
+            self._link.send(ElementsTaken(closure, taken))
+        del self._cancellations[closure]
+        result = attempt.result()
+        if isinstance(error, UndecidedError):
             self._results.forgo(1)
             self._link.send(
-                ClosureUndecided(closure, packed, seconds, clock.seconds, pushed, undecided)
+                ClosureUndecided(
+                    closure,
+                    result.payload,
+                    result.seconds,
+                    clock.seconds,
+                    result.pushed,
+                    error.commit[:2],
+                )
             )
+        else:
+            self._results.add_result(result, clock.seconds)
 
     def make(self, definition: DefineResource) -> None:
         """Make a per-worker value."""
 
         def call() -> Any:
             function, args, kwargs = loads(definition.payload, self._resources.get)
-            with entered(self._context(1, self._making)):
+            with entered(self._context(self._making)):
                 try:
                     return function(*args, **kwargs)
                 finally:
@@ -225,31 +248,27 @@ class ClosureRunner:
         self._link.send(CopiesFlushed(error, staleness))
 
     def _context(
-        self,
-        attempt: int,
-        cancellation: Cancellation,
-        requests: LeaseRequests | None = None,
-        closure: int = -1,
-        states: ReportedStates | None = None,
+        self, cancellation: Cancellation, attempt: ClosureAttempt | None = None
     ) -> WorkerContext:
         return WorkerContext(
             self._opening.worker_index,
             self._opening.num_workers,
             self._worker,
-            attempt,
+            1 if attempt is None else attempt.assignment.attempt,
             self._results.add_report,
             cancellation,
-            requests,
+            None if attempt is None else attempt.requests,
             self._mail,
-            closure,
-            states,
+            -1 if attempt is None else attempt.assignment.closure,
+            None if attempt is None else attempt.states,
         )
 
-    def _commit(self, assignment: Assignment, updates: Updates, packed: bytes) -> int | None:
-        """Make a closure's writes happen; return how stale the update was."""
+    def _commit_of(self, attempt: ClosureAttempt) -> tuple[Commit, dict[ShardId, Part]]:
+        """Return a closure's writes as a commit, which must happen from here on."""
         if self._link.closed:
             raise out_of_reach()
-        small = self._announce(assignment, updates, packed)
+        assignment, updates = attempt.assignment, attempt.updates
+        small = self._announce(assignment, updates, attempt.packed)
         # Only now: what servers are not asked to refuse, as the coordinator did not know of them
         # when it was cancelled, is written to after this answer.
         self._require_unrevoked(assignment.closure)
@@ -264,8 +283,9 @@ class ClosureRunner:
             coordinator=name,
             ended_below=self._settled_below,
             pushed=updates.pushed,
+            shards=updates.shards,
         )
-        return updates.commit(self._copies or self._server_client, commit)
+        return commit, updates.parts()
 
     def _require_unrevoked(self, closure: int) -> None:
         if self._cancellations[closure].revoked:
@@ -285,20 +305,3 @@ class ClosureRunner:
                 raise out_of_reach()
         self._written_to |= others
         return None if large else packed
-
-
-def _call(
-    function: Callable[..., Any],
-    name: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    updates: Updates,
-    requests: LeaseRequests,
-) -> Any:
-    try:
-        return function(*args, **kwargs)
-    except StopIteration:
-        # From a dataset that has nothing left: the closure has nothing to do.
-        if not requests.ended or updates:
-            raise
-        return Nothing(name)

@@ -1,8 +1,9 @@
 """Load: which closures a worker has, and whether it should get more. Pure.
 
 A worker gets one closure for each thread, and beyond that enough short ones to hide the network's
-round trip. Long closures, and those of functions of which none has ended yet, are not sent ahead:
-another worker may be free first. A closure is expected to take as long as others of its function.
+round trip, and the way of each one's commit to the servers. Long closures, and those of functions
+of which none has ended yet, are not sent ahead: another worker may be free first. A closure is
+expected to take as long as others of its function.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from itertools import islice
 from psnb._src.coordinator.closures import Closure, Duration
 from psnb._src.runtime import InputContext
 
-AHEAD_SECONDS = 0.02
+AHEAD_SECONDS = 0.05
 """Seconds of work that waits on a worker, for each thread; a longer closure counts as long."""
 
 SPREAD_SECONDS = 0.001
