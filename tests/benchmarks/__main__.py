@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from distributed import Client, wait
@@ -86,13 +87,16 @@ def parameters(
     def pull_and_push() -> None:
         dense.push(dense.read())
 
+    def pull_and_add() -> None:
+        dense.assign_add(dense.read())
+
     def look_up_and_push(seed: int) -> None:
         ids = np.random.default_rng(seed).integers(ROWS, size=BATCH)
         table.push(ids, table.lookup(ids))
 
-    def run_dense() -> None:
+    def run_dense(closure: Callable[[], None]) -> None:
         for _ in range(20):
-            coordinator.schedule(pull_and_push)
+            coordinator.schedule(closure)
         coordinator.join()
 
     def run_sparse() -> None:
@@ -102,12 +106,16 @@ def parameters(
 
     source, target = np.ones(DENSE_BYTES // 4, np.float32), np.zeros(DENSE_BYTES // 4, np.float32)
     copy_rate = per_second(lambda: np.copyto(target, source), DENSE_BYTES / 1e6, 20, max)
-    dense_rate = per_second(run_dense, 20 * 2 * DENSE_BYTES / 1e6, 10, max)
+    dense_rate, add_rate = (
+        per_second(partial(run_dense, closure), 20 * 2 * DENSE_BYTES / 1e6, 10, max)
+        for closure in (pull_and_push, pull_and_add)
+    )
     sparse_rate = per_second(run_sparse, 100 * BATCH / 1e6, 10, max)
     read = coordinator.schedule(lambda: median_ms(small.read)).fetch()
     return [
         ("a plain copy of 16 MB, MB/s", f"{copy_rate:,.0f}", "", ""),
         ("dense 16 MB pull + push, MB/s", f"{dense_rate:,.0f}", "dense", ""),
+        ("the same through assign_add, MB/s", f"{add_rate:,.0f}", "dense", ""),
         ("embedding rows looked up + pushed, million/s", f"{sparse_rate:.2f}", "sparse", ""),
         ("read of a small variable, ms", f"{read:.2f}", "", ""),
     ]

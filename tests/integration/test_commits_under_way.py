@@ -135,3 +135,19 @@ def test_a_commit_that_is_refused_fails_its_own_closure(
     assert [each.status.name for each in pushed] == ["COMPLETED", "FAILED"]
     assert int(counter.read()) == sum(each.status.name == "COMPLETED" for each in counted)
     assert refuses.read().tolist() == [-1.0]
+
+
+@pytest.mark.parametrize("write", ["assign", "assign_add", "push"])
+def test_a_closure_may_change_arrays_that_it_has_written(
+    coordinator: psnb.ClusterCoordinator, write: str
+) -> None:
+    """Large ones, which go through memory that is shared with the server."""
+    variable = coordinator.strategy.variable(np.zeros(100_000, np.float32), optimizer=psnb.SGD(1.0))
+
+    def changes() -> None:
+        given = np.full(100_000, 3, np.float32)
+        getattr(variable, write)(given)
+        given[...] = 5
+
+    coordinator.schedule(changes).fetch(DEADLINE)
+    assert np.unique(np.abs(variable.read())).tolist() == [3]

@@ -274,6 +274,15 @@ class DenseShards(ParameterShards):
     def write(
         self, kind: type[AssignValues | AddValues], array: np.ndarray, immediate: bool
     ) -> None:
-        """Write the whole value."""
+        """Write the whole value; copied once, into memory shared with the servers if possible."""
         parts = zip(self._shards, self._parts(array), strict=True)
-        self.send([(s.shard, OnTable(s.table, kind(part))) for s, part in parts], immediate)
+        writes = [(s.shard, OnTable(s.table, kind(self._sent(s, part)))) for s, part in parts]
+        self.send(writes, immediate)
+
+    def _sent(self, shard: DenseShard, part: np.ndarray) -> np.ndarray:
+        lent = self.server_client.lend(shard.shard, part.shape, part.dtype)
+        if lent is None:
+            return part
+        lent[...] = part
+        lent.flags.writeable = False
+        return lent
