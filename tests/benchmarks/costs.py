@@ -2,9 +2,10 @@
 
 ``python -m tests.benchmarks.costs``. CPU time of the notebook, the workers and the servers for a
 closure that pulls and pushes variables and rows. It is taken to be a sum: so much for the closure,
-each message, variable, table, row and byte; all at least 0. Steps come one by
-one, as they do where gradients take longer than their plumbing; see `many_workers` for closures
-that come in thousands. From the model follows where the first limit is for many workers.
+each message, variable, table, row and byte; all at least 0. Steps come one by one, as they do where
+gradients take longer than their plumbing; see `many_workers` for closures that come in thousands.
+Beside it: larger tables, and longer queues. From the model follows where the first limit is for
+many workers.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ from tests.benchmarks.profiling import cpu_seconds, roles
 from tests.benchmarks.running import run_for
 
 DIM, ROWS = 16, 1_000_000
+LARGER = (10_000_000, 50_000_000)
+"""Rows of tables that the model is not of; beside it, what a row costs there."""
+
+QUEUES = (10, 1_000, 100_000, 1_000_000)
 SECONDS = 2.0
 TERMS = ("closure", "message", "variable", "table on a server", "row", "byte")
 KINDS = ("notebook", "worker", "server")
@@ -36,6 +41,8 @@ class Work(NamedTuple):
     kilobytes: int
     """Of each variable."""
     rows: int
+    of: int = ROWS
+    """How many rows the table has."""
 
     def terms(self) -> list[float]:
         """Return how often each of `TERMS` is paid."""
@@ -47,15 +54,16 @@ class Work(NamedTuple):
         return [1, messages, self.variables, tables, self.rows, size]
 
 
+SERVERS = 1, 2, 4
 FITTED = [
-    *(Work(servers, 1, 1, 0) for servers in (1, 2)),
-    *(Work(servers, 100, 1, 0) for servers in (1, 2)),
+    *(Work(servers, 1, 1, 0) for servers in SERVERS),
+    *(Work(servers, 100, 1, 0) for servers in SERVERS),
     *(Work(1, 1, size, 0) for size in (1_000, 16_000)),
-    *(Work(servers, 1, 1, rows) for servers in (1, 2) for rows in (1_000, 20_000)),
-    *(Work(servers, 10, 100, 0) for servers in (1, 2)),
+    *(Work(servers, 1, 1, rows) for servers in SERVERS for rows in (1_000, 20_000)),
+    *(Work(servers, 10, 100, 0) for servers in SERVERS),
     *(Work(servers, 10, 1_000, 1_000) for servers in (1, 2)),
 ]
-HELD_OUT = [Work(2, 20, 200, 5_000), Work(1, 6, 100, 2_000)]
+HELD_OUT = [Work(2, 20, 200, 5_000), Work(1, 6, 100, 2_000), Work(4, 10, 50, 10_000)]
 
 
 def made(coordinator: psnb.ClusterCoordinator, work: Work) -> Any:
@@ -63,17 +71,19 @@ def made(coordinator: psnb.ClusterCoordinator, work: Work) -> Any:
     strategy, adagrad = coordinator.strategy, psnb.Adagrad(0.05)
     values = np.zeros(work.kilobytes * 256, np.float32)
     variables = [strategy.variable(values, optimizer=adagrad) for _ in range(work.variables)]
-    table = strategy.embedding(f"rows-{id(work)}", DIM, ROWS, optimizer=adagrad)
-    chosen = np.random.default_rng(0).permutation(ROWS)[: work.rows]
+    table = strategy.embedding(f"rows-{id(work)}", DIM, work.of, 0.0, optimizer=adagrad)
+    chosen = np.random.default_rng(0).choice(work.of, work.rows, replace=False)
 
     def step() -> None:
         wanted: dict[Any, Any] = dict.fromkeys(variables)
-        if chosen.size:
-            wanted[table] = chosen
+        # Other rows each time, or they would all be in the processor's caches.
+        ids = (chosen + 7919 * psnb.worker_context().closure) % work.of
+        if ids.size:
+            wanted[table] = ids
         found = psnb.pull(wanted)
         pushed = {each: found[each] for each in variables}
-        if chosen.size:
-            pushed[table] = chosen, found[table]
+        if ids.size:
+            pushed[table] = ids, found[table]
         psnb.push(pushed)
 
     return step
@@ -116,11 +126,42 @@ def costs(client: Client, work: Work) -> np.ndarray:
         return meter.read() / count * 1e6
 
 
+def queued(client: Client, length: int) -> float:
+    """Return the microseconds of the notebook's CPU time for a closure in a queue of a length."""
+    with psnb.ParameterServerStrategy(client, num_servers=1) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy, max_queue_size=length)
+        times = max(1, 20_000 // length)
+        costs = []
+        for _ in range(3):
+            begin = time.process_time()
+            for _ in range(times):
+                for _ in range(length):
+                    coordinator.schedule(int)
+                coordinator.join()
+            costs.append((time.process_time() - begin) / times / length * 1e6)
+        return min(costs)
+
+
+def tell_of_larger(console: Console, client: Client, ours: np.ndarray) -> None:
+    """Print what the same rows cost in larger tables, and closures in longer queues."""
+    table = Table("rows of the table", *(f"{kind}, µs" for kind in KINDS), title="20,000 rows")
+    table.add_row(f"{ROWS:,}", *(f"{each:,.0f}" for each in ours))
+    for rows in LARGER:
+        found = costs(client, Work(1, 1, 1, 20_000, rows))
+        table.add_row(f"{rows:,}", *(f"{each:,.0f}" for each in found))
+    console.print(table)
+    table = Table("queued closures", "notebook, µs for one")
+    for length in QUEUES:
+        table.add_row(f"{length:,}", f"{queued(client, length):.1f}")
+    console.print(table)
+
+
 def main() -> None:
     """Measure, fit, predict, and print what follows."""
     console = Console(width=150)
-    with psnb.local_cluster(workers=2, servers=2) as client:
+    with psnb.local_cluster(workers=2, servers=max(SERVERS)) as client:
         found = {work: costs(client, work) for work in (*FITTED, *HELD_OUT)}
+        tell_of_larger(console, client, found[Work(1, 1, 1, 20_000)])
     terms = np.array([work.terms() for work in FITTED])
     # Errors count in proportion: a closure of 16 MB must not decide what an empty one costs.
     fitted = {

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -29,6 +31,7 @@ from psnb._src.server.operations import (
     ServerRequest,
 )
 from psnb._src.server.table_operations import (
+    AddValues,
     OnTable,
     ReadValues,
     ShardOperation,
@@ -37,6 +40,7 @@ from psnb._src.server.table_operations import (
 from psnb._src.transport.message import Message, unwired
 from psnb._src.transport.stream import MessageStream
 from psnb.errors import ConfigurationError, CoordinatorClosedError, InternalError, ServerSilentError
+from tests.conftest import wait_until
 
 THREADS, ROUNDS = 8, 20
 UNKNOWN = ShardOperation()
@@ -317,6 +321,31 @@ def test_a_commit_that_no_thread_waits_for_is_undecided_when_its_transport_is_cl
     parts = {shard: Part([OnTable("v", SkipUpdates(1))])}
     transport.commit_soon(Commit("a", 1, shards=(shard,)), parts, told.put)
     assert isinstance(told.get(timeout=10), UndecidedError)
+
+
+def test_arrays_of_a_commit_that_no_thread_waits_for_are_free_when_it_has_ended(
+    strategy: psnb.ParameterServerStrategy,
+) -> None:
+    """At once, not when cycles are collected: they may be in memory that is shared and wanted."""
+    variable = strategy.variable(np.zeros(100_000), name="v")
+    variable.read()  # connects
+    shard, told = variable._shards._tables[0][0], queue.SimpleQueue()
+    transport = strategy._core.server_client
+
+    def begin() -> weakref.ref[np.ndarray]:
+        given = np.ones(100_000)
+        part = Part([OnTable("v", AddValues(given))])
+        transport.commit_soon(Commit("w", 1, shards=(shard,)), {shard: part}, told.put)
+        return weakref.ref(given)
+
+    gc.disable()
+    try:
+        array = begin()
+        assert told.get(timeout=10) is None
+        wait_until(lambda: array() is None, "it is free")
+    finally:
+        gc.enable()
+    assert (variable.read() == 1).all()
 
 
 def test_a_request_ends_when_its_event_loop_has(

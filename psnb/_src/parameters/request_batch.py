@@ -237,4 +237,6 @@ class RequestBatch:
         self._missing -= 1
         if not self._missing:
             self.done.set_result(None)
-            self._then()
+            # Once, and it may refer to this batch: large arrays must not wait for a collection.
+            then, self._then = self._then, bool
+            then()
