@@ -25,16 +25,26 @@ ROWS = 600
 EPOCHS = 2
 
 
-def rounds(client: Client, directory: Path) -> dict[str, Any]:
+Learned = dict[str, Any]
+
+
+def placed(strategy: psnb.ParameterServerStrategy) -> tuple[psnb.Variable, psnb.Embedding]:
+    """Make the parameters."""
+    schedule = psnb.CosineDecay(0.05, STEPS)
+    return (
+        strategy.variable(np.zeros((5, 3)), name="w", optimizer=psnb.Adam(schedule)),
+        strategy.embedding("ads", 4, optimizer=psnb.Adagrad(0.1), dtype=np.float64),
+    )
+
+
+def rounds(client: Client, directory: Path) -> Learned:
     """Train in rounds, with closures that have their numbers; `psnb.resume` makes all again."""
     if any(directory.glob("ckpt-*")):
         resumed = psnb.resume(directory, client)
         strategy, done = resumed.strategy, resumed.closures
     else:
         strategy, done = psnb.ParameterServerStrategy(client, mode=psnb.Sync(2)), 0
-        schedule = psnb.CosineDecay(0.05, STEPS)
-        strategy.variable(np.zeros((5, 3)), name="w", optimizer=psnb.Adam(schedule))
-        strategy.embedding("ads", 4, optimizer=psnb.Adagrad(0.1), dtype=np.float64)
+        placed(strategy)
     with strategy:
         w, ads = strategy.parameters["w"], strategy.parameters["ads"]
         assert isinstance(w, psnb.Variable)
@@ -62,10 +72,28 @@ def train(w: psnb.Variable, ads: psnb.Embedding, number: int) -> None:
     time.sleep(0.005)
 
 
-def learned(w: psnb.Variable, ads: psnb.Embedding) -> dict[str, Any]:
+def learned(w: psnb.Variable, ads: psnb.Embedding) -> Learned:
     """Return all that was learned."""
     rows = ads.lookup(np.arange(50), training=False)
     return {"w": w.read().tolist(), "ads": rows.tolist()}
+
+
+def synchronous_trainer(client: Client, directory: Path) -> Learned:
+    """Train in rounds with a trainer, on leased data; it saves in two ways."""
+    with psnb.ParameterServerStrategy(client, mode=psnb.Sync(2)) as strategy:
+        w, ads = placed(strategy)
+        coordinator = psnb.ClusterCoordinator(strategy)
+
+        def step(iterator: Iterator[Any]) -> None:
+            ids = next(iterator)
+            train(w, ads, int(ids[0]) + psnb.worker_context().closure)
+
+        manager = psnb.CheckpointManager(coordinator, directory, every="0.05 s")
+        trainer = psnb.Trainer(coordinator, step, checkpoint=manager, resume=True)
+        print("trains", flush=True)
+        dataset = data.Dataset.range(ROWS).shuffle(99, seed=5).batch(5)
+        trainer.train_from_dataset(dataset, EPOCHS, save_steps=15)
+        return learned(w, ads)
 
 
 def asynchronous_trainer(client: Client, directory: Path) -> dict[str, Any]:
@@ -91,7 +119,7 @@ def asynchronous_trainer(client: Client, directory: Path) -> dict[str, Any]:
         }
 
 
-KINDS = {each.__name__: each for each in (rounds, asynchronous_trainer)}
+KINDS = {each.__name__: each for each in (rounds, synchronous_trainer, asynchronous_trainer)}
 
 
 def main() -> None:

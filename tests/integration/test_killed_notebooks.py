@@ -16,7 +16,7 @@ from distributed import Client
 
 import psnb
 from tests.conftest import DEADLINE, wait_until
-from tests.integration.killed_notebook import EPOCHS, ROWS, rounds
+from tests.integration.killed_notebook import EPOCHS, ROWS, rounds, synchronous_trainer
 
 pytestmark = pytest.mark.slow
 
@@ -80,6 +80,13 @@ def test_a_synchronous_run_that_was_killed_equals_an_undisturbed_one_to_the_bit(
 ) -> None:
     expected = rounds(cluster, tmp_path / "undisturbed")
     assert killed("rounds", tmp_path, seed=1) == expected
+
+
+def test_a_synchronous_epoch_of_leased_data_that_was_killed_equals_an_undisturbed_one_to_the_bit(
+    cluster: Client, tmp_path: Path
+) -> None:
+    expected = synchronous_trainer(cluster, tmp_path / "undisturbed")
+    assert killed("synchronous_trainer", tmp_path, seed=3) == expected
 
 
 def test_an_asynchronous_run_that_was_killed_has_used_each_example_exactly_once_an_epoch(

@@ -26,15 +26,15 @@ class Worker:
         self.requests = self.begin(0)
         self.iterator = LeasedSplitReader(parts, epoch, lambda: self.requests)
 
-    def begin(self, closure: int) -> LeaseRequests:
+    def begin(self, closure: int, lane: int | None = None) -> LeaseRequests:
         """Begin an attempt at a closure."""
-        self.requests = LeaseRequests(closure, self.ask, self.leases.portions(closure))
+        self.requests = LeaseRequests(closure, self.ask, self.leases.portions(closure), lane)
         return self.requests
 
     def ask(self, question: AskLease | TakeElements) -> Future[Any]:
         future: Future[Any] = Future()
         if isinstance(question, AskLease):
-            future.set_result(self.leases.lease(self, question.epoch))
+            future.set_result(self.leases.lease(self, question))
         else:
             future.set_result(self.leases.take(self, question))
         return future

@@ -144,7 +144,7 @@ class ClosureRunner:
         updates = Updates(
             counted=self._copies is None, sync_round=in_round, server_client=self._copies
         )
-        requests = LeaseRequests(closure, self._link.ask, assignment.portions)
+        requests = LeaseRequests(closure, self._link.ask, assignment.portions, assignment.lane)
         states = ReportedStates()
         try:
             context = self._context(
