@@ -148,7 +148,7 @@ def test_a_background_save_at_any_moment_ends_no_round_early(
 
     try:
         assert trained(cluster, saves) == undisturbed
-        assert len([*tmp_path.glob("ckpt-*")]) == 3
+        assert len([*tmp_path.glob("ckpt-*")]) >= 3
     finally:
         over.set()
         for each in threads:
