@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
 from psnb._src.checks import integer
@@ -552,6 +552,11 @@ def _scheduling(
         return coordinator._core.schedule(fn, args, kwargs, how)
 
     return schedule
+
+
+def filling(coordinator: ClusterCoordinator) -> AbstractContextManager[None]:
+    """Return a context in which closures are put that fill a round: see `ClosureQueue.filling`."""
+    return coordinator._core.queue.filling()
 
 
 def saved_run(coordinator: ClusterCoordinator, manager: SavingSettings) -> SavedRun:
