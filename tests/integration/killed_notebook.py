@@ -91,8 +91,8 @@ def synchronous_trainer(client: Client, directory: Path) -> Learned:
         manager = psnb.CheckpointManager(coordinator, directory, every="0.05 s")
         trainer = psnb.Trainer(coordinator, step, checkpoint=manager, resume=True)
         print("trains", flush=True)
-        dataset = data.Dataset.range(ROWS).shuffle(99, seed=5).batch(5)
-        trainer.train_from_dataset(dataset, EPOCHS, save_steps=15)
+        dataset = data.Dataset.range(3 * ROWS).shuffle(99, seed=5).batch(5)
+        trainer.train_from_dataset(dataset, EPOCHS, save_steps=25)
         return learned(w, ads)
 
 

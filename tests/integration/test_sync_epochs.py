@@ -68,11 +68,13 @@ def slowing(index: int, folder: Path) -> Callable[[psnb.ClusterCoordinator], Bet
     return when_all_are_there
 
 
+@pytest.mark.slow
 def test_it_is_the_same_whichever_worker_is_slow(cluster: Client, tmp_path: Path) -> None:
     found = [trained(cluster, slowing(index, tmp_path / str(index))) for index in (0, 1)]
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_it_is_the_same_with_other_numbers_of_workers(cluster: Client) -> None:
     found = [trained(cluster, seats=3)]
     for workers in (1, 3):
@@ -81,6 +83,7 @@ def test_it_is_the_same_with_other_numbers_of_workers(cluster: Client) -> None:
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["leased", "in memory"])
 @pytest.mark.parametrize("how", ["killed", "retired"])
 def test_it_is_the_same_when_a_worker_goes_in_the_middle(
@@ -126,6 +129,7 @@ def test_rounds_are_full_also_with_fewer_parts_than_lanes(
         assert rounds.read() == -(-rows // 4)
 
 
+@pytest.mark.slow
 def test_a_background_save_at_any_moment_ends_no_round_early(
     cluster: Client, tmp_path: Path
 ) -> None:
