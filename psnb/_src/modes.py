@@ -41,7 +41,9 @@ class Sync(Mode):
     pushed anything; in an embedding the gradients of equal ids are summed. ``clipnorm`` applies to
     that average. So the result equals, up to rounding, that of one process that trains on the
     batches of a round joined into one. It is the same to the last digit each time, whichever worker
-    is faster or dies.
+    is faster or dies. `ClusterCoordinator.run_epoch`, and a `Trainer` with `Hogwild`, also put the
+    same batches of a leased dataset into each round, if its shuffles have a seed: its splits belong
+    to as many lanes as a round has closures, and a worker keeps an iterator for each that it reads.
 
     The cost: a round takes as long as its slowest closure plus one round trip, and servers keep the
     pushes in memory until the round is applied.

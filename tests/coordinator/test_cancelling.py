@@ -14,7 +14,7 @@ from psnb._src.coordinator.datasets.lease_registry import LeaseRegistry
 from psnb._src.coordinator.queue.queue import ClosureQueue
 from psnb._src.coordinator.queue.round_gate import RoundGate
 from psnb._src.runtime.packing import pack_error
-from psnb._src.runtime.session_messages import TakeElements
+from psnb._src.runtime.session_messages import AskLease, TakeElements
 from tests.coordinator.queues import (
     TIMEOUT,
     call_with,
@@ -194,7 +194,7 @@ def test_what_it_takes_of_a_leased_dataset_is_free_again() -> None:
     leases = LeaseRegistry()
     leases.enter("session", "a")
     epoch = leases.open(1)
-    lease = leases.lease("session", epoch)
+    lease = leases.lease("session", AskLease(epoch, 5, None))
     assert lease is not None
     leases.take("session", TakeElements(epoch, lease.number, 5, 1, 0, 1, False))
     closure = taken_closure(5)
@@ -208,7 +208,7 @@ def test_what_it_takes_at_the_very_moment_of_its_end_is_free_again_too() -> None
     leases = LeaseRegistry()
     leases.enter("session", "a")
     epoch = leases.open(1)
-    lease = leases.lease("session", epoch)
+    lease = leases.lease("session", AskLease(epoch, 5, None))
     assert lease is not None
     enders: list[threading.Thread] = []
     running = taken_closure(5)
@@ -229,4 +229,4 @@ def test_what_it_takes_at_the_very_moment_of_its_end_is_free_again_too() -> None
     assert leases.portions(5) == ()
     pieces = leases.state(epoch)["pieces"]
     assert sorted(pieces, key=str) == sorted([[0, 0, 1], [0, 1, None]], key=str)
-    assert leases.lease("other", epoch) is not None
+    assert leases.lease("other", AskLease(epoch, 6, None)) is not None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from psnb._src.coordinator.closures.remote_value import RemoteValue
 from psnb._src.coordinator.closures.status import ClosureStatus
-from psnb._src.coordinator.datasets.epoch import run_epoch
+from psnb._src.coordinator.datasets.epoch import EpochServices, run_epoch
 from psnb._src.threads.locks import Condition
 from tests.conftest import wait_until
 from tests.coordinator.queues import TIMEOUT, in_thread
@@ -28,6 +29,9 @@ class Epoch:
         self.watch: Callable[[], object] = bool
         self.wanted = 1000
         self.ended: list[RemoteValue] = []
+        self.seats: int | None = None
+        self.left: list[int] = []  # lanes in which there is something to read
+        self.rounds: list[list[int]] = []  # the lanes of the closures of each
 
     def progress(self) -> Any:
         return self
@@ -35,10 +39,20 @@ class Epoch:
     def unread(self) -> bool:
         return not self.over
 
-    def suits(self, worker: object) -> bool:
+    def lanes(self) -> list[int]:
+        return [] if self.over else self.left
+
+    def suits(self, worker: object, lane: int | None = None) -> bool:
         return True
 
-    def schedule(self, chooser: object) -> RemoteValue:
+    @contextmanager
+    def filling(self) -> Iterator[None]:
+        self.rounds.append([])
+        yield
+
+    def schedule(self, chooser: object, lane: int | None) -> RemoteValue:
+        if lane is not None:
+            self.rounds[-1].append(lane)
         self.scheduled.append(RemoteValue(self.settled))
         return self.scheduled[-1]
 
@@ -53,10 +67,13 @@ class Epoch:
         for remote in run_epoch(
             self,  # type: ignore[arg-type]
             self.schedule,
-            lambda chooser, why: self.withdrawn.append(why),
-            lambda: 2,
-            self.woken.set,
-            self.settled,
+            EpochServices(
+                lambda chooser, why: self.withdrawn.append(why),
+                self.filling,
+                lambda: 2,
+                self.woken.set,
+                self.settled,
+            ),
             self.watch,
             lambda waiting: len(self.ended) + waiting < self.wanted,
         ):
@@ -118,3 +135,31 @@ def test_closures_are_yielded_as_they_end_and_no_more_are_scheduled_than_are_wan
     assert len(epoch.scheduled) == 9
     assert {*epoch.ended} == {*epoch.scheduled}
     assert epoch.withdrawn == ["the epoch is over"]
+
+
+def test_a_round_is_scheduled_at_once_when_the_one_before_has_ended() -> None:
+    epoch = Epoch()
+    epoch.seats, epoch.left = 3, [0, 1, 2]
+    running = in_thread(epoch.run)
+    wait_until(lambda: len(epoch.scheduled) == 3, "the first round")
+    epoch.end(2, 0)
+    wait_until(lambda: len(epoch.ended) == 2, "they are yielded while the other one runs")
+    assert len(epoch.scheduled) == 3
+    epoch.left = [0, 2]  # what is left is divided among all seats of a round
+    epoch.end(1)
+    wait_until(lambda: len(epoch.scheduled) == 6, "the second round")
+    epoch.over = True
+    epoch.end(3, 4, 5)
+    running.result(TIMEOUT)
+    assert epoch.rounds[:2] == [[0, 1, 2], [0, 2, 0]]
+
+
+def test_a_round_has_no_more_closures_than_are_wanted() -> None:
+    epoch = Epoch()
+    epoch.seats, epoch.left, epoch.wanted = 2, [0, 1], 3
+    running = in_thread(epoch.run)
+    for first in (0, 2):
+        wait_until(lambda: len(epoch.scheduled) > first, "the next round")  # noqa: B023
+        epoch.end(*range(first, len(epoch.scheduled)))
+    running.result(TIMEOUT)
+    assert epoch.rounds == [[0, 1], [0]]

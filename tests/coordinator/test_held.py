@@ -11,7 +11,16 @@ from psnb._src.coordinator.queue.gate import Step
 from psnb._src.coordinator.queue.queue import ClosureQueue
 from psnb._src.coordinator.queue.round_gate import RoundGate
 from psnb.errors import ServerSilentError
-from tests.coordinator.queues import TIMEOUT, in_thread, put, succeed, up_to, wait_for_waiter
+from tests.conftest import wait_until
+from tests.coordinator.queues import (
+    TIMEOUT,
+    in_thread,
+    put,
+    put_one,
+    succeed,
+    up_to,
+    wait_for_waiter,
+)
 
 
 def test_nothing_is_taken_while_dispatch_is_held() -> None:
@@ -149,3 +158,51 @@ def test_who_joins_looks_after_something_else_at_once_and_again_and_again() -> N
     assert not joining.done()
     succeed(queue, first)
     joining.result(TIMEOUT)
+
+
+def test_a_round_whose_closures_are_being_put_is_filled_first() -> None:
+    queue, steps = ClosureQueue(10, gate=RoundGate(2)), list[Step]()
+    queue.attach(on_step=steps.append)
+    with queue.held(), queue.filling():
+        at_rest = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
+        at_rest.result(TIMEOUT)  # none has begun: the round waits for the end of the hold
+    with queue.filling():
+        first = put_one(queue, 0)
+        assert queue.take(up_to(4)) == [first]
+        succeed(queue, first, pushed=True)
+        with queue.held():
+            at_rest = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
+            wait_for_waiter(queue.settled)
+            assert (steps, queue.done()) == ([], False)
+            second = put_one(queue, 1)
+            assert queue.take(up_to(4)) == [second]
+            succeed(queue, second, pushed=True)
+            assert len(steps) == 1
+            queue.stepped(None)
+            at_rest.result(TIMEOUT)
+
+
+def test_a_round_that_is_not_filled_after_all_is_applied_as_it_is() -> None:
+    queue, steps = ClosureQueue(10, gate=RoundGate(2)), list[Step]()
+    queue.attach(on_step=steps.append)
+    with queue.filling():
+        first = put_one(queue, 0)
+        assert queue.take(up_to(4)) == [first]
+        succeed(queue, first, pushed=True)
+        at_rest = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
+        wait_for_waiter(queue.settled)
+        assert steps == []
+    wait_until(lambda: bool(steps), "the round is applied")
+    queue.stepped(None)
+    at_rest.result(TIMEOUT)
+
+
+def test_a_round_that_is_being_put_while_the_queue_is_paused_is_applied_as_it_is() -> None:
+    queue, steps = ClosureQueue(10, gate=RoundGate(2)), list[Step]()
+    queue.attach(on_step=steps.append)
+    with queue.filling():
+        first = put_one(queue, 0)
+        assert queue.take(up_to(4)) == [first]
+        succeed(queue, first, pushed=True)
+        queue.pause()
+        check_that_a_hold_waits_for_a_step(queue, steps)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from psnb._src.coordinator.closures.closure import Closure
 from psnb._src.coordinator.datasets.lease_registry import LeaseRegistry
 from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.runtime.session_messages import TakeElements
+from psnb._src.runtime.session_messages import AskLease, TakeElements
 from tests.coordinator.queues import (
     closure,
     fail,
@@ -100,7 +100,7 @@ class _Worker:
     def read(self, closure: int) -> list[tuple[int, int]]:
         world = self.world
         if self.lease is None:
-            found = world.leases.lease(self.name, world.epoch)
+            found = world.leases.lease(self.name, AskLease(world.epoch, closure, None))
             if found is None:
                 return []
             first = found.state or 0

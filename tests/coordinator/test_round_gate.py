@@ -69,13 +69,33 @@ def test_lanes_that_went_away_are_woken_when_the_next_round_may_begin() -> None:
     assert woken
 
 
-def test_closures_count_in_the_order_of_their_commits_however_they_end() -> None:
+def test_closures_count_in_the_order_in_which_they_were_scheduled_however_they_begin_and_end() -> (
+    None
+):
     queue, steps = rounds_of(3)
-    put(queue, 3)
-    taken = take(queue)
-    for each in reversed(taken):
+    first = put_one(queue, 0, pin="b")
+    others = [put_one(queue, number) for number in (1, 2)]
+    taken = take(queue)  # by a worker that is not b
+    assert taken == others
+    taken += queue.take(up_to(9), lambda: worker("b"))
+    for each in taken:
         succeed(queue, each, pushed=True)
-    assert steps == [ApplyRound(0, commits(taken))]
+    assert commits(taken) == (0, 1, 2)
+    assert steps == [ApplyRound(0, commits([first, *others]))]
+
+
+def test_of_each_lane_one_closure_runs_at_a_time() -> None:
+    queue, _ = rounds_of(4)
+    closures = [put_one(queue, number, lane=number % 2) for number in range(4)]
+    assert take(queue) == closures[:2]
+    assert take(queue) == []
+    succeed(queue, closures[0])
+    assert take(queue) == [closures[2]]
+    queue.put_back([closures[2]], 0, "killed")
+    assert take(queue) == [closures[2]]
+    assert take(queue) == []
+    fail(queue, closures[2], ValueError("boo"))
+    assert queue.statistics().failing
 
 
 def test_a_closure_that_failed_or_pushed_nothing_has_a_seat_and_no_vote() -> None:

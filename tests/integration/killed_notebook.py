@@ -1,7 +1,7 @@
-"""A notebook that trains with two workers and two servers, to be killed and started again.
+"""A notebook that trains with two servers, to be killed and started again.
 
-``python -m tests.integration.killed_notebook KIND DIRECTORY RESULT`` goes on from what is in the
-directory; it prints a line when it trains, and writes the parameters when it is done.
+``python -m tests.integration.killed_notebook KIND WORKERS DIRECTORY RESULT`` goes on from what is
+in the directory; it prints a line when it trains, and writes the parameters when it is done.
 """
 
 from __future__ import annotations
@@ -25,16 +25,26 @@ ROWS = 600
 EPOCHS = 2
 
 
-def rounds(client: Client, directory: Path) -> dict[str, Any]:
+Learned = dict[str, Any]
+
+
+def placed(strategy: psnb.ParameterServerStrategy) -> tuple[psnb.Variable, psnb.Embedding]:
+    """Make the parameters."""
+    schedule = psnb.CosineDecay(0.05, STEPS)
+    return (
+        strategy.variable(np.zeros((5, 3)), name="w", optimizer=psnb.Adam(schedule)),
+        strategy.embedding("ads", 4, optimizer=psnb.Adagrad(0.1), dtype=np.float64),
+    )
+
+
+def rounds(client: Client, directory: Path) -> Learned:
     """Train in rounds, with closures that have their numbers; `psnb.resume` makes all again."""
     if any(directory.glob("ckpt-*")):
         resumed = psnb.resume(directory, client)
         strategy, done = resumed.strategy, resumed.closures
     else:
         strategy, done = psnb.ParameterServerStrategy(client, mode=psnb.Sync(2)), 0
-        schedule = psnb.CosineDecay(0.05, STEPS)
-        strategy.variable(np.zeros((5, 3)), name="w", optimizer=psnb.Adam(schedule))
-        strategy.embedding("ads", 4, optimizer=psnb.Adagrad(0.1), dtype=np.float64)
+        placed(strategy)
     with strategy:
         w, ads = strategy.parameters["w"], strategy.parameters["ads"]
         assert isinstance(w, psnb.Variable)
@@ -62,10 +72,55 @@ def train(w: psnb.Variable, ads: psnb.Embedding, number: int) -> None:
     time.sleep(0.005)
 
 
-def learned(w: psnb.Variable, ads: psnb.Embedding) -> dict[str, Any]:
+def learned(w: psnb.Variable, ads: psnb.Embedding) -> Learned:
     """Return all that was learned."""
     rows = ads.lookup(np.arange(50), training=False)
     return {"w": w.read().tolist(), "ads": rows.tolist()}
+
+
+def synchronous_trainer(client: Client, directory: Path) -> Learned:
+    """Train in rounds with a trainer, on leased data; it saves in two ways."""
+    with psnb.ParameterServerStrategy(client, mode=psnb.Sync(2)) as strategy:
+        w, ads = placed(strategy)
+        coordinator = psnb.ClusterCoordinator(strategy)
+
+        def step(iterator: Iterator[Any]) -> None:
+            ids = next(iterator)
+            train(w, ads, int(ids[0]) + psnb.worker_context().closure)
+
+        manager = psnb.CheckpointManager(coordinator, directory, every="0.05 s")
+        trainer = psnb.Trainer(coordinator, step, checkpoint=manager, resume=True)
+        print("trains", flush=True)
+        dataset = data.Dataset.range(3 * ROWS).shuffle(99, seed=5).batch(5)
+        trainer.train_from_dataset(dataset, EPOCHS, save_steps=25)
+        return learned(w, ads)
+
+
+def synchronous_epoch(client: Client, directory: Path) -> Learned:
+    """Train one epoch of leased data in rounds of three; `psnb.resume` makes all again."""
+    if any(directory.glob("ckpt-*")):
+        resumed = psnb.resume(directory, client)
+        strategy, epochs = resumed.strategy, list(resumed.epochs)
+    else:
+        strategy, epochs = psnb.ParameterServerStrategy(client, mode=psnb.Sync(3)), [None]
+        placed(strategy)
+    with strategy:
+        w, ads = strategy.parameters["w"], strategy.parameters["ads"]
+        assert isinstance(w, psnb.Variable)
+        assert isinstance(ads, psnb.Embedding)
+
+        def step(iterator: Iterator[Any]) -> None:
+            ids = next(iterator)
+            train(w, ads, int(ids[0]) + psnb.worker_context().closure)
+
+        coordinator = psnb.ClusterCoordinator(strategy)
+        psnb.CheckpointManager(coordinator, directory, steps=8)
+        numbers = data.Dataset.range(4 * ROWS).shuffle(99, seed=5).batch(5)
+        dataset = coordinator.create_per_worker_dataset(numbers, sharding="dynamic")
+        print("trains", flush=True)
+        for state in epochs:  # none, if it was over
+            coordinator.run_epoch(step, dataset.iterator(state))
+        return learned(w, ads)
 
 
 def asynchronous_trainer(client: Client, directory: Path) -> dict[str, Any]:
@@ -91,14 +146,17 @@ def asynchronous_trainer(client: Client, directory: Path) -> dict[str, Any]:
         }
 
 
-KINDS = {each.__name__: each for each in (rounds, asynchronous_trainer)}
+KINDS = {
+    each.__name__: each
+    for each in (rounds, synchronous_trainer, synchronous_epoch, asynchronous_trainer)
+}
 
 
 def main() -> None:
-    kind, directory, result = KINDS[sys.argv[1]], Path(sys.argv[2]), Path(sys.argv[3])
-    with psnb.local_cluster(2, 2) as client:
-        found = kind(client, directory)
-    result.write_text(json.dumps(found))
+    _, kind, workers, directory, result = sys.argv
+    with psnb.local_cluster(int(workers), 2) as client:
+        found = KINDS[kind](client, Path(directory))
+    Path(result).write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

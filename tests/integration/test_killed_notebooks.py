@@ -16,7 +16,13 @@ from distributed import Client
 
 import psnb
 from tests.conftest import DEADLINE, wait_until
-from tests.integration.killed_notebook import EPOCHS, ROWS, rounds
+from tests.integration.killed_notebook import (
+    EPOCHS,
+    ROWS,
+    rounds,
+    synchronous_epoch,
+    synchronous_trainer,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -24,9 +30,9 @@ pytestmark = pytest.mark.slow
 class Notebook:
     """A process that trains, of a kind that `killed_notebook` has."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, workers: int = 2) -> None:
         self._checkpoints, self._result = folder / "checkpoints", folder / "result.json"
-        arguments = [kind, str(self._checkpoints), str(self._result)]
+        arguments = [kind, str(workers), str(self._checkpoints), str(self._result)]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.integration.killed_notebook", *arguments],
             stdout=subprocess.PIPE,
@@ -65,13 +71,16 @@ class Notebook:
         return max((int(each.name.removeprefix("ckpt-")) for each in found), default=0)
 
 
-def killed(kind: str, folder: Path, seed: int) -> dict[str, Any]:
+def killed(
+    kind: str, folder: Path, seed: int, workers: tuple[int, int, int] = (2, 2, 2)
+) -> dict[str, Any]:
     """Kill a notebook twice, at random moments, then let it train to the end."""
     moments = random.Random(seed)
-    for _ in range(2):
-        with Notebook(kind, folder) as notebook:
+    *killed, last = workers
+    for count in killed:
+        with Notebook(kind, folder, count) as notebook:
             notebook.strike(signal.SIGKILL, moments.randint(1, 3), moments.uniform(0, 0.1))
-    with Notebook(kind, folder) as notebook:
+    with Notebook(kind, folder, last) as notebook:
         return notebook.result()
 
 
@@ -80,6 +89,20 @@ def test_a_synchronous_run_that_was_killed_equals_an_undisturbed_one_to_the_bit(
 ) -> None:
     expected = rounds(cluster, tmp_path / "undisturbed")
     assert killed("rounds", tmp_path, seed=1) == expected
+
+
+def test_a_synchronous_epoch_of_leased_data_that_was_killed_equals_an_undisturbed_one_to_the_bit(
+    cluster: Client, tmp_path: Path
+) -> None:
+    expected = synchronous_trainer(cluster, tmp_path / "undisturbed")
+    assert killed("synchronous_trainer", tmp_path, seed=3) == expected
+
+
+def test_an_epoch_that_was_killed_equals_an_undisturbed_one_also_with_other_numbers_of_workers(
+    cluster: Client, tmp_path: Path
+) -> None:
+    expected = synchronous_epoch(cluster, tmp_path / "undisturbed")
+    assert killed("synchronous_epoch", tmp_path, seed=4, workers=(3, 1, 2)) == expected
 
 
 def test_an_asynchronous_run_that_was_killed_has_used_each_example_exactly_once_an_epoch(

@@ -26,15 +26,15 @@ class Worker:
         self.requests = self.begin(0)
         self.iterator = LeasedSplitReader(parts, epoch, lambda: self.requests)
 
-    def begin(self, closure: int) -> LeaseRequests:
+    def begin(self, closure: int, lane: int | None = None) -> LeaseRequests:
         """Begin an attempt at a closure."""
-        self.requests = LeaseRequests(closure, self.ask, self.leases.portions(closure))
+        self.requests = LeaseRequests(closure, self.ask, self.leases.portions(closure), lane)
         return self.requests
 
     def ask(self, question: AskLease | TakeElements) -> Future[Any]:
         future: Future[Any] = Future()
         if isinstance(question, AskLease):
-            future.set_result(self.leases.lease(self, question.epoch))
+            future.set_result(self.leases.lease(self, question))
         else:
             future.set_result(self.leases.take(self, question))
         return future
@@ -43,6 +43,34 @@ class Worker:
 @pytest.fixture
 def leases() -> LeaseRegistry:
     return LeaseRegistry()
+
+
+class Counted(Dataset):
+    """A dataset that counts its iterators."""
+
+    begun: int
+
+    def iterator(self, state: Any = None) -> Any:
+        self.begun += 1
+        return super().iterator(state)
+
+
+def in_lanes(rows: int, lanes: int, parts: int) -> tuple[list[Worker], list[Counted]]:
+    """Return two workers that read a dataset in lanes."""
+    leases = LeaseRegistry(lanes)
+    cut = [Counted(each.node) for each in splits(Dataset.range(rows), parts)]
+    for each in cut:
+        each.begun = 0
+    epoch = leases.open(len(cut))
+    return [Worker(leases, list(cut), epoch) for _ in range(2)], cut
+
+
+def taken(worker: Worker, closure: int, lane: int, count: int) -> list[int]:
+    """Return what a closure takes that succeeds."""
+    worker.begin(closure, lane)
+    found = [int(each) for _, each in zip(range(count), worker.iterator, strict=False)]
+    worker.requests.settle()
+    return found
 
 
 def workers(leases: LeaseRegistry, dataset: Dataset, count: int, parts: int = 3) -> list[Worker]:
@@ -187,3 +215,94 @@ def test_threads_wait_for_what_another_prepares(leases: LeaseRegistry) -> None:
         thread.join(10)
     assert sorted(found) == [0, 1, 2]
     assert asked.count(AskLease) == 1
+
+
+def test_a_worker_goes_on_with_the_iterator_of_each_lane() -> None:
+    (worker, _), cut = in_lanes(20, 2, 4)
+    found = [taken(worker, number, number % 2, 2) for number in range(4)]
+    assert found == [[0, 1], [5, 6], [2, 3], [7, 8]]
+    assert taken(worker, 4, 0, 3) == [4, 10, 11]
+    assert [each.begun for each in cut] == [1, 1, 1, 0]
+
+
+def test_a_worker_begins_anew_where_another_one_has_read_on_in_a_lane() -> None:
+    (first, second), cut = in_lanes(20, 2, 4)
+    found = [taken(each, number, 0, 1) for number, each in enumerate((first, second, first))]
+    assert found == [[0], [1], [2]]
+    assert cut[0].begun == 3
+
+
+def test_threads_read_several_lanes() -> None:
+    (worker, _), _ = in_lanes(400, 4, 8)
+    found: dict[int, list[int]] = {}
+    own = threading.local()
+    worker.iterator._lease_requests = lambda: own.requests
+
+    def run(lane: int) -> None:
+        own.requests = LeaseRequests(lane, worker.ask, (), lane)
+        found[lane] = [int(each) for each in worker.iterator]
+
+    threads = [threading.Thread(target=run, args=(lane,)) for lane in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    parts = [[*range(50 * part, 50 * part + 50)] for part in range(8)]
+    assert found == {lane: parts[lane] + parts[lane + 4] for lane in range(4)}
+
+
+def test_a_closure_that_runs_again_goes_on_in_its_lane() -> None:
+    (first, second), _ = in_lanes(20, 2, 4)
+    first.begin(7, 1)
+    assert [int(next(first.iterator)) for _ in range(2)] == [5, 6]
+    first.leases.lose(first)
+    assert taken(second, 7, 1, 4) == [5, 6, 7, 8]
+
+
+def test_an_element_that_cannot_be_had_is_not_met_again_by_a_closure_that_failed() -> None:
+    def fails(number: int) -> int:
+        if number == 3:
+            raise ValueError("three")
+        return number
+
+    leases = LeaseRegistry(1)
+    epoch = leases.open(1)
+    worker = Worker(leases, splits(Dataset.range(6).map(fails), 1), epoch)
+    worker.begin(0, 0)
+    assert [int(next(worker.iterator)) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(DatasetError, match="three"):
+        next(worker.iterator)
+    leases.end(closure(ClosureQueue(1)), succeeded=False)
+    assert taken(worker, 1, 0, 9) == [0, 1, 2, 4, 5]
+
+
+def test_who_prepares_for_a_lane_holds_up_no_other_lane() -> None:
+    leases = LeaseRegistry(2)
+    cut = splits(Dataset.range(4), 2)
+    epoch = leases.open(len(cut))
+    worker = Worker(leases, cut, epoch)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def prepare(owned: object) -> None:
+        if threading.current_thread() is thread:
+            begun.set()
+            assert go_on.wait(10)
+
+    own = threading.local()
+    iterator = LeasedSplitReader(cut, epoch, lambda: own.requests, prepare)
+    found: list[int] = []
+
+    def read(lane: int) -> None:
+        own.requests = LeaseRequests(lane, worker.ask, (), lane)
+        found.append(int(next(iterator)))
+
+    thread = threading.Thread(target=read, args=(0,))
+    thread.start()
+    assert begun.wait(10)
+    other = threading.Thread(target=read, args=(1,), daemon=True)
+    other.start()
+    other.join(10)
+    assert found == [2]
+    go_on.set()
+    thread.join(10)
+    assert found == [2, 0]

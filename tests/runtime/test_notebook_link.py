@@ -23,14 +23,14 @@ def link() -> NotebookLink:
 
 
 def test_an_answer_goes_to_the_one_who_asked(link: NotebookLink) -> None:
-    first, second = link.ask(AskLease(1)), link.ask(AskLease(2))
+    first, second = link.ask(AskLease(1, 7, None)), link.ask(AskLease(2, 7, None))
     link.take_answer(TakeAnswer(1, "second"))
     assert second.result(0) == "second"
     assert not first.done()
 
 
 def test_who_waits_for_an_answer_when_the_link_closes_is_told(link: NotebookLink) -> None:
-    answer = link.ask(AskLease(1))
+    answer = link.ask(AskLease(1, 7, None))
     link.close()
     with pytest.raises(CancelledError, match="out of reach"):
         answer.result(0)
@@ -39,11 +39,11 @@ def test_who_waits_for_an_answer_when_the_link_closes_is_told(link: NotebookLink
 def test_who_asks_over_a_closed_link_is_told(link: NotebookLink) -> None:
     link.close()
     with pytest.raises(CancelledError, match="out of reach"):
-        link.ask(AskLease(1)).result(0)
+        link.ask(AskLease(1, 7, None)).result(0)
 
 
 def test_an_answer_that_comes_after_all_was_given_up_is_dropped(link: NotebookLink) -> None:
-    link.ask(AskLease(1))
+    link.ask(AskLease(1, 7, None))
     link.close()
     link.take_answer(TakeAnswer(0, None))
 

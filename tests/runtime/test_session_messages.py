@@ -40,7 +40,7 @@ from psnb._src.runtime.session_messages import (
 from psnb._src.stages import Stages, StageStatistics
 from psnb._src.transport.message import Message, unwired
 
-ASSIGNMENT = Assignment(7, "f", 2, 5, None, b"args", [b"input"], [Portion(1, 3, {"at": 4}, 2)])
+ASSIGNMENT = Assignment(7, "f", 2, 5, None, b"args", [b"input"], [Portion(1, 3, {"at": 4}, 2)], 1)
 
 STAGE = StageStatistics("map(parse)", 7, 0.5, level=1, limit=2, place=1 << 62)
 
@@ -64,7 +64,7 @@ MESSAGES = [
     SignOfLife(1 << 30, "running step", 2.5),
     ChainsRead({"range>map": Stages([STAGE])}),
     WorkerLeaves(),
-    QuestionAsked(1, AskLease(2)),
+    QuestionAsked(1, AskLease(2, 7, None)),
     QuestionAsked(1, TakeElements(2, 0, 7, 1, None, {"at": 1}, False)),
     QuestionAsked(1, KeepResult(7, 2, b"value")),
     QuestionAsked(1, AnnounceStrategies(["other"])),

@@ -65,13 +65,13 @@ def test_only_closures_that_have_completed_count() -> None:
     assert gradient(write) == [4.0]
 
 
-def test_the_sum_is_the_same_to_the_last_bit_in_whatever_order_closures_are_named() -> None:
+def test_pushes_are_summed_in_the_order_in_which_closures_are_named() -> None:
     rounds, gradients = Rounds(), (1e16, 1.0, -1e16)
     for number, each in enumerate(gradients):
         rounds.collect("w", number, [dense(each)])
     for closures in itertools.permutations(range(3)):
         (write,) = rounds.averages("w", closures)
-        assert gradient(write) == [sum(gradients) / 3]
+        assert gradient(write) == [sum(gradients[each] for each in closures) / 3]
 
 
 def test_what_a_closure_commits_first_counts() -> None:

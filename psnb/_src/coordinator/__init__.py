@@ -6,6 +6,7 @@ from psnb._src.coordinator.closures import ClosureStatus, RemoteValue, as_comple
 from psnb._src.coordinator.coordinator import (
     ClusterCoordinator,
     closures_of_epoch,
+    filling,
     go_on_from,
     map_whole_splits,
     training_shown,
@@ -32,6 +33,7 @@ __all__ = [
     "as_completed",
     "attach",
     "closures_of_epoch",
+    "filling",
     "go_on_from",
     "map_whole_splits",
     "resume",

@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
 from psnb._src.checks import integer
 from psnb._src.coordinator.closures import (
     DEFAULT_RETRIES,
+    Chooser,
     Pin,
     RemoteValue,
+    ScheduleOptions,
     join,
     keyword,
     options,
@@ -370,7 +372,7 @@ class ClusterCoordinator(Observed):
             see `LeasedDataset` and `run_epoch`.
         splits : int, optional
             Into how many parts the dataset is cut, for ``"dynamic"`` and in memory; by default
-            eight for each worker.
+            eight for each worker, in mode `Sync` eight for each closure of a round.
 
         Returns
         -------
@@ -461,6 +463,10 @@ class ClusterCoordinator(Observed):
         error. Examples taken on a worker that died are used by the same closures when these run
         again; if these had their effect before, the examples count as used.
 
+        In mode `Sync` it schedules one round after the other, and which examples meet in a round
+        depends on the dataset, its splits and the size of rounds alone: not on which worker is
+        faster, how many there are, or which one dies.
+
         Parameters
         ----------
         fn : callable
@@ -475,7 +481,8 @@ class ClusterCoordinator(Observed):
         watch : callable, optional
             Called in this thread ten times a second, and more often while closures end; it must be
             quick. If it raises, closures that have not begun are withdrawn, and ``run_epoch``
-            raises the same at once: `join` waits for those that run.
+            raises the same at once: `join` waits for those that run. In mode `Sync` the whole
+            round runs.
 
         Returns
         -------
@@ -493,13 +500,9 @@ class ClusterCoordinator(Observed):
                 "run_epoch takes iter(coordinator.create_per_worker_dataset(..., "
                 f"sharding='dynamic')), or of one in memory, found {iterator!r}"
             )
-        every = (iterator, *positional(args))
+        schedule = _scheduling(self, fn, (iterator, *positional(args)), keyword(kwargs))
         with self._core.progress(progress, iterator.share):
-            ended = self._core.run_epoch(
-                iterator,
-                lambda chooser: self.schedule(fn, every, kwargs, worker=chooser),
-                bool if watch is None else watch,
-            )
+            ended = self._core.run_epoch(iterator, schedule, bool if watch is None else watch)
             deque(ended, maxlen=0)
             self._core.queue.join(None, self._core.poll)
         return iterator.progress()
@@ -530,11 +533,30 @@ def closures_of_epoch(
     Those that found no data, and those that failed, come as well. ``wanted`` takes how many were
     scheduled and have not come yet, and tells whether one more is wanted.
     """
-    return coordinator._core.run_epoch(
-        iterator,
-        lambda chooser: coordinator.schedule(fn, (iterator,), worker=chooser),
-        wanted=wanted,
-    )
+    schedule = _scheduling(coordinator, fn, (iterator,), {})
+    return coordinator._core.run_epoch(iterator, schedule, wanted=wanted)
+
+
+def _scheduling(
+    coordinator: ClusterCoordinator,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Callable[[Chooser, int | None], RemoteValue]:
+    """Return what schedules a function on the workers that are chosen, to take from a lane."""
+    if not callable(fn):
+        raise ConfigurationError(f"fn must be callable, found {fn!r}")
+
+    def schedule(chooser: Chooser, lane: int | None) -> RemoteValue:
+        how = ScheduleOptions(worker=chooser, lane=lane)
+        return coordinator._core.schedule(fn, args, kwargs, how)
+
+    return schedule
+
+
+def filling(coordinator: ClusterCoordinator) -> AbstractContextManager[None]:
+    """Return a context in which closures are put that fill a round: see `ClosureQueue.filling`."""
+    return coordinator._core.queue.filling()
 
 
 def saved_run(coordinator: ClusterCoordinator, manager: SavingSettings) -> SavedRun:

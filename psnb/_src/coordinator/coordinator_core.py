@@ -26,6 +26,7 @@ from psnb._src.coordinator.closures import (
 from psnb._src.coordinator.coordinator_view import CoordinatorView
 from psnb._src.coordinator.datasets import (
     DatasetServices,
+    EpochServices,
     LeasedDataset,
     LeasedIterator,
     LeaseRegistry,
@@ -48,7 +49,7 @@ from psnb._src.coordinator.settings import Settings
 from psnb._src.coordinator.steps import Steps, gate_for
 from psnb._src.coordinator.workers import Membership, Services
 from psnb._src.labels import Labels
-from psnb._src.modes import Geo
+from psnb._src.modes import Geo, Sync
 from psnb._src.monitor import LiveView, ProgressLine, Records, Share, tell_panels, wanted
 from psnb._src.runtime import unpack_error
 from psnb._src.strategy import ParameterServerStrategy, core_of
@@ -89,7 +90,8 @@ class CoordinatorCore:
     def __init__(self, strategy: ParameterServerStrategy, settings: Settings) -> None:
         self._strategy = strategy
         core, records = core_of(strategy), Records.empty(unpack_error)
-        self._functions, self._leases = FunctionRegistry(core.uploads), LeaseRegistry()
+        seats = strategy.mode.closures if isinstance(strategy.mode, Sync) else None
+        self._functions, self._leases = FunctionRegistry(core.uploads), LeaseRegistry(seats)
         self.resources = ResourceRegistry(self._fetch_per_worker)
         weak = weakref.ref(core)  # nothing here must keep the strategy alive
 
@@ -207,13 +209,14 @@ class CoordinatorCore:
         self, dataset_or_fn: Any, sharding: str, splits: int | None
     ) -> PerWorkerDataset | LeasedDataset | PartitionedDataset:
         """Make a dataset on all workers; see `ClusterCoordinator.create_per_worker_dataset`."""
-        count = self._strategy.num_workers
+        # In rounds: what an epoch comes to must not depend on how many workers there are.
+        count = self._leases.seats or self._strategy.num_workers
         return make_dataset_of(dataset_or_fn, sharding, splits, count, self._dataset_services())
 
     def run_epoch(
         self,
         iterator: LeasedIterator,
-        schedule: Callable[[Chooser], RemoteValue],
+        schedule: Callable[[Chooser, int | None], RemoteValue],
         watch: Callable[[], object] = bool,
         wanted: Callable[[int], bool] = lambda waiting: True,
     ) -> Iterator[RemoteValue]:
@@ -223,16 +226,14 @@ class CoordinatorCore:
             self.poll()
             watch()
 
-        return run_epoch(
-            iterator,
-            schedule,
+        place = EpochServices(
             self.queue.withdraw,
+            self.queue.filling,
             lambda: self.membership.count,
             self.membership.wake,
             self.queue.settled,
-            look,
-            wanted,
         )
+        return run_epoch(iterator, schedule, place, look, wanted)
 
     def map_splits(
         self, function: Callable[..., Any], splits: WholeSplits, shown: bool | None

@@ -41,7 +41,8 @@ class Resumed:
         ``train_from_dataset(..., resume=resumed.metadata)``.
     epochs : tuple of mapping
         The states of the epochs that were not over, in the order in which they were begun, to be
-        passed to ``dataset.iterator``: `LeasedIterator.state`.
+        passed to ``dataset.iterator``: `LeasedIterator.state`. In mode `Sync` `run_epoch` goes on
+        to the bit as without the interruption, if rounds are as large as before.
     closures : int
         How many closures had ended, with those of the runs before. The coordinator numbers its
         closures from there, so that steps with ``seed=`` go on with other random numbers. In mode

@@ -42,7 +42,7 @@ def apply_round(
     number : int
         Which round.
     closures : sequence of int
-        The commit numbers of the closures that count.
+        The commit numbers of the closures that count, in the order in which they are summed.
     held_up : callable
         Called each time when a server is silent. The request is repeated, because closures that
         have ended rely on it.

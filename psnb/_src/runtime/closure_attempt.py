@@ -61,7 +61,7 @@ class ClosureAttempt:
     ) -> None:
         self.clock = start_clock(READ)
         self.assignment, self.updates = assignment, updates
-        self.requests = LeaseRequests(assignment.closure, ask, assignment.portions)
+        self.requests = LeaseRequests(assignment.closure, ask, assignment.portions, assignment.lane)
         self.states = ReportedStates()
         self.succeeded, self.packed = True, b""
         self.staleness: int | None = None

@@ -3,6 +3,10 @@
 Closure threads share an iterator. It tells the coordinator at once what a closure takes, and waits
 for the answers only before the closure's effect leaves the worker (`LeaseRequests.settle`). So the
 round trip hides behind the closure's own work.
+
+In an epoch that has an order, each closure takes from a lane, and there is an iterator for each
+lane that was read here. The closure asks first whether that is where the lane is, as another worker
+may have read on.
 """
 
 from __future__ import annotations
@@ -35,9 +39,13 @@ class LeaseRequests:
         Sends a question to the coordinator, and returns the answer's future.
     portions : sequence of Portion
         What earlier attempts have taken: this one begins with it.
+    lane : int, optional
+        Where it takes from, in an epoch that has an order.
 
     Attributes
     ----------
+    lane : int or None
+        As given.
     ended : bool
         Whether some dataset had nothing to take.
     latest : str
@@ -51,9 +59,11 @@ class LeaseRequests:
         closure: int,
         ask: Callable[[AskLease | TakeElements], Future[Any]],
         portions: Iterable[Portion],
+        lane: int | None = None,
     ) -> None:
-        self._closure, self._ask = closure, ask
+        self._closure, self._ask, self.lane = closure, ask, lane
         self._again = deque(portions)
+        self._given: set[tuple[int, int]] = set()  # epochs and numbers of leases
         self._answers: list[Future[Any]] = []
         self.ended = False
         self.latest = ""
@@ -70,8 +80,14 @@ class LeaseRequests:
     def lease(self, epoch: int) -> Lease | None:
         """Ask for a lease; None if there is nothing to read now."""
         found: Lease | None
-        found = self._ask(AskLease(epoch)).result(ASK_TIMEOUT)
+        found = self._ask(AskLease(epoch, self._closure, self.lane)).result(ASK_TIMEOUT)
+        if found is not None:
+            self._given.add((epoch, found.number))
         return found
+
+    def may_read(self, epoch: int, lease: int) -> bool:
+        """Return whether this may take from a lease: one of a lane only if it was given to it."""
+        return self.lane is None or (epoch, lease) in self._given
 
     def take(
         self, epoch: int, lease: int, count: int, before: Any, after: Any, ended: bool
@@ -163,9 +179,10 @@ class LeasedSplitReader:
         # One thread at a time in the iterators and the fields below; not held while asking the
         # coordinator or preparing splits.
         self._lock = threading.Condition()
-        self._leasing = False  # a thread gets a lease, the others wait for what it brings
-        self._unread: Lease | None = None  # one that could not be begun, for the next who asks
-        self._lease: _OpenLease | None = None  # what is being read
+        # By lane; all closures without one share what is under None.
+        self._leasing: set[int | None] = set()  # a thread gets a lease, the others wait for that
+        self._unread: dict[int | None, Lease] = {}  # could not be begun, for the next who asks
+        self._leases: dict[int | None, _OpenLease] = {}  # what is being read
         # Of a closure that runs again, by its `LeaseRequests`.
         self._again: WeakKeyDictionary[LeaseRequests, _PortionAgain] = WeakKeyDictionary()
 
@@ -178,32 +195,40 @@ class LeasedSplitReader:
         self._begin_again(requests)
         while True:
             with self._lock:
-                self._lock.wait_for(lambda: not self._leasing)
+                self._lock.wait_for(lambda: requests.lane not in self._leasing)
                 found = self._next_again(requests) or self._next(requests)
                 if found is not None:
                     requests.taken.add(self, found[0])
                     return found[0]
-                self._leasing = True
+                self._leasing.add(requests.lane)
             try:
                 self._get_lease(requests)
             finally:
                 with self._lock:
-                    self._leasing = False
+                    self._leasing.remove(requests.lane)
                     self._lock.notify_all()
 
     def _get_lease(self, requests: LeaseRequests) -> None:
         """Get a lease and begin with it; if that fails, the next thread begins with it."""
-        self._unread = self._unread or requests.lease(self._epoch)
-        if self._unread is None:
+        lane = requests.lane
+        lease = self._unread.get(lane) or requests.lease(self._epoch)
+        if lease is None:
             requests.ended = True
             requests.taken.end(self)
             raise StopIteration
-        lease = self._unread
+        before = self._leases.get(lane)  # that of another closure, if there are lanes
+        if before is not None:
+            if before.number == lease.number:
+                return
+            before.iterator.close()
+        if lane is None:
+            self._unread[lane] = lease
         self._prepare(lease.owned)
         iterator = self._splits[lease.split].iterator(lease.state)
         open_ = _OpenLease(lease.number, lease.split, iterator, lease.count, iterator.state())
         with self._lock:
-            self._lease, self._unread = open_, None
+            self._leases[lane] = open_
+            self._unread.pop(lane, None)
 
     def _begin_again(self, requests: LeaseRequests) -> None:
         """Prepare the next portion of what the closure had taken before, if there is one."""
@@ -232,16 +257,20 @@ class LeasedSplitReader:
 
     def _next(self, requests: LeaseRequests) -> tuple[Any] | None:
         """Return the next element of what is leased, if there is one."""
-        lease = self._lease
-        if lease is None:
+        lease = self._leases.get(requests.lane)
+        if lease is None or not requests.may_read(self._epoch, lease.number):
             return None
         before = lease.before
         try:
             element = next(lease.iterator)
         except StopIteration:
-            self._end_lease(lease)
+            self._end_lease(requests.lane)
             requests.take(self._epoch, lease.number, 0, before, before, True)
             return None
+        except Exception:
+            after = lease.iterator.state()
+            requests.take(self._epoch, lease.number, 0, before, after, False)
+            raise
         finally:
             # Also where an element could not be had: the next one comes after it.
             lease.before = lease.iterator.state()
@@ -250,13 +279,12 @@ class LeasedSplitReader:
             lease.left -= 1
         ended = lease.left == 0
         if ended:
-            self._end_lease(lease)
+            self._end_lease(requests.lane)
         requests.take(self._epoch, lease.number, 1, before, lease.before, ended)
         return (element,)
 
     def _name(self, read: _OpenLease | _PortionAgain) -> str:
         return f"{read.iterator.latest()} of split {read.split} of {len(self._splits)}"
 
-    def _end_lease(self, lease: _OpenLease) -> None:
-        self._lease = None
-        lease.iterator.close()
+    def _end_lease(self, lane: int | None) -> None:
+        self._leases.pop(lane).iterator.close()

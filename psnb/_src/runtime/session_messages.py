@@ -57,6 +57,7 @@ class Assignment(Struct, frozen=True, gc=False):
     payload: bytes  # its pickled arguments; empty if there are none
     inputs: Sequence[bytes]  # the pickled values of other closures among them
     portions: Sequence[Portion]  # what earlier attempts have taken: this one takes the same
+    lane: int | None  # of an ordered epoch: it takes from this one
 
 
 class ToWorker(Message, frozen=True):
@@ -239,6 +240,8 @@ class AskLease(Inquiry, frozen=True):
     """What may this worker read now? Answered with a `Lease`, or None for nothing."""
 
     epoch: int
+    closure: int
+    lane: int | None  # the closure's, in an ordered epoch
 
 
 class Lease(Struct, frozen=True, gc=False):

@@ -1,14 +1,15 @@
 """Rounds: what closures pushed in rounds of synchronous updates, until it is applied. Pure.
 
 Pushes are kept by closure, not summed as they come. So only closures that have completed count, and
-the sum is taken in the order of commit numbers: it is the same each time to the last digit.
+the sum is taken in the order in which the notebook names them: it is the same each time to the last
+digit.
 
 Not thread-safe; the server's one thread is its only user.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -42,20 +43,21 @@ class Rounds:
         """Keep what a closure pushed; the first call with a number counts."""
         self._writers.setdefault(writer, _RoundWriter()).held.setdefault(commit, list(writes))
 
-    def averages(self, writer: str, closures: Collection[int]) -> list[OnTable]:
+    def averages(self, writer: str, closures: Sequence[int]) -> list[OnTable]:
         """Return the writes that end a round: one push to each table, then the other writes.
 
         Parameters
         ----------
         writer : str
             Whose round it is.
-        closures : collection of int
-            The commit numbers of the closures that count; each gradient is divided by their number.
+        closures : sequence of int
+            The commit numbers of the closures that count, in the order in which their pushes are
+            summed; each gradient is divided by their number.
         """
         held = self._writers[writer].held if writer in self._writers else {}
         pushes: dict[str, list[Push]] = {}
         others: list[OnTable] = []
-        for commit in sorted(closures):
+        for commit in closures:
             for write in held.get(commit, ()):
                 if isinstance(write.operation, Push):
                     pushes.setdefault(write.table, []).append(write.operation)

@@ -27,7 +27,8 @@ class Downpour(DeviceWorker):
     batches before it have pushed. Everything that a closure writes has its effect exactly once, as
     in other closures; if its worker dies, it computes all of its batches again.
 
-    In `Sync` mode each round has one closure, that is ``push_every`` batches, of each worker.
+    In `Sync` mode each round has one closure, that is ``push_every`` batches, of each worker. Which
+    variables it has read depends on time, so two runs are not equal to the bit.
 
     After Dean et al., *Large Scale Distributed Deep Networks*, NIPS 2012 (without the replica's own
     steps between two pulls), and Paddle's ``DownpourWorker``.

@@ -15,10 +15,17 @@ from functools import partial
 from typing import Any, Protocol
 
 from psnb._src.checks import integer
-from psnb._src.coordinator import ClosureStatus, ClusterCoordinator, LeasedIterator, RemoteValue
+from psnb._src.coordinator import (
+    ClosureStatus,
+    ClusterCoordinator,
+    LeasedIterator,
+    RemoteValue,
+    filling,
+)
 from psnb._src.modes import Async, Sync
 from psnb._src.monitor import WorkerStatistics
 from psnb._src.runtime import report
+from psnb._src.threads import uninterrupted
 from psnb._src.training.device_worker import DeviceWorker
 from psnb.errors import ConfigurationError
 
@@ -126,8 +133,9 @@ class Section(DeviceWorker):
             pipeline.place()
             # A round is of one update: its micro-batches begin and end together.
             if not open_ or not pipeline.rounds:
-                while iterator.unread() and len(open_) < self.microbatches:
-                    open_.append(pipeline.begin())
+                with uninterrupted, filling(coordinator):
+                    while iterator.unread() and len(open_) < self.microbatches:
+                        open_.append(pipeline.begin())
             if open_:
                 open_[0].wait(_LOOK_AGAIN)
             if any(each.status in _FAILED for each in open_):

@@ -1,7 +1,7 @@
 """Datasets on the workers: per-worker values, leases, and datasets in the workers' memory."""
 
 from psnb._src.coordinator.datasets.dataset_services import DatasetServices
-from psnb._src.coordinator.datasets.epoch import run_epoch
+from psnb._src.coordinator.datasets.epoch import EpochServices, run_epoch
 from psnb._src.coordinator.datasets.lease_registry import LeaseRegistry
 from psnb._src.coordinator.datasets.leased import Epochs, LeasedDataset, LeasedIterator
 from psnb._src.coordinator.datasets.leases import Progress
@@ -18,6 +18,7 @@ from psnb._src.coordinator.datasets.whole_splits import WholeSplits, map_splits
 
 __all__ = [
     "DatasetServices",
+    "EpochServices",
     "Epochs",
     "LeaseRegistry",
     "LeasedDataset",

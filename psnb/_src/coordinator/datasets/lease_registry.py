@@ -13,15 +13,28 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from psnb._src.coordinator.closures import Closure, Execution
-from psnb._src.coordinator.datasets.leases import EpochLeases, Progress
+from psnb._src.coordinator.datasets.leases import EpochLeases, Progress, Turn
+from psnb._src.coordinator.datasets.ordered_leases import OrderedLeases
 from psnb._src.runtime import session_messages
 from psnb._src.threads import Lock
 
 
 class LeaseRegistry:
-    """The `EpochLeases` of all epochs, by number."""
+    """The `EpochLeases` of all epochs, by number.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    seats : int, optional
+        How many closures a round has, in which case each epoch is ordered, in so many lanes.
+
+    Attributes
+    ----------
+    seats : int or None
+        As given.
+    """
+
+    def __init__(self, seats: int | None = None) -> None:
+        self.seats = seats
         self._lock = Lock()  # guards the dicts; held while an epoch's leases change
         self._epochs: dict[int, EpochLeases] = {}
         self._users: dict[int, set[int]] = {}  # the epochs that a closure has taken from
@@ -54,7 +67,11 @@ class LeaseRegistry:
         ConfigurationError
             If the state does not fit.
         """
-        leases = EpochLeases(splits, state, owners, dataset)
+        leases = (
+            EpochLeases(splits, state, owners, dataset)
+            if self.seats is None
+            else OrderedLeases(self.seats, splits, state, owners, dataset)
+        )
         with self._lock:
             number = next(self._numbers)
             self._epochs[number] = leases
@@ -82,20 +99,27 @@ class LeaseRegistry:
         """Return whether an epoch has examples that no closure has taken."""
         return self._epochs[epoch].unread()
 
-    def suits(self, epoch: int, worker: str) -> bool:
-        """Return whether closures that read an epoch should go to a worker; cheap."""
+    def lanes(self, epoch: int) -> list[int]:
+        """Return the lanes of an ordered epoch in which there is something to read."""
+        return self._epochs[epoch].lanes()
+
+    def suits(self, epoch: int, worker: str, lane: int | None = None) -> bool:
+        """Return whether closures that read an epoch, or a lane, should go to a worker; cheap."""
         with self._lock:
             present = set(self._present.values())
-            return self._epochs[epoch].suits(worker, present)
+            return self._epochs[epoch].suits(worker, present, lane)
 
-    def lease(self, holder: Hashable, epoch: int) -> session_messages.Lease | None:
+    def lease(
+        self, holder: Hashable, asked: session_messages.AskLease
+    ) -> session_messages.Lease | None:
         """Lease a part of an epoch to a worker's session; None if there is nothing to read now."""
         with self._lock:
-            leases = self._epochs.get(epoch)
-            if leases is None:
+            leases = self._epochs.get(asked.epoch)
+            if leases is None or asked.closure in self._over:
                 return None
             worker = self._present.get(holder, "")
-            found = leases.lease(holder, worker, set(self._present.values()))
+            turn = None if asked.lane is None else Turn(asked.lane, asked.closure)
+            found = leases.lease(holder, worker, set(self._present.values()), turn)
             if found is None:
                 return None
             number, part = found

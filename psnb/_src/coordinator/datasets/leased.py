@@ -64,9 +64,18 @@ class LeasedIterator(PerWorkerIterator):
         """Return whether there are examples that no closure has taken; cheap, any thread."""
         return self._leases.unread(self._epoch)
 
-    def suits(self, worker: WorkerStatistics) -> bool:
+    def suits(self, worker: WorkerStatistics, lane: int | None = None) -> bool:
         """Return whether a closure that takes from this should go to a worker; cheap."""
-        return self._leases.suits(self._epoch, worker.name)
+        return self._leases.suits(self._epoch, worker.name, lane)
+
+    @property
+    def seats(self) -> int | None:
+        """How many closures a round has; None if there are no rounds, and so no order."""
+        return self._leases.seats
+
+    def lanes(self) -> list[int]:
+        """Return the lanes in which there is something to read, if there are rounds."""
+        return self._leases.lanes(self._epoch)
 
     @property
     def exhausted(self) -> bool:

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from psnb._src.threads import Lock
 from psnb.errors import ConfigurationError, InternalError
@@ -46,6 +46,13 @@ class LeasedPart:
     split: int
     state: Any = None
     count: int | None = None
+
+
+class Turn(NamedTuple):
+    """Which closure asks for a lease, of an epoch that has an order: see `OrderedLeases`."""
+
+    lane: int
+    closure: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +144,11 @@ class EpochLeases:
         self._visits = visits
 
     def lease(
-        self, holder: Hashable, worker: str = "", present: Collection[str] = ()
+        self,
+        holder: Hashable,
+        worker: str = "",
+        present: Collection[str] = (),
+        turn: Turn | None = None,
     ) -> tuple[int, LeasedPart] | None:
         """Lease a part to a holder; return the lease's number and the part, or None.
 
@@ -153,22 +164,12 @@ class EpochLeases:
             The worker's name, as in ``owners``.
         present : collection of str
             The names of the workers that are there.
+        turn : Turn, optional
+            Which closure asks, if the epoch has an order.
         """
         with self._lock:
             piece = self._first_for(worker, present)
-            if piece is None:
-                return None
-            self._free.remove(piece)
-            lost = self._owners.get(piece.split, worker)
-            if lost != worker:
-                self._owners = {
-                    split: worker if owner == lost else owner
-                    for split, owner in self._owners.items()
-                }
-            self._splits[piece.split].begun = True
-            number, self._number = self._number, self._number + 1
-            self._leases[number] = _HeldLease(holder, worker, piece, piece.state, piece.count)
-            return number, piece
+            return None if piece is None else self._hold(piece, holder, worker, present)
 
     def owned(self, worker: str) -> list[int]:
         """Return the splits that a worker owns."""
@@ -180,15 +181,34 @@ class EpochLeases:
         with self._lock:
             return bool(self._free or self._leases)
 
-    def suits(self, worker: str, present: Collection[str]) -> bool:
+    def suits(self, worker: str, present: Collection[str], lane: int | None = None) -> bool:
         """Return whether a worker has something to read, or no worker has.
 
         In the latter case there may still be closures that run again with what they took before.
+        ``lane`` is that of the closure, if the epoch has an order.
         """
         with self._lock:
             if any(lease.worker == worker for lease in self._leases.values()):
                 return True
             return not (self._free or self._leases) or self._first_for(worker, present) is not None
+
+    def lanes(self) -> list[int]:
+        """Return the lanes of an epoch that has an order in which there is something to read."""
+        return []
+
+    def _hold(
+        self, piece: LeasedPart, holder: Hashable, worker: str, present: Collection[str]
+    ) -> tuple[int, LeasedPart]:
+        self._free.remove(piece)
+        owner = self._owners.get(piece.split, worker)
+        if owner != worker:
+            lost = owner not in present
+            moved = {split for split, each in self._owners.items() if lost and each == owner}
+            self._owners |= dict.fromkeys({piece.split, *moved}, worker)
+        self._splits[piece.split].begun = True
+        number, self._number = self._number, self._number + 1
+        self._leases[number] = _HeldLease(holder, worker, piece, piece.state, piece.count)
+        return number, piece
 
     def _first_for(self, worker: str, present: Collection[str]) -> LeasedPart | None:
         lost = None
@@ -257,12 +277,13 @@ class EpochLeases:
     def end(self, closure: int, *, succeeded: bool) -> None:
         """Note that a closure has ended for good: its portions are done, or free again."""
         with self._lock:
-            for portion in self._closures.pop(closure, ()):
-                if succeeded:
-                    self._splits[portion.split].open -= 1
-                    self._visits += portion.count or 0
-                else:
-                    self._free.append(portion)
+            portions = self._closures.pop(closure, [])
+            if not succeeded:
+                self._take_back(portions)
+                return
+            for portion in portions:
+                self._splits[portion.split].open -= 1
+                self._visits += portion.count or 0
 
     def lose(self, holder: Hashable) -> None:
         """Note that a holder is lost: the rest of its leases is free again.
@@ -272,8 +293,16 @@ class EpochLeases:
         with self._lock:
             for number, lease in list(self._leases.items()):
                 if lease.holder == holder:
-                    del self._leases[number]
-                    self._free.appendleft(LeasedPart(lease.piece.split, lease.state, lease.left))
+                    self._close(number)
+
+    def _take_back(self, portions: list[LeasedPart]) -> None:
+        """Have the portions of a closure that has had no effect leased anew."""
+        self._free.extend(portions)
+
+    def _close(self, number: int) -> None:
+        """Have the rest of a lease leased anew, before all else."""
+        lease = self._leases.pop(number)
+        self._free.appendleft(LeasedPart(lease.piece.split, lease.state, lease.left))
 
     def state(self) -> dict[str, Any]:
         """Return the parts that are not used yet, in JSON's types.
@@ -281,12 +310,12 @@ class EpochLeases:
         Portions of closures that have not ended count as not used: call it while nothing runs.
         """
         with self._lock:
-            pieces = [
+            pieces = [  # of each split in the order in which they are read
+                *(portion for portions in self._closures.values() for portion in portions),
                 *(
                     LeasedPart(each.piece.split, each.state, each.left)
                     for each in self._leases.values()
                 ),
-                *(portion for portions in self._closures.values() for portion in portions),
                 *self._free,
             ]
             return {

@@ -22,7 +22,8 @@ class ApplyRound:
     number : int
         The round.
     closures : tuple of int
-        Commit numbers of its closures that pushed and have completed, in order.
+        Commit numbers of its closures that pushed and have completed, in the order in which they
+        were scheduled.
     """
 
     number: int

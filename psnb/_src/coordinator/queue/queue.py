@@ -188,6 +188,26 @@ class ClosureQueue:
                 self._closures.let_go()
             self._tell()
 
+    @contextmanager
+    def filling(self) -> Iterator[None]:
+        """Let nobody end a round early while the block puts its closures, one after the other.
+
+        To be used in a section, like `held`.
+        """
+        with self.settled:
+            self._closures.filling += 1
+        try:
+            yield
+        finally:
+            with self.settled:
+                self._closures.filling -= 1
+                self._callers.announce()
+            self._tell()
+
+    def look_again(self) -> None:
+        """Have connections look for work: workers came or went, so choosers may choose anew."""
+        self._on_work()
+
     @uninterrupted
     def cancel_queued(self) -> int:
         """Cancel the closures that wait, and return how many; running ones go on."""

@@ -69,6 +69,8 @@ class ScheduledClosures:
     holds : int
         How many hold dispatch, each for a moment: then closures begin only to fill a round that has
         begun. Apart from ``paused``, which is the user's.
+    filling : int
+        How many put the closures of a round at this moment: what they lack comes at once.
     wake : bool
         Whether the connections are to be woken once the lock is free.
     """
@@ -84,7 +86,7 @@ class ScheduledClosures:
         self.waiting, self.in_flight = Waiting(), InFlight()
         self.errors, self.news = FailedClosures(), QueueNews()
         self.paused = self.closed = self.wake = False
-        self.holds = 0
+        self.holds = self.filling = 0
         self._on_end, self._on_states = on_end, on_states
         self._dependents = Dependents()
         self._hungry = False  # a connection got fewer closures than it had room for
@@ -328,6 +330,8 @@ class ScheduledClosures:
         """Return whether none runs and all have had their effect; if they have not, start that."""
         if self.in_flight or (self.holds and self.waiting and self.begins()):
             return False  # the latter: a round that has begun is filled first
+        if self.filling and self.begins() and self.gate.midway():
+            return False  # likewise, with what is put at this moment
         if self.gate.complete():
             return True
         self.gate.finish()

@@ -75,6 +75,7 @@ class WorkerKnowledge:
                 each.call.payload,
                 each.call.inputs,  # type: ignore[arg-type]  # all are there, or it would wait
                 portions(each.id),
+                each.options.lane,
             )
             for each in closures
         ]

@@ -1,0 +1,187 @@
+"""Leases in lanes: what a closure takes depends on the dataset, not on who is fast or dies."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Hashable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psnb._src.coordinator.datasets.leases import LeasedPart, Turn
+from psnb._src.coordinator.datasets.ordered_leases import OrderedLeases
+
+
+def lease(
+    leases: OrderedLeases, lane: int, closure: int, holder: Hashable = "A"
+) -> tuple[int, LeasedPart]:
+    return leases.lease(holder, turn=Turn(lane, closure)) or pytest.fail("there is something")
+
+
+def test_a_closure_takes_the_splits_of_its_lane_in_their_order() -> None:
+    leases = OrderedLeases(2, 4)
+    assert lease(leases, 1, closure=0) == (0, LeasedPart(1))
+    assert lease(leases, 0, closure=1) == (1, LeasedPart(0))
+    assert leases.take("A", 0, 0, count=1, before=None, after=1, ended=True)
+    assert lease(leases, 1, closure=0) == (2, LeasedPart(3))
+
+
+def test_it_goes_on_where_the_one_before_it_has_stopped() -> None:
+    leases = OrderedLeases(2, 4)
+    number, _ = lease(leases, 0, closure=0)
+    leases.take("A", number, 0, count=3, before=None, after=3, ended=False)
+    leases.end(0, succeeded=True)
+    assert lease(leases, 0, closure=1) == (number, LeasedPart(0, 3))
+
+
+def test_another_worker_gets_the_rest_and_the_first_one_cannot_take_any_more() -> None:
+    leases = OrderedLeases(2, 4)
+    number, _ = lease(leases, 0, closure=0)
+    leases.take("A", number, 0, count=3, before=None, after=3, ended=False)
+    leases.end(0, succeeded=True)
+    assert lease(leases, 0, closure=1, holder="B") == (1, LeasedPart(0, 3))
+    assert not leases.take("A", number, 2, count=1, before=3, after=4, ended=False)
+    assert lease(leases, 0, closure=2) == (2, LeasedPart(0, 3))  # anew: A is not where it was
+
+
+def test_what_a_failed_closure_had_taken_comes_next_in_its_lane() -> None:
+    leases = OrderedLeases(2, 4)
+    number, _ = lease(leases, 0, closure=0)
+    leases.take("A", number, 0, count=1, before=None, after=1, ended=False)
+    leases.take("A", number, 0, count=1, before=1, after=2, ended=False)
+    leases.end(0, succeeded=False)
+    found = []
+    for count in (1, 1, None):
+        number, part = lease(leases, 0, closure=1)
+        found.append(part)
+        if count:
+            leases.take("A", number, 1, count, part.state, None, ended=False)
+    assert found == [LeasedPart(0, None, 1), LeasedPart(0, 1, 1), LeasedPart(0, 2)]
+
+
+def test_the_rest_of_a_lost_worker_comes_next_in_its_lane() -> None:
+    leases = OrderedLeases(2, 4)
+    number, _ = lease(leases, 0, closure=0)
+    leases.take("A", number, 0, count=1, before=None, after=1, ended=False)
+    leases.lose("A")
+    assert leases.portions(0) == (LeasedPart(0, None, 1),)
+    assert lease(leases, 0, closure=0, holder="B") == (1, LeasedPart(0, 1))
+
+
+def test_only_lanes_with_something_to_read_are_named() -> None:
+    leases = OrderedLeases(3, 5)
+    assert leases.lanes() == [0, 1, 2]
+    number, _ = lease(leases, 2, closure=0)
+    assert leases.lanes() == [0, 1, 2]
+    leases.take("A", number, 0, count=0, before=None, after=None, ended=True)
+    assert leases.lanes() == [0, 1]
+    assert leases.lease("A", turn=Turn(2, 0)) is None
+    assert OrderedLeases(3, 1).lanes() == [0]
+
+
+def test_a_lane_suits_the_same_worker_as_long_as_the_same_ones_are_there() -> None:
+    leases = OrderedLeases(4, 8)
+    both = {"b", "a"}
+    assert [leases.suits("a", both, lane) for lane in range(4)] == [True, False, True, False]
+    assert [leases.suits("b", both, lane) for lane in range(4)] == [False, True, False, True]
+    assert all(leases.suits("b", {"b"}, lane) for lane in range(4))
+
+
+def test_a_lane_suits_who_has_what_comes_next_in_memory() -> None:
+    leases = OrderedLeases(2, 4, owners={0: "a", 1: "a", 2: "b", 3: "c"})
+    everyone = {"a", "b", "c"}
+    assert leases.suits("a", everyone, 1)
+    assert not leases.suits("b", everyone, 0)
+    number, _ = leases.lease("A", "a", everyone, Turn(0, 0)) or pytest.fail("it is its own")
+    leases.take("A", number, 0, count=1, before=None, after=1, ended=True)
+    assert leases.suits("b", everyone, 0)
+    assert leases.suits("a", {"a", "c"}, 0)  # what b had
+
+
+def test_a_closure_does_not_go_on_to_what_another_worker_may_have_in_memory() -> None:
+    leases = OrderedLeases(1, 2, owners={0: "a", 1: "a"})
+    number, _ = leases.lease("A", "a", {"a"}, Turn(0, 7)) or pytest.fail("it is its own")
+    leases.take("A", number, 7, count=1, before=None, after=1, ended=True)
+    assert leases.lease("A", "a", {"a"}, Turn(0, 7)) is None
+    assert leases.lease("A", "a", {"a"}, Turn(0, 8)) == (1, LeasedPart(1))
+
+
+def test_of_a_worker_that_is_there_no_more_than_one_split_is_taken() -> None:
+    leases = OrderedLeases(1, 3, owners={0: "b", 1: "b", 2: "b"})
+    leases.lease("A", "a", {"a", "b"}, Turn(0, 0))
+    assert (leases.owned("a"), leases.owned("b")) == ([0], [1, 2])
+
+
+def test_closures_without_a_lane_take_what_is_free_and_no_lanes_lease() -> None:
+    leases = OrderedLeases(2, 4)
+    assert lease(leases, 0, closure=0) == (0, LeasedPart(0))
+    assert leases.lease("A") == (1, LeasedPart(1))
+    assert lease(leases, 1, closure=2) == (2, LeasedPart(3))
+
+
+class _Epoch:
+    """Closures of an epoch, whose workers are lost, fail and change by chance."""
+
+    def __init__(self, lanes: int, sizes: list[int], seed: int) -> None:
+        self.lanes, self.sizes, self.chance = lanes, sizes, random.Random(seed)
+        self.leases = OrderedLeases(lanes, len(sizes))
+        self.number, self.lives = 0, 0
+        self.rounds: list[list[list[tuple[int, int]]]] = []
+
+    def run(self, saves: bool, disturbed: bool) -> list[list[list[tuple[int, int]]]]:
+        while lanes := self.leases.lanes():
+            closures = [(lanes[seat % len(lanes)], seat) for seat in range(self.lanes)]
+            taken: dict[int, list[tuple[int, int]]] = {}
+            while closures:  # whichever may begin: of each lane the first
+                first = dict(reversed(closures))
+                lane = self.chance.choice([*first]) if disturbed else closures[0][0]
+                taken[first[lane]] = self.closure(lane, 1 + first[lane] % 3, disturbed)
+                closures.remove((lane, first[lane]))
+            self.rounds.append([taken[seat] for seat in sorted(taken)])
+            if saves:
+                state = json.loads(json.dumps(self.leases.state()))
+                self.leases = OrderedLeases(self.lanes, len(self.sizes), state)
+        assert self.leases.progress().over
+        assert self.leases.progress().visits == sum(self.sizes)
+        return self.rounds
+
+    def closure(self, lane: int, wanted: int, disturbed: bool) -> list[tuple[int, int]]:
+        """Take so many elements, in as many attempts as it takes; return them."""
+        number, self.number = self.number, self.number + 1
+        while True:
+            holder = f"life {self.lives} of {self.chance.randint(0, 2)}" if disturbed else "A"
+            found = [(each.split, each.state or 0) for each in self.leases.portions(number)]
+            while self.take(holder, Turn(lane, number), wanted, found):
+                if disturbed and self.chance.random() < 0.3:
+                    break  # in the middle
+            else:
+                self.leases.end(number, succeeded=True)
+                return found
+            if self.chance.random() < 0.5:
+                self.leases.lose(holder)
+                self.lives += 1
+            else:
+                self.leases.end(number, succeeded=False)
+
+    def take(self, holder: str, turn: Turn, wanted: int, found: list[tuple[int, int]]) -> bool:
+        """Take the next element, or find that a part has ended; False if there is no more to do."""
+        leased = self.leases.lease(holder, turn=turn) if len(found) < wanted else None
+        if leased is None:
+            return False
+        number, part = leased
+        at = part.state or 0
+        end = self.sizes[part.split] if part.count is None else at + part.count
+        count = int(at < end)
+        assert self.leases.take(holder, number, turn.closure, count, at, at + count, not count)
+        found += [(part.split, at)] * count
+        return True
+
+
+@given(st.integers(0, 2**32), st.integers(1, 4), st.lists(st.integers(0, 9), max_size=9))
+def test_rounds_are_the_same_whoever_dies_or_fails_and_whenever_it_is_saved(
+    seed: int, lanes: int, sizes: list[int]
+) -> None:
+    undisturbed = _Epoch(lanes, sizes, 0).run(saves=False, disturbed=False)
+    assert _Epoch(lanes, sizes, seed).run(saves=True, disturbed=True) == undisturbed
