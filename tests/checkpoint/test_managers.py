@@ -13,6 +13,7 @@ import pytest
 from psnb._src.checkpoint import folder_manager
 from psnb._src.checkpoint.checkpoint import Checkpoint
 from psnb._src.checkpoint.folder_manager import FolderManager
+from psnb._src.checkpoint.remote_folder import RemoteFolder
 from psnb.errors import CheckpointError, InternalError
 from tests.checkpoint.fakes import Strategy
 from tests.checkpoint.saved import manifest_of, names
@@ -190,6 +191,18 @@ def test_of_each_period_one_checkpoint_stays_whoever_removes_old_ones(
     (tmp_path / "ckpt-000004" / "kept").unlink()
     other.save()
     assert names(tmp_path) == ["ckpt-000001", "ckpt-000007", "ckpt-000010"]
+
+
+def test_a_folder_that_is_not_reached_any_more_is_told_when_it_is_saved(
+    strategy: Strategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(folder: RemoteFolder) -> float:
+        raise OSError("the network is away")
+
+    manager = FolderManager(strategy, "memory://unreached", max_to_keep=1, keep_every=3600.0)
+    monkeypatch.setattr(RemoteFolder, "last_kept", unreachable)
+    with pytest.raises(CheckpointError, match="cannot be read now: the network is away"):
+        manager.save()
 
 
 def test_an_interrupted_restore_ends_in_the_background_and_what_is_saved_then_is_whole(

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from psnb._src.checkpoint.checkpoint import Checkpoint, Parameter
 from psnb._src.checkpoint.delta_base import DeltaBase, ShardKey, UsedBase, in_use
-from psnb._src.checkpoint.folder_of import folder_of
+from psnb._src.checkpoint.folder_of import checkpoints_in, folder_of, not_read
 from psnb._src.checkpoint.manifest import checked_metadata
 from psnb._src.checkpoint.restore_choice import Rename, RestoreChoice, restore_choice
 from psnb._src.checkpoint.restored import Restored
@@ -117,7 +117,7 @@ class FolderManager:
     @property
     def checkpoints(self) -> list[Place]:
         """The checkpoints in the directory, oldest first."""
-        return self._folder.checkpoints()
+        return checkpoints_in(self.directory)
 
     @property
     def latest_checkpoint(self) -> Place | None:
@@ -298,9 +298,12 @@ class FolderManager:
         run: Mapping[str, Any],
         base: UsedBase | None,
     ) -> DeltaBase:
-        kept = self._keep_every is not None and (
-            time.time() - self._folder.last_kept() >= self._keep_every
-        )
+        try:
+            kept = self._keep_every is not None and (
+                time.time() - self._folder.last_kept() >= self._keep_every
+            )
+        except OSError as error:
+            raise not_read(self.directory, error) from error
         return write_checkpoint(
             self._folder,
             taken,

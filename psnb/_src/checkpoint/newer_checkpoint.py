@@ -16,7 +16,7 @@ import numpy as np
 from psnb._src.checkpoint.check_files import FileKey, file_key
 from psnb._src.checkpoint.checkpoint_folder import StoredCheckpoint, number_of
 from psnb._src.checkpoint.described_state import described_shards
-from psnb._src.checkpoint.folder_of import folder_of, use
+from psnb._src.checkpoint.folder_of import checkpoints_in, not_read, use
 from psnb._src.checkpoint.layered_rows import LayeredRows
 from psnb._src.checkpoint.manifest import Manifest, ManifestEntry
 from psnb._src.checkpoint.shard_files import State
@@ -128,22 +128,13 @@ def newer_checkpoint(
             if (latest := _newest(directory)) is None or latest[0] == number:
                 if isinstance(error, CheckpointError):
                     raise
-                raise _unreadable(path, error) from error
+                raise not_read(path, error) from error
     return None
 
 
 def _newest(directory: Place) -> tuple[int, Place] | None:
-    try:
-        found = folder_of(directory).checkpoints()
-    except OSError as error:
-        raise _unreadable(directory, error) from error
+    found = checkpoints_in(directory)
     return (number_of(found[-1].name) or 0, found[-1]) if found else None
-
-
-def _unreadable(place: Place, error: OSError) -> CheckpointError:
-    return CheckpointError(
-        f"{str(place)!r} cannot be read now: {error}; see whether it is reached from here"
-    )
 
 
 def _read(
