@@ -39,6 +39,9 @@ class SavedStrategy(Protocol):
     def parameters(self) -> Mapping[str, Parameter]:
         """Return all of them, by name."""
 
+    def prepare_snapshots(self) -> None:
+        """Have servers get ready for that, and wait until they are."""
+
     def snapshots(self, since: Mapping[ShardKey, str] | None = None) -> Snapshots:
         """Take snapshots of all of them; with marks, of what changed since then."""
 
@@ -166,6 +169,7 @@ class FolderManager:
         self._status = CheckpointStatistics("saving")
         try:
             with in_use(self._folder, self._may_build_on()) as base:
+                self._strategy.prepare_snapshots()
                 began = time.monotonic()
                 with nullcontext() if self._held is None else self._held(timeout):
                     content, run = self._content(metadata or {}), self._run()
