@@ -1,7 +1,8 @@
 """A notebook that trains with two workers and two servers, to be killed and started again.
 
-``python -m tests.integration.killed_notebook KIND DIRECTORY RESULT`` goes on from what is in the
-directory; it prints a line when it trains, and writes the parameters when it is done.
+``python -m tests.integration.killed_notebook KIND DIRECTORY RESULT SCHEDULER`` goes on from what is
+in the directory; it prints a line when it trains, and writes the parameters when it is done.
+Without a scheduler ("") it makes a local cluster.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ KINDS = {each.__name__: each for each in (rounds, asynchronous_trainer)}
 
 def main() -> None:
     kind, directory, result = KINDS[sys.argv[1]], Path(sys.argv[2]), Path(sys.argv[3])
-    with psnb.local_cluster(2, 2) as client:
+    scheduler = sys.argv[4]
+    with Client(scheduler) if scheduler else psnb.local_cluster(2, 2) as client:
         found = kind(client, directory)
     result.write_text(json.dumps(found))
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from distributed import Client
 
 import psnb
 from tests.conftest import DEADLINE, wait_until
+from tests.integration.clusters import BOTH, cluster_of
 from tests.integration.killed_notebook import EPOCHS, ROWS, rounds
 
 pytestmark = pytest.mark.slow
@@ -24,9 +26,9 @@ pytestmark = pytest.mark.slow
 class Notebook:
     """A process that trains, of a kind that `killed_notebook` has."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, scheduler: str = "") -> None:
         self._checkpoints, self._result = folder / "checkpoints", folder / "result.json"
-        arguments = [kind, str(self._checkpoints), str(self._result)]
+        arguments = [kind, str(self._checkpoints), str(self._result), scheduler]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.integration.killed_notebook", *arguments],
             stdout=subprocess.PIPE,
@@ -65,27 +67,37 @@ class Notebook:
         return max((int(each.name.removeprefix("ckpt-")) for each in found), default=0)
 
 
-def killed(kind: str, folder: Path, seed: int) -> dict[str, Any]:
+@pytest.fixture(params=BOTH)
+def scheduler(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Return the address of a cluster for notebooks; "" if each has its own, which ends with it."""
+    if request.param == "local":
+        yield ""
+        return
+    with cluster_of(request.param, tmp_path) as client:
+        yield client.scheduler.address
+
+
+def killed(kind: str, folder: Path, seed: int, scheduler: str) -> dict[str, Any]:
     """Kill a notebook twice, at random moments, then let it train to the end."""
     moments = random.Random(seed)
     for _ in range(2):
-        with Notebook(kind, folder) as notebook:
+        with Notebook(kind, folder, scheduler) as notebook:
             notebook.strike(signal.SIGKILL, moments.randint(1, 3), moments.uniform(0, 0.1))
-    with Notebook(kind, folder) as notebook:
+    with Notebook(kind, folder, scheduler) as notebook:
         return notebook.result()
 
 
 def test_a_synchronous_run_that_was_killed_equals_an_undisturbed_one_to_the_bit(
-    cluster: Client, tmp_path: Path
+    cluster: Client, tmp_path: Path, scheduler: str
 ) -> None:
     expected = rounds(cluster, tmp_path / "undisturbed")
-    assert killed("rounds", tmp_path, seed=1) == expected
+    assert killed("rounds", tmp_path, 1, scheduler) == expected
 
 
 def test_an_asynchronous_run_that_was_killed_has_used_each_example_exactly_once_an_epoch(
-    tmp_path: Path,
+    tmp_path: Path, scheduler: str
 ) -> None:
-    found = killed("asynchronous_trainer", tmp_path, seed=2)
+    found = killed("asynchronous_trainer", tmp_path, 2, scheduler)
     assert found["visits"] == [EPOCHS] * ROWS
     assert found["examples"] == [ROWS] * EPOCHS
     assert found["loss"] == [(ROWS - 1) / 2] * EPOCHS
