@@ -30,8 +30,9 @@ from psnb.errors import CheckpointError, PsnbError, ServerLostError
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.2
 """Seconds between two questions how far servers are."""
 
-_LONGEST_PREPARATION = 30.0
-"""Seconds in which servers get memory ready; a gigabyte takes them about half a second."""
+_LONGEST_PREPARATION = 2.0
+"""Seconds to wait for memory, of which servers get a gigabyte ready in about half a second: one
+that was asked to end has little time to save. They go on with that meanwhile."""
 
 _LONGEST_STOP = 600.0
 """Seconds in which some server must have written something."""
