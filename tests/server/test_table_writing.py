@@ -192,6 +192,20 @@ def test_a_writing_that_is_asked_for_twice_is_one(tmp_path: Path) -> None:
     on_host.ask(EndWriting(on_host.folder))
 
 
+def test_memory_that_was_made_ready_is_given_back_when_nothing_is_written_any_more(
+    tmp_path: Path,
+) -> None:
+    on_host = OnHost(tmp_path)
+    room = on_host.host._snapshots._room
+    wait_until(lambda: room.want(2), "it is there")
+    on_host.write()
+    on_host.ask(EndWriting("of another one"))
+    assert len(room._pieces) == 2
+    on_host.wait()
+    on_host.ask(EndWriting(on_host.folder))
+    assert not room._pieces
+
+
 @pytest.mark.parametrize("minutes", [1, 2])
 def test_a_writing_that_nobody_asks_for_ends_after_minutes(tmp_path: Path, minutes: int) -> None:
     on_host = OnHost(tmp_path)
