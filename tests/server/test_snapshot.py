@@ -283,6 +283,19 @@ def test_only_rows_that_change_before_they_are_read_are_copied() -> None:
     assert taken._count == 50  # type: ignore[attr-defined]
 
 
+def test_the_end_of_a_day_copies_the_use_of_rows_alone() -> None:
+    table = sparse(accessor=CtrAccessor())
+    push(table, *range(100))
+    ones = np.ones(100, np.float32)
+    table.record(np.arange(100, dtype=np.uint64), ones, ones)
+    before, taken = table.state(), snapshot(table)
+    table.record(np.arange(10, dtype=np.uint64), ones[:10], ones[:10])
+    for _ in range(2):
+        table.end_day()
+    assert taken._count == 10  # type: ignore[attr-defined]
+    assert same(rest(taken), before)
+
+
 @given(st.sampled_from([None, 9]), IDS, st.lists(STEP, max_size=20), st.sets(st.integers(0, 8)))
 def test_chosen_rows_stay_as_they_were_whatever_is_done(
     rows: int | None, first: list[int], steps: list[tuple[str, Any]], chosen: set[int]

@@ -2,8 +2,8 @@
 
 Copy on write: what changes before it was read is copied first. So a snapshot takes the memory of
 those rows, at most that of the table, and no operation waits for more than a piece and for the rows
-that it changes itself. (A change of a dense table, or of all rows, copies all that was not read; of
-a dense table into `SpareRoom`, if that was wanted ahead.)
+that it changes itself. (A change of a dense table, or the removal of rows, copies all that was not
+read; of a dense table into `SpareRoom`, if that was wanted ahead.)
 
 It is read in one of two ways: in segments of rows, of which the last may be asked for once more; or
 array by array, as files have them.
@@ -26,6 +26,7 @@ from psnb._src.server.spare_room import PIECE, SpareRoom, count_pieces
 from psnb._src.server.sparse import SparseTable
 from psnb._src.server.table import Table
 from psnb._src.server.table_operations import Segment
+from psnb._src.shards import ROW_USE
 from psnb.errors import InternalError
 
 _ALL = slice(None)
@@ -121,6 +122,9 @@ class _WholeSnapshot(Snapshot):
                 for name, parts in left.items()
             }
 
+    def changing_use(self) -> None:
+        """Nothing: a dense table has none."""
+
     def renumbering(self) -> None:
         """Nothing: rows of a dense table stay."""
 
@@ -168,6 +172,7 @@ class _RowSnapshot(Snapshot):
         self._place = np.zeros(self.rows, np.int32)
         self._kept: Segment = {}
         self._count = 0
+        self._use: Segment = {}  # of all rows, once that of all has changed
         table.watchers.append(self)
 
     def changing(self, rows: np.ndarray | None) -> None:
@@ -179,6 +184,11 @@ class _RowSnapshot(Snapshot):
             return
         for start in range(self._read_to, self.rows, _BLOCK):
             self._keep(np.arange(start, min(start + _BLOCK, self.rows)))
+
+    def changing_use(self) -> None:
+        """Copy the use of all rows, a few bytes of each."""
+        if not self._apart and not self._use:
+            self._use = {n: self.column(n, 0, self.rows) for n in ROW_USE if n in self.form}
 
     def renumbering(self) -> None:
         """Copy all that was not read: it cannot be found any more."""
@@ -195,6 +205,8 @@ class _RowSnapshot(Snapshot):
         return segment
 
     def column(self, name: str, start: int, stop: int) -> np.ndarray:
+        if name in self._use:
+            return self._use[name][start:stop]
         place, form = self._place[start:stop], self.form[name]
         if self._apart:
             array = np.empty((stop - start, *form.shape[1:]), form.dtype)
@@ -208,7 +220,7 @@ class _RowSnapshot(Snapshot):
     def close(self) -> None:
         if self in self._table.watchers:
             self._table.watchers.remove(self)
-        self._kept = {}
+        self._kept = self._use = {}
 
     def _own(self, rows: np.ndarray) -> np.ndarray:
         """Return those that it has of rows of the table, if they were not read."""
