@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psnb
+from psnb._src.excerpt import printable
 from psnb._src.remote_path import as_place
 
 _ABOUT = """\
@@ -199,12 +200,12 @@ def _told(command: Callable[[], None], interrupted: str) -> int:
     """Run a command, tell what went wrong, and return the exit status."""
     try:
         command()
-    except (psnb.errors.PsnbError, ImportError) as error:
-        print(f"psnb: {error}", file=sys.stderr)
-        return 1
     except BrokenPipeError:  # who reads the output has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it
         return 0
+    except (psnb.errors.PsnbError, ImportError, OSError) as error:
+        print(f"psnb: {printable(str(error))}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)
         return 130

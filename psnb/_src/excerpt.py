@@ -30,5 +30,12 @@ def excerpt(text: str, most: int = LINE) -> str:
     return text[: kept - end] + _mark(text, kept) + text[len(text) - end :]
 
 
+def printable(text: str) -> str:
+    """Return a text of strangers that a terminal only shows: control characters are escaped."""
+    return "".join(
+        each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text
+    )
+
+
 def _mark(text: str, kept: int) -> str:
     return f" [... {len(text) - kept:,} characters are cut out here ...] "

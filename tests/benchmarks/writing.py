@@ -4,6 +4,8 @@ One server has a table of a gigabyte; meanwhile rows of it are pushed. The pause
 server's event loop, on which all requests run, so also those that other processes of the machine
 cause. The rate is beside that of ``dd`` with a sync, in the same folder, before and after.
 
+Then the same of a large variable, all of which changes with each push.
+
 Then what deltas cost beside whole ones: of a table of 10 million rows of which one in a hundred was
 touched, and of the flights demo's model.
 
@@ -33,6 +35,7 @@ from psnb._src.demo import train
 ROWS, DIM = 4_000_000, 32
 GIGABYTES = ROWS * (8 + 2 * 4 * DIM) / 1e9
 PUSHED = 1000
+NUMBERS, SAVES = 1 << 26, 5
 MANY, NARROW = 10_000_000, 16
 STEPS, BATCH = (1, 10, 100), 256
 LOOK = 0.001
@@ -45,7 +48,8 @@ def main(folder: Path) -> None:
         process = psutil.Process(client.run(_pid, workers=[server])[server])
         manager = psnb.CheckpointManager(psnb.ClusterCoordinator(strategy), folder, 1)
         rates = [_dd(folder)]
-        with Pushing(table) as pushing:
+        chance, ones = np.random.default_rng(0), np.ones((PUSHED, DIM), np.float32)
+        with Pushing(lambda: table.push(chance.integers(0, ROWS, PUSHED), ones)) as pushing:
             calm = _pauses(client, server, lambda: time.sleep(4))
             before, pushes = process.memory_info().rss, pushing.count
             most, seconds = Memory(process), 0.0
@@ -73,6 +77,31 @@ longest pause        {1000 * pauses[-1]:.1f} ms, {1000 * pauses[-1] / GIGABYTES:
 written              {GIGABYTES / seconds * 1000:.0f} MB/s, without pushes \
 {GIGABYTES / alone * 1000:.0f} MB/s; dd {", ".join(f"{each / 1e6:.0f}" for each in rates)} MB/s: \
 {GIGABYTES * 1e9 / seconds / rate:.0%} and {GIGABYTES * 1e9 / alone / rate:.0%}
+more memory          {(most.peak - before) / 1e6:.0f} MB
+""")
+
+
+def variable(folder: Path) -> None:
+    with psnb.local_cluster(1, 1) as client, psnb.ParameterServerStrategy(client) as strategy:
+        v = strategy.variable(np.zeros(NUMBERS, np.float32), name="v", optimizer=psnb.Adagrad(0.1))
+        (server,) = strategy.server_addresses
+        process = psutil.Process(client.run(_pid, workers=[server])[server])
+        manager = psnb.CheckpointManager(psnb.ClusterCoordinator(strategy), folder / "variable", 1)
+        ones, gigabytes = np.ones(NUMBERS, np.float32), 2 * 4 * NUMBERS / 1e9
+        calm, saving, times = [], [], []
+        before, most = process.memory_info().rss, Memory(process)
+        with Pushing(lambda: v.push(ones)), most:
+            for _ in range(SAVES):
+                calm.append(_pauses(client, server, lambda: time.sleep(2))[-1])
+                begin = time.perf_counter()
+                saving.append(_pauses(client, server, manager.save)[-1])
+                times.append(time.perf_counter() - begin)
+    without, longest = 1000 * float(np.median(calm)), 1000 * float(np.median(saving))
+    print(f"""
+a variable           {gigabytes:.2f} GB with its optimizer's state; medians of {SAVES} saves
+longest pause        {longest:.0f} ms (without a save {without:.0f} ms, an update), so \
+{(longest - without) / gigabytes:.0f} ms a GB more
+saved in             {float(np.median(times)):.2f} s
 more memory          {(most.peak - before) / 1e6:.0f} MB
 """)
 
@@ -157,10 +186,10 @@ class Saved:
 
 
 class Pushing:
-    """Pushes gradients of random rows, one after the other."""
+    """Pushes gradients, one after the other."""
 
-    def __init__(self, table: psnb.Embedding) -> None:
-        self.count, self._table, self._ended = 0, table, threading.Event()
+    def __init__(self, push: Callable[[], object]) -> None:
+        self.count, self._push, self._ended = 0, push, threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Pushing:
@@ -172,9 +201,8 @@ class Pushing:
         self._thread.join()
 
     def _run(self) -> None:
-        chance, ones = np.random.default_rng(0), np.ones((PUSHED, DIM), np.float32)
         while not self._ended.is_set():
-            self._table.push(chance.integers(0, ROWS, PUSHED), ones)
+            self._push()
             self.count += 1
 
 
@@ -202,7 +230,7 @@ def _pid() -> int:
     return os.getpid()
 
 
-def _pauses(client: Client, server: str, meanwhile: Callable[[], None]) -> list[float]:
+def _pauses(client: Client, server: str, meanwhile: Callable[[], object]) -> list[float]:
     """Return how long the server's event loop did nothing else, each time, ascending."""
     client.run(_look, workers=[server], wait=False)
     meanwhile()
@@ -243,4 +271,5 @@ def _dd(folder: Path) -> float:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as made:
         main(Path(made))
+        variable(Path(made))
         deltas(Path(made))

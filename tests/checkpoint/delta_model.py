@@ -73,6 +73,9 @@ class Model:
         every = (self.still, self.w, *self.tables)
         return {each.name: shards_of(each) for each in every}
 
+    def prepare_snapshots(self) -> None:
+        """Nobody waits for memory here."""
+
     def snapshots(self, since: Mapping[tuple[str, int], str] | None = None) -> TableSnapshots:
         taken = TableSnapshots(self.servers, self.parameters(), lambda: self.servers.servers, since)
         self.meanwhile()

@@ -48,10 +48,14 @@ class Strategy:
         self.made = {name: Parameter() for name in "abc"}
         self.noted: list[Path] = []
         self.taken: list[InHand] = []
+        self.when_prepared: Callable[[], object] = lambda: None
         self.when_taken: Callable[[], object] = lambda: None
 
     def parameters(self) -> Mapping[str, Parameter]:
         return self.made
+
+    def prepare_snapshots(self) -> None:
+        self.when_prepared()
 
     def snapshots(self, since: object = None) -> InHand:
         def meanwhile() -> None:

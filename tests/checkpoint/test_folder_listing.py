@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -123,3 +124,33 @@ def test_the_help_names_the_command_and_its_options(capsys: pytest.CaptureFixtur
         with pytest.raises(SystemExit):
             cli.main(arguments)
         assert said in capsys.readouterr().out
+
+
+def test_a_folder_whose_lock_is_a_pipe_is_listed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / ".lock").unlink()
+    os.mkfifo(folder / ".lock")
+    assert run(capsys, folder, "--verify")[0] == 0
+
+
+def test_what_would_control_a_terminal_is_escaped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    w = shards_of(variable(np.ones(4, np.float32), 1, name="\x1b[31mw"))
+    write(tmp_path, [in_hand("\x1b[31mw", w)], {"step": "\x1b[2J"})
+    flip(tmp_path / "ckpt-000001" / FILE)
+    _, listed, _ = run(capsys, tmp_path)
+    _, verified, _ = run(capsys, tmp_path, "--verify")
+    assert "step=\\x1b[2J" in listed[1]
+    assert all(line.isprintable() for line in [*listed, *verified])
+
+
+@pytest.mark.parametrize("options", [[], ["--verify"], ["--prune", "1"]])
+@pytest.mark.parametrize("where", ["s3x://bucket/a", "http://127.0.0.1:9/a"])
+def test_a_place_that_is_not_reached_is_told(
+    where: str, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, lines, said = run(capsys, where, *options)
+    assert (status, lines) == (1, [])
+    assert said.startswith(f"psnb: '{where}' cannot be read now: ")

@@ -57,3 +57,23 @@ def test_file_system_without_locks_is_told(path: Path, monkeypatch: pytest.Monke
         assert not one.real
         assert not other.real
     assert one.file.closed
+
+
+@pytest.mark.parametrize("how", ["rb", "ab"])
+@pytest.mark.parametrize("kind", ["pipe", "link", "dangling link", "folder"])
+def test_what_is_no_plain_file_is_refused_without_waiting(
+    tmp_path: Path, kind: str, how: str
+) -> None:
+    path, elsewhere = tmp_path / ".lock", tmp_path / "elsewhere"
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case _:
+            path.symlink_to(elsewhere)
+            if kind == "link":
+                elsewhere.touch()
+    with pytest.raises(OSError, match=str(path)):
+        FolderLock(path, how, EXCLUSIVE)
+    assert elsewhere.exists() == (kind == "link")

@@ -20,6 +20,7 @@ from psnb._src.checkpoint.folder_listing import folder_listing, prune_verified
 from psnb._src.checkpoint.folder_manager import FolderManager
 from psnb._src.checkpoint.folder_of import folder_of
 from psnb._src.checkpoint.manifest import MANIFEST
+from psnb._src.checkpoint.newest_whole import newest_whole
 from psnb._src.checkpoint.remote_folder import RemoteFolder
 from psnb._src.remote_path import Place, RemotePath, as_place
 from psnb.errors import CheckpointError
@@ -314,6 +315,12 @@ def test_a_store_that_cannot_be_written_is_told(where: str, reason: str) -> None
     with pytest.raises(CheckpointError, match=reason) as raised:
         folder_of(as_place(where)).prepare()
     assert f"checkpoints cannot be written to '{where}'" in str(raised.value)
+
+
+@pytest.mark.parametrize("where", ["s3x://bucket/a", "http://127.0.0.1:9/a"])
+def test_a_store_that_cannot_be_read_is_told_to_who_goes_on_from_it(where: str) -> None:
+    with pytest.raises(CheckpointError, match=f"'{where}' cannot be read now: "):
+        newest_whole(as_place(where))
 
 
 @pytest.mark.parametrize("where", ["/a/b", "file:///a/b"])

@@ -67,7 +67,8 @@ def test_numbers_go_on_past_six_digits(tmp_path: Path) -> None:
 
 
 def test_other_things_in_the_folder_are_no_checkpoints(tmp_path: Path) -> None:
-    for name in (".incomplete-ckpt-000009", "ckpt-1", "ckpt-000002.bak", "notes"):
+    strange = ("ckpt-0000003", "ckpt-\u0661\u0662\u0663\u0664\u0665\u0666", f"ckpt-{10**240}")
+    for name in (".incomplete-ckpt-000009", "ckpt-1", "ckpt-000002.bak", "notes", *strange):
         (tmp_path / name).mkdir()
     (tmp_path / "ckpt-000007").write_text("a file")
     assert LocalFolder(tmp_path).checkpoints() == []

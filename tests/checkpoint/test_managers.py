@@ -13,6 +13,7 @@ import pytest
 from psnb._src.checkpoint import folder_manager
 from psnb._src.checkpoint.checkpoint import Checkpoint
 from psnb._src.checkpoint.folder_manager import FolderManager
+from psnb._src.checkpoint.remote_folder import RemoteFolder
 from psnb.errors import CheckpointError, InternalError
 from tests.checkpoint.fakes import Strategy
 from tests.checkpoint.saved import manifest_of, names
@@ -143,13 +144,14 @@ def test_closures_are_held_until_snapshots_are_taken_and_the_manifest_says_so(
     def state() -> dict[str, int]:
         return {"told": len(told), "step": 1}
 
+    strategy.when_prepared = lambda: told.append("prepared")
     strategy.when_taken = lambda: told.append("taken")
     strategy.made["b"].when_saved = lambda: told.append("written")
     manager = FolderManager(strategy, tmp_path, 3, held=held, state=state)
     path = manager.save({"step": 2}, timeout=5.0)
-    assert told == [5.0, "taken", "let go", "written"]
+    assert told == ["prepared", 5.0, "taken", "let go", "written"]
     manifest = manifest_of(path)
-    assert (manifest.consistent, manifest.metadata) == (True, {"told": 1, "step": 2})
+    assert (manifest.consistent, manifest.metadata) == (True, {"told": 2, "step": 2})
     assert manager.status.held > 0
 
 
@@ -190,6 +192,18 @@ def test_of_each_period_one_checkpoint_stays_whoever_removes_old_ones(
     (tmp_path / "ckpt-000004" / "kept").unlink()
     other.save()
     assert names(tmp_path) == ["ckpt-000001", "ckpt-000007", "ckpt-000010"]
+
+
+def test_a_folder_that_is_not_reached_any_more_is_told_when_it_is_saved(
+    strategy: Strategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(folder: RemoteFolder) -> float:
+        raise OSError("the network is away")
+
+    manager = FolderManager(strategy, "memory://unreached", max_to_keep=1, keep_every=3600.0)
+    monkeypatch.setattr(RemoteFolder, "last_kept", unreachable)
+    with pytest.raises(CheckpointError, match="cannot be read now: the network is away"):
+        manager.save()
 
 
 def test_an_interrupted_restore_ends_in_the_background_and_what_is_saved_then_is_whole(

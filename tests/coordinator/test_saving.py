@@ -13,6 +13,7 @@ from psnb._src.checkpoint.rhythm import Rhythm
 from psnb._src.coordinator.saving import Saving
 from psnb._src.monitor.recorded.events import EventKind, EventLog
 from psnb._src.monitor.recorded.statistics import CheckpointStatistics
+from psnb.errors import CheckpointError
 from tests.conftest import wait_until
 
 
@@ -115,7 +116,7 @@ def test_a_failure_is_told_once_and_tried_again_later_and_success_is_told(
     again()
     assert scene.rhythm.failures == 3
     (told,) = scene.told(EventKind.CHECKPOINT_FAILED)
-    assert "'there': OSError: no space left" in told
+    assert "OSError: no space left; that was in 'there'" in told
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [told]
     scene.saver.on_save = lambda: None
     again()
@@ -124,6 +125,18 @@ def test_a_failure_is_told_once_and_tried_again_later_and_success_is_told(
     scene.closures.completed = 2
     scene.poll()
     assert "attempts" not in scene.told(EventKind.CHECKPOINT_SAVED)[-1]
+
+
+def test_the_reason_of_a_failure_is_told_though_all_of_it_is_too_long(scene: Scene) -> None:
+    def fail() -> None:
+        raise CheckpointError(f"server 0 cannot write it: No space left on device; {'x' * 500}")
+
+    scene.saver.on_save, scene.closures.completed = fail, 1
+    scene.saver.directory = Path("/a" * 100)
+    scene.poll()
+    (told,) = scene.told(EventKind.CHECKPOINT_FAILED)
+    assert told.startswith("no checkpoint can be saved: server 0 cannot write it: No space left on")
+    assert told.endswith("it is tried again in 1 s, then less and less often")
 
 
 def test_of_the_managers_of_a_directory_only_the_last_saves_by_itself(scene: Scene) -> None:

@@ -89,3 +89,13 @@ def test_the_arguments_in_a_document_exist(path: Path) -> None:
             own = reduce(lambda text, _: re.sub(r"\([^()]*\)", "", text), range(3), arguments)
             for keyword in re.findall(r"(\w+)=(?!=)", own.split(")")[0]):
                 assert keyword in known, f"{path.name}: `{code}`: {name} has no {keyword}="
+
+
+def test_tests_that_show_what_survives_exist_and_with_a_star_start_processes_by_hand() -> None:
+    named = re.findall(r"`(test_\w+\.py)`(\*?)", (ROOT / "docs" / "failures.md").read_text())
+    assert len(named) > 10
+    for name, star in named:
+        folders = [ROOT / "tests" / folder for folder in ("integration", "cluster")]
+        (file,) = (folder / name for folder in folders if (folder / name).exists())
+        by_hand = re.search(r"\b(CommandLine|cluster_of|on_both)\(", file.read_text())
+        assert by_hand or not star, name

@@ -228,6 +228,30 @@ def test_a_directory_that_was_moved_is_followed_where_it_is(run: Run, tmp_path: 
     assert_predicts(model, run.expected())
 
 
+def test_a_directory_that_was_replaced_is_told_and_followed_again_when_it_is_back(
+    run: Run, tmp_path: Path
+) -> None:
+    manager = run.manager(tmp_path / "run")
+    model = run.model(tmp_path / "m", manager)
+    for _ in range(2):
+        manager.save()
+    model.refresh()
+    expected = run.expected()
+    shutil.move(tmp_path / "run", tmp_path / "aside")
+    with pytest.raises(CheckpointError, match=r"number 2 .*: there is none"):
+        model.refresh()
+    run.push(1)
+    run.manager(tmp_path / "run").save()
+    with pytest.raises(CheckpointError, match=r"number 2 .*: the newest is ckpt-000001\. If"):
+        model.refresh()
+    assert "export the model again" in model.failure
+    assert_predicts(model, expected)
+    shutil.rmtree(tmp_path / "run")
+    shutil.move(tmp_path / "aside", tmp_path / "run")
+    assert not model.refresh()
+    assert model.failure == ""
+
+
 @pytest.mark.parametrize("damage", ["truncated", "other", "missing"])
 def test_a_damaged_checkpoint_changes_nothing_and_the_next_whole_one_counts(
     run: Run, tmp_path: Path, damage: str

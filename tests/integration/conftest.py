@@ -1,4 +1,4 @@
-"""Clusters that a test may harm."""
+"""Clusters that a test may harm: local ones, unless `clusters.on_both` says otherwise."""
 
 from __future__ import annotations
 
@@ -7,22 +7,34 @@ from collections.abc import Iterator
 import pytest
 from distributed import Client
 
-import psnb
+from tests.integration.clusters import BOTH, cluster_of
 from tests.integration.helpers import wait_until_whole
+
+Request, Folders = pytest.FixtureRequest, pytest.TempPathFactory
+
+
+def _cluster(request: Request, folders: Folders, servers: int) -> Iterator[Client]:
+    kind = getattr(request, "param", BOTH[0])
+    with cluster_of(kind, folders.mktemp("dask"), servers) as client:
+        yield client
 
 
 @pytest.fixture
-def fragile() -> Iterator[Client]:
+def fragile(request: Request, tmp_path_factory: Folders) -> Iterator[Client]:
     """A cluster of two workers and one server for one test alone."""
-    with psnb.local_cluster(workers=2, servers=1) as client:
-        yield client
+    yield from _cluster(request, tmp_path_factory, 1)
+
+
+@pytest.fixture
+def pair(request: Request, tmp_path_factory: Folders) -> Iterator[Client]:
+    """A cluster of two workers and two servers for one test alone."""
+    yield from _cluster(request, tmp_path_factory, 2)
 
 
 @pytest.fixture(scope="module")
-def started() -> Iterator[Client]:
+def started(request: Request, tmp_path_factory: Folders) -> Iterator[Client]:
     """Two workers and two servers for one module alone, which nannies start again."""
-    with psnb.local_cluster(workers=2, servers=2) as client:
-        yield client
+    yield from _cluster(request, tmp_path_factory, 2)
 
 
 @pytest.fixture

@@ -195,10 +195,11 @@ def wait_until_ended(*pids: int) -> None:
 
 
 def wait_until_whole(client: Client, processes: int) -> None:
-    """Wait until a local cluster has all of its processes again."""
+    """Wait until a cluster has all of its processes again."""
 
     def is_whole() -> bool:
-        client.cluster.scale(processes)  # Dask may give up one that its nanny starts too slowly
+        if client.cluster is not None:
+            client.cluster.scale(processes)  # Dask may give up one that its nanny starts too slowly
         return len(identity(client)["workers"]) == processes
 
     wait_until(is_whole, "the cluster is whole", 2 * DEADLINE)

@@ -1,7 +1,8 @@
 """A notebook that trains with two servers, to be killed and started again.
 
-``python -m tests.integration.killed_notebook KIND WORKERS DIRECTORY RESULT`` goes on from what is
-in the directory; it prints a line when it trains, and writes the parameters when it is done.
+``python -m tests.integration.killed_notebook KIND DIRECTORY RESULT WHERE`` goes on from what is in
+the directory; it prints a line when it trains, and writes the parameters when it is done. It makes
+a local cluster of WHERE workers, or uses the one whose scheduler has that address.
 """
 
 from __future__ import annotations
@@ -153,8 +154,8 @@ KINDS = {
 
 
 def main() -> None:
-    _, kind, workers, directory, result = sys.argv
-    with psnb.local_cluster(int(workers), 2) as client:
+    _, kind, directory, result, where = sys.argv
+    with psnb.local_cluster(int(where), 2) if where.isdigit() else Client(where) as client:
         found = KINDS[kind](client, Path(directory))
     Path(result).write_text(json.dumps(found))
 

@@ -183,6 +183,13 @@ def test_a_living_owner_is_named_and_stays_the_owner(client: Client, cluster_fil
     psnb.attach(client, "mine").strategy.close()
 
 
+def test_who_attaches_what_is_its_own_is_told_so(
+    cluster: Client, strategy: psnb.ParameterServerStrategy
+) -> None:
+    with pytest.raises(errors.ClusterError, match="this process itself owns it, and lives"):
+        psnb.attach(cluster, strategy.name)
+
+
 @pytest.mark.slow
 def test_what_lives_on_a_cluster_is_listed(client: Client) -> None:
     assert repr(psnb.attach(client)) == psnb.attach(client)._repr_html_() == "no strategies"

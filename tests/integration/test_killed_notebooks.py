@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from distributed import Client
 
 import psnb
 from tests.conftest import DEADLINE, wait_until
+from tests.integration.clusters import BOTH, cluster_of
 from tests.integration.killed_notebook import (
     EPOCHS,
     ROWS,
@@ -30,9 +32,9 @@ pytestmark = pytest.mark.slow
 class Notebook:
     """A process that trains, of a kind that `killed_notebook` has."""
 
-    def __init__(self, kind: str, folder: Path, workers: int = 2) -> None:
+    def __init__(self, kind: str, folder: Path, where: str = "2") -> None:
         self._checkpoints, self._result = folder / "checkpoints", folder / "result.json"
-        arguments = [kind, str(workers), str(self._checkpoints), str(self._result)]
+        arguments = [kind, str(self._checkpoints), str(self._result), where]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.integration.killed_notebook", *arguments],
             stdout=subprocess.PIPE,
@@ -71,44 +73,55 @@ class Notebook:
         return max((int(each.name.removeprefix("ckpt-")) for each in found), default=0)
 
 
-def killed(
-    kind: str, folder: Path, seed: int, workers: tuple[int, int, int] = (2, 2, 2)
-) -> dict[str, Any]:
-    """Kill a notebook twice, at random moments, then let it train to the end."""
+@pytest.fixture(params=BOTH)
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Return the address of a cluster for notebooks; "2" if each has its own that ends with it."""
+    if request.param == "local":
+        yield "2"
+        return
+    with cluster_of(request.param, tmp_path) as client:
+        yield client.scheduler.address
+
+
+def killed(kind: str, folder: Path, seed: int, *where: str) -> dict[str, Any]:
+    """Kill a notebook twice, at random moments, then let it train to the end.
+
+    The three have so many workers, or are all on one cluster.
+    """
     moments = random.Random(seed)
-    *killed, last = workers
-    for count in killed:
-        with Notebook(kind, folder, count) as notebook:
+    *killed, last = where if len(where) > 1 else 3 * where
+    for each in killed:
+        with Notebook(kind, folder, each) as notebook:
             notebook.strike(signal.SIGKILL, moments.randint(1, 3), moments.uniform(0, 0.1))
     with Notebook(kind, folder, last) as notebook:
         return notebook.result()
 
 
 def test_a_synchronous_run_that_was_killed_equals_an_undisturbed_one_to_the_bit(
-    cluster: Client, tmp_path: Path
+    cluster: Client, tmp_path: Path, where: str
 ) -> None:
     expected = rounds(cluster, tmp_path / "undisturbed")
-    assert killed("rounds", tmp_path, seed=1) == expected
+    assert killed("rounds", tmp_path, 1, where) == expected
 
 
 def test_a_synchronous_epoch_of_leased_data_that_was_killed_equals_an_undisturbed_one_to_the_bit(
-    cluster: Client, tmp_path: Path
+    cluster: Client, tmp_path: Path, where: str
 ) -> None:
     expected = synchronous_trainer(cluster, tmp_path / "undisturbed")
-    assert killed("synchronous_trainer", tmp_path, seed=3) == expected
+    assert killed("synchronous_trainer", tmp_path, 3, where) == expected
 
 
 def test_an_epoch_that_was_killed_equals_an_undisturbed_one_also_with_other_numbers_of_workers(
     cluster: Client, tmp_path: Path
 ) -> None:
     expected = synchronous_epoch(cluster, tmp_path / "undisturbed")
-    assert killed("synchronous_epoch", tmp_path, seed=4, workers=(3, 1, 2)) == expected
+    assert killed("synchronous_epoch", tmp_path, 4, "3", "1", "2") == expected
 
 
 def test_an_asynchronous_run_that_was_killed_has_used_each_example_exactly_once_an_epoch(
-    tmp_path: Path,
+    tmp_path: Path, where: str
 ) -> None:
-    found = killed("asynchronous_trainer", tmp_path, seed=2)
+    found = killed("asynchronous_trainer", tmp_path, 2, where)
     assert found["visits"] == [EPOCHS] * ROWS
     assert found["examples"] == [ROWS] * EPOCHS
     assert found["loss"] == [(ROWS - 1) / 2] * EPOCHS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -35,9 +36,9 @@ class Doomed:
         self.cluster, self._scheduler, self.client = cluster, scheduler, client
         self.address = client.scheduler.address
 
-    def end(self) -> None:
-        """Kill the scheduler."""
-        self._scheduler.kill()
+    def end(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """End the scheduler."""
+        self._scheduler.send_signal(how)
         self._scheduler.wait(DEADLINE)
 
 
@@ -69,7 +70,10 @@ def _read(_: psnb.ClusterCoordinator, v: psnb.Variable) -> None:
         v.read()
 
 
-def test_everybody_is_told_within_seconds_that_the_scheduler_has_ended(doomed: Doomed) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_everybody_is_told_within_seconds_that_the_scheduler_has_ended(
+    doomed: Doomed, how: signal.Signals
+) -> None:
     calls: list[Callable[[psnb.ClusterCoordinator, psnb.Variable], None]]
     calls = [_join, _schedule, _read]
     with (
@@ -81,7 +85,7 @@ def test_everybody_is_told_within_seconds_that_the_scheduler_has_ended(doomed: D
         wait_until_ready(coordinator, "a")
         coordinator.schedule(time.sleep, (2 * DEADLINE,))
         waiting = [threads.submit(each, coordinator, v) for each in calls]
-        doomed.end()
+        doomed.end(how)
         ended = time.monotonic()
         for each in waiting:
             with pytest.raises(errors.CoordinatorClosedError, match=doomed.address) as caught:
@@ -90,6 +94,30 @@ def test_everybody_is_told_within_seconds_that_the_scheduler_has_ended(doomed: D
         with pytest.raises(errors.SchedulerLostError):
             strategy.variable(np.zeros(1))
         assert time.monotonic() - ended < TOLD
+
+
+def test_who_begins_anew_with_the_old_client_is_told_within_seconds_too(
+    doomed: Doomed, tmp_path: Path
+) -> None:
+    with psnb.ParameterServerStrategy(doomed.client, name="mine") as strategy:
+        strategy.variable(np.zeros(1), "v")
+        psnb.CheckpointManager(psnb.ClusterCoordinator(strategy), tmp_path / "saved").save()
+        calls: list[Callable[[], object]] = [
+            lambda: psnb.attach(doomed.client),
+            lambda: psnb.attach(doomed.client, "mine"),
+            lambda: psnb.ParameterServerStrategy(doomed.client),
+            lambda: psnb.resume(tmp_path / "saved", doomed.client),
+        ]
+        doomed.end()
+        for each in calls:
+            began = time.monotonic()
+            with pytest.raises(errors.SchedulerLostError, match=doomed.address):
+                each()
+            assert time.monotonic() - began < TOLD
+    doomed.client.close()
+    for each in calls:
+        with pytest.raises(errors.ClusterError, match="the Dask client is closed"):
+            each()
 
 
 def test_no_server_outlives_its_scheduler_and_one_at_the_same_address_knows_nothing(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ import psnb
 from psnb import EventKind, errors
 from psnb._src.parameters.handles import shards_of
 from tests.conftest import DEADLINE, wait_until
+from tests.integration.clusters import on_both
 from tests.integration.counting import Counter, Lose, kill, terminate
 from tests.integration.helpers import frozen
 
@@ -24,13 +24,6 @@ KILLED = [EventKind.SERVER_LOST, EventKind.SHARDS_TAKEN_OVER]
 LOSSES = pytest.mark.parametrize(
     ("lose", "told"), [(terminate, TERMINATED), (kill, KILLED)], ids=["graceful", "abrupt"]
 )
-
-
-@pytest.fixture
-def pair() -> Iterator[Client]:
-    """Two workers and two servers."""
-    with psnb.local_cluster(workers=2, servers=2) as client:
-        yield client
 
 
 def wait_until_copied(strategy: psnb.ParameterServerStrategy) -> None:
@@ -111,6 +104,7 @@ def test_what_the_notebook_and_other_threads_write_survives(pair: Client) -> Non
         counter.require_all()
 
 
+@on_both("pair")
 def test_a_server_that_froze_is_replaced_and_changes_nothing_when_it_wakes(
     pair: Client,
 ) -> None:

@@ -239,6 +239,7 @@ def test_a_checkpoint_has_its_run_as_json(
         lambda run: run["recipes"].update(w={"nonfinite": "allow", "initial_value": 3}),
         lambda run: run.update(mode={"name": "os.system"}),
         lambda run: run.update(closures=-1),
+        lambda run: run.update(closures=10**40),
         lambda run: run.update(epochs=3),
         lambda run: run.update(manager={"name": "CheckpointManager"}),
         lambda run: run["manager"].pop("steps"),

@@ -22,6 +22,7 @@ from psnb._src.coordinator import saving
 from psnb._src.parameters import CommServerClient, Request
 from psnb._src.server import TakeSnapshot
 from tests.conftest import DEADLINE, wait_until
+from tests.integration.clusters import on_both
 
 Coordinator = psnb.ClusterCoordinator
 
@@ -108,10 +109,15 @@ def test_nothing_is_saved_and_no_thread_lives_when_nobody_waits(
     wait_until(lambda: len(manager.checkpoints) == 1, "it is saved at the first poll")
 
 
+@on_both("started")
 def test_a_folder_that_is_replaced_by_a_file_is_told_once_and_training_goes_on(
-    coordinator: Coordinator, tmp_path: Path
+    whole: Client, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "checkpoints"
+    with psnb.ParameterServerStrategy(whole) as strategy:
+        check_a_replaced_folder(Coordinator(strategy), tmp_path / "checkpoints")
+
+
+def check_a_replaced_folder(coordinator: Coordinator, folder: Path) -> None:
     manager = psnb.CheckpointManager(coordinator, folder, steps=1)
     (folder / ".lock").unlink(missing_ok=True)
     folder.rmdir()
@@ -287,6 +293,7 @@ def test_what_a_trainers_manager_saves_by_itself_can_be_resumed(
     assert visits.lookup(np.arange(2000))[:, 0].tolist() == [1] * 2000
 
 
+@on_both("fragile")
 def test_a_lost_server_is_told_once_and_after_recovery_checkpoints_are_saved_again(
     fragile: Client, tmp_path: Path
 ) -> None:

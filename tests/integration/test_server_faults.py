@@ -22,6 +22,7 @@ from psnb._src.server.operations import (
 )
 from tests.conftest import DEADLINE, wait_until
 from tests.integration import dying
+from tests.integration.clusters import on_both
 from tests.integration.counting import Counter
 from tests.integration.helpers import frozen, pid_of
 
@@ -57,6 +58,7 @@ def pids(strategy: psnb.ParameterServerStrategy) -> list[int]:
     return [found[address] for address in addresses]
 
 
+@on_both("started")
 def test_a_frozen_server_is_told_in_time_to_whoever_reads(whole: Client) -> None:
     with patient(whole) as strategy:
         v = strategy.variable(np.zeros(3))
@@ -162,6 +164,7 @@ def test_recovery_ends_what_a_silent_server_held_up(whole: Client, tmp_path: Pat
         assert int(account.read()) == 6
 
 
+@on_both("started")
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_all_servers_may_freeze_at_once_for_longer_than_anybody_is_patient(
     whole: Client, replicas: int
@@ -201,6 +204,7 @@ with Client(sys.argv[1]) as client:
 """
 
 
+@on_both("started")
 def test_a_notebook_that_was_frozen_itself_gives_nobody_up(whole: Client) -> None:
     notebook = subprocess.Popen(
         [sys.executable, "-c", NOTEBOOK, whole.scheduler.address],
@@ -253,6 +257,7 @@ def test_a_server_that_works_for_long_says_that_it_is_busy(whole: Client, tmp_pa
         assert kinds(strategy) == []
 
 
+@on_both("started")
 def test_a_broken_connection_to_the_scheduler_loses_nothing(whole: Client) -> None:
     with Client(whole.scheduler.address) as client, patient(client) as strategy:
         counter = Counter(strategy)

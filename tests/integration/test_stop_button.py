@@ -16,6 +16,7 @@ from distributed import Client
 
 import psnb
 from tests.conftest import DEADLINE
+from tests.integration.clusters import BOTH, cluster_of
 from tests.integration.helpers import Steps, frozen, pid_of
 from tests.interrupting import assert_as_before, sleeping
 
@@ -42,6 +43,15 @@ class Notebook(NamedTuple):
             steps()
 
         return step
+
+
+@pytest.fixture(scope="module", params=BOTH)
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Client]:
+    """Two workers and two servers."""
+    with cluster_of(request.param, tmp_path_factory.mktemp("dask")) as client:
+        yield client
 
 
 @pytest.fixture

@@ -6,19 +6,28 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from psnb._src.parameters import table_snapshots
+from psnb._src.parameters import shards_of, table_snapshots
 from psnb._src.parameters.request_batch import Request
-from psnb._src.parameters.table_snapshots import TableSnapshots
+from psnb._src.parameters.table_snapshots import TableSnapshots, prepare_snapshots
 from psnb._src.placement.layout import ServerAddress, ShardId
-from psnb._src.server.operations import AskWriting, EndWriting, ReleaseSnapshot, WritingProgress
+from psnb._src.server import spare_room
+from psnb._src.server.operations import (
+    AskWriting,
+    EndWriting,
+    PrepareSnapshots,
+    ReleaseSnapshot,
+    WritingProgress,
+)
 from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.server.spare_room import PIECE
 from psnb.errors import CheckpointError, ServerLostError, ServerSilentError
-from tests.parameters.in_process import InProcess, embedding
+from tests.parameters.in_process import InProcess, embedding, variable
 
 FILES = {("e", 0): "a", ("e", 1): "b", ("e", 2): "c"}
 
@@ -54,6 +63,34 @@ def taken(servers: Scripted, known: Iterable[ServerAddress] | None = None) -> Ta
     made = TableSnapshots(servers, {"e": table._shards}, lambda: there)
     table.push(np.arange(60), np.ones((60, 2), np.float32))
     return made
+
+
+def test_servers_are_asked_until_they_are_ready_but_for_those_that_are_lost(
+    servers: Scripted,
+) -> None:
+    answers = [iter([False, False, True]), iter([ServerLostError("gone")]), iter([True])]
+    asked: list[int] = []
+
+    def answer(request: Request) -> Any:
+        assert isinstance(request.operation, PrepareSnapshots)
+        asked.append(servers.servers.index(request.to))
+        return next(answers[asked[-1]])
+
+    servers.answer = answer
+    prepare_snapshots(servers, servers.servers)
+    assert asked == [0, 1, 2, 0, 0]
+
+
+def test_servers_make_memory_ready_for_what_they_have(servers: Scripted) -> None:
+    v = variable(np.zeros(3 * PIECE // 8), 3, SGD(1.0), servers, name="v")
+    prepare_snapshots(servers, servers.servers)
+    made = TableSnapshots(servers, {"v": shards_of(v)}, lambda: servers.servers)
+    with patch.object(spare_room, "_piece") as new:
+        v.assign(np.ones(3 * PIECE // 8))
+        assert not new.called
+    made.close()
+    for each in servers.servers:
+        servers.attempt([Request(each, EndWriting("nowhere"))])
 
 
 def test_all_servers_write_what_they_had(servers: Scripted, tmp_path: Path) -> None:

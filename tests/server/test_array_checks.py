@@ -133,6 +133,9 @@ class Nobody:
     def changing(self, rows: np.ndarray | None) -> None:
         raise AssertionError("rows are about to change")
 
+    def changing_use(self) -> None:
+        self.changing(None)
+
     def renumbering(self) -> None:
         raise AssertionError("rows are about to be renumbered")
 

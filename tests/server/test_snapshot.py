@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ from hypothesis import strategies as st
 
 from psnb._src.first_rows.admission import CountFilter
 from psnb._src.first_rows.initializers import Constant
+from psnb._src.server import snapshot as snapshot_module
+from psnb._src.server import spare_room
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.optimizers.adagrad import Adagrad
 from psnb._src.server.optimizers.adam import Adam
@@ -74,6 +78,7 @@ def test_a_row_bytes_are_those_of_its_segment() -> None:
     assert taken.header("x").row_nbytes * 2 == sum(array.nbytes for array in segment.values())
 
 
+ST_HOW = st.sampled_from(["columns", "segments"])
 IDS = st.lists(st.integers(0, 8), min_size=1, max_size=5)
 STEP = st.one_of(
     st.tuples(st.just("push"), IDS),
@@ -183,6 +188,56 @@ def test_columns_are_as_they_were_though_rows_change_between_two_of_them(rows: i
         push(table, 1 + number % 3)
 
 
+def small_pieces(numbers: int) -> ExitStack:
+    """Let snapshots of variables be copied in pieces of so many numbers."""
+    stack = ExitStack()
+    for module in (snapshot_module, spare_room):
+        stack.enter_context(patch.object(module, "PIECE", 8 * numbers))
+    return stack
+
+
+@given(
+    st.integers(0, 13), st.integers(1, 5), st.lists(st.integers(1, 4)), st.integers(0, 13), ST_HOW
+)
+def test_a_variable_stays_as_it_was_wherever_it_was_read_to_when_it_changed(
+    size: int, numbers: int, steps: list[int], change_at: int, how: str
+) -> None:
+    with small_pieces(numbers):
+        table = DenseTable("v", np.arange(float(size)), Adagrad(0.1))
+        before, taken = table.state(), snapshot(table)
+        found: dict[str, list[np.ndarray]] = {name: [array] for name, array in taken.form.items()}
+
+        def read(name: str, start: int, stop: int) -> np.ndarray:
+            return taken.column(name, start, stop) if how == "columns" else last[name]
+
+        ranges, at = [], 0
+        for step in [*steps, size]:
+            ranges.append((at, min(at + step, size)))
+            at = ranges[-1][1]
+        changed = False
+        for start, stop in ranges:
+            if not changed and start >= change_at:
+                table.push(np.ones(size))
+                changed = True
+            last = taken.read(start, stop) if how == "segments" and start < stop else taken.form
+            for name, parts in found.items():
+                parts.append(read(name, start, stop))
+        for name, parts in found.items():
+            np.testing.assert_array_equal(np.concatenate(parts), before[name], strict=True)
+
+
+def test_of_a_variable_only_what_was_not_read_is_copied() -> None:
+    with small_pieces(2), patch.object(spare_room.SpareRoom, "copies", autospec=True) as copies:
+        copies.side_effect = lambda room, arrays: [array.copy() for array in arrays]
+        table = DenseTable("v", np.arange(10.0), None)
+        taken = snapshot(table)
+        taken.column("values", 0, 7)
+        table.add(np.ones(10))
+        (_, arrays), _ = copies.call_args
+        assert [array.tolist() for array in arrays] == [[8, 9], [10]]
+        assert taken.column("values", 7, 10).tolist() == [7, 8, 9]
+
+
 DENSE_WRITES = {
     "push": lambda table: table.push(np.ones((3, 2))),
     "assign": lambda table: table.assign(np.ones((3, 2))),
@@ -226,6 +281,19 @@ def test_only_rows_that_change_before_they_are_read_are_copied() -> None:
     for _ in range(2):
         push(table, *range(55, 200))
     assert taken._count == 50  # type: ignore[attr-defined]
+
+
+def test_the_end_of_a_day_copies_the_use_of_rows_alone() -> None:
+    table = sparse(accessor=CtrAccessor())
+    push(table, *range(100))
+    ones = np.ones(100, np.float32)
+    table.record(np.arange(100, dtype=np.uint64), ones, ones)
+    before, taken = table.state(), snapshot(table)
+    table.record(np.arange(10, dtype=np.uint64), ones[:10], ones[:10])
+    for _ in range(2):
+        table.end_day()
+    assert taken._count == 10  # type: ignore[attr-defined]
+    assert same(rest(taken), before)
 
 
 @given(st.sampled_from([None, 9]), IDS, st.lists(STEP, max_size=20), st.sets(st.integers(0, 8)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -122,9 +124,20 @@ def test_what_changes_between_two_pieces_is_written_as_it_was(
 def test_a_folder_that_is_not_there_is_told_with_the_servers_name(tmp_path: Path) -> None:
     taken = {FILE: snapshot(sparse())}
     writing = TableWriting("server 3", str(tmp_path / "gone"), taken, now)
-    with pytest.raises(CheckpointError, match=r"server 3 cannot write 0000.*'.*gone': FileNot"):
+    with pytest.raises(CheckpointError, match=r"server 3 cannot write 0000.*: FileNot.*gone'"):
         wait_until(lambda: writing.progress().files is not None, "it fails")
     writing.stop()
+
+
+def test_a_full_disk_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: object, content: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(table_writing.NewFile, "write", full)
+    with pytest.raises(CheckpointError, match=r"No space left on device.*Make room there"):
+        written(tmp_path, {FILE: sparse()})
 
 
 def test_a_file_that_is_there_is_not_replaced(tmp_path: Path) -> None:
@@ -177,6 +190,20 @@ def test_a_writing_that_is_asked_for_twice_is_one(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == [FILE]
     assert on_host.ask(OnShard(0, ReadSegment(on_host.name, 0, 1))) is None
     on_host.ask(EndWriting(on_host.folder))
+
+
+def test_memory_that_was_made_ready_is_given_back_when_nothing_is_written_any_more(
+    tmp_path: Path,
+) -> None:
+    on_host = OnHost(tmp_path)
+    room = on_host.host._snapshots._room
+    wait_until(lambda: room.want(2), "it is there")
+    on_host.write()
+    on_host.ask(EndWriting("of another one"))
+    assert len(room._pieces) == 2
+    on_host.wait()
+    on_host.ask(EndWriting(on_host.folder))
+    assert not room._pieces
 
 
 @pytest.mark.parametrize("minutes", [1, 2])

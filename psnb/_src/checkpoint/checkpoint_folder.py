@@ -22,7 +22,8 @@ CANNOT_REMOVE = "an old checkpoint cannot be removed: %s"
 GONE = "removed just now"
 """What is told of a checkpoint that another manager has removed."""
 
-_NAME = re.compile(r"ckpt-(\d{6,})")
+_NAME = re.compile(r"ckpt-(\d{6}|[1-9]\d{6,17})", re.ASCII)
+"""As `checkpoint_name` makes them, so no two have one number."""
 
 
 def checkpoint_name(number: int) -> str:

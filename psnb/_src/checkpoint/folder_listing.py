@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from psnb._src.checkpoint.folder_of import folder_of
+from psnb._src.checkpoint.folder_of import checkpoints_in, folder_of
 from psnb._src.checkpoint.saved_checkpoint import SavedCheckpoint
-from psnb._src.excerpt import excerpt
+from psnb._src.excerpt import excerpt, printable
 from psnb._src.remote_path import Place
 from psnb._src.text_table import text_table
 from psnb.errors import CheckpointError
@@ -50,14 +50,14 @@ def folder_listing(directory: Place, *, verify: bool) -> FolderListing:
     rows: list[tuple[str, ...]] = []
     wrong: list[str] = []
     folder = folder_of(directory)
-    for path in folder.checkpoints():
+    for path in checkpoints_in(directory):
         try:
             known = path.name, folder.written(path), *_known(path, verify)
             rows.append((*known, "ok" if verify else "not verified"))
         except CheckpointError as error:
             if path.exists():  # otherwise a manager removed it just now
                 rows.append((path.name, folder.written(path), *[""] * 4, "damaged"))
-                wrong.append(str(error))
+                wrong.append(printable(str(error)))
     if not rows:
         raise CheckpointError(f"there is no checkpoint in {str(directory)!r}")
     head = ("checkpoint", "written", "parameters", "bytes", "new", "metadata", "state")
@@ -85,7 +85,7 @@ def prune_verified(directory: Place, keep: int) -> list[str]:
         If one to be kept is damaged; nothing was removed.
     """
     folder = folder_of(directory)
-    before = folder.checkpoints()
+    before = checkpoints_in(directory)
     for path in before[-keep:]:
         try:
             SavedCheckpoint(path).verify()
@@ -94,7 +94,7 @@ def prune_verified(directory: Place, keep: int) -> list[str]:
                 f"nothing was removed, as one of those to keep is not whole: {error}"
             ) from error
     folder.prune(keep)
-    left = {path.name for path in folder.checkpoints()}
+    left = {path.name for path in checkpoints_in(directory)}
     return [path.name for path in before if path.name not in left]
 
 
@@ -110,4 +110,4 @@ def _known(path: Place, verify: bool) -> tuple[str, str, str, str]:
         if value is None or isinstance(value, str | int | float)
     ]
     told = excerpt(" ".join(plain), _WIDTH)
-    return f"{len(saved):,}", f"{size:,}", f"{own:,}", " ".join(told.split())
+    return f"{len(saved):,}", f"{size:,}", f"{own:,}", printable(" ".join(told.split()))

@@ -7,7 +7,10 @@ process, however that ends: nothing stays locked.
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
+import stat
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -40,12 +43,13 @@ class FolderLock:
     BlockingIOError
         If another holder has it, and ``how`` says not to wait.
     OSError
-        If the file cannot be opened.
+        If the file cannot be opened, or is no plain file: to open a pipe would block, and a link
+        may lead anywhere.
     """
 
     def __init__(self, path: Path, mode: str, how: int) -> None:
         with ExitStack() as opened:
-            self.file: IO[Any] = opened.enter_context(open(path, mode))
+            self.file: IO[Any] = opened.enter_context(open(path, mode, opener=_plain))
             try:
                 fcntl.flock(self.file, how)
                 self.real = True
@@ -69,3 +73,12 @@ class FolderLock:
 
     def __exit__(self, *exc_info: object) -> None:
         self.release()
+
+
+def _plain(path: str, flags: int) -> int:
+    """Open a file, unless it is a link, a pipe or a device."""
+    opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(errno.EINVAL, "it is no plain file", path)
+    return opened

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from psnb._src.checkpoint.checkpoint import Checkpoint, Parameter
 from psnb._src.checkpoint.delta_base import DeltaBase, ShardKey, UsedBase, in_use
-from psnb._src.checkpoint.folder_of import folder_of
+from psnb._src.checkpoint.folder_of import checkpoints_in, folder_of, not_read
 from psnb._src.checkpoint.manifest import checked_metadata
 from psnb._src.checkpoint.restore_choice import Rename, RestoreChoice, restore_choice
 from psnb._src.checkpoint.restored import Restored
@@ -38,6 +38,9 @@ class SavedStrategy(Protocol):
 
     def parameters(self) -> Mapping[str, Parameter]:
         """Return all of them, by name."""
+
+    def prepare_snapshots(self) -> None:
+        """Have servers get ready for that, and wait until they are."""
 
     def snapshots(self, since: Mapping[ShardKey, str] | None = None) -> Snapshots:
         """Take snapshots of all of them; with marks, of what changed since then."""
@@ -117,7 +120,7 @@ class FolderManager:
     @property
     def checkpoints(self) -> list[Place]:
         """The checkpoints in the directory, oldest first."""
-        return self._folder.checkpoints()
+        return checkpoints_in(self.directory)
 
     @property
     def latest_checkpoint(self) -> Place | None:
@@ -166,6 +169,7 @@ class FolderManager:
         self._status = CheckpointStatistics("saving")
         try:
             with in_use(self._folder, self._may_build_on()) as base:
+                self._strategy.prepare_snapshots()
                 began = time.monotonic()
                 with nullcontext() if self._held is None else self._held(timeout):
                     content, run = self._content(metadata or {}), self._run()
@@ -298,9 +302,12 @@ class FolderManager:
         run: Mapping[str, Any],
         base: UsedBase | None,
     ) -> DeltaBase:
-        kept = self._keep_every is not None and (
-            time.time() - self._folder.last_kept() >= self._keep_every
-        )
+        try:
+            kept = self._keep_every is not None and (
+                time.time() - self._folder.last_kept() >= self._keep_every
+            )
+        except OSError as error:
+            raise not_read(self.directory, error) from error
         return write_checkpoint(
             self._folder,
             taken,

@@ -16,7 +16,7 @@ import numpy as np
 from psnb._src.checkpoint.check_files import FileKey, file_key
 from psnb._src.checkpoint.checkpoint_folder import StoredCheckpoint, number_of
 from psnb._src.checkpoint.described_state import described_shards
-from psnb._src.checkpoint.folder_of import folder_of, use
+from psnb._src.checkpoint.folder_of import checkpoints_in, not_read, use
 from psnb._src.checkpoint.layered_rows import LayeredRows
 from psnb._src.checkpoint.manifest import Manifest, ManifestEntry
 from psnb._src.checkpoint.shard_files import State
@@ -110,9 +110,18 @@ def newer_checkpoint(
     Raises
     ------
     CheckpointError
-        If it is damaged, cannot be read, or has other parameters; then all that is different.
+        If it is damaged, cannot be read, or has other parameters; then all that is different. Or if
+        the folder's newest one is older than the number: it is not the same folder any more.
     """
-    while (newest := _newest(directory)) is not None and newest[0] > after:
+    newest = _newest(directory)
+    if after and (newest is None or newest[0] < after):
+        there = "there is none" if newest is None else f"the newest is {newest[1].name}"
+        raise CheckpointError(
+            f"{str(directory)!r} had checkpoint number {after} and does not have it any more: "
+            f"{there}. If the folder was emptied or replaced, export the model again: numbers "
+            "began at 1; if a disk or network is away, the model goes on when it is back"
+        )
+    while newest is not None and newest[0] > after:
         number, path = newest
         try:
             stored = use(path)
@@ -125,25 +134,17 @@ def newer_checkpoint(
             return found
         except (CheckpointError, OSError) as error:
             # A manager may have removed it just now; then there is a newer one.
-            if (latest := _newest(directory)) is None or latest[0] == number:
+            newest = _newest(directory)
+            if newest is None or newest[0] == number:
                 if isinstance(error, CheckpointError):
                     raise
-                raise _unreadable(path, error) from error
+                raise not_read(path, error) from error
     return None
 
 
 def _newest(directory: Place) -> tuple[int, Place] | None:
-    try:
-        found = folder_of(directory).checkpoints()
-    except OSError as error:
-        raise _unreadable(directory, error) from error
+    found = checkpoints_in(directory)
     return (number_of(found[-1].name) or 0, found[-1]) if found else None
-
-
-def _unreadable(place: Place, error: OSError) -> CheckpointError:
-    return CheckpointError(
-        f"{str(place)!r} cannot be read now: {error}; see whether it is reached from here"
-    )
 
 
 def _read(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from psnb._src.checkpoint.folder_of import folder_of
+from psnb._src.checkpoint.folder_of import checkpoints_in
 from psnb._src.checkpoint.saved_checkpoint import SavedCheckpoint
 from psnb._src.excerpt import excerpt
 from psnb._src.remote_path import Place
@@ -21,10 +21,10 @@ def newest_whole(directory: Place) -> SavedCheckpoint | None:
     Raises
     ------
     CheckpointError
-        If all are damaged.
+        If all are damaged, or the folder cannot be read.
     """
     damage: list[str] = []
-    for path in reversed(folder_of(directory).checkpoints()):
+    for path in reversed(checkpoints_in(directory)):
         try:
             found = SavedCheckpoint(path)
             found.verify()

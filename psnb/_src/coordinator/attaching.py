@@ -67,7 +67,9 @@ def attach(client: Client, name: str | None = None) -> StoredStrategies | Attach
     Raises
     ------
     ClusterError
-        If the strategy's owner lives; the message says where.
+        If the strategy's owner lives; the message says where. Or if the client is closed.
+    SchedulerLostError
+        If the client's scheduler has ended.
     ConfigurationError
         If there is no strategy of this name.
     ServerSilentError

@@ -17,6 +17,7 @@ from psnb._src.modes import MODES, Mode
 from psnb._src.sealed_json import keys, require
 
 _PACKAGES = ("numpy", "dask", "distributed", "safetensors")
+_MOST = 1 << 53  # closures have numbers, and such numbers travel
 _MANAGERS = {SavingSettings.__name__: SavingSettings}
 
 
@@ -74,7 +75,7 @@ class SavedRun:
         for name, kind in (("versions", dict), ("epochs", list), ("recipes", dict)):
             require(isinstance(run[name], kind), f"its {name} are {run[name]!r:.80}")
         for name in ("replicas", "closures"):
-            good = is_integer(run[name]) and run[name] >= 0
+            good = is_integer(run[name]) and 0 <= run[name] < _MOST
             require(good, f"its {name} is {run[name]!r:.80}")
         require({*run["recipes"]} == {*parameters}, "its recipes are of other parameters")
         read = {

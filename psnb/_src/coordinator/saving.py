@@ -19,7 +19,7 @@ from psnb._src.checkpoint import Rhythm
 from psnb._src.monitor import CheckpointStatistics, EventKind, EventLog
 from psnb._src.remote_path import Place
 from psnb._src.threads import Lock
-from psnb.errors import CheckpointError
+from psnb.errors import CheckpointError, PsnbError
 
 logger = logging.getLogger("psnb")
 
@@ -156,9 +156,14 @@ class Saving:
         if first:  # once, until it works again
             self._events.add(
                 EventKind.CHECKPOINT_FAILED,
-                f"no checkpoint can be saved in {str(saves.saver.directory)!r}: "
-                f"{type(error).__name__}: {error}; closures go on, and it is tried again in "
+                # The reason first: the middle of what is long is cut out.
+                f"no checkpoint can be saved: {_reason(error)}; that was in "
+                f"{str(saves.saver.directory)!r}; closures go on, and it is tried again in "
                 f"{pause:g} s, then less and less often",
             )
         else:
             logger.debug("still no checkpoint can be saved: %s", error)
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, PsnbError) else f"{type(error).__name__}: {error}"

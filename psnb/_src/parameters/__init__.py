@@ -30,7 +30,7 @@ from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.server_client import set_process_client
 from psnb._src.parameters.server_connection import open_connection
 from psnb._src.parameters.sparse_shards import SparseShards
-from psnb._src.parameters.table_snapshots import TableSnapshots
+from psnb._src.parameters.table_snapshots import TableSnapshots, prepare_snapshots
 from psnb._src.parameters.table_sources import table_source
 from psnb._src.parameters.table_statistics import EmbeddingStatistics, RowStatistics
 from psnb._src.parameters.together import pull, push
@@ -78,6 +78,7 @@ __all__ = [
     "initial_array",
     "open_connection",
     "prefetch",
+    "prepare_snapshots",
     "pull",
     "push",
     "set_process_client",

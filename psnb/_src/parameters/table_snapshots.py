@@ -19,6 +19,7 @@ from psnb._src.server import (
     AskWriting,
     EndWriting,
     HostOperation,
+    PrepareSnapshots,
     ReleaseSnapshot,
     SnapshotHeader,
     TakeSnapshot,
@@ -29,8 +30,26 @@ from psnb.errors import CheckpointError, PsnbError, ServerLostError
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.2
 """Seconds between two questions how far servers are."""
 
+_LONGEST_PREPARATION = 2.0
+"""Seconds to wait for memory, of which servers get a gigabyte ready in about half a second: one
+that was asked to end has little time to save. They go on with that meanwhile."""
+
 _LONGEST_STOP = 600.0
 """Seconds in which some server must have written something."""
+
+
+def prepare_snapshots(server_client: ServerClient, servers: Iterable[ServerAddress]) -> None:
+    """Wait until servers have memory ready for snapshots, so that nobody else waits for it later.
+
+    A server that is lost or silent is not waited for: the snapshot will tell.
+    """
+    asked, pause, until = list(servers), _FIRST_PAUSE, time.monotonic() + _LONGEST_PREPARATION
+    while asked and time.monotonic() < until:
+        answers = server_client.attempt([Request(each, PrepareSnapshots()) for each in asked])
+        asked = [each for each, ready in zip(asked, answers, strict=True) if ready is False]
+        if asked:
+            time.sleep(pause)
+            pause = min(1.5 * pause, _LONGEST_PAUSE)
 
 
 class TableSnapshots:

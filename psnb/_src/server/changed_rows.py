@@ -60,6 +60,10 @@ class ChangedRows:
         else:  # rows that were added in this period need no bit
             kernels.set_bits(self._bits, read_only(rows))
 
+    def changing_use(self) -> None:
+        """Note that all rows change."""
+        self.changing(None)
+
     def renumbering(self) -> None:
         """Forget all: no row can be told from another."""
         self._begin()

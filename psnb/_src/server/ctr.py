@@ -125,8 +125,11 @@ class RowUse:
 
     def state(self, rows: slice | np.ndarray) -> dict[str, np.ndarray]:
         """Return the records of some rows, in the form that `load` takes."""
-        use = self._use[rows]
-        return {name: use[:, i].copy() for i, name in enumerate(ROW_USE)}
+        return {name: self.column(name, rows) for name in ROW_USE}
+
+    def column(self, name: str, rows: slice | np.ndarray) -> np.ndarray:
+        """Return one of these: ``show``, ``click`` or ``unseen_days``."""
+        return self._use[rows, ROW_USE.index(name)].copy()
 
     def load(self, rows: np.ndarray, state: Mapping[str, np.ndarray]) -> None:
         """Take over what `state` returned, for these rows."""

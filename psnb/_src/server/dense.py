@@ -173,6 +173,15 @@ class DenseTable(Table):
         return self._arrays()[name].reshape(-1)[rows].copy()
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its arrays."""
+        return tuple(self._arrays())
+
+    def flat(self, name: str) -> np.ndarray:
+        """Return one of its arrays itself, in one axis."""
+        return self._arrays()[name].reshape(-1)
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the slice."""
         return self._values.shape

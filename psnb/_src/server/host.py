@@ -41,6 +41,7 @@ from psnb._src.server.operations import (
     OnShard,
     Packed,
     PreparePart,
+    PrepareSnapshots,
     ReadSegment,
     ReleaseSnapshot,
     RepeatChange,
@@ -108,6 +109,7 @@ class Host:
         self._drop(list(self._hosted))
         for folder in list(self._writings):
             self._end_writing(folder)
+        self._snapshots.rest()
 
     def rename(self, key: str) -> None:
         """Follow places that call it by another key."""
@@ -209,6 +211,8 @@ class Host:
                 return self._measure()
             case CountTraffic():
                 return self._count_traffic()
+            case PrepareSnapshots():
+                return self._prepare()
             case WriteTables(folder, files):
                 return self._write(folder, files)
             case AskWriting(folder):
@@ -256,6 +260,10 @@ class Host:
             "staleness": traffic.staleness,
         }
 
+    def _prepare(self) -> bool:
+        here = [each.shard for each in self._hosted.values() if each.role is Role.PRIMARY]
+        return self._snapshots.prepare(each.table(name) for each in here for name in each.tables())
+
     def _write(self, folder: str, files: Mapping[str, str]) -> None:
         """Begin to write snapshots."""
         if folder in self._writings:
@@ -279,6 +287,8 @@ class Host:
     def _end_writing(self, folder: str) -> None:
         if (writing := self._writings.pop(folder, None)) is not None:
             writing.stop()
+        if not self._writings:
+            self._snapshots.rest()
 
     # Operations that the primaries of copies call.
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 from psnb._src.server.changed_rows import Changes
 from psnb._src.server.operations import SnapshotHeader
-from psnb._src.server.snapshot import Snapshot, snapshot
+from psnb._src.server.snapshot import Snapshot, pieces_wanted, snapshot
+from psnb._src.server.spare_room import SpareRoom
 from psnb._src.server.table import Table
 from psnb._src.server.table_operations import Segment
 
@@ -28,6 +29,15 @@ class OpenSnapshots:
         self._numbers = itertools.count()
         # Each with the minutes since it was last used.
         self._open: dict[str, tuple[Snapshot, int]] = {}
+        self._room = SpareRoom()
+
+    def prepare(self, tables: Iterable[Table]) -> bool:
+        """Have memory made ready for snapshots of all these; return whether it is there."""
+        return self._room.want(sum(map(pieces_wanted, tables)))
+
+    def rest(self) -> None:
+        """Give back what was made ready and not used."""
+        self._room.clear()
 
     def begin(self, key: str, table: Table, since: str | None) -> SnapshotHeader:
         """Take a snapshot of a table as it is now; see `TakeSnapshot`.
@@ -37,7 +47,7 @@ class OpenSnapshots:
         changes = _ALL if since is None else table.changed_since(since)
         if changes.nothing:
             return SnapshotHeader("", 0, 0, {}, {}, changes.mark, whole=False)
-        name, taken = f"{key}/{next(self._numbers)}", snapshot(table, changes.rows)
+        name, taken = f"{key}/{next(self._numbers)}", snapshot(table, changes.rows, self._room)
         self._open[name] = taken, 0
         return taken.header(name, changes.mark, whole=changes.rows is None)
 
@@ -64,6 +74,7 @@ class OpenSnapshots:
 
     def tick(self) -> None:
         """Count a minute."""
+        self._room.tick()
         for name, (taken, ticks) in list(self._open.items()):
             self._open[name] = taken, ticks + 1
             if ticks + 1 >= TICKS:

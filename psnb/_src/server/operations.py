@@ -327,6 +327,13 @@ class CountTraffic(HostOperation, frozen=True):
     """See `HostShards`."""
 
 
+class PrepareSnapshots(HostOperation, frozen=True):
+    """Has memory made ready for snapshots of all tables; the answer is whether it is there.
+
+    To be asked again until it is. So whoever changes a table then waits for its copy only.
+    """
+
+
 class WriteTables(HostOperation, frozen=True):
     """Begins to write snapshots that were taken here into new files of a folder.
 

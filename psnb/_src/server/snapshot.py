@@ -2,7 +2,8 @@
 
 Copy on write: what changes before it was read is copied first. So a snapshot takes the memory of
 those rows, at most that of the table, and no operation waits for more than a piece and for the rows
-that it changes itself. (A change of a dense table, or of all rows, copies all that was not read.)
+that it changes itself. (A change of a dense table, or the removal of rows, copies all that was not
+read; of a dense table into `SpareRoom`, if that was wanted ahead.)
 
 It is read in one of two ways: in segments of rows, of which the last may be asked for once more; or
 array by array, as files have them.
@@ -14,15 +15,18 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from itertools import islice
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
 import numpy as np
 
 from psnb._src.server.dense import DenseTable
 from psnb._src.server.operations import SnapshotHeader
+from psnb._src.server.spare_room import PIECE, SpareRoom, count_pieces
 from psnb._src.server.sparse import SparseTable
 from psnb._src.server.table import Table
 from psnb._src.server.table_operations import Segment
+from psnb._src.shards import ROW_USE
 from psnb.errors import InternalError
 
 _ALL = slice(None)
@@ -67,7 +71,9 @@ class Snapshot(ABC):
         """Stop copying; idempotent."""
 
 
-def snapshot(table: Table, only: np.ndarray | None = None) -> Snapshot:
+def snapshot(
+    table: Table, only: np.ndarray | None = None, room: SpareRoom | None = None
+) -> Snapshot:
     """Return a snapshot of a table at this moment.
 
     Parameters
@@ -76,42 +82,78 @@ def snapshot(table: Table, only: np.ndarray | None = None) -> Snapshot:
         The table.
     only : numpy.ndarray, optional
         Of an embedding, the numbers of the rows that it shall have, ascending.
+    room : SpareRoom, optional
+        Where a variable is copied to.
     """
-    return _RowSnapshot(table, only) if isinstance(table, SparseTable) else _WholeSnapshot(table)
+    if isinstance(table, SparseTable):
+        return _RowSnapshot(table, only)
+    return _WholeSnapshot(table, SpareRoom() if room is None else room)
+
+
+def pieces_wanted(table: Table) -> int:
+    """Return how many pieces of `SpareRoom` a snapshot of a table takes, if the table changes."""
+    if not isinstance(table, DenseTable):
+        return 0
+    return sum(count_pieces(table.flat(name).nbytes) for name in table.names)
 
 
 class _WholeSnapshot(Snapshot):
-    """Of a table that is copied as a whole when it changes."""
+    """Of a table of which all that was not read is copied when it changes."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, room: SpareRoom) -> None:
         assert isinstance(table, DenseTable)
-        self._table = table
-        self._copy: Segment | None = None
+        self._table, self._room = table, room
         self.rows, self.tail = table.extent, table.tail()
         self.form = {name: array.reshape(-1) for name, array in table.segment(0, 0).items()}
         self.shapes = dict.fromkeys(self.form, table.shape)
+        self._last: tuple[int, Segment] = (-1, {})
+        self._read_to = dict.fromkeys(self.form, 0)
+        # Once it has changed: from where each array was copied, and its copy.
+        self._kept: dict[str, tuple[int, list[np.ndarray]]] | None = None
         table.watchers.append(self)
 
     def changing(self, rows: np.ndarray | None) -> None:
-        """Copy all."""
-        if self._copy is None:
-            self._copy = {name: self._table.column(name, _ALL) for name in self.form}
+        """Copy all that was not read."""
+        if self._kept is None:
+            left = {name: self._left(name) for name in self.form}
+            copies = iter(self._room.copies([each for parts in left.values() for each in parts]))
+            self._kept = {
+                name: (self._read_to[name], list(islice(copies, len(parts))))
+                for name, parts in left.items()
+            }
+
+    def changing_use(self) -> None:
+        """Nothing: a dense table has none."""
 
     def renumbering(self) -> None:
         """Nothing: rows of a dense table stay."""
 
     def read(self, start: int, stop: int) -> Segment:
-        return {name: self.column(name, start, stop) for name in self.form}
+        if start != self._last[0]:
+            self._last = start, {name: self.column(name, start, stop) for name in self.form}
+        return self._last[1]
 
     def column(self, name: str, start: int, stop: int) -> np.ndarray:
-        if self._copy is None:
+        self._read_to[name] = stop
+        if self._kept is None:
             return self._table.column(name, slice(start, stop))
-        return self._copy[name][start:stop]
+        before, pieces = self._kept[name]
+        step = PIECE // self.form[name].itemsize
+        first, last = (start - before) // step, (stop - before - 1) // step
+        found = pieces[first : last + 1]
+        array = np.concatenate([self.form[name], *found]) if len(found) != 1 else found[0]
+        return array[start - before - first * step :][: stop - start]
 
     def close(self) -> None:
         if self in self._table.watchers:
             self._table.watchers.remove(self)
-        self._copy = {}
+        self._kept = {}
+
+    def _left(self, name: str) -> list[np.ndarray]:
+        """Return what was not read of an array, in parts."""
+        left = self._table.flat(name)[self._read_to[name] :]
+        step = PIECE // left.itemsize
+        return [left[at : at + step] for at in range(0, left.size, step)]
 
 
 class _RowSnapshot(Snapshot):
@@ -130,6 +172,7 @@ class _RowSnapshot(Snapshot):
         self._place = np.zeros(self.rows, np.int32)
         self._kept: Segment = {}
         self._count = 0
+        self._use: Segment = {}  # of all rows, once that of all has changed
         table.watchers.append(self)
 
     def changing(self, rows: np.ndarray | None) -> None:
@@ -141,6 +184,11 @@ class _RowSnapshot(Snapshot):
             return
         for start in range(self._read_to, self.rows, _BLOCK):
             self._keep(np.arange(start, min(start + _BLOCK, self.rows)))
+
+    def changing_use(self) -> None:
+        """Copy the use of all rows, a few bytes of each."""
+        if not self._apart and not self._use:
+            self._use = {n: self.column(n, 0, self.rows) for n in ROW_USE if n in self.form}
 
     def renumbering(self) -> None:
         """Copy all that was not read: it cannot be found any more."""
@@ -157,6 +205,8 @@ class _RowSnapshot(Snapshot):
         return segment
 
     def column(self, name: str, start: int, stop: int) -> np.ndarray:
+        if name in self._use:
+            return self._use[name][start:stop]
         place, form = self._place[start:stop], self.form[name]
         if self._apart:
             array = np.empty((stop - start, *form.shape[1:]), form.dtype)
@@ -170,7 +220,7 @@ class _RowSnapshot(Snapshot):
     def close(self) -> None:
         if self in self._table.watchers:
             self._table.watchers.remove(self)
-        self._kept = {}
+        self._kept = self._use = {}
 
     def _own(self, rows: np.ndarray) -> np.ndarray:
         """Return those that it has of rows of the table, if they were not read."""

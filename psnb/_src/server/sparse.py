@@ -257,7 +257,7 @@ class SparseTable(Table):
     def end_day(self) -> None:
         """Let shows and clicks decay, and count a day unseen."""
         use = self._known_use()
-        self._changing(None)
+        self._changing_use()
         use.end_day()
 
     def shrink(self, threshold: float, days: float, forget_waiting: bool) -> int:
@@ -310,7 +310,7 @@ class SparseTable(Table):
         if name == "ids":
             return self._rows.ids(rows)
         if name in ROW_USE:
-            return self._known_use().state(rows)[name]
+            return self._known_use().column(name, rows)
         return self._numbers_of(rows, name)[name]
 
     def _numbers_of(self, rows: slice | np.ndarray, only: str | None = None) -> Segment:

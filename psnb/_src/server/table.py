@@ -49,6 +49,9 @@ class Watcher(Protocol):
     def changing(self, rows: np.ndarray | None) -> None:
         """Take note of rows (distinct) that are about to change; None for all of them."""
 
+    def changing_use(self) -> None:
+        """Take note that the use of all rows is about to change, and nothing else."""
+
     def renumbering(self) -> None:
         """Take note that rows are about to be removed or renumbered."""
 
@@ -169,6 +172,10 @@ class Table(ABC):
     def _changing(self, rows: np.ndarray | None) -> None:
         for watcher in self.watchers:
             watcher.changing(rows)
+
+    def _changing_use(self) -> None:
+        for watcher in self.watchers:
+            watcher.changing_use()
 
     def _renumbering(self) -> None:
         for watcher in self.watchers:

@@ -7,6 +7,7 @@ asked for while one is written. It ends when all is written, something fails, or
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -25,6 +26,8 @@ Soon = Callable[[Callable[[], object]], object]
 
 TICKS = 2
 """Minutes after which a writing that nobody asks for ends: its notebook is gone."""
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _PIECE = 1 << 20
 _LONGEST_WAIT = 600.0
@@ -93,10 +96,8 @@ class TableWriting:
                 raise
             except Exception as error:  # also what a file system of fsspec may raise
                 raise CheckpointError(
-                    f"{self._server} cannot write {name} into {self._folder!r}: "
-                    f"{type(error).__name__}: {error}. Servers write checkpoints themselves: all "
-                    "of them must reach the directory, on disks that they share or by an address "
-                    "like s3://bucket/folder"
+                    f"{self._server} cannot write {name}: {type(error).__name__}: {error}; that "
+                    f"was into {self._folder!r}. {_what_to_do(error)}"
                 ) from error
 
     def _write(self, name: str, taken: Snapshot) -> WrittenFile:
@@ -128,3 +129,12 @@ class TableWriting:
         array = answer.result(_LONGEST_WAIT)
         self._check()
         return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _what_to_do(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return "Make room there, or keep fewer checkpoints: max_to_keep="
+    return (
+        "Servers write checkpoints themselves: all of them must reach the directory, on disks that "
+        "they share or by an address like s3://bucket/folder"
+    )

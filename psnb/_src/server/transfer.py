@@ -61,6 +61,10 @@ class _Moving:
             self._dirty_count += rows.size - int(np.count_nonzero(dirty[rows]))
             dirty[rows] = True
 
+    def changing_use(self) -> None:
+        """Note that all rows change."""
+        self.changing(None)
+
     def renumbering(self) -> None:
         self._sent = self._at = self._dirty_count = 0
         self.cleared = True

@@ -28,6 +28,7 @@ from psnb._src.parameters import (
     TableSnapshots,
     Variable,
     apply_round,
+    prepare_snapshots,
     shards_of,
 )
 from psnb._src.placement import Layout, ShardId
@@ -190,6 +191,10 @@ class StrategyCore:
         # For those who take the strategy over.
         name, packed = parameter.name, cloudpickled(parameter)
         on_loop(self._loop, lambda: self.servers.ownership.describe(self.name, name, packed))
+
+    def prepare_snapshots(self) -> None:
+        """Have servers get ready for snapshots of all parameters, and wait for that."""
+        prepare_snapshots(self.server_client, self.servers.running)
 
     def snapshots(self, since: Mapping[tuple[str, int], str] | None = None) -> TableSnapshots:
         """Take snapshots of all parameters, or of what changed since some marks."""

@@ -145,6 +145,7 @@ async def claim(client: Client, strategy: str) -> tuple[Ownership, Layout]:
     owner = _new_owner(client)
     found = await _ask(client, CLAIM, strategy=strategy, owner=list(astuple(owner)))
     if isinstance(found, str):
+        found = found.replace(owner.where, "this process itself", 1)
         raise ClusterError(
             f"the strategy cannot be attached: {found}. It can be when that process has ended or "
             "has closed its Dask client; one that says nothing for some seconds counts as gone"

@@ -55,9 +55,30 @@ async def scheduler_ends(client: Client) -> None:
             known = known or found
 
 
-async def _id(client: Client) -> str:
+async def check_scheduler(client: Client) -> None:
+    """Wait a little until a client's scheduler answers.
+
+    Raises
+    ------
+    SchedulerLostError
+        If it has ended. If it only says nothing, it may be busy: then this returns.
+    """
+    loop, address = asyncio.get_running_loop(), scheduler_address(client)
+    until = loop.time() + _GRACE
+    # A client takes itself for connected until it has noticed.
+    while not (is_connected(client) and await _id(client, _LOOK)):
+        if has_ended(client):
+            return
+        if loop.time() >= until:
+            if await _refuses(address):
+                raise _lost(address)
+            return
+        await asyncio.sleep(_LOOK)
+
+
+async def _id(client: Client, timeout: float = _ANSWER_TIMEOUT) -> str:
     try:
-        async with asyncio.timeout(_ANSWER_TIMEOUT):
+        async with asyncio.timeout(timeout):
             return str((await scheduler_identity(client))["id"])
     except (OSError, AttributeError):  # the connection is broken, or the client is closed
         return ""

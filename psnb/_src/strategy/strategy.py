@@ -12,6 +12,7 @@ import os
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -20,8 +21,14 @@ from distributed import Client
 from numpy.typing import ArrayLike, DTypeLike
 
 from psnb._src.checks import integer, is_integer, period, seconds
-from psnb._src.cluster import choose_servers, closure_workers, dashboard_link, identity
-from psnb._src.dask_internals import event_loop
+from psnb._src.cluster import (
+    CLIENT_ENDED,
+    choose_servers,
+    closure_workers,
+    dashboard_link,
+    identity,
+)
+from psnb._src.dask_internals import event_loop, has_ended
 from psnb._src.labels import check_label, made_up_label
 from psnb._src.modes import Async, Mode, Sync, check_mode
 from psnb._src.monitor import Event, Events
@@ -55,6 +62,7 @@ from psnb._src.strategy.core import StrategyCore
 from psnb._src.strategy.described import counted, describe
 from psnb._src.strategy.ownership import Ownership
 from psnb._src.strategy.reconciler import Reconciler
+from psnb._src.strategy.scheduler_life import check_scheduler
 from psnb._src.strategy.servers import Servers, begin
 from psnb._src.strategy.taking_over import Finish, StrategyTerms, take_over
 from psnb._src.strategy.watch import ServerWatch
@@ -541,12 +549,21 @@ def leave_to_others(strategy: ParameterServerStrategy) -> None:
 
 
 def check_client(client: Client) -> None:
-    """Raise ConfigurationError unless it is a client that can be waited for."""
+    """Raise ConfigurationError unless it is a client that can be waited for.
+
+    Raises
+    ------
+    SchedulerLostError
+        If its scheduler has ended.
+    """
     if not isinstance(client, Client) or client.asynchronous:
         raise ConfigurationError(
             f"client must be a synchronous distributed.Client, found {client!r}: "
             "psnb.local_cluster() makes one, or distributed.Client('tcp://host:8786')"
         )
+    if has_ended(client):
+        raise ClusterError(CLIENT_ENDED)
+    on_loop(event_loop(client), partial(check_scheduler, client))
 
 
 @uninterrupted  # except while it waits

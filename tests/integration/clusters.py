@@ -1,0 +1,40 @@
+"""Small clusters, however they were started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from distributed import Client
+
+import psnb
+from tests.conftest import DEADLINE
+from tests.integration.helpers import CommandLine
+
+BOTH = ("local", "command line")
+"""How a cluster is started."""
+
+
+def on_both(fixture: str) -> pytest.MarkDecorator:
+    """Mark a test that uses a fixture's cluster: it runs on one of each kind."""
+    return pytest.mark.parametrize(fixture, BOTH, indirect=True)
+
+
+@contextmanager
+def cluster_of(kind: str, folder: Path, servers: int = 2) -> Iterator[Client]:
+    """Run a cluster of two workers and some servers, all with nannies, until the block ends."""
+    with ExitStack() as stack:
+        if kind == "local":
+            yield stack.enter_context(psnb.local_cluster(workers=2, servers=servers))
+            return
+        line = CommandLine(folder)
+        stack.enter_context(line.scheduler())
+        options = {f"worker-{number}": () for number in range(2)}
+        options |= {f"server-{number}": ("--resources", "ps=1") for number in range(servers)}
+        for name, more in options.items():
+            stack.enter_context(line.worker("--name", name, *more))
+        client = stack.enter_context(Client(scheduler_file=line.file))
+        client.wait_for_workers(len(options), timeout=DEADLINE)
+        yield client

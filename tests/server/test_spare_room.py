@@ -1,0 +1,120 @@
+"""Memory that is there before somebody waits for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from psnb._src.server import spare_room
+from psnb._src.server.optimizers.adam import Adam
+from psnb._src.server.snapshot import pieces_wanted
+from psnb._src.server.spare_room import PIECE, TICKS, SpareRoom
+from psnb._src.server.tables import DenseTable
+from tests.conftest import wait_until
+
+FULL = np.arange(PIECE // 8)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the threads that have had memory made."""
+    names: list[str] = []
+    make = spare_room._piece
+
+    def piece() -> np.ndarray:
+        names.append(threading.current_thread().name)
+        return make()
+
+    monkeypatch.setattr(spare_room, "_piece", piece)
+    return names
+
+
+@pytest.fixture
+def room() -> Iterator[SpareRoom]:
+    made = SpareRoom()
+    yield made
+    made.clear()
+
+
+def ready(room: SpareRoom, pieces: int) -> None:
+    wait_until(lambda: room.want(pieces), "it is there")
+
+
+def test_copies_are_made_in_memory_that_is_there(room: SpareRoom, made: list[str]) -> None:
+    ready(room, 3)
+    copies = room.copies([FULL, FULL + 1, FULL[: FULL.size // 2]])
+    assert made == ["psnb-room"] * 3
+    assert [copy.tolist() for copy in (copies[0][:3], copies[1][:3], copies[2][-1:])] == [
+        *([0, 1, 2], [1, 2, 3], [FULL.size // 2 - 1])
+    ]
+
+
+def test_what_is_more_than_was_wanted_is_copied_too(room: SpareRoom, made: list[str]) -> None:
+    ready(room, 1)
+    first, second = room.copies([FULL, FULL])
+    assert not np.shares_memory(first, second)
+    assert (first == FULL).all()
+    assert (second == FULL).all()
+    assert len(made) == 2
+
+
+def test_many_are_copied_in_their_order_by_several_threads(
+    room: SpareRoom, made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    copies = room.copies([FULL + number for number in range(8)])
+    assert all((copy == FULL + number).all() for number, copy in enumerate(copies))
+    assert {name.rpartition("_")[0] for name in made} == {"psnb-copying"}
+
+
+def test_small_ones_take_no_piece(room: SpareRoom, made: list[str]) -> None:
+    (copy,) = room.copies([np.arange(9.0)])
+    assert copy.tolist() == [*range(9)]
+    assert made == []
+
+
+@pytest.mark.parametrize(
+    ("size", "pieces"), [(10, 0), (PIECE // 8, 3), (PIECE // 8 + 10, 3), (PIECE // 8 * 3 // 2, 6)]
+)
+def test_as_much_is_wanted_as_a_snapshot_of_a_changed_variable_takes(
+    size: int, pieces: int
+) -> None:
+    assert pieces_wanted(DenseTable("v", np.zeros(size), Adam(0.1))) == pieces
+
+
+def minutes(room: SpareRoom) -> None:
+    for _ in range(TICKS):
+        room.tick()
+
+
+@pytest.mark.parametrize("give_back", [SpareRoom.clear, minutes])
+def test_what_nobody_took_is_given_back(
+    room: SpareRoom, made: list[str], give_back: Callable[[SpareRoom], None]
+) -> None:
+    ready(room, 2)
+    give_back(room)
+    room.copies([FULL])
+    assert len(made) == 3
+
+
+def test_what_is_given_back_while_it_is_made_is_not_kept(
+    room: SpareRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    make = spare_room._piece
+
+    def piece() -> np.ndarray:
+        begun.set()
+        go_on.wait()
+        return make()
+
+    monkeypatch.setattr(spare_room, "_piece", piece)
+    assert not room.want(5)
+    begun.wait()
+    room.clear()
+    go_on.set()
+    wait_until(lambda: not room._fills, "the thread ends")
+    assert not room._pieces
