@@ -136,6 +136,9 @@ class Nobody:
     def changing_use(self) -> None:
         self.changing(None)
 
+    def changing_parts(self, rows: np.ndarray, width: int) -> None:
+        self.changing(None)
+
     def renumbering(self) -> None:
         raise AssertionError("rows are about to be renumbered")
 

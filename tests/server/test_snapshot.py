@@ -226,6 +226,43 @@ def test_a_variable_stays_as_it_was_wherever_it_was_read_to_when_it_changed(
             np.testing.assert_array_equal(np.concatenate(parts), before[name], strict=True)
 
 
+ROWS_OF_FIVE = st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=4)
+
+
+@given(st.integers(1, 4), st.integers(1, 7), ROWS_OF_FIVE, ST_HOW)
+def test_a_variable_stays_as_it_was_whichever_rows_change(
+    width: int, numbers: int, changes: list[list[int]], how: str
+) -> None:
+    with small_pieces(numbers):
+        table = DenseTable("v", np.arange(5.0 * width).reshape(5, width), Adagrad(0.1))
+        before, taken = table.state(), snapshot(table)
+        found: dict[str, list[np.ndarray]] = {name: [] for name in taken.form}
+        at = 0
+        for number, change in enumerate([*changes, []]):
+            rows = np.array(change, np.int64)
+            (table.scatter_add if number % 2 else table.scatter_assign)(
+                rows, np.full((rows.size, width), 7.0)
+            )
+            stop = taken.rows if number == len(changes) else min(at + 3, taken.rows)
+            part = taken.read(at, stop) if how == "segments" and at < stop else {}
+            for name, parts in found.items():
+                parts.append(part[name] if part else taken.column(name, at, stop))
+            at = stop
+        for name, parts in found.items():
+            np.testing.assert_array_equal(np.concatenate(parts), before[name].reshape(-1))
+
+
+def test_of_a_variable_only_the_parts_are_copied_in_which_rows_change() -> None:
+    with small_pieces(4), patch.object(spare_room.SpareRoom, "copies", autospec=True) as copies:
+        copies.side_effect = lambda room, arrays: [array.copy() for array in arrays]
+        table = DenseTable("v", np.zeros((10, 2)), None)
+        taken = snapshot(table)
+        for _ in range(2):
+            table.scatter_add(np.array([1, 5, 4]), np.ones((3, 2)))
+        assert [len(call.args[1]) for call in copies.call_args_list] == [2, 0]
+        assert taken.column("values", 0, 20).tolist() == [0] * 20
+
+
 def test_of_a_variable_only_what_was_not_read_is_copied() -> None:
     with small_pieces(2), patch.object(spare_room.SpareRoom, "copies", autospec=True) as copies:
         copies.side_effect = lambda room, arrays: [array.copy() for array in arrays]
@@ -234,7 +271,7 @@ def test_of_a_variable_only_what_was_not_read_is_copied() -> None:
         taken.column("values", 0, 7)
         table.add(np.ones(10))
         (_, arrays), _ = copies.call_args
-        assert [array.tolist() for array in arrays] == [[8, 9], [10]]
+        assert [array.tolist() for array in arrays] == [[7, 8], [9, 10]]
         assert taken.column("values", 7, 10).tolist() == [7, 8, 9]
 
 

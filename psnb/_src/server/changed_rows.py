@@ -60,6 +60,10 @@ class ChangedRows:
         else:  # rows that were added in this period need no bit
             kernels.set_bits(self._bits, read_only(rows))
 
+    def changing_parts(self, rows: np.ndarray, width: int) -> None:
+        """Note that a variable changes."""
+        self.changing(None)
+
     def changing_use(self) -> None:
         """Note that all rows change."""
         self.changing(None)

@@ -113,13 +113,13 @@ class DenseTable(Table):
     def scatter_assign(self, rows: np.ndarray, values: np.ndarray) -> None:
         """Replace some rows; the last value of a row counts."""
         self._check_rows(rows, values)
-        self._changing(None)
+        self._changing_parts(rows, math.prod(self._values.shape[1:]))
         self._values[rows] = values
 
     def scatter_add(self, rows: np.ndarray, values: np.ndarray) -> None:
         """Add to some rows; all values of a row count."""
         self._check_rows(rows, values)
-        self._changing(None)
+        self._changing_parts(rows, math.prod(self._values.shape[1:]))
         # Sorted and summed: five times as fast as `np.add.at` if a row is more than one number.
         order = np.argsort(rows, kind="stable")
         distinct, starts = np.unique(rows[order], return_index=True)

@@ -2,8 +2,8 @@
 
 Copy on write: what changes before it was read is copied first. So a snapshot takes the memory of
 those rows, at most that of the table, and no operation waits for more than a piece and for the rows
-that it changes itself. (A change of a dense table, or the removal of rows, copies all that was not
-read; of a dense table into `SpareRoom`, if that was wanted ahead.)
+that it changes itself. (The removal of rows copies all that was not read, and so does the update of
+a variable as a whole: into `SpareRoom`, if that was wanted ahead.)
 
 It is read in one of two ways: in segments of rows, of which the last may be asked for once more; or
 array by array, as files have them.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from itertools import islice
+from collections.abc import Iterable
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
 import numpy as np
@@ -98,7 +98,7 @@ def pieces_wanted(table: Table) -> int:
 
 
 class _WholeSnapshot(Snapshot):
-    """Of a table of which all that was not read is copied when it changes."""
+    """Of a variable, of which the parts that change are copied: mostly all that were not read."""
 
     def __init__(self, table: Table, room: SpareRoom) -> None:
         assert isinstance(table, DenseTable)
@@ -108,19 +108,26 @@ class _WholeSnapshot(Snapshot):
         self.shapes = dict.fromkeys(self.form, table.shape)
         self._last: tuple[int, Segment] = (-1, {})
         self._read_to = dict.fromkeys(self.form, 0)
-        # Once it has changed: from where each array was copied, and its copy.
-        self._kept: dict[str, tuple[int, list[np.ndarray]]] | None = None
+        # Of each array the parts that were copied, by their numbers.
+        self._kept: dict[str, dict[int, np.ndarray]] = {name: {} for name in self.form}
         table.watchers.append(self)
 
     def changing(self, rows: np.ndarray | None) -> None:
         """Copy all that was not read."""
-        if self._kept is None:
-            left = {name: self._left(name) for name in self.form}
-            copies = iter(self._room.copies([each for parts in left.values() for each in parts]))
-            self._kept = {
-                name: (self._read_to[name], list(islice(copies, len(parts))))
-                for name, parts in left.items()
-            }
+        for name in self.form:
+            step = self._step(name)
+            self._keep(name, range(self._read_to[name] // step, -(-self.rows // step)))
+
+    def changing_parts(self, rows: np.ndarray, width: int) -> None:
+        """Copy the parts in which these rows are."""
+        for name in self.form if width else ():
+            step = self._step(name)
+            first, last = rows * width // step, (rows * width + width - 1) // step
+            if (last - first).max(initial=0) > 1:
+                return self.changing(None)
+            numbers = np.unique(np.concatenate([first, last]))
+            self._keep(name, numbers[numbers >= self._read_to[name] // step].tolist())
+        return None
 
     def changing_use(self) -> None:
         """Nothing: a dense table has none."""
@@ -135,25 +142,30 @@ class _WholeSnapshot(Snapshot):
 
     def column(self, name: str, start: int, stop: int) -> np.ndarray:
         self._read_to[name] = stop
-        if self._kept is None:
-            return self._table.column(name, slice(start, stop))
-        before, pieces = self._kept[name]
-        step = PIECE // self.form[name].itemsize
-        first, last = (start - before) // step, (stop - before - 1) // step
-        found = pieces[first : last + 1]
-        array = np.concatenate([self.form[name], *found]) if len(found) != 1 else found[0]
-        return array[start - before - first * step :][: stop - start]
+        step, kept, found = self._step(name), self._kept[name], [self.form[name]]
+        for number in range(start // step, -(-stop // step)):
+            at = number * step
+            part = slice(max(start, at), min(stop, at + step))
+            if number in kept:
+                found.append(kept[number][part.start - at : part.stop - at])
+            else:
+                found.append(self._table.column(name, part))
+        return found[1] if len(found) == 2 else np.concatenate(found)
 
     def close(self) -> None:
         if self in self._table.watchers:
             self._table.watchers.remove(self)
         self._kept = {}
 
-    def _left(self, name: str) -> list[np.ndarray]:
-        """Return what was not read of an array, in parts."""
-        left = self._table.flat(name)[self._read_to[name] :]
-        step = PIECE // left.itemsize
-        return [left[at : at + step] for at in range(0, left.size, step)]
+    def _step(self, name: str) -> int:
+        """Return how many numbers of an array a part has."""
+        return PIECE // self.form[name].itemsize
+
+    def _keep(self, name: str, numbers: Iterable[int]) -> None:
+        new = [number for number in numbers if number not in self._kept[name]]
+        step, whole = self._step(name), self._table.flat(name)
+        copies = self._room.copies([whole[at * step : (at + 1) * step] for at in new])
+        self._kept[name].update(zip(new, copies, strict=True))
 
 
 class _RowSnapshot(Snapshot):
@@ -184,6 +196,9 @@ class _RowSnapshot(Snapshot):
             return
         for start in range(self._read_to, self.rows, _BLOCK):
             self._keep(np.arange(start, min(start + _BLOCK, self.rows)))
+
+    def changing_parts(self, rows: np.ndarray, width: int) -> None:
+        """Nothing: that is for variables."""
 
     def changing_use(self) -> None:
         """Copy the use of all rows, a few bytes of each."""

@@ -49,6 +49,9 @@ class Watcher(Protocol):
     def changing(self, rows: np.ndarray | None) -> None:
         """Take note of rows (distinct) that are about to change; None for all of them."""
 
+    def changing_parts(self, rows: np.ndarray, width: int) -> None:
+        """Take note that so many numbers a row are about to change in some rows of a variable."""
+
     def changing_use(self) -> None:
         """Take note that the use of all rows is about to change, and nothing else."""
 
@@ -172,6 +175,10 @@ class Table(ABC):
     def _changing(self, rows: np.ndarray | None) -> None:
         for watcher in self.watchers:
             watcher.changing(rows)
+
+    def _changing_parts(self, rows: np.ndarray, width: int) -> None:
+        for watcher in self.watchers:
+            watcher.changing_parts(rows, width)
 
     def _changing_use(self) -> None:
         for watcher in self.watchers:

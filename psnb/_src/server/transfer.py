@@ -61,6 +61,10 @@ class _Moving:
             self._dirty_count += rows.size - int(np.count_nonzero(dirty[rows]))
             dirty[rows] = True
 
+    def changing_parts(self, rows: np.ndarray, width: int) -> None:
+        """Note that a variable changes."""
+        self.changing(None)
+
     def changing_use(self) -> None:
         """Note that all rows change."""
         self.changing(None)
