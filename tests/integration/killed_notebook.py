@@ -89,11 +89,11 @@ def synchronous_trainer(client: Client, directory: Path) -> Learned:
             ids = next(iterator)
             train(w, ads, int(ids[0]) + psnb.worker_context().closure)
 
-        manager = psnb.CheckpointManager(coordinator, directory, every="0.05 s")
+        manager = psnb.CheckpointManager(coordinator, directory, every="0.1 s")
         trainer = psnb.Trainer(coordinator, step, checkpoint=manager, resume=True)
         print("trains", flush=True)
-        dataset = data.Dataset.range(3 * ROWS).shuffle(99, seed=5).batch(5)
-        trainer.train_from_dataset(dataset, EPOCHS, save_steps=25)
+        dataset = data.Dataset.range(2 * ROWS).shuffle(99, seed=5).batch(5)
+        trainer.train_from_dataset(dataset, EPOCHS, save_steps=40)
         return learned(w, ads)
 
 

@@ -204,10 +204,6 @@ class ClosureQueue:
                 self._callers.announce()
             self._tell()
 
-    def look_again(self) -> None:
-        """Have connections look for work: workers came or went, so choosers may choose anew."""
-        self._on_work()
-
     @uninterrupted
     def cancel_queued(self) -> int:
         """Cancel the closures that wait, and return how many; running ones go on."""

@@ -113,7 +113,6 @@ class WorkerConnection:
             self._enter(ConnectionState.READY)
             self.was_ready = True
             self._leases.enter(self, self.name)
-            self._queue.look_again()
             self._note(EventKind.WORKER_JOINED, f"gets work as number {self.index}")
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._receive(link))
@@ -139,7 +138,6 @@ class WorkerConnection:
             if kind is not None:
                 self._note(kind, text, closures)
             self._leases.lose(self)
-            self._queue.look_again()
             lost = f"worker {self.name!r} at {self.address}: {text}"
             if self.was_ready:
                 self._resolver.lose(
