@@ -12,8 +12,10 @@ import contextlib
 import io
 import pickle
 import warnings
+from collections import ChainMap
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import CodeType
+from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -69,7 +71,20 @@ def _nothing(name: str) -> None:
     )
 
 
+def _code(code: CodeType) -> tuple[Any, ...]:
+    """Return what code is made of, with its file's name: where a closure fails, that is shown.
+
+    Since cloudpickle 3.1.3 it travels without.
+    """
+    make, args = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    # A string of its own, as cloudpickle has it: pickles of equal code are equal.
+    file = "".join(code.co_filename)
+    return make, tuple(file if each == "<dynamic-code>" else each for each in args)
+
+
 class _Pickler(cloudpickle.Pickler):
+    dispatch_table: ClassVar[Any] = ChainMap({CodeType: _code}, cloudpickle.Pickler.dispatch_table)
+
     def __init__(
         self,
         buffer: io.BytesIO,
