@@ -244,7 +244,7 @@ def test_a_directory_that_was_replaced_is_told_and_followed_again_when_it_is_bac
     run.manager(tmp_path / "run").save()
     with pytest.raises(CheckpointError, match=r"number 2 .*: the newest is ckpt-000001\. If"):
         model.refresh()
-    assert "export the model again" in model.failure
+    assert "checkpoint number 2" in model.failure  # long folders are cut out of the middle
     assert_predicts(model, expected)
     shutil.rmtree(tmp_path / "run")
     shutil.move(tmp_path / "aside", tmp_path / "run")
