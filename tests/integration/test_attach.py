@@ -285,7 +285,7 @@ def test_what_a_dead_server_had_comes_back_after_attaching(
 ) -> None:
     with Client(scheduler_file=cluster_file) as before:
         made = psnb.ParameterServerStrategy(
-            before, name="mine", partitioner=psnb.FixedShards(2), heartbeat_timeout=1.0
+            before, name="mine", partitioner=psnb.FixedShards(2), heartbeat_timeout=3.0
         )
         parameters_of(made)
         step(dict(made.parameters), 1)
