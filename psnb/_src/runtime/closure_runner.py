@@ -4,7 +4,9 @@ Threads: `run`, `make` and `flush` are for closure threads, several at a time; t
 event loop, which may cancel what runs. A closure thread does not wait for its commit: it runs the
 next closure, and the loop hands over what came of the last one. Whatever that next closure asks the
 same server comes after the commit, on the same connection, so it sees what the last one wrote. A
-commit to several servers, which takes several messages, is waited for.
+commit to several servers, which takes several messages, is waited for. (One that must be sent
+again, as its shard moved or the connection broke, may come after that read; but the next closure's
+commit waits for it.)
 """
 
 from __future__ import annotations
