@@ -85,7 +85,7 @@ def test_arrays_in_lent_memory_arrive_as_others_do(address: str, shared: bool) -
             assert await stream.receive() == "share"
         for number in range(5):
             lent = stream.lend((100, 500), np.dtype("f4"))
-            assert (lent is not None) is (shared and address.startswith("tcp"))
+            assert (lent is not None) is address.startswith("tcp")
             array = np.empty((100, 500), "f4") if lent is None else lent
             array[...] = number
             stream.send(("x", array))
@@ -93,6 +93,43 @@ def test_arrays_in_lent_memory_arrive_as_others_do(address: str, shared: bool) -
             np.testing.assert_array_equal(got, np.full((100, 500), number, "f4"))
 
     converse(address, talk)
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_an_array_may_change_once_it_was_sent(address: str) -> None:
+    async def talk(stream: MessageStream) -> None:
+        array = np.zeros(5_000_000, np.float32)  # more than a socket takes at once
+        stream.send(array)
+        array[...] = 1
+        assert not (await stream.receive()).any()
+
+    converse(address, talk)
+
+
+def test_what_was_received_may_change_once_it_was_sent_again() -> None:
+    async def talk(stream: MessageStream) -> None:
+        stream.send(np.zeros(5_000_000, np.float32))
+        got = await stream.receive()
+        stream.send(got)
+        got[...] = 1
+        assert not (await stream.receive()).any()
+
+    converse("tcp://127.0.0.1:0", talk)
+
+
+def test_a_socket_is_written_from_lent_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def talk(stream: MessageStream) -> None:
+        lent = stream.lend((5_000_000,), np.dtype("f4"))
+        assert lent is not None
+        lent[...] = 3
+        copies: list[int] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(stream_module._sent, "lend", copies.append)
+            stream.send(lent)
+        assert not copies
+        assert ((await stream.receive()) == 3).all()
+
+    converse("tcp://127.0.0.1:0", talk)
 
 
 @pytest.mark.parametrize("address", ADDRESSES)

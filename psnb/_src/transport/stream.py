@@ -31,6 +31,7 @@ from tornado.iostream import IOStream, StreamClosedError
 
 from psnb._src.dask_internals import Comm, cloudpickled, socket_stream
 from psnb._src.transport.arena import Arena, Mapped, SharedBlock
+from psnb._src.transport.reused_memory import ReusedMemory
 
 _HEAD = struct.Struct("<II")  # how many frames follow, and how many numbers of released blocks
 _BLOCK = struct.Struct("<QQQQ")  # a frame that is in shared memory: number, fd, capacity, size
@@ -41,6 +42,10 @@ _SMALL = 1 << 16
 
 HANG_UP_TIMEOUT = 1.0
 """Seconds in which the other side, told that its message cannot be read, should hang up."""
+
+# Of the process, not of a stream: a server has hundreds of them. And two: what was received belongs
+# to users, who may change it after they have sent it.
+_sent, _received = ReusedMemory(), ReusedMemory()
 
 
 class UnreadableError(ConnectionError):
@@ -102,7 +107,7 @@ class MessageStream(ABC):
         """Return an array that can be sent without being copied; any thread.
 
         None if there is no such memory. Once sent, it must not be changed. It must be sent whole,
-        or from its first element on.
+        or from its first element on. Beyond one host, sockets are written from it.
         """
         return None
 
@@ -154,7 +159,7 @@ class _SocketStream(MessageStream):
         if size < _SMALL:
             return None
         with self._lock:
-            block = self._arena.lend(size) if self._arena is not None else None
+            block = (_sent if self._arena is None else self._arena).lend(size)
         return None if block is None else np.frombuffer(block, dtype).reshape(shape)
 
     def abort(self) -> None:
@@ -182,20 +187,20 @@ class _SocketStream(MessageStream):
             self._write(head)
             for frame in frames:
                 if len(frame):
-                    # A copy, for it may not be sent at once, and the array may change.
-                    self._write(bytes(frame))
+                    self._write(_lasting(frame))
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes | memoryview) -> None:
         if self._direct and not self._handed_over and not self._stream.writing():
-            data = data[self._write_at_once(data) :]
-            if not data:
+            written = self._write_at_once(data)
+            if written == len(data):
                 return
+            data = memoryview(data)[written:]
         self._handed_over += 1
         # A RuntimeError: the loop is closed, and the connection with it.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._write_on_loop, data)
 
-    def _write_at_once(self, data: bytes) -> int:
+    def _write_at_once(self, data: bytes | memoryview) -> int:
         socket = self._stream.socket
         try:
             return socket.send(data) if socket is not None else len(data)
@@ -204,7 +209,7 @@ class _SocketStream(MessageStream):
         except OSError:
             return len(data)  # `receive` raises it
 
-    def _write_on_loop(self, data: bytes) -> None:
+    def _write_on_loop(self, data: bytes | memoryview) -> None:
         with self._lock:
             self._handed_over -= 1
             with contextlib.suppress(StreamClosedError):  # `receive` raises it
@@ -253,13 +258,27 @@ class _SocketStream(MessageStream):
         return self._read[start : self._at]
 
     async def _take_large(self, size: int) -> Any:
-        # Not a bytearray, which would be zeroed first.
-        whole = memoryview(np.empty(size, np.uint8))  # type: ignore[arg-type]
+        whole = _received.lend(size)
+        if whole is None:  # not a bytearray, which would be zeroed first
+            whole = memoryview(np.empty(size, np.uint8))  # type: ignore[arg-type]
         here = len(self._read) - self._at
         whole[:here] = self._read[self._at :]
         self._read, self._at = bytearray(), 0
         await self._stream.read_into(whole[here:])  # type: ignore[arg-type]
         return whole
+
+
+def _lasting(frame: Any) -> bytes | memoryview:
+    """Return what a frame holds now, until it is sent: an array may change before."""
+    if len(frame) < _SMALL or type(frame) is bytes:
+        return bytes(frame)
+    if _sent.has_lent(frame):
+        return frame
+    copy = _sent.lend(len(frame))
+    if copy is None:
+        return bytes(frame)
+    copy[:] = frame
+    return copy
 
 
 class _CommStream(MessageStream):

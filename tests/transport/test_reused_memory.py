@@ -1,0 +1,74 @@
+"""Memory for large messages, used again."""
+
+from __future__ import annotations
+
+import gc
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from psnb._src.transport import reused_memory
+from psnb._src.transport.reused_memory import ReusedMemory
+
+LARGE = 1 << 20
+
+
+def lent(ours: ReusedMemory, size: int = LARGE) -> np.ndarray:
+    view = ours.lend(size)
+    assert view is not None
+    return np.frombuffer(view, np.uint8)
+
+
+def test_memory_is_used_again_when_nobody_holds_what_was_made_of_it() -> None:
+    ours = ReusedMemory()
+    first = lent(ours)
+    part, address = first[5:], first.ctypes.data
+    del first
+    gc.collect()
+    assert lent(ours).ctypes.data != address
+    del part
+    assert lent(ours).ctypes.data == address
+
+
+def test_it_knows_what_it_has_lent() -> None:
+    ours = ReusedMemory()
+    array = lent(ours)
+    assert ours.has_lent(memoryview(array))  # type: ignore[arg-type]
+    assert ours.has_lent(memoryview(array[:10]))  # type: ignore[arg-type]
+    assert not ours.has_lent(memoryview(array[1:]))  # type: ignore[arg-type]
+    assert not ours.has_lent(memoryview(bytes(LARGE)))
+
+
+def test_there_is_no_more_than_it_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reused_memory, "MOST_BYTES", 3 * LARGE)
+    ours = ReusedMemory()
+    held = [lent(ours) for _ in range(3)]
+    assert ours.lend(LARGE) is None
+    held.pop()
+    assert ours.lend(LARGE) is not None
+
+
+def test_free_memory_of_other_sizes_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reused_memory, "MOST_BYTES", 4 * LARGE)
+    ours = ReusedMemory()
+    held = [lent(ours) for _ in range(4)]
+    held.clear()
+    large = lent(ours, 4 * LARGE)
+    assert ours.lend(LARGE) is None
+    assert large.nbytes == 4 * LARGE
+
+
+def test_threads_never_get_the_same_memory() -> None:
+    ours = ReusedMemory()
+
+    def work(number: int) -> bool:
+        good = True
+        for _ in range(300):
+            array = lent(ours, 4096)
+            array[...] = number
+            good &= bool((array == number).all())
+        return good
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
