@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
+from psnb._src.parameters.aligned import aligned
 from psnb._src.parameters.parameter_arguments import checked_ids
 from psnb._src.server import distinct, often_repeated
 
@@ -67,8 +68,9 @@ class Ids:
     def spread(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of all ids, ``shape + (dim,)``, from those of ``asked``."""
         if self._repeated:
+            out = aligned((self.flat.size, *rows.shape[1:]), rows.dtype)
             # No position is out of range, so numpy need not check.
-            rows = rows.take(self.distinct[1], axis=0, mode="clip")
+            rows = rows.take(self.distinct[1], axis=0, out=out, mode="clip")
         if self.real is not None and self.flat.size < self.real.size:
             real, rows = rows, np.zeros((self.real.size, rows.shape[1]), rows.dtype)
             rows[self.real] = real

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from psnb._src.parameters.aligned import aligned
 from psnb._src.parameters.embedding_spec import EmbeddingSpec
 from psnb._src.parameters.gradients import split_finite
 from psnb._src.parameters.ids import DistinctIds, SeenIds
@@ -164,7 +165,7 @@ class SparseShards(ParameterShards):
         def value(answers: list[np.ndarray]) -> np.ndarray:
             if len(parts) == 1:
                 return own.spread(widened(answers[0]))
-            out = np.empty((asked.size, self.dim), self.dtype)
+            out = aligned((asked.size, self.dim), self.dtype)
             for (_, at), rows in zip(parts, answers, strict=True):
                 out[at] = widened(rows)
             return own.spread(out)

@@ -118,33 +118,45 @@ def _heads(ids, size):  # type: ignore[no-untyped-def]
     return heads
 
 
+# Apart from `find_distinct`: a loop that gives one of its arrays another value runs six times as long.
 @njit(cache=True, nogil=True)
-def find_distinct(ids, found, position):  # type: ignore[no-untyped-def]
-    """Write each id (uint64) once into ``found``, in the order of first appearance.
+def _find_more(ids, start, found, count, position, heads):  # type: ignore[no-untyped-def]
+    """Go on with ids from ``start`` until ``heads`` is half full.
 
-    ``position`` gets the position of each id in ``found``. Returns how many distinct ids there are.
+    Returns how many ids are done, and how many distinct ones there are.
     """
-    count = 0
-    # Small as long as there are few distinct ids, so that it stays in a near cache.
-    size = 64
-    while size < min(2 * ids.size, _FIRST_HEADS):
-        size *= 2
-    heads = _heads(found[:0], size)
     mask = np.uint64(heads.size - 1)
-    for i in range(ids.size):
+    for i in range(start, ids.size):
         slot = mix(ids[i] + GOLDEN) & mask
         at = heads[slot]
         while at != EMPTY and found[at] != ids[i]:
             slot = (slot + np.uint64(1)) & mask
             at = heads[slot]
         if at == EMPTY:
+            if 2 * count >= heads.size:
+                return i, count
             at = heads[slot] = count
             found[at] = ids[i]
             count += 1
-            if 2 * count > heads.size:
-                heads = _heads(found[:count], 4 * heads.size)
-                mask = np.uint64(heads.size - 1)
         position[i] = at
+    return ids.size, count
+
+
+@njit(cache=True, nogil=True)
+def find_distinct(ids, found, position):  # type: ignore[no-untyped-def]
+    """Write each id (uint64) once into ``found``, in the order of first appearance.
+
+    ``position`` gets the position of each id in ``found``. Returns how many distinct ids there are.
+    """
+    # Small as long as there are few distinct ids, so that it stays in a near cache.
+    size = 64
+    while size < min(2 * ids.size, _FIRST_HEADS):
+        size *= 2
+    heads = _heads(found[:0], size)
+    done, count = _find_more(ids, 0, found, 0, position, heads)
+    while done < ids.size:
+        heads = _heads(found[:count], 4 * heads.size)
+        done, count = _find_more(ids, done, found, count, position, heads)
     return count
 
 

@@ -1,0 +1,17 @@
+"""Arrays at addresses that XLA takes as they are: it copies what lies elsewhere. Pure."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+_BYTES = 64
+
+
+def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return an array that is not filled yet, at a multiple of 64 bytes."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + _BYTES, np.uint8)
+    start = -memory.ctypes.data % _BYTES
+    return memory[start : start + size].view(dtype).reshape(shape)
