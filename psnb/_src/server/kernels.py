@@ -118,7 +118,8 @@ def _heads(ids, size):  # type: ignore[no-untyped-def]
     return heads
 
 
-# Apart from `find_distinct`: a loop that gives one of its arrays another value runs six times as long.
+# Apart from `find_distinct`: a loop that gives one of its arrays another value takes six times as
+# long.
 @njit(cache=True, nogil=True)
 def _find_more(ids, start, found, count, position, heads):  # type: ignore[no-untyped-def]
     """Go on with ids from ``start`` until ``heads`` is half full.
