@@ -50,7 +50,12 @@ def test_long_closures_are_sent_one_a_thread() -> None:
 
 def test_short_closures_are_sent_ahead_for_so_many_seconds() -> None:
     load = Load(threads=1)
-    assert sum(load.add(each) for each in closures(20, SHORT)) == 8
+    assert sum(load.add(each) for each in closures(20, SHORT)) == 1 + 8
+
+
+def test_one_closure_that_takes_almost_as_long_waits_behind_another() -> None:
+    load = Load(threads=1)
+    assert [load.add(each) for each in closures(3, 0.9 * AHEAD_SECONDS)] == [True, True, False]
 
 
 def test_no_more_than_so_many_closures_are_sent_ahead() -> None:
@@ -67,7 +72,7 @@ def test_a_short_closure_is_not_sent_behind_a_long_one() -> None:
 def test_one_long_closure_leaves_the_other_threads_their_work_ahead() -> None:
     load = Load(threads=2)
     assert load.add(closures(1, LONG)[0])
-    assert sum(load.add(each) for each in closures(20, SHORT)) == 8
+    assert sum(load.add(each) for each in closures(20, SHORT)) == 1 + 8
 
 
 def test_a_long_closure_is_not_sent_behind_short_ones() -> None:
@@ -79,7 +84,7 @@ def test_a_long_closure_is_not_sent_behind_short_ones() -> None:
 def test_less_is_sent_ahead_while_others_have_nothing() -> None:
     load = Load(threads=1)
     load.ahead = SPREAD_SECONDS
-    assert sum(load.add(each) for each in closures(1000, SPREAD_SECONDS / 4)) == 4
+    assert sum(load.add(each) for each in closures(1000, SPREAD_SECONDS / 4)) == 1 + 4
     assert [load.add(each) for each in closures(1, SHORT)] == [False]
 
 
@@ -99,7 +104,7 @@ def test_an_estimate_that_changes_meanwhile_does_not_unbalance_the_books() -> No
     sent[0].function.duration.add(1000.0)
     for each in sent:
         load.remove(each.id)
-    assert sum(load.add(each) for each in closures(20, SHORT)) == 8
+    assert sum(load.add(each) for each in closures(20, SHORT)) == 1 + 8
 
 
 def test_a_worker_that_is_stuck_is_sent_nothing_ahead() -> None:

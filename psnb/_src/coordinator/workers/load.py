@@ -15,8 +15,8 @@ from itertools import islice
 from psnb._src.coordinator.closures import Closure, Duration
 from psnb._src.runtime import InputContext
 
-AHEAD_SECONDS = 0.05
-"""Seconds of work that waits on a worker, for each thread; a longer closure counts as long."""
+AHEAD_SECONDS = 0.1
+"""Seconds of work that waits on a worker behind each thread's; a longer closure counts as long."""
 
 SPREAD_SECONDS = 0.001
 """The same while other workers are idle: less work is not worth messages to more of them."""
@@ -131,8 +131,10 @@ class Load:
     def _ahead(self, expected: float) -> bool:
         # Work that waits must not wait behind something long.
         free = self.threads - self._long
+        first = islice(self._closures.values(), self.threads)
+        run = sum(seconds for _, seconds in first if seconds is not math.inf)
         return (
             not self.stuck
             and len(self._closures) < self.threads + MOST_AHEAD
-            and self._seconds + expected <= self.ahead * free
+            and self._seconds - run + expected <= self.ahead * free
         )
