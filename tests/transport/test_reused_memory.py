@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from mmap import mmap
 
 import numpy as np
 import pytest
@@ -49,14 +51,30 @@ def test_there_is_no_more_than_it_may_have(monkeypatch: pytest.MonkeyPatch) -> N
     assert ours.lend(LARGE) is not None
 
 
-def test_free_memory_of_other_sizes_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reused_memory, "MOST_BYTES", 4 * LARGE)
+def test_what_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reused_memory, "MOST_BYTES", 3 * LARGE)
+    monkeypatch.setattr(reused_memory, "KEPT_BYTES", 2 * LARGE)
     ours = ReusedMemory()
-    held = [lent(ours) for _ in range(4)]
+    held = [lent(ours) for _ in range(3)]
     held.clear()
-    large = lent(ours, 4 * LARGE)
-    assert ours.lend(LARGE) is None
-    assert large.nbytes == 4 * LARGE
+    assert lent(ours, LARGE // 2).size == LARGE // 2  # what is not kept has made room
+
+
+def test_very_large_memory_is_given_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, made = ReusedMemory(), []
+
+    class Memory(mmap):
+        def __new__(cls, *arguments: int) -> Memory:
+            memory = super().__new__(cls, *arguments)
+            made.append(weakref.ref(memory))
+            return memory
+
+    monkeypatch.setattr(reused_memory.mmap, "mmap", Memory)
+    for size, kept in ((1 << 24, True), ((1 << 24) + 1, False)):
+        array = lent(ours, size)
+        del array
+        gc.collect()
+        assert (made.pop()() is not None) is kept
 
 
 def test_threads_never_get_the_same_memory() -> None:

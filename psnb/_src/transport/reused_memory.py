@@ -2,6 +2,7 @@
 
 The system provides each page of new memory when it is first written, which takes longer than to
 copy a page into it. So what a message was sent from, or received into, is used for the next one.
+Very large blocks are not kept: who sends one once, as a first value, would have a process hold it.
 
 Thread-safe. Any thread may drop the last array of a block, which gives it back.
 """
@@ -18,32 +19,38 @@ import numpy as np
 MOST_BYTES = 1 << 27
 """Of one such memory. Larger messages, and those that come while all is taken, get other memory."""
 
+KEPT_BYTES = 1 << 26
+"""Of them, what is kept while nobody uses it."""
+
+_LARGEST = 1 << 24
+"""Bytes of the largest block that is used again."""
+
 
 class ReusedMemory:
     """Blocks, made when needed, used again when nothing refers to them any more."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards all but what was dropped; nobody waits who holds it
+        self._lock = threading.Lock()  # guards `_free` and `_bytes`; nobody waits who holds it
         self._free: dict[int, list[mmap.mmap]] = {}  # by capacity
-        self._bytes = 0
-        self._lent: dict[int, mmap.mmap] = {}  # by address
-        self._dropped: deque[int] = deque()  # addresses; any thread adds
+        self._bytes = 0  # of all blocks
+        self._lent: dict[int, mmap.mmap] = {}  # by address; its operations are atomic
+        self._dropped: deque[tuple[int, mmap.mmap | None]] = deque()  # any thread adds
 
     def lend(self, size: int) -> memoryview | None:
         """Return memory, which is the caller's until it, and all made of it, is dropped; or None.
 
         None if there is no room.
         """
-        capacity = 1 << (size - 1).bit_length()
+        capacity = 1 << (size - 1).bit_length() if size <= _LARGEST else size
         with self._lock:
             self._take_back_dropped()
             memory = self._take(capacity)
-            if memory is None:
-                return None
-            array = np.frombuffer(memory, np.uint8, size)
-            address = array.ctypes.data
-            self._lent[address] = memory
-        weakref.finalize(array, self._dropped.append, address).atexit = False
+        if memory is None:
+            return None
+        array = np.frombuffer(memory, np.uint8, size)
+        address = array.ctypes.data
+        self._lent[address] = memory
+        weakref.finalize(array, self._drop, address).atexit = False
         # Not the array: NumPy lets arrays that are made of one refer to what is beneath it.
         return memoryview(array)  # type: ignore[arg-type]
 
@@ -51,22 +58,29 @@ class ReusedMemory:
         """Return whether a buffer begins where one that was lent does."""
         return np.frombuffer(buffer, np.uint8).ctypes.data in self._lent
 
+    def _drop(self, address: int) -> None:
+        memory = self._lent.pop(address)
+        capacity = len(memory)
+        self._dropped.append((capacity, memory if capacity <= _LARGEST else None))
+
     def _take_back_dropped(self) -> None:
         while self._dropped:
-            memory = self._lent.pop(self._dropped.popleft())
-            self._free.setdefault(len(memory), []).append(memory)
+            capacity, memory = self._dropped.popleft()
+            if memory is None or self._free_bytes() + capacity > KEPT_BYTES:
+                self._bytes -= capacity
+            else:
+                self._free.setdefault(capacity, []).append(memory)
 
     def _take(self, capacity: int) -> mmap.mmap | None:
         if free := self._free.get(capacity):
             return free.pop()
         if self._bytes + capacity > MOST_BYTES:
-            # What is free has other sizes; it goes back to the system.
-            self._bytes -= sum(size * len(each) for size, each in self._free.items())
-            self._free.clear()
-            if self._bytes + capacity > MOST_BYTES:
-                return None
+            return None
         self._bytes += capacity
         memory = mmap.mmap(-1, capacity)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             memory.madvise(mmap.MADV_HUGEPAGE)  # as numpy asks for
         return memory
+
+    def _free_bytes(self) -> int:
+        return sum(capacity * len(each) for capacity, each in self._free.items())
