@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 
@@ -18,14 +20,13 @@ os.environ.setdefault("KERAS_BACKEND", "jax")
 
 from collections.abc import Callable, Iterator
 
-import dask
 import psutil
 import pytest
 from distributed import Client
-from distributed.utils import get_mp_context
 from hypothesis import settings
 
 import psnb
+from tests.forking import forked_workers
 
 OTHER_CLUSTER = "PSNB_TEST_CLUSTER"
 """Set by `tests.integration.two_hosts`, to run tests on a cluster of its making."""
@@ -38,9 +39,26 @@ DEADLINE = 30.0
 """Seconds after which a test that waits for something gives up."""
 
 
-def pytest_configure() -> None:
-    """Let tests be interrupted: a shell that starts them in the background has them ignore it."""
+_COMPILED = "JAX_COMPILATION_CACHE_DIR"
+_FOLDER = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let tests be interrupted: a shell that starts them in the background has them ignore it.
+
+    And let JAX compile a program once for all processes of this run, not in each of them anew.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if _COMPILED not in os.environ:  # else these tests are started by others, and use theirs
+        config.stash[_FOLDER] = os.environ[_COMPILED] = tempfile.mkdtemp(prefix="psnb-compiled-")
+        # Small ones, too: by default only those that took a second are kept.
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Forget what JAX has compiled: each run begins with nothing."""
+    if _FOLDER in config.stash:
+        shutil.rmtree(config.stash[_FOLDER], ignore_errors=True)
 
 
 def wait_until(
@@ -77,14 +95,12 @@ def _threads_of_psnb() -> list[str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _forked_workers() -> Iterator[None]:
-    """Fork the processes of local clusters from one that has imported all they need, as Dask can.
+    """Fork the processes of local clusters.
 
-    Users' are not: each imports all of it anew, for seconds, and tests start hundreds. The demo,
-    the README's code, notebooks and clusters from the command line start theirs as users do.
+    The demo, the README's code, notebooks and clusters from the command line start theirs as users
+    do.
     """
-    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
-        context = get_mp_context()  # the first call sets what Dask wants to be imported
-        context.set_forkserver_preload(["distributed.nanny", "psnb._src.runtime.plugin"])
+    with forked_workers():
         yield
 
 

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -135,8 +136,13 @@ KNOWN_PRIVATE = {
 """Private names that psnb does not define and uses all the same."""
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Yield the names of the modules that a file imports."""
+@cache
+def imported(path: Path) -> tuple[str, ...]:
+    """Return the names of the modules that a file imports; many tests ask."""
+    return tuple(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -267,7 +273,10 @@ def _own_private(path: Path) -> Iterator[str]:
                 yield name
 
 
-OWN_PRIVATE = {name for path in FILES if path not in INTERNALS for name in _own_private(path)}
+@cache
+def own_private() -> set[str]:
+    """Return the names that psnb defines; not when this is imported, which all processes do."""
+    return {name for path in FILES if path not in INTERNALS for name in _own_private(path)}
 
 
 def _touched(code: str) -> Iterator[str]:
@@ -290,7 +299,7 @@ def _touched(code: str) -> Iterator[str]:
 
 
 def _is_private(name: str) -> bool:
-    ours = name.startswith("__") or name in OWN_PRIVATE or name in KNOWN_PRIVATE
+    ours = name.startswith("__") or name in own_private() or name in KNOWN_PRIVATE
     return name.startswith("_") and not ours
 
 

@@ -11,12 +11,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
 
 import psnb
 import psnb.jax
 from psnb._src.checkpoint.local_folder import LocalFolder
+from tests.forking import forked_workers
 
 IDS = np.arange(40)
 
@@ -56,5 +56,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+    with forked_workers():
         main()

@@ -19,6 +19,7 @@ import numpy as np
 
 import psnb
 from tests.conftest import DEADLINE
+from tests.forking import forked_workers
 
 EXAMPLES = 40
 
@@ -214,4 +215,5 @@ def main(folder: Path, closures: int, epochs: int, saves: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    with forked_workers():
+        main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
 from distributed import Client
 
 import psnb
 from psnb import data
+from tests.forking import forked_workers
 
-STEPS = 160
+STEPS = 96
 ROWS = 600
 EPOCHS = 2
 
@@ -92,7 +92,7 @@ def synchronous_trainer(client: Client, directory: Path) -> Learned:
         manager = psnb.CheckpointManager(coordinator, directory, every="0.1 s")
         trainer = psnb.Trainer(coordinator, step, checkpoint=manager, resume=True)
         print("trains", flush=True)
-        dataset = data.Dataset.range(2 * ROWS).shuffle(99, seed=5).batch(5)
+        dataset = data.Dataset.range(ROWS).shuffle(99, seed=5).batch(5)
         trainer.train_from_dataset(dataset, EPOCHS, save_steps=40)
         return learned(w, ads)
 
@@ -116,7 +116,7 @@ def synchronous_epoch(client: Client, directory: Path) -> Learned:
 
         coordinator = psnb.ClusterCoordinator(strategy)
         psnb.CheckpointManager(coordinator, directory, steps=8)
-        numbers = data.Dataset.range(4 * ROWS).shuffle(99, seed=5).batch(5)
+        numbers = data.Dataset.range(2 * ROWS).shuffle(99, seed=5).batch(5)
         dataset = coordinator.create_per_worker_dataset(numbers, sharding="dynamic")
         print("trains", flush=True)
         for state in epochs:  # none, if it was over
@@ -161,5 +161,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+    with forked_workers():
         main()

@@ -73,14 +73,18 @@ class Notebook:
         return max((int(each.name.removeprefix("ckpt-")) for each in found), default=0)
 
 
-@pytest.fixture(params=BOTH)
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Return the address of a cluster for notebooks; "2" if each has its own that ends with it."""
-    if request.param == "local":
-        yield "2"
-        return
-    with cluster_of(request.param, tmp_path) as client:
+@pytest.fixture(scope="module")
+def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of a cluster from the command line, which outlives its notebooks."""
+    with cluster_of("command line", tmp_path_factory.mktemp("dask")) as client:
         yield client.scheduler.address
+
+
+@pytest.fixture(params=BOTH)
+def where(request: pytest.FixtureRequest) -> str:
+    """Return the address of a cluster for notebooks; "2" if each has its own that ends with it."""
+    address: str = "2" if request.param == "local" else request.getfixturevalue("by_hand")
+    return address
 
 
 def killed(kind: str, folder: Path, seed: int, *where: str) -> dict[str, Any]:

@@ -18,11 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
-from distributed.utils import get_mp_context
 
 import psnb
+from tests.forking import forked_workers
 from tests.soak.chaos import Chaos
 from tests.soak.epochs import run_epochs
 from tests.soak.large_table import save_a_large_table
@@ -76,9 +75,7 @@ def _main(phase: str, seconds: str, seed: str, *more: Any) -> None:
     for each in ("psnb", "tests.soak"):
         logging.getLogger(each).setLevel(logging.INFO)
     rng, row = np.random.default_rng(int(seed)), Row(phase)
-    # Processes begin in a moment: forked from one that has imported all they need.
-    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
-        get_mp_context().set_forkserver_preload(["distributed.nanny", "psnb._src.runtime.plugin"])
+    with forked_workers():
         run = functools.partial(other_notebook, *more) if more else PHASES[phase][1]
         try:
             run(row, rng, float(seconds))
