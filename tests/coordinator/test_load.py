@@ -88,6 +88,13 @@ def test_less_is_sent_ahead_while_others_have_nothing() -> None:
     assert [load.add(each) for each in closures(1, SHORT)] == [False]
 
 
+def test_nothing_waits_behind_what_takes_longer_while_others_have_nothing() -> None:
+    load = Load(threads=1)
+    load.ahead = SPREAD_SECONDS
+    assert load.add(closures(1, SHORT)[0])
+    assert not load.add(closures(1, SPREAD_SECONDS / 4)[0])
+
+
 def test_what_has_ended_makes_room() -> None:
     load = Load(threads=1)
     first, second = closures(2, LONG)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from mmap import mmap
@@ -64,8 +66,8 @@ def test_very_large_memory_is_given_back_at_once(monkeypatch: pytest.MonkeyPatch
     ours, made = ReusedMemory(), []
 
     class Memory(mmap):
-        def __new__(cls, *arguments: int) -> Memory:
-            memory = super().__new__(cls, *arguments)
+        def __new__(cls, *arguments: int, **flags: int) -> Memory:
+            memory = super().__new__(cls, *arguments, **flags)
             made.append(weakref.ref(memory))
             return memory
 
@@ -90,3 +92,38 @@ def test_threads_never_get_the_same_memory() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(4)))
+
+
+def test_without_memory_there_is_none_to_lend_and_later_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: int, **__: int) -> None:
+        raise OSError("cannot allocate memory")
+
+    monkeypatch.setattr(reused_memory, "MOST_BYTES", LARGE)
+    ours = ReusedMemory()
+    with monkeypatch.context() as patch:
+        patch.setattr(reused_memory.mmap, "mmap", refused)
+        assert ours.lend(LARGE) is None
+    assert ours.lend(LARGE) is not None
+
+
+FORKING = """
+import os
+import numpy as np
+from psnb._src.transport.reused_memory import ReusedMemory
+
+ours = ReusedMemory()
+np.frombuffer(ours.lend(100_000), np.uint8)[...] = 1
+child = os.fork()
+found = np.frombuffer(ours.lend(100_000), np.uint8)
+if not child:
+    found[...] = 2
+    os._exit(0)
+os.waitpid(child, 0)
+assert (found == 1).all()
+"""
+
+
+def test_a_forked_process_does_not_write_to_its_parents_messages() -> None:
+    subprocess.run([sys.executable, "-c", FORKING], check=True)

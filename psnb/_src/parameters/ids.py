@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from psnb._src.parameters.aligned import aligned
+from psnb._src.aligned import aligned
 from psnb._src.parameters.parameter_arguments import checked_ids
 from psnb._src.server import distinct, often_repeated
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from psnb._src.parameters.aligned import aligned
+from psnb._src.aligned import aligned
 from psnb._src.parameters.embedding_spec import EmbeddingSpec
 from psnb._src.parameters.gradients import split_finite
 from psnb._src.parameters.ids import DistinctIds, SeenIds

@@ -18,10 +18,10 @@ import os
 
 import numpy as np
 
+from psnb._src.aligned import aligned
+
 _SMALL = 1 << 22
 """Bytes up to which an array is copied to grow. From there on numpy asks for huge pages."""
-
-_LINE = 64
 
 
 class GrowingArray:
@@ -68,17 +68,10 @@ class GrowingArray:
         enough = self._most or max(count, len(self._room) * 3 // 2)
         if self._most is None and enough * row > _SMALL:
             try:
-                return _empty(max(enough, _memory() // row), columns, dtype)
+                return aligned((max(enough, _memory() // row), columns), dtype)
             except MemoryError:
                 pass
-        return _empty(enough, columns, dtype)
-
-
-def _empty(rows: int, columns: int, dtype: np.dtype) -> np.ndarray:
-    size = rows * columns * dtype.itemsize
-    raw = np.empty(size + _LINE, np.uint8)
-    start = -raw.ctypes.data % _LINE
-    return raw[start : start + size].view(dtype).reshape(rows, columns)
+        return aligned((enough, columns), dtype)
 
 
 def _memory() -> int:

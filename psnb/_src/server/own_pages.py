@@ -6,6 +6,7 @@ heap, and these stay: a hash map of 200 MB left as much behind on its way there.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 
 import numpy as np
@@ -21,5 +22,7 @@ def zeroed(count: int, dtype: np.dtype) -> np.ndarray:
         return np.zeros(count, dtype)
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        pages.madvise(mmap.MADV_HUGEPAGE)  # as numpy asks for: reads at random take half the time
+        # As numpy asks for: reads at random take half the time. A hint, which not all systems know.
+        with contextlib.suppress(OSError):
+            pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, dtype, count)

@@ -9,6 +9,7 @@ Thread-safe. Any thread may drop the last array of a block, which gives it back.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import threading
 import weakref
@@ -76,10 +77,16 @@ class ReusedMemory:
             return free.pop()
         if self._bytes + capacity > MOST_BYTES:
             return None
+        # Private: a process that is forked from this one must not write to its messages.
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        try:
+            memory = mmap.mmap(-1, capacity, flags=private)
+        except OSError:  # no memory: the caller gets an error, or less elsewhere
+            return None
         self._bytes += capacity
-        memory = mmap.mmap(-1, capacity)
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            memory.madvise(mmap.MADV_HUGEPAGE)  # as numpy asks for
+            with contextlib.suppress(OSError):  # a hint, which not every system knows
+                memory.madvise(mmap.MADV_HUGEPAGE)  # as numpy asks for
         return memory
 
     def _free_bytes(self) -> int:

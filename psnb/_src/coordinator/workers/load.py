@@ -136,5 +136,6 @@ class Load:
         return (
             not self.stuck
             and len(self._closures) < self.threads + MOST_AHEAD
-            and self._seconds - run + expected <= self.ahead * free
+            # What runs counts if it takes longer than what may wait.
+            and self._seconds - min(run, self.ahead * self.threads) + expected <= self.ahead * free
         )

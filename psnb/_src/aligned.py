@@ -1,4 +1,4 @@
-"""Arrays at addresses that XLA takes as they are: it copies what lies elsewhere. Pure."""
+"""Arrays that begin at a cache line. XLA takes them as they are, and copies what lies elsewhere."""
 
 from __future__ import annotations
 

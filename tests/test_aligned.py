@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from psnb._src.parameters.aligned import aligned
+from psnb._src.aligned import aligned
 from psnb._src.parameters.ids import Ids
 
 
