@@ -17,5 +17,5 @@ def forked_workers() -> Iterator[None]:
     """
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
         context = get_mp_context()  # the first call sets what Dask wants to be imported
-        context.set_forkserver_preload(["distributed.nanny", "psnb._src.runtime.plugin"])
+        context.set_forkserver_preload(["tests.preloaded"])
         yield

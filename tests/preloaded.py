@@ -1,0 +1,21 @@
+"""What each process of a local cluster would load anew, loaded by the one they are forked from.
+
+That is Dask and psnb, and what Numba imports for its first function (a third of a second) and reads
+of compiled ones. See `tests.forking`.
+"""
+
+from __future__ import annotations
+
+import distributed.nanny  # noqa: F401
+import numpy as np
+
+import psnb
+import psnb._src.runtime.plugin  # noqa: F401
+from tests.parameters.in_process import embedding, variable
+
+for rows in (10, None):
+    for optimizer in (psnb.SGD(0.1), psnb.Adagrad(0.1)):
+        table = embedding(rows, optimizer=optimizer)
+        table.push([1, 2, 1], np.ones((3, 2), np.float32))
+        table.lookup([1, 2])
+variable(np.zeros(3), optimizer=psnb.SGD(0.1)).push(np.ones(3))
