@@ -10,7 +10,7 @@ import distributed.nanny  # noqa: F401
 import numpy as np
 
 import psnb
-import psnb._src.runtime.plugin  # noqa: F401
+import psnb._src.runtime.plugin
 from tests.parameters.in_process import embedding, variable
 
 for rows in (10, None):
