@@ -321,7 +321,7 @@ def test_what_was_taken_over_can_be_saved(
 def test_a_silent_server_is_told_and_attaching_works_when_it_is_back(
     client: Client, cluster_file: str
 ) -> None:
-    with owner(cluster_file, MAKE.format(", heartbeat_timeout=1")) as notebook:
+    with owner(cluster_file, MAKE.format(", heartbeat_timeout=4")) as notebook:
         notebook.wait_for(20)
         notebook.kill()
     with frozen(pid_of(client, "server-1")), pytest.raises(errors.ServerSilentError):

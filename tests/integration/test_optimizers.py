@@ -15,7 +15,7 @@ OPTIMIZERS = [
     psnb.Momentum(0.1, nesterov=True),
     psnb.Adagrad(0.1),
     psnb.Adam(psnb.Warmup(0.1, 3), clipnorm=1.0),
-    psnb.RMSProp(0.1, momentum=0.5, centered=True),
+    psnb.RMSProp(0.03, momentum=0.5, centered=True),
     psnb.FTRL(0.1, l1=0.001),
 ]
 
