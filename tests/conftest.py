@@ -24,6 +24,8 @@ import psutil
 import pytest
 from distributed import Client
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling, Scheduling
 
 import psnb
 from tests.forking import forked_workers
@@ -59,6 +61,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Forget what JAX has compiled: each run begins with nothing."""
     if _FOLDER in config.stash:
         shutil.rmtree(config.stash[_FOLDER], ignore_errors=True)
+
+
+class _ByFile(LoadFileScheduling):
+    """Keeps the tests of a file together, and those with a browser: they share it and a server."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        browser = "tests/browser/"
+        return browser if nodeid.startswith(browser) else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """Divide tests among processes."""
+    return _ByFile(config, log) if config.option.dist == "loadfile" else None
 
 
 def wait_until(

@@ -1,4 +1,4 @@
-"""What each process of a local cluster would load anew, loaded by the one they are forked from.
+"""What each process of a cluster would load anew, loaded by the one that they are forked from.
 
 That is Dask and psnb, and what Numba imports for its first function (a third of a second) and reads
 of compiled ones. See `tests.forking`.
@@ -7,12 +7,18 @@ of compiled ones. See `tests.forking`.
 from __future__ import annotations
 
 import contextlib
+import logging
 
+import dask.cli  # noqa: F401
+import distributed.cli.dask_scheduler  # noqa: F401
+import distributed.cli.dask_worker  # noqa: F401
 import distributed.nanny  # noqa: F401
 import numpy as np
+from distributed.utils import get_mp_context
 
 import psnb
 import psnb._src.runtime.plugin
+from tests.forking import FORKED
 from tests.parameters.in_process import embedding, variable
 
 
@@ -24,6 +30,12 @@ def _use_kernels() -> None:
             table.lookup([1, 2])
     variable(np.zeros(3), optimizer=psnb.SGD(0.1)).push(np.ones(3))
 
+
+with dask.config.set(FORKED):
+    get_mp_context()  # which imports what Dask finds large
+
+# As those of local clusters.
+logging.getLogger("distributed").setLevel(logging.WARNING)
 
 # What is broken is told by its tests; an error here would end the start of every cluster.
 with contextlib.suppress(Exception):

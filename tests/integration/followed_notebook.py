@@ -16,7 +16,6 @@ import numpy as np
 import psnb
 import psnb.jax
 from psnb._src.checkpoint.local_folder import LocalFolder
-from tests.forking import forked_workers
 
 IDS = np.arange(40)
 
@@ -56,5 +55,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with forked_workers():
-        main()
+    main()

@@ -20,16 +20,24 @@ import psnb
 from psnb import EventKind
 from psnb._src.cluster.cluster import identity
 from tests.conftest import DEADLINE, wait_until
+from tests.forking import Forked
+
+Process = Forked | subprocess.Popen[bytes]
 
 
 @contextmanager
-def process(*command: str, before: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a Python module until the block ends; ``before`` goes in front of the command."""
-    running = subprocess.Popen(
-        [*before, sys.executable, "-m", *command],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+def process(*command: str, before: tuple[str, ...] = (), anew: bool = False) -> Iterator[Process]:
+    """Run a Python module until the block ends; ``before`` goes in front of the command.
+
+    It is forked from a process that has imported Dask and psnb, unless ``anew`` says otherwise or
+    there is something before it.
+    """
+    running: Process
+    if anew or before:
+        words = [*before, sys.executable, "-m", *command]
+        running = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    else:
+        running = Forked(*command)
     try:
         yield running
     finally:
@@ -49,19 +57,22 @@ class CommandLine:
         For the scheduler's file and the workers' own.
     host : str
         Where the scheduler listens.
+    anew : bool
+        Whether each process imports all of it, as people's do; see `process`.
     """
 
-    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
-        self._folder, self._host = str(folder), host
+    def __init__(self, folder: Path, host: str = "127.0.0.1", anew: bool = False) -> None:
+        self._folder, self._host, self._anew = str(folder), host, anew
         self.file = str(folder / "scheduler.json")
 
     @contextmanager
-    def scheduler(self, port: int = 0) -> Iterator[subprocess.Popen[bytes]]:
+    def scheduler(self, port: int = 0) -> Iterator[Process]:
         """Run `dask scheduler` until the block ends."""
         Path(self.file).unlink(missing_ok=True)
         with process(
             *("dask", "scheduler", "--host", self._host, "--port", str(port)),
             *("--no-dashboard", "--scheduler-file", self.file),
+            anew=self._anew,
         ) as running:
             wait_until(Path(self.file).exists, "the scheduler runs")
             yield running
@@ -71,15 +82,16 @@ class CommandLine:
         *options: str,
         where: tuple[str, ...] = ("--host", "127.0.0.1"),
         before: tuple[str, ...] = (),
-    ) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    ) -> AbstractContextManager[Process]:
         """Run `dask worker` until the block ends."""
         return process(
             *("dask", "worker", "--scheduler-file", self.file, "--nthreads", "1"),
             *("--no-dashboard", "--local-directory", self._folder, *where, *options),
             before=before,
+            anew=self._anew,
         )
 
-    def server(self) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    def server(self) -> AbstractContextManager[Process]:
         """Run a `dask worker` that is a parameter server until the block ends."""
         return self.worker("--resources", "ps=1", "--name", "server")
 

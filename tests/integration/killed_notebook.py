@@ -19,7 +19,6 @@ from distributed import Client
 
 import psnb
 from psnb import data
-from tests.forking import forked_workers
 
 STEPS = 96
 ROWS = 600
@@ -161,5 +160,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with forked_workers():
-        main()
+    main()

@@ -23,6 +23,7 @@ from psnb import errors
 from psnb._src.coordinator import attaching
 from psnb._src.strategy import ownership
 from tests.conftest import DEADLINE, wait_until
+from tests.forking import Forked
 from tests.integration.helpers import CommandLine, frozen, pid_of
 from tests.integration.owner import parameters_of, step
 
@@ -55,7 +56,7 @@ def client(cluster_file: str) -> Iterator[Client]:
 class Owner:
     """A process that runs `tests.integration.owner`."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Forked) -> None:
         self.process, self.pid = process, process.pid
 
     def wait_for(self, closures: int) -> None:
@@ -74,19 +75,11 @@ class Owner:
 @contextmanager
 def owner(file: str, make: str, errors_to: Path | None = None) -> Iterator[Owner]:
     """Run an owner until the block ends."""
-    with ExitStack() as stack:
-        said = stack.enter_context(errors_to.open("w")) if errors_to else subprocess.DEVNULL
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.owner", file, make],
-            stdout=subprocess.PIPE,
-            stderr=said,
-            text=True,
-        )
-        with process:
-            try:
-                yield Owner(process)
-            finally:
-                process.kill()
+    with Forked("tests.integration.owner", file, make, heard=True, errors_to=errors_to) as process:
+        try:
+            yield Owner(process)
+        finally:
+            process.kill()
 
 
 def values(strategy: psnb.ParameterServerStrategy) -> dict[str, np.ndarray]:

@@ -25,7 +25,7 @@ from tests.integration.helpers import CommandLine
 @pytest.fixture(scope="module")
 def command_line_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`dask scheduler` and three `dask worker`s, one of them a server; yields the address."""
-    cluster = CommandLine(tmp_path_factory.mktemp("dask"))
+    cluster = CommandLine(tmp_path_factory.mktemp("dask"), anew=True)
     with ExitStack() as stack:
         stack.enter_context(cluster.scheduler())
         stack.enter_context(cluster.server())

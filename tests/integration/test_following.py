@@ -16,6 +16,7 @@ import psnb
 import psnb.jax
 from psnb import data
 from tests.conftest import DEADLINE, wait_until
+from tests.forking import Forked
 from tests.integration.followed_notebook import IDS, placed
 from tests.integration.test_export import ALONE
 
@@ -104,12 +105,9 @@ def test_a_notebook_that_is_killed_while_it_writes_leaves_the_follower_at_the_la
     cluster: Client, tmp_path: Path
 ) -> None:
     folder, path = tmp_path / "run", tmp_path / "m"
-    notebook = subprocess.Popen(
-        [sys.executable, "-m", "tests.integration.followed_notebook", str(folder), str(path)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with notebook:
+    with Forked(
+        "tests.integration.followed_notebook", str(folder), str(path), heard=True
+    ) as notebook:
         try:
             assert notebook.stdout is not None
             assert notebook.stdout.readline() == "writes\n"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ from distributed import Client
 
 import psnb
 from tests.conftest import DEADLINE, wait_until
+from tests.forking import Forked
 from tests.integration.clusters import BOTH, cluster_of
 from tests.integration.killed_notebook import (
     EPOCHS,
@@ -35,11 +34,7 @@ class Notebook:
     def __init__(self, kind: str, folder: Path, where: str = "2") -> None:
         self._checkpoints, self._result = folder / "checkpoints", folder / "result.json"
         arguments = [kind, str(self._checkpoints), str(self._result), where]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.killed_notebook", *arguments],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._process = Forked("tests.integration.killed_notebook", *arguments, heard=True)
 
     def __enter__(self) -> Notebook:
         assert self._process.stdout is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ import psnb
 from psnb import errors
 from psnb._src.dask_internals import host_and_port
 from tests.conftest import DEADLINE, wait_until
-from tests.integration.helpers import CommandLine, wait_until_ended, wait_until_ready
+from tests.integration.helpers import CommandLine, Process, wait_until_ended, wait_until_ready
 
 pytestmark = pytest.mark.slow
 
@@ -30,9 +29,7 @@ TOLD = 6.0
 class Doomed:
     """A cluster whose scheduler will end."""
 
-    def __init__(
-        self, cluster: CommandLine, scheduler: subprocess.Popen[bytes], client: Client
-    ) -> None:
+    def __init__(self, cluster: CommandLine, scheduler: Process, client: Client) -> None:
         self.cluster, self._scheduler, self.client = cluster, scheduler, client
         self.address = client.scheduler.address
 

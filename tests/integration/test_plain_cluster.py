@@ -31,7 +31,7 @@ NAMES = ("a", "b", "c")
 @pytest.fixture
 def plain(tmp_path: Path) -> Iterator[Client]:
     """Three workers that nobody starts again."""
-    cluster = CommandLine(tmp_path)
+    cluster = CommandLine(tmp_path, anew=True)
     with ExitStack() as stack:
         stack.enter_context(cluster.scheduler())
         for name in NAMES:

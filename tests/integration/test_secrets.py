@@ -33,7 +33,7 @@ def login(user: str, password: str) -> None:
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
-    dask = CommandLine(tmp_path)
+    dask = CommandLine(tmp_path, anew=True)
     with (
         dask.scheduler(),
         dask.server(),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
+
+from tests.forking import Forked
 
 MB = 1_000_000
 
@@ -20,16 +22,19 @@ def growth(form: Any, path: str, small: bytes) -> tuple[float, str, list[int]]:
     warm = Path(path).with_name("warm" + "".join(Path(path).suffixes))
     warm.write_bytes(small)
     given = pickle.dumps((form, path, str(warm))).hex()
-    command = [sys.executable, "-W", "error", "-m", "tests.data.formats.growth", given]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
-    assert done.returncode == 0, done.stderr[-2000:]
-    peak, said, counts = json.loads(done.stdout)
+    errors = Path(path).with_name("errors")
+    with Forked("tests.data.formats.growth", given, heard=True, errors_to=errors) as process:
+        assert process.stdout is not None
+        found = process.stdout.read()
+        assert process.wait() == 0, errors.read_text()[-2000:]
+    peak, said, counts = json.loads(found)
     return peak / MB, said, counts
 
 
 def main() -> None:
     from psnb.errors import DatasetError
 
+    warnings.simplefilter("error")
     form, path, warm = pickle.loads(bytes.fromhex(sys.argv[1]))
     list(form.read(warm))
     # What was at most in memory is forgotten (proc_pid_clear_refs(5)); `getrusage` also counts what
