@@ -16,6 +16,10 @@ from tests.browser.lab import Lab
 PATIENCE = 60_000
 """Milliseconds after which a wait gives up."""
 
+# Not with each frame, as is usual, for each then is drawn.
+WAITING: dict[str, Any] = {"timeout": PATIENCE, "polling": 100}
+"""Of `Page.wait_for_function`."""
+
 _PANEL = "window.jupyterapp.shell.currentWidget"
 
 
@@ -87,14 +91,14 @@ class Notebook:
             f"path => window.jupyterapp && {_PANEL}?.context?.isReady"
             f" && {_PANEL}.context.path === path",
             arg=self.path.name,
-            timeout=PATIENCE,
+            **WAITING,
         )
         self.page.evaluate(f"() => {_PANEL}.revealed")
         if kernel:
             self.page.wait_for_function(
                 f"() => {_PANEL}.sessionContext.session?.kernel?.connectionStatus === 'connected'"
                 f" && ['idle', 'busy'].includes({_PANEL}.sessionContext.session.kernel.status)",
-                timeout=PATIENCE,
+                **WAITING,
             )
         return self
 
@@ -120,7 +124,7 @@ class Notebook:
             f"cell => {_PANEL}.content.widgets[cell].model.executionState === 'idle'"
             f" && {_PANEL}.content.widgets[cell].model.executionCount !== null",
             arg=cell,
-            timeout=PATIENCE,
+            **WAITING,
         )
         for output in self.outputs(cell):
             assert output["output_type"] != "error", output
@@ -158,7 +162,7 @@ class Notebook:
             f"([cell, text]) => JSON.stringify({_PANEL}.content.widgets[cell].model.outputs"
             ".toJSON()).includes(text)",
             arg=[cell, json.dumps(text)[1:-1]],
-            timeout=PATIENCE,
+            **WAITING,
         )
 
     def output(self, cell: int) -> Locator:

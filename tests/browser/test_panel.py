@@ -16,7 +16,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import OpenNotebook
 from tests.browser.dashboard import PATIENCE, Dashboard
-from tests.browser.notebook import Notebook, dialogs
+from tests.browser.notebook import WAITING, Notebook, dialogs
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import CommandLine
 
@@ -60,7 +60,7 @@ def in_another_page(opened: Notebook) -> Page:
     """Return a second page on the same server, with nothing of the first one's memory."""
     page = opened.page.context.new_page()
     page.goto(f"{opened.lab.url}lab/workspaces/other?token={opened.lab.token}&reset")
-    page.wait_for_function("window.jupyterapp && window.jupyterapp.restored", timeout=PATIENCE)
+    page.wait_for_function("window.jupyterapp && window.jupyterapp.restored", **WAITING)
     page.evaluate("() => window.jupyterapp.restored")
     return page
 

@@ -25,7 +25,7 @@ def test_a_notebook_that_is_saved_while_it_works_keeps_the_last_known_figures(
         set_up,
         "coordinator",
         "for n in range(123): coordinator.schedule(step, (n, 0.0))\ncoordinator.join()",
-        "for n in range(100_000): coordinator.schedule(step, (n, 0.0))\ncoordinator.join()",
+        "for n in range(10_000): coordinator.schedule(step, (n,))\ncoordinator.join()",
     )
     opened.run(0, 1, 2)
     widget = Dashboard(opened.output(1))
@@ -59,7 +59,7 @@ def test_a_widget_says_that_its_kernel_was_restarted(notebook: OpenNotebook, set
     opened = notebook(
         set_up,
         "coordinator",
-        "for n in range(100_000): coordinator.schedule(step, (n, 0.0))",
+        "for n in range(10_000): coordinator.schedule(step, (n,))",
     )
     opened.run(0, 1, 2)
     widget = Dashboard(opened.output(1))
