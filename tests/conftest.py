@@ -63,11 +63,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(config.stash[_FOLDER], ignore_errors=True)
 
 
+_LONGEST = ("tests/browser/", "tests/notebooks/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, beside which there is enough to do."""
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONGEST))
+
+
 class _ByFile(LoadFileScheduling):
     """Keeps the tests of a file together, and those with a browser: they share it and a server."""
 
     def _split_scope(self, nodeid: str) -> str:
-        browser = "tests/browser/"
+        browser = _LONGEST[0]
         return browser if nodeid.startswith(browser) else super()._split_scope(nodeid)
 
 

@@ -20,6 +20,8 @@ from typing import TextIO
 import dask
 from distributed.utils import get_mp_context
 
+from psnb._src.cluster.local import QUIET
+
 FORKED = {"distributed.worker.multiprocessing-method": "forkserver"}
 """Of Dask: how nannies start workers."""
 
@@ -110,6 +112,6 @@ def _run(
         for number, each in enumerate((nothing, said, errors)):
             os.dup2(each.fileno(), number)
     dask.config.refresh()
-    dask.config.set(FORKED)
+    dask.config.set(FORKED | QUIET)
     sys.argv = list(command)
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)
