@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import logging
 
-import dask.cli  # noqa: F401
-import distributed.cli.dask_scheduler  # noqa: F401
-import distributed.cli.dask_worker  # noqa: F401
+import dask.cli
+import distributed.cli.dask_scheduler
+import distributed.cli.dask_worker
 import distributed.nanny  # noqa: F401
 import numpy as np
 from distributed.utils import get_mp_context

@@ -26,6 +26,7 @@ from psnb._src.data.formats.example import encode_example
 from psnb._src.data.formats.features import FixedLen, VarLen
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
 from psnb._src.data.formats.parquet import Parquet
+from psnb._src.data.formats.parquet_footer import Chunk
 from psnb._src.data.formats.parquet_pages import CheckedFile
 from psnb._src.data.formats.text_lines import TextLines
 from psnb._src.data.formats.tfrecords import TFRecords
@@ -363,20 +364,11 @@ def test_a_limit_that_cannot_be_is_refused(limit: Any) -> None:
 
 
 def test_a_wide_column_without_any_page_is_refused() -> None:
-    chunk = SimpleNamespace(
-        data_page_offset=0,
-        has_dictionary_page=False,
-        physical_type="FIXED_LEN_BYTE_ARRAY",
-        num_values=5,
-        compression="UNCOMPRESSED",
-    )
-    schema = SimpleNamespace(path="x", length=10**9, max_repetition_level=0)
-    group = SimpleNamespace(num_columns=1, column=lambda number: chunk)
-    metadata = SimpleNamespace(
-        row_group=lambda number: group, schema=SimpleNamespace(column=lambda number: schema)
+    schema = SimpleNamespace(
+        path="x", length=10**9, max_repetition_level=0, physical_type="FIXED_LEN_BYTE_ARRAY"
     )
     checked = CheckedFile(io.BytesIO(), 67 * MB)
-    checked.expect(metadata, 0, 100, "x.parquet")
+    checked.expect([Chunk(0, 5, 0, 0)], [schema], 100, "x.parquet")
     with pytest.raises(DatasetError, match="unpacks to 1000000000 bytes"):
         checked.read(0)
 

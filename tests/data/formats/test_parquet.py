@@ -93,6 +93,19 @@ def test_columns_that_no_array_holds_are_named(column: pa.Array, tmp_path: Path)
         next(Parquet().read(path))
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.string())])
+def test_text_that_is_not_utf_8_is_refused(kind: pa.DataType, tmp_path: Path) -> None:
+    raw = pa.array([b"\xff"] if kind == pa.string() else [[b"\xff"]])
+    wrong = (
+        raw.view(kind)
+        if kind == pa.string()
+        else raw.from_arrays(raw.offsets, raw.values.view(pa.string()))
+    )
+    path = write(tmp_path, content({"c": wrong}))
+    with pytest.raises(DatasetError, match=f"{path}, row group 0: column 'c' .* is not UTF-8: "):
+        next(Parquet().read(path))
+
+
 def test_row_groups_are_split_by_their_size(tmp_path: Path) -> None:
     path = write(tmp_path, content({"a": range(10)}, row_group_size=2))
     assert Parquet().splits(path, 1) == [(0, 2), (2, 4), (4, 6), (6, 8), (8, None)]

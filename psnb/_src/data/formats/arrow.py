@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from psnb._src.data.ragged import Ragged
+from psnb._src.excerpt import excerpt
 from psnb.errors import ConfigurationError, DatasetError
 
 
@@ -44,8 +45,8 @@ def to_columns(table: Any) -> dict[str, np.ndarray | Ragged]:
     Raises
     ------
     DatasetError
-        If a column is of a type that no array holds. (What is missing that must not,
-        `first_missing` tells.)
+        If a column is of a type that no array holds, or holds what is not of its type, as text that
+        is not UTF-8. (What is missing that must not, `first_missing` tells.)
     """
     return {
         name: _column(name, column)
@@ -89,11 +90,16 @@ def _column(name: str, column: Any) -> np.ndarray | Ragged:
         if isinstance(values, Ragged):
             raise DatasetError(f"column {name!r} holds lists of lists: flatten one of them")
         return values.reshape(len(column), kind.list_size, *values.shape[1:])
-    if pa.types.is_decimal(kind):
-        column = column.cast(pa.float64())
-    elif pa.types.is_nested(kind) or pa.types.is_null(kind):
+    if pa.types.is_nested(kind) or pa.types.is_null(kind):
         raise DatasetError(f"column {name!r} is of Arrow's type {kind}: choose other columns")
     if column.null_count and _cannot_miss(kind):
         raise DatasetError(f"column {name!r} holds lists with missing values: fill them")
-    array: np.ndarray = column.to_numpy(zero_copy_only=False)
+    try:
+        if pa.types.is_decimal(kind):
+            column = column.cast(pa.float64())
+        array: np.ndarray = column.to_numpy(zero_copy_only=False)
+    except pa.ArrowException as error:
+        text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        problem = "text that is not UTF-8: write bytes" if text else excerpt(str(error), 200)
+        raise DatasetError(f"column {name!r} holds {problem}") from error
     return array

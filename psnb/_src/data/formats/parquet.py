@@ -11,6 +11,7 @@ from psnb._src.data.formats.arrow import first_missing, listed, pyarrow, to_colu
 from psnb._src.data.formats.chunk import CHUNK_RECORDS, Chunk
 from psnb._src.data.formats.limit import MAX_RECORD_BYTES, checked_limit
 from psnb._src.data.formats.open_files import reading, stored
+from psnb._src.data.formats.parquet_footer import Group, read_footer
 from psnb._src.data.formats.parquet_pages import CheckedFile, TooWide
 from psnb.errors import DatasetError
 
@@ -54,7 +55,7 @@ class Parquet:
             If the file cannot be read, lacks a column, or at a row that misses an integer; those
             before it are yielded.
         """
-        with _opened(path, self.max_record_bytes) as (file, checked):
+        with _opened(path, self.max_record_bytes) as (file, checked, groups):
             schema = file.schema_arrow
             wanted = list(self.columns) if self.columns is not None else schema.names
             if absent := set(wanted) - set(schema.names):
@@ -64,49 +65,52 @@ class Parquet:
                 raise DatasetError(f"{path} has {rows} rows, and reading was to go on at {offset}")
             stop = rows if end is None else min(end, rows)
             begin = 0
-            for group in range(file.metadata.num_row_groups):
-                size = file.metadata.row_group(group).num_rows
-                if begin + size > offset and begin < stop:
-                    batches = _batches(file, checked, path, group, wanted)
-                    yield from _group(batches, path, group, wanted, begin, max(offset, begin), stop)
-                begin += size
+            for number, group in enumerate(groups):
+                if begin + group.rows > offset and begin < stop:
+                    batches = _batches(file, checked, path, number, group, wanted)
+                    yield from _group(
+                        batches, path, number, wanted, begin, max(offset, begin), stop
+                    )
+                begin += group.rows
 
     def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
         """Return the ranges of rows of row groups, together of about ``size`` bytes."""
         cuts, row, held = [0], 0, 0
-        with _opened(path, self.max_record_bytes) as (file, _):
-            for number in range(file.metadata.num_row_groups):
+        with _opened(path, self.max_record_bytes) as (_, _, groups):
+            for group in groups:
                 if held >= size:
                     cuts.append(row)
                     held = 0
-                group = file.metadata.row_group(number)
-                held += group.total_byte_size
-                row += group.num_rows
+                held += group.size
+                row += group.rows
         return list(zip(cuts, [*cuts[1:], None], strict=True))
 
 
 @contextmanager
-def _opened(path: str, limit: int) -> Iterator[tuple[Any, CheckedFile]]:
+def _opened(path: str, limit: int) -> Iterator[tuple[Any, CheckedFile, list[Group]]]:
     parquet = pyarrow("pyarrow.parquet")
     with stored(path) as raw:
         with reading(path):
             checked = CheckedFile(raw, limit)
             file = parquet.ParquetFile(checked, pre_buffer=False)
         with file:
-            yield file, checked
+            with reading(path):
+                groups = read_footer(raw, path)
+            yield file, checked, groups
 
 
 def _batches(
-    file: Any, checked: CheckedFile, path: str, group: int, wanted: list[str]
+    file: Any, checked: CheckedFile, path: str, number: int, group: Group, wanted: list[str]
 ) -> Iterator[Any]:
     """Yield the rows of a row group, as many at a time as memory allows."""
-    rows, where = CHUNK_RECORDS, f"{path}, row group {group}"
+    rows, where = CHUNK_RECORDS, f"{path}, row group {number}"
+    schemas = list(file.schema)
     with reading(where):
         while True:
-            checked.expect(file.metadata, group, rows, where)
+            checked.expect(group.chunks(), schemas, rows, where)
             try:
                 # Its columns are read, and so checked, before the first batch.
-                yield from file.iter_batches(rows, [group], wanted, use_threads=False)
+                yield from file.iter_batches(rows, [number], wanted, use_threads=False)
                 return
             except TooWide as hint:
                 rows = hint.rows

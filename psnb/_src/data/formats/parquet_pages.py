@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from psnb._src.data.formats.arrow import pyarrow
+from psnb._src.data.formats.parquet_footer import Chunk
 from psnb._src.data.formats.parquet_kernels import longest_value
 from psnb._src.data.formats.thrift import read_struct
 from psnb.errors import DatasetError
@@ -23,8 +24,7 @@ _DATA, _DICTIONARY, _DATA_2 = 0, 2, 3
 _HEADERS = {_DATA: 5, _DICTIONARY: 7, _DATA_2: 8}
 _DICTIONARY_CODES, _DELTA_STRINGS = (2, 8), 7
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
-_CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli"}
-_CODECS |= {"ZSTD": "zstd", "LZ4": "lz4_raw"}
+_UNCOMPRESSED, _CODECS = 0, {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 
 _GROWTH = 256
 """How many times its size as stored a column may grow anyway: its bytes are held all the same."""
@@ -52,15 +52,15 @@ class Column:
         The bytes of one value; 0 if they differ.
     repeated : bool
         Whether a row has any number of them.
-    codec : str
-        How its pages are compressed.
+    codec : int
+        How its pages are compressed, as Parquet numbers that.
     """
 
     name: str
     values: int
     width: int
     repeated: bool
-    codec: str
+    codec: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +92,27 @@ class CheckedFile(io.RawIOBase):
         self._rows = 0
         self._where = ""
 
-    def expect(self, metadata: Any, group: int, rows: int, where: str) -> None:
-        """Tell which row group will be read, how many rows at a time, and its name for errors.
+    def expect(self, chunks: list[Chunk], schemas: list[Any], rows: int, where: str) -> None:
+        """Tell which columns will be read, how many rows at a time, and their name for errors.
 
         Reading raises `TooWide` if those are too many, and `DatasetError` if one is.
+
+        Raises
+        ------
+        DatasetError
+            If the file's schema has more or fewer of them.
         """
+        if len(chunks) != len(schemas):
+            raise DatasetError(f"{where}: it has {len(chunks)} columns, the file {len(schemas)}")
         self._rows, self._where = rows, where
         self._columns = {}
-        chunks = metadata.row_group(group)
-        for number in range(chunks.num_columns):
-            chunk, schema = chunks.column(number), metadata.schema.column(number)
-            begin = chunk.data_page_offset
-            if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < begin:
-                begin = chunk.dictionary_page_offset
-            width = _WIDTHS.get(chunk.physical_type, max(0, schema.length))
+        for chunk, schema in zip(chunks, schemas, strict=True):
+            begin = chunk.data_offset
+            if 0 < chunk.dictionary_offset < begin:
+                begin = chunk.dictionary_offset
+            width = _WIDTHS.get(schema.physical_type, max(0, schema.length))
             repeated = schema.max_repetition_level > 0
-            column = Column(schema.path, chunk.num_values, width, repeated, chunk.compression)
+            column = Column(schema.path, chunk.values, width, repeated, chunk.codec)
             self._columns.setdefault(begin, []).append(column)
 
     def readable(self) -> bool:
@@ -208,6 +213,6 @@ def _longest(page: _Page, column: Column) -> int:
             body = arrow.Codec(_CODECS[column.codec]).decompress(body, page.unpacked)
         except (OSError, arrow.ArrowException):
             return page.unpacked
-    elif column.codec != "UNCOMPRESSED":
+    elif column.codec != _UNCOMPRESSED:
         return page.unpacked
     return int(longest_value(np.frombuffer(body, np.uint8)))
