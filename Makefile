@@ -22,10 +22,10 @@ CORE := tests/checkpoint/test_manager.py tests/cluster tests/dask_internals \
 	tests/parameters/test_comm_server_client.py tests/placement tests/strategy \
 	tests/transport/test_connecting.py tests/transport/test_stream.py
 
-# Four on two cores: much of the time a test waits, for a process that starts or a limit that passes.
+# Three on two cores: at times a test waits, for a process that starts or a limit that passes.
 # A file's tests stay together, for they share clusters; files keep their order, as in CORE, and the
 # longest are amid them.
-SIDE_BY_SIDE := --numprocesses 4 --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Node is needed by those who work on psnb, for the front end; not by those who install a wheel.
 FRONTEND := extension/lib/frontend.stamp
