@@ -23,8 +23,8 @@ CORE := tests/checkpoint/test_manager.py tests/cluster tests/dask_internals \
 	tests/transport/test_connecting.py tests/transport/test_stream.py
 
 # Three on two cores: at times a test waits, for a process that starts or a limit that passes.
-# A file's tests stay together, for they share clusters; files keep their order, as in CORE, and the
-# longest are amid them.
+# A file's tests stay together, for they share clusters; files keep their order, as in CORE, but for
+# the longest, which are the first.
 SIDE_BY_SIDE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Node is needed by those who work on psnb, for the front end; not by those who install a wheel.

@@ -12,8 +12,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import forkserver
+from multiprocessing import forkserver, get_context
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import TextIO
 
@@ -30,15 +31,21 @@ FORKED = {"distributed.worker.multiprocessing-method": "forkserver"}
 def forked_workers() -> Iterator[None]:
     """Fork the processes of local clusters, as Dask can, until the block ends."""
     with dask.config.set(FORKED):
-        context = get_mp_context()  # the first call sets what Dask wants to be imported
-        context.set_forkserver_preload(["tests.preloaded"])
+        get_mp_context()  # the first call sets what Dask wants to be imported
+        _forks()
         yield
+
+
+def _forks() -> ForkServerContext:
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["tests.preloaded"])
+    return context
 
 
 class Forked:
     """A process that runs a module as ``python -m`` does, with what `subprocess.Popen` has.
 
-    Processes that it starts by multiprocessing are forked likewise. Within `forked_workers` only.
+    Processes that it starts by multiprocessing are forked likewise.
 
     Attributes
     ----------
@@ -50,7 +57,7 @@ class Forked:
     """
 
     def __init__(self, *command: str, heard: bool = False, errors_to: Path | None = None) -> None:
-        context = get_mp_context()
+        context = _forks()
         reader, writer = context.Pipe(duplex=False) if heard else (None, None)
         arguments = (command, dict(os.environ), os.getcwd(), writer, errors_to or os.devnull)
         self._process = context.Process(target=_run, args=arguments)
