@@ -26,7 +26,7 @@ from psnb._src.data.formats.example import encode_example
 from psnb._src.data.formats.features import FixedLen, VarLen
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
 from psnb._src.data.formats.parquet import Parquet
-from psnb._src.data.formats.parquet_footer import Chunk
+from psnb._src.data.formats.parquet_footer import ColumnChunk
 from psnb._src.data.formats.parquet_pages import CheckedFile
 from psnb._src.data.formats.text_lines import TextLines
 from psnb._src.data.formats.tfrecords import TFRecords
@@ -368,7 +368,7 @@ def test_a_wide_column_without_any_page_is_refused() -> None:
         path="x", length=10**9, max_repetition_level=0, physical_type="FIXED_LEN_BYTE_ARRAY"
     )
     checked = CheckedFile(io.BytesIO(), 67 * MB)
-    checked.expect([Chunk(0, 5, 0, 0)], [schema], 100, "x.parquet")
+    checked.expect([ColumnChunk(0, 5, 0, 0)], [schema], 100, "x.parquet")
     with pytest.raises(DatasetError, match="unpacks to 1000000000 bytes"):
         checked.read(0)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from psnb._src.data.formats.footer_kernels import find_columns
 from psnb._src.data.formats.parquet import Parquet
-from psnb._src.data.formats.parquet_footer import Chunk, read_footer
+from psnb._src.data.formats.parquet_footer import ColumnChunk, read_footer
 from psnb.errors import DatasetError
 from tests.data.formats.growth import growth
 from tests.data.formats.samples import write
@@ -43,7 +43,7 @@ def test_it_is_understood_as_pyarrow_understands_it(codec: str, columns: int) ->
         expected = metadata.row_group(number)
         assert (group.size, group.rows) == (expected.total_byte_size, expected.num_rows)
         assert group.chunks() == [
-            Chunk(
+            ColumnChunk(
                 CODECS[codec],
                 each.num_values,
                 each.data_page_offset,

@@ -11,7 +11,7 @@ from psnb._src.data.formats.arrow import first_missing, listed, pyarrow, to_colu
 from psnb._src.data.formats.chunk import CHUNK_RECORDS, Chunk
 from psnb._src.data.formats.limit import MAX_RECORD_BYTES, checked_limit
 from psnb._src.data.formats.open_files import reading, stored
-from psnb._src.data.formats.parquet_footer import Group, read_footer
+from psnb._src.data.formats.parquet_footer import RowGroup, read_footer
 from psnb._src.data.formats.parquet_pages import CheckedFile, TooWide
 from psnb.errors import DatasetError
 
@@ -87,7 +87,7 @@ class Parquet:
 
 
 @contextmanager
-def _opened(path: str, limit: int) -> Iterator[tuple[Any, CheckedFile, list[Group]]]:
+def _opened(path: str, limit: int) -> Iterator[tuple[Any, CheckedFile, list[RowGroup]]]:
     parquet = pyarrow("pyarrow.parquet")
     with stored(path) as raw:
         with reading(path):
@@ -100,7 +100,7 @@ def _opened(path: str, limit: int) -> Iterator[tuple[Any, CheckedFile, list[Grou
 
 
 def _batches(
-    file: Any, checked: CheckedFile, path: str, number: int, group: Group, wanted: list[str]
+    file: Any, checked: CheckedFile, path: str, number: int, group: RowGroup, wanted: list[str]
 ) -> Iterator[Any]:
     """Yield the rows of a row group, as many at a time as memory allows."""
     rows, where = CHUNK_RECORDS, f"{path}, row group {number}"

@@ -21,7 +21,7 @@ _TAIL = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ColumnChunk:
     """A column of a row group, by what the footer says of it.
 
     Parameters
@@ -41,7 +41,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RowGroup:
     """A row group, by what the footer says of it.
 
     Parameters
@@ -58,12 +58,12 @@ class Group:
     rows: int
     columns: NDArray[np.int64]
 
-    def chunks(self) -> list[Chunk]:
+    def chunks(self) -> list[ColumnChunk]:
         """Return its columns."""
-        return [Chunk(*each) for each in self.columns.tolist()]
+        return [ColumnChunk(*each) for each in self.columns.tolist()]
 
 
-def read_footer(file: Any, path: str) -> list[Group]:
+def read_footer(file: Any, path: str) -> list[RowGroup]:
     """Read the footer of a file that pyarrow has opened; return the row groups.
 
     Raises
@@ -78,4 +78,4 @@ def read_footer(file: Any, path: str) -> list[Group]:
     valid, groups, columns = kernels.find_columns(np.frombuffer(file.read(length), np.uint8))
     if not valid:
         raise DatasetError(f"{path}: the footer is corrupt")
-    return [Group(size, rows, columns[first:end]) for size, rows, first, end in groups.tolist()]
+    return [RowGroup(size, rows, columns[first:end]) for size, rows, first, end in groups.tolist()]

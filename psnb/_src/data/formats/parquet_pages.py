@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from psnb._src.data.formats.arrow import pyarrow
-from psnb._src.data.formats.parquet_footer import Chunk
+from psnb._src.data.formats.parquet_footer import ColumnChunk
 from psnb._src.data.formats.parquet_kernels import longest_value
 from psnb._src.data.formats.thrift import read_struct
 from psnb.errors import DatasetError
@@ -92,7 +92,7 @@ class CheckedFile(io.RawIOBase):
         self._rows = 0
         self._where = ""
 
-    def expect(self, chunks: list[Chunk], schemas: list[Any], rows: int, where: str) -> None:
+    def expect(self, chunks: list[ColumnChunk], schemas: list[Any], rows: int, where: str) -> None:
         """Tell which columns will be read, how many rows at a time, and their name for errors.
 
         Reading raises `TooWide` if those are too many, and `DatasetError` if one is.
