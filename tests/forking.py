@@ -78,9 +78,14 @@ class Forked:
             self.stdout.close()
         self.wait()
 
+    def poll(self) -> int | None:
+        """Return what `wait` does if it has ended."""
+        code: int | None = self._process.exitcode
+        return code
+
     def send_signal(self, number: signal.Signals) -> None:
         """Send it a signal, unless it has ended."""
-        if self._process.exitcode is None:
+        if self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
@@ -94,9 +99,9 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         """Wait until it has ended; return its exit code, or minus the signal that ended it."""
         self._process.join(timeout)
-        if self._process.exitcode is None:
+        if (code := self.poll()) is None:
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
-        return int(self._process.exitcode)
+        return code
 
 
 def _run(
