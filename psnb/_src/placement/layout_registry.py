@@ -141,11 +141,13 @@ class LayoutRegistry(SchedulerPlugin):
         self._wait_for_owner(strategy)
         return self._told(kept)
 
-    def leave(self, token: str, strategy: str) -> None:
+    def leave(self, token: str, strategy: str) -> str:
         """Give a strategy up: another may claim it."""
-        if not self._refusal(token, strategy):
-            self._kept[strategy].left = True
-            self._wait_for_owner(strategy)
+        if refusal := self._refusal(token, strategy):
+            return refusal
+        self._kept[strategy].left = True
+        self._wait_for_owner(strategy)
+        return ""
 
     def move(self, token: str, before: str, after: str, layout: list[Any]) -> str:
         """Give a strategy another id and layout: nobody reaches it by the one that it had."""

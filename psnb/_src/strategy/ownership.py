@@ -33,6 +33,7 @@ from psnb._src.placement import (
     Owner,
     unpacked,
 )
+from psnb._src.strategy.scheduler_life import scheduler_lost
 from psnb.errors import ClusterError, OwnershipLostError, PsnbError, ServerLostError
 
 _TIMEOUT = 10.0
@@ -41,8 +42,9 @@ _TIMEOUT = 10.0
 class Ownership:
     """A process owns a strategy.
 
-    Every method raises `ServerLostError` if the scheduler does not answer, and
-    `OwnershipLostError` if the strategy was taken over.
+    Every method raises `ServerLostError` if the scheduler does not answer, `SchedulerLostError` if
+    another one does that knows nothing of psnb, and `OwnershipLostError` if the strategy was taken
+    over.
 
     Parameters
     ----------
@@ -165,7 +167,10 @@ async def _ask(client: Client, handler: str, **told: Any) -> Any:
         raise ServerLostError("the Dask client was closed, the way to the scheduler")
     try:
         async with asyncio.timeout(_TIMEOUT):
-            return await ask_scheduler(client, handler, **told)
+            answer = await ask_scheduler(client, handler, **told)
     except (OSError, RuntimeError) as error:
         # A timeout, or a broken connection; or Dask's client is closed in this very moment.
         raise ServerLostError(f"the Dask scheduler does not answer: {error!r}") from error
+    if answer is None:  # Dask's, where there is no such handler: psnb's return something
+        raise scheduler_lost(scheduler_address(client))
+    return answer

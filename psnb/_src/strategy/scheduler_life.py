@@ -47,11 +47,11 @@ async def scheduler_ends(client: Client) -> None:
         if not is_connected(client):
             since = since or loop.time()
             if loop.time() - since >= _GRACE and await _refuses(address):
-                raise _lost(address)
+                raise scheduler_lost(address)
         elif since is not None or not known:  # it is connected again
             since, found = None, await _id(client)
             if known and found not in ("", known):
-                raise _lost(address)
+                raise scheduler_lost(address)
             known = known or found
 
 
@@ -71,7 +71,7 @@ async def check_scheduler(client: Client) -> None:
             return
         if loop.time() >= until:
             if await _refuses(address):
-                raise _lost(address)
+                raise scheduler_lost(address)
             return
         await asyncio.sleep(_LOOK)
 
@@ -99,7 +99,8 @@ async def _refuses(address: str) -> bool:
     return False
 
 
-def _lost(address: str) -> SchedulerLostError:
+def scheduler_lost(address: str) -> SchedulerLostError:
+    """Return what is raised when the scheduler at an address has ended."""
     return SchedulerLostError(
         f"the Dask scheduler at {address} has ended, and with it all workers and servers of its "
         "cluster, and the parameters there: start a cluster, connect with a new client, and go on "
