@@ -17,6 +17,7 @@ from distributed import Client
 import psnb
 from psnb import errors
 from psnb._src.dask_internals import host_and_port
+from psnb._src.runtime.notice import GRACE
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import CommandLine, Process, wait_until_ended, wait_until_ready
 
@@ -124,8 +125,10 @@ def test_no_server_outlives_its_scheduler_and_one_at_the_same_address_knows_noth
     with psnb.ParameterServerStrategy(doomed.client, name="mine") as strategy:
         pids = doomed.client.run(os.getpid).values()
         doomed.end()
+        ended = time.monotonic()
         with doomed.cluster.scheduler(host_and_port(doomed.address)[1]):
             wait_until_ended(*pids)
+            assert time.monotonic() - ended < GRACE  # nobody can take what the server holds
             with Client(scheduler_file=doomed.cluster.file) as client:
                 assert client.scheduler.address == doomed.address
                 assert not psnb.attach(client)

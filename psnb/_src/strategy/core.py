@@ -370,6 +370,5 @@ def unpickled_here(what: str, packed: bytes) -> Any:
 
 
 def _end(servers: Servers, server_client: CommServerClient, why: CoordinatorClosedError) -> None:
-    servers.ended = why
     server_client.close(why)
-    servers.on_end()
+    servers.end(why)

@@ -159,21 +159,21 @@ class Reconciler:
         await self._rounds.wait()
 
     async def _run(self) -> None:
+        rounds = asyncio.create_task(self._make_rounds(), name="psnb rounds")
         # Beside the rounds, which wait for the scheduler.
-        tasks = [
-            asyncio.create_task(self._make_rounds(), name="psnb rounds"),
-            asyncio.create_task(scheduler_ends(self._client), name="psnb scheduler"),
-        ]
+        life = asyncio.create_task(scheduler_ends(self._client), name="psnb scheduler")
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
+            await asyncio.wait([rounds, life], return_when=asyncio.FIRST_COMPLETED)
+            for task in (rounds, life):
                 if task.done():
                     task.result()
         except CoordinatorClosedError as error:
+            rounds.cancel()
+            await asyncio.wait([rounds])  # it reaches no server any more
             self._on_end(error)
         finally:
-            for task in tasks:
-                task.cancel()
+            rounds.cancel()
+            life.cancel()
 
     async def _make_rounds(self) -> None:
         try:

@@ -244,6 +244,16 @@ class Servers:
         self.layout_cache.learn(layout)
         await self.ownership.publish(layout)
 
+    def end(self, why: CoordinatorClosedError) -> None:
+        """Note that nobody looks after them any more, for good; on the client's event loop.
+
+        Those whose processes end need not wait for this one to move what they hold.
+        """
+        self.ended = why
+        for server in self.running:
+            self.control.hang_up(server)
+        self.on_end()
+
     def close(self) -> None:
         """Stop all servers, and forget where shards were; returns at once, any thread."""
         # A RuntimeError: the loop is closed. Servers end by themselves some minutes later.
