@@ -34,7 +34,6 @@ from psnb._src.threads import aside
 from psnb.errors import (
     ClusterError,
     CoordinatorClosedError,
-    OwnershipLostError,
     PsnbError,
     ServerLostError,
 )
@@ -234,8 +233,8 @@ class Servers:
         ------
         ServerLostError
             If the scheduler does not answer.
-        OwnershipLostError
-            If the strategy was taken over.
+        CoordinatorClosedError
+            If the strategy was taken over, or this is another scheduler.
         """
         # Known here first: what this process decides on next must not forget it.
         self._layout = layout
@@ -267,7 +266,7 @@ class Servers:
         """Have the scheduler forget the strategy, if it can be reached; on the event loop."""
         if self.ended is not None:
             return  # there is no scheduler, or the strategy is another process's
-        with contextlib.suppress(OSError, ServerLostError, OwnershipLostError):
+        with contextlib.suppress(OSError, ServerLostError, CoordinatorClosedError):
             async with asyncio.timeout(_STOP_TIMEOUT):
                 await self.ownership.close(self.name)
 
