@@ -15,6 +15,9 @@ from psnb.errors import DatasetError
 
 _SHRINK = 8
 
+_STEP = 1 << 20
+"""Bytes asked for at once: what decompresses into a buffer of its own keeps no more beside this."""
+
 
 class ByteWindow:
     """The bytes of a file, some at a time; bounded memory, each byte is read once.
@@ -97,7 +100,7 @@ class ByteWindow:
         view = buffer.data
         with reading(self.path):
             while filled < len(view):
-                count = self._file.readinto(view[filled:])
+                count = self._file.readinto(view[filled : filled + _STEP])
                 if not count:
                     break
                 filled += count
