@@ -15,9 +15,6 @@ from psnb.errors import DatasetError
 
 _SHRINK = 8
 
-_STEP = 1 << 20
-"""Bytes asked for at once: what decompresses into a buffer of its own keeps no more beside this."""
-
 
 class ByteWindow:
     """The bytes of a file, some at a time; bounded memory, each byte is read once.
@@ -100,7 +97,8 @@ class ByteWindow:
         view = buffer.data
         with reading(self.path):
             while filled < len(view):
-                count = self._file.readinto(view[filled : filled + _STEP])
+                # What decompresses does so into a buffer of its own, of as many bytes.
+                count = self._file.readinto(view[filled : filled + CHUNK_BYTES])
                 if not count:
                     break
                 filled += count
