@@ -11,9 +11,9 @@ from typing import Protocol
 import numpy as np
 
 from psnb._src.first_rows import Admission, Always, read_only
+from psnb._src.own_pages import zeroed
 from psnb._src.server import kernels
 from psnb._src.server.growing import GrowingArray
-from psnb._src.server.own_pages import zeroed
 from psnb._src.shards import check_ids, check_within
 
 ALL = slice(None)

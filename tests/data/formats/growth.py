@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import pickle
 import sys
@@ -12,6 +13,9 @@ from typing import Any
 from tests.forking import Forked
 
 MB = 1_000_000
+
+_AS_WORKERS = {-1: 1 << 28, -3: 1 << 26}
+"""What malloc keeps, and what it does not ask the system for, in workers of local clusters."""
 
 
 def growth(form: Any, path: str, small: bytes) -> tuple[float, str, list[int]]:
@@ -37,6 +41,8 @@ def main() -> None:
     warnings.simplefilter("error")
     form, path, warm = pickle.loads(bytes.fromhex(sys.argv[1]))
     list(form.read(warm))
+    for option, value in _AS_WORKERS.items():
+        assert ctypes.CDLL(None).mallopt(option, value)
     # What was at most in memory is forgotten (proc_pid_clear_refs(5)); `getrusage` also counts what
     # the process that started this one had.
     Path("/proc/self/clear_refs").write_text("5")

@@ -11,6 +11,7 @@ import numpy as np
 from psnb._src.data.formats.chunk import CHUNK_BYTES
 from psnb._src.data.formats.limit import LONGEST
 from psnb._src.data.formats.open_files import compression_of, opened, reading
+from psnb._src.own_pages import zeroed
 from psnb.errors import DatasetError
 
 _SHRINK = 8
@@ -68,7 +69,7 @@ class ByteWindow:
         room = left + max(CHUNK_BYTES, min(left, self.limit - left))
         buffer = self._buffer
         if not room <= buffer.size <= _SHRINK * room:
-            buffer = np.empty(room, np.uint8)
+            buffer = zeroed(room, np.dtype(np.uint8))
         buffer[:left] = self.data
         self._buffer = buffer
         filled = left + self._read(buffer[left:room])

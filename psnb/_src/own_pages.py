@@ -16,11 +16,20 @@ _SMALL = 1 << 20
 
 
 def zeroed(count: int, dtype: np.dtype) -> np.ndarray:
-    """Return so many zeros, writable."""
+    """Return so many zeros, writable.
+
+    Raises
+    ------
+    MemoryError
+        If there is no such memory.
+    """
     size = count * dtype.itemsize
     if size <= _SMALL or not hasattr(mmap, "MAP_PRIVATE"):
         return np.zeros(count, dtype)
-    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"there are no {size} bytes of memory") from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         # As numpy asks for: reads at random take half the time. A hint, which not all systems know.
         with contextlib.suppress(OSError):

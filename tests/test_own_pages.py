@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from psnb._src.server.own_pages import zeroed
+from psnb._src.own_pages import zeroed
 
 GROWTH = """
 import numpy as np, psutil
@@ -40,6 +40,11 @@ def test_no_two_share_it() -> None:
     one, other = (zeroed(3_000_000, np.dtype(np.int32)) for _ in range(2))
     one += 1
     assert not other.any()
+
+
+def test_memory_that_there_is_not_is_an_error_of_memory() -> None:
+    with pytest.raises(MemoryError, match="there are no 1125899906842624 bytes"):
+        zeroed(1 << 50, np.dtype(np.uint8))
 
 
 @pytest.mark.slow
