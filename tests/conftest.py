@@ -116,6 +116,22 @@ def _threads_of_psnb() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("psnb")]
 
 
+_shared: list[Client] = []
+"""The client of `cluster`, if there is one."""
+
+
+@pytest.fixture(autouse=True)
+def _no_loop_ended() -> Iterator[None]:
+    """Fail the test that ends the event loop of the cluster of all tests, and say by what."""
+    yield
+    for client in _shared:
+        if client.loop.asyncio_loop.is_closed():
+            _shared.clear()  # the next tests fail as they use it
+            thread = (client.cluster or client)._loop_runner._loop_thread  # None if it was told to
+            error = None if thread is None else thread._exception
+            raise AssertionError("the event loop of the cluster of all tests has ended") from error
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _forked_workers() -> Iterator[None]:
     """Fork the processes of local clusters.
@@ -161,7 +177,9 @@ def cluster() -> Iterator[Client]:
     """
     file = os.environ.get(OTHER_CLUSTER)
     with Client(scheduler_file=file) if file else psnb.local_cluster(2, 2) as client:
+        _shared.append(client)
         yield client
+        _shared.clear()
 
 
 @pytest.fixture
