@@ -23,7 +23,7 @@ _NANNY_TIMEOUT = (DRAIN_TIMEOUT + 5) / 0.8
 
 # Dask has malloc give memory back to the system at once, so the pages of each large array must be
 # cleared again: that costs several times what copying it does. So this much is kept for the next.
-_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 28), "MALLOC_MMAP_THRESHOLD_": str(1 << 26)}
+MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 28), "MALLOC_MMAP_THRESHOLD_": str(1 << 26)}
 
 
 class _WithoutHTTP(ServerNode):
@@ -61,7 +61,7 @@ class PatientNanny(Nanny):
     def __init__(self, *args: Any, settings: dict[str, Any], **kwargs: Any) -> None:
         with dask.config.set(settings):  # the worker gets the settings in force here
             super().__init__(*args, **kwargs)
-        self.pre_spawn_env.update(_MALLOC)
+        self.pre_spawn_env.update(MALLOC)
 
     async def instantiate(self) -> Status:
         """Start the worker's process."""

@@ -14,8 +14,8 @@ from tests.forking import Forked
 
 MB = 1_000_000
 
-_AS_WORKERS = {-1: 1 << 28, -3: 1 << 26}
-"""What malloc keeps, and what it does not ask the system for, in workers of local clusters."""
+_OPTIONS = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}
+"""The numbers that mallopt(3) has for what is set in workers of local clusters."""
 
 
 def growth(form: Any, path: str, small: bytes) -> tuple[float, str, list[int]]:
@@ -36,13 +36,14 @@ def growth(form: Any, path: str, small: bytes) -> tuple[float, str, list[int]]:
 
 
 def main() -> None:
+    from psnb._src.dask_internals.local_nodes import MALLOC
     from psnb.errors import DatasetError
 
     warnings.simplefilter("error")
     form, path, warm = pickle.loads(bytes.fromhex(sys.argv[1]))
     list(form.read(warm))
-    for option, value in _AS_WORKERS.items():
-        assert ctypes.CDLL(None).mallopt(option, value)
+    for name, value in MALLOC.items():
+        assert ctypes.CDLL(None).mallopt(_OPTIONS[name], int(value))
     # What was at most in memory is forgotten (proc_pid_clear_refs(5)); `getrusage` also counts what
     # the process that started this one had.
     Path("/proc/self/clear_refs").write_text("5")
