@@ -47,7 +47,7 @@ define debian
 }
 endef
 
-.PHONY: demo lab test test-oldest lint bench profile accuracy fuzz model soak frontend node browser clean
+.PHONY: demo lab test test-all test-oldest lint bench profile accuracy fuzz model soak frontend node browser clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo.stamp
@@ -56,14 +56,21 @@ demo: $(VENV)/demo.stamp
 lab: $(VENV)/lab.stamp
 	$(BIN)/jupyter lab $(LAB_OPTIONS) notebooks/01_quickstart.ipynb
 
+# Each behaviour once; what is left out, and why: grep second_tier.
 test: $(VENV)/test.stamp browser
 	npm --prefix extension test
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+
+# All of it: every notebook, browser test, kind of cluster and backend, endurance, the oldest versions.
+test-all: $(VENV)/test.stamp browser test-oldest
+	npm --prefix extension test
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m 'not soak'
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 	npm --prefix extension run lint
 
 # The core of the tests with the oldest versions of what psnb needs, in an environment of their own.
@@ -164,5 +171,5 @@ browser:
 
 
 clean:
-	rm -rf $(VENV) $(OLDEST) psnb-demo .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) psnb-demo .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	rm -rf extension/node_modules extension/lib extension/build psnb/labextension psnb/_src/monitor/shown/static

@@ -28,6 +28,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling, Scheduling
 
 import psnb
+from tests.cost import Cost
 from tests.forking import forked_workers
 
 OTHER_CLUSTER = "PSNB_TEST_CLUSTER"
@@ -51,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     And let JAX compile a program once for all processes of this run, not in each of them anew.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(Cost())
     if _COMPILED not in os.environ:  # else these tests are started by others, and use theirs
         config.stash[_FOLDER] = os.environ[_COMPILED] = tempfile.mkdtemp(prefix="psnb-compiled-")
         # Small ones, too: by default only those that took a second are kept.
@@ -67,8 +69,15 @@ _LONGEST = ("tests/browser/", "tests/notebooks/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, beside which there is enough to do."""
+    """Begin with what takes longest, beside which there is enough to do.
+
+    And ask of each test of the second tier for its reason.
+    """
     items.sort(key=lambda item: not item.nodeid.startswith(_LONGEST))
+    for item in items:
+        for mark in item.iter_markers("second_tier"):
+            if not mark.args:
+                raise pytest.UsageError(f"{item.nodeid}: why is it in the second tier?")
 
 
 class _ByFile(LoadFileScheduling):
@@ -122,14 +131,14 @@ _shared: list[Client] = []
 
 @pytest.fixture(autouse=True)
 def _no_loop_ended() -> Iterator[None]:
-    """Fail the test that ends the event loop of the cluster of all tests, and say by what."""
+    """Fail the test that ends the event loop of its module's cluster, and say by what."""
     yield
     for client in _shared:
         if client.loop.asyncio_loop.is_closed():
             _shared.clear()  # the next tests fail as they use it
             thread = (client.cluster or client)._loop_runner._loop_thread  # None if it was told to
             error = None if thread is None else thread._exception
-            raise AssertionError("the event loop of the cluster of all tests has ended") from error
+            raise AssertionError("the event loop of this module's cluster has ended") from error
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -169,14 +178,18 @@ def _is_pythons_own(child: psutil.Process) -> bool:
     return forks_others or "resource_tracker" in command
 
 
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Client]:
-    """Two workers and two servers, each a process of its own, for tests that harm none of them.
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Client]:
+    """Two workers and two servers, which the tests of one module share and do not harm.
 
-    Or the cluster whose scheduler file `OTHER_CLUSTER` names.
+    They are threads of this process, unless the module says ``PROCESSES = True``, because its tests
+    ask for what only processes have. Or they are those whose scheduler file `OTHER_CLUSTER` names.
     """
+    processes = getattr(request.module, "PROCESSES", False)
     file = os.environ.get(OTHER_CLUSTER)
-    with Client(scheduler_file=file) if file else psnb.local_cluster(2, 2) as client:
+    with (
+        Client(scheduler_file=file) if file else psnb.local_cluster(2, 2, processes=processes)
+    ) as client:
         _shared.append(client)
         yield client
         _shared.clear()
