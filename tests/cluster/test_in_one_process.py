@@ -4,6 +4,8 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,6 @@ import pytest
 
 import psnb
 from psnb.errors import ConfigurationError
-
-pytestmark = pytest.mark.slow
 
 seen: list[int] = []
 """Closures of a cluster in this process see it, those of others a copy."""
@@ -56,6 +56,31 @@ def test_an_epoch_has_its_effect_in_every_mode(mode: Any) -> None:
         coordinator.run_epoch(step, iterator)
         assert count.read().tolist() == [-4.0] * 4
         assert rows.lookup(np.arange(40)).tolist() == [[-1.0, -1.0]] * 40
+
+
+def test_workers_of_a_process_reach_servers_by_themselves_when_others_have_left() -> None:
+    with (
+        psnb.local_cluster(workers=2, processes=False) as client,
+        psnb.ParameterServerStrategy(client) as strategy,
+    ):
+        coordinator = psnb.ClusterCoordinator(strategy)
+        v = strategy.variable(1.0)
+        with (
+            psnb.local_cluster(workers=1, processes=False) as other,
+            psnb.ParameterServerStrategy(other),
+        ):
+            assert coordinator.schedule(v.read).fetch() == 1  # not by the newest worker
+            made = coordinator.create_per_worker_resource(v.read)
+            assert coordinator.schedule(float, (made,)).fetch() == 1
+        assert coordinator.schedule(v.read).fetch() == 1
+        coordinator.retire_worker("worker-1")
+        assert coordinator.schedule(v.read).fetch() == 1
+        assert coordinator.schedule(_in_another_thread, (v.read,)).fetch() == 1
+
+
+def _in_another_thread(function: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(function).result()
 
 
 def test_nothing_is_left_of_a_closed_one() -> None:

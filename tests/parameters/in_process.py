@@ -8,7 +8,6 @@ import pytest
 
 from psnb._src.first_rows.admission import Admission, Always
 from psnb._src.first_rows.initializers import Uniform
-from psnb._src.parameters import server_client
 from psnb._src.parameters.commit import committing, drive
 from psnb._src.parameters.dense_shards import DenseShard, DenseShards
 from psnb._src.parameters.embedding import Embedding
@@ -16,7 +15,7 @@ from psnb._src.parameters.embedding_spec import EmbeddingSpec
 from psnb._src.parameters.gradients import NonFinite
 from psnb._src.parameters.partition import FixedShards
 from psnb._src.parameters.request_batch import Request
-from psnb._src.parameters.server_client import set_process_client
+from psnb._src.parameters.server_client import add_process_client, remove_process_client
 from psnb._src.parameters.sparse_shards import SparseShards
 from psnb._src.parameters.variable import Variable
 from psnb._src.placement.layout import ServerAddress, ShardId, ShardPlace
@@ -169,9 +168,8 @@ def embedding(
 
 @pytest.fixture
 def process_client() -> Iterator[InProcess]:
-    """Make a transport that of this process, and put back the one before."""
-    before = server_client._process_client
+    """Make a transport that of this process, until the test ends."""
     made = InProcess(3)
-    set_process_client(made)
+    add_process_client(made)
     yield made
-    set_process_client(before)
+    remove_process_client(made)

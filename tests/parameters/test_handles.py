@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from psnb._src.first_rows.initializers import Uniform
-from psnb._src.parameters.server_client import set_process_client
 from psnb._src.server.operations import (
     CommitParts,
     PreparePart,
@@ -334,8 +333,7 @@ def test_unpickled_handles_use_the_transport_of_their_process(process_client: In
     assert e2.optimizer.current() == SGD(1.0)
 
 
-def test_unpickled_handle_where_no_transport_is_says_so(process_client: InProcess) -> None:
+def test_unpickled_handle_where_no_transport_is_says_so() -> None:
     v = cloudpickle.loads(cloudpickle.dumps(variable([1.0])))
-    set_process_client(None)
     with pytest.raises(ConfigurationError, match="workers of its cluster"):
         v.read()

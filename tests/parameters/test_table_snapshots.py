@@ -27,6 +27,7 @@ from psnb._src.server.operations import (
 from psnb._src.server.optimizers.sgd import SGD
 from psnb._src.server.spare_room import PIECE
 from psnb.errors import CheckpointError, ServerLostError, ServerSilentError
+from tests.conftest import DEADLINE
 from tests.parameters.in_process import InProcess, embedding, variable
 
 FILES = {("e", 0): "a", ("e", 1): "b", ("e", 2): "c"}
@@ -140,7 +141,7 @@ def test_one_that_makes_no_progress_is_told_by_name(
     begin = time.monotonic()
     with pytest.raises(CheckpointError, match=r"server 2 could write nothing .* for 0\.05 s"):
         taken(servers).write(str(tmp_path), FILES, bool)
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < DEADLINE
     assert len(servers.sent(EndWriting)) == 3
 
 

@@ -27,7 +27,11 @@ from psnb._src.parameters.prefetch_parameters import prefetch
 from psnb._src.parameters.pulled_variables import PulledVariables
 from psnb._src.parameters.rehearsal import Rehearsal, writes_nothing, writing_nothing
 from psnb._src.parameters.request_batch import Request
-from psnb._src.parameters.server_client import set_process_client
+from psnb._src.parameters.server_client import (
+    add_process_client,
+    reaching_by,
+    remove_process_client,
+)
 from psnb._src.parameters.server_connection import open_connection
 from psnb._src.parameters.sparse_shards import SparseShards
 from psnb._src.parameters.table_snapshots import TableSnapshots, prepare_snapshots
@@ -65,6 +69,7 @@ __all__ = [
     "Updates",
     "Variable",
     "accumulating",
+    "add_process_client",
     "apply_round",
     "as_admission",
     "as_initializer",
@@ -81,7 +86,8 @@ __all__ = [
     "prepare_snapshots",
     "pull",
     "push",
-    "set_process_client",
+    "reaching_by",
+    "remove_process_client",
     "shards_of",
     "table_source",
     "writes_nothing",

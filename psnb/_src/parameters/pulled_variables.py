@@ -55,7 +55,8 @@ class PulledVariables:
             if self._batches % self._every or self._pulls or not self._copies:
                 return
             self._pulls, wanted = True, list(self._copies)
-        threading.Thread(target=self._pull, args=(wanted,), name="psnb-pull", daemon=True).start()
+        arguments = (self._client, wanted)  # the client of this thread's worker
+        threading.Thread(target=self._pull, args=arguments, name="psnb-pull", daemon=True).start()
 
     def call(
         self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
@@ -111,11 +112,11 @@ class PulledVariables:
     def _client(self) -> ServerClient:
         return self._given or process_client()
 
-    def _pull(self, wanted: Sequence[_Key]) -> None:
+    def _pull(self, server_client: ServerClient, wanted: Sequence[_Key]) -> None:
         versions: dict[ShardId, int] = {}
         requests = [on_table(shard, table, ReadValues()) for shard, table in wanted]
         try:
-            values = self._client.call(requests, versions)
+            values = server_client.call(requests, versions)
             self._keep(dict(zip(wanted, values, strict=True)), versions)
         except Exception as error:  # whoever reads next raises it
             with self._lock:

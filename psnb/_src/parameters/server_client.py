@@ -1,12 +1,15 @@
 """ServerClient: how parameters reach the servers.
 
-A process that runs Dask workers has one client for all of them (`set_process_client`); parameters
-that are unpickled there use it. The parameters in the notebook use the strategy's client.
+Each Dask worker has one, and parameters that are unpickled in its process use it: in a closure that
+of the closure's worker, since workers of a cluster without processes share one. The parameters in
+the notebook use the strategy's client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -61,26 +64,47 @@ class ServerClient(Protocol):
         """
 
 
-_process_client: ServerClient | None = None
+_of_workers: list[ServerClient] = []
+"""Those of this process's workers, in the order in which they came."""
+
+_of_thread = threading.local()
 
 
-def set_process_client(server_client: ServerClient | None) -> None:
-    """Set the `ServerClient` for parameters that are unpickled in this process."""
-    global _process_client
-    _process_client = server_client
+def add_process_client(server_client: ServerClient) -> None:
+    """Let parameters that are unpickled in this process use a worker's client."""
+    _of_workers.append(server_client)
+
+
+def remove_process_client(server_client: ServerClient) -> None:
+    """Use it no more, since its worker leaves."""
+    _of_workers.remove(server_client)
+
+
+@contextmanager
+def reaching_by(server_client: ServerClient) -> Iterator[None]:
+    """Use a client in this thread, whatever other workers this process has."""
+    before = getattr(_of_thread, "client", None)
+    _of_thread.client = server_client
+    try:
+        yield
+    finally:
+        _of_thread.client = before
 
 
 def process_client() -> ServerClient:
-    """Return the `ServerClient` of this process.
+    """Return the `ServerClient` of this thread's worker; else of the last that came.
 
     Raises
     ------
     ConfigurationError
         If this is not a process of a cluster that psnb prepared.
     """
-    if _process_client is None:
+    own: ServerClient | None = getattr(_of_thread, "client", None)
+    if own is not None:
+        return own
+    if not _of_workers:
         raise ConfigurationError(
             "parameters can only be used in the notebook that made them and on the workers of its "
             "cluster; this process is neither"
         )
-    return _process_client
+    return _of_workers[-1]

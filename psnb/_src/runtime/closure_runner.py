@@ -22,6 +22,7 @@ from psnb._src.parameters import (
     UndecidedError,
     Updates,
     buffered,
+    reaching_by,
 )
 from psnb._src.phases import COMMIT, stop_clock
 from psnb._src.placement import ShardId
@@ -151,7 +152,12 @@ class ClosureRunner:
         under_way = False
         try:
             context = self._context(self._cancellations[assignment.closure], attempt)
-            with Doing(function.activity), entered(context), buffered(updates):
+            with (
+                Doing(function.activity),
+                entered(context),
+                reaching_by(self._server_client),
+                buffered(updates),
+            ):
                 value = attempt.call(self._resources)
             attempt.pack(value)
             attempt.requests.settle()
@@ -226,7 +232,7 @@ class ClosureRunner:
 
         def call() -> Any:
             function, args, kwargs = loads(definition.payload, self._resources.get)
-            with entered(self._context(self._making)):
+            with entered(self._context(self._making)), reaching_by(self._server_client):
                 try:
                     return function(*args, **kwargs)
                 finally:

@@ -24,7 +24,12 @@ from psnb._src.dask_internals import (
     remove_handler,
 )
 from psnb._src.jupyter_internals import in_notebook
-from psnb._src.parameters import CommServerClient, open_connection, set_process_client
+from psnb._src.parameters import (
+    CommServerClient,
+    add_process_client,
+    open_connection,
+    remove_process_client,
+)
 from psnb._src.placement import LAYOUT, LayoutCache
 from psnb._src.runtime.mail import HANDLER as MAIL_HANDLER
 from psnb._src.runtime.mail import Mail
@@ -85,7 +90,8 @@ class Runtime(WorkerPlugin):
             # set it to 1, from here. A second thread of a worker only takes a core from others.
             if (threads := os.environ.get("OMP_NUM_THREADS")) is not None:
                 os.environ.setdefault("NPROC", threads)
-        set_process_client(server_client)
+        self._server_client = server_client
+        add_process_client(server_client)
         self._end_hearing = hear_notice(self.leave)
 
     async def leave(self) -> None:
@@ -114,6 +120,7 @@ class Runtime(WorkerPlugin):
         for session in list(self._sessions):
             session.close()
         remove_handler(worker, MAIL_HANDLER)
+        remove_process_client(self._server_client)
         self._servers.close()
         if self._own_process:
             end_printing()
