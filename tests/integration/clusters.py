@@ -19,7 +19,11 @@ BOTH = ("local", "command line")
 
 def on_both(fixture: str) -> pytest.MarkDecorator:
     """Mark a test that uses a fixture's cluster: it runs on one of each kind."""
-    return pytest.mark.parametrize(fixture, BOTH, indirect=True)
+    local, by_hand = BOTH
+    second = pytest.mark.second_tier("on a cluster from the command line as on a local one")
+    return pytest.mark.parametrize(
+        fixture, [local, pytest.param(by_hand, marks=second)], indirect=True
+    )
 
 
 @contextmanager

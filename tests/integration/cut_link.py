@@ -57,13 +57,15 @@ def main(folder: Path) -> None:
         stack.enter_context(cluster.worker("--name", "near", "--no-nanny", where=("--host", HERE)))
         wait_until_ready(coordinator, "near")
 
-        link.set("down")
         cut = time.monotonic()
+        link.set("down")
         assert steps.begun(2) == ["far", "near"]
         noticed = time.monotonic() - cut
-        # Half a timeout of grace: the clock ticks four times in one, and the machine is busy.
-        assert HEARTBEAT_TIMEOUT / 2 < noticed < 1.5 * HEARTBEAT_TIMEOUT + 3, noticed
+        # Half a timeout of grace: the clock ticks four times in one.
+        assert noticed > HEARTBEAT_TIMEOUT / 2
         assert kinds_of(coordinator, "far")[:2] == [EventKind.WORKER_JOINED, EventKind.WORKER_LOST]
+        (lost,) = [e for e in coordinator.events() if e.kind is EventKind.WORKER_LOST]
+        assert "no sign of life" in lost.message  # and not that a connection broke, much later
         steps.end()
         assert remote.fetch(DEADLINE) == "near"
 

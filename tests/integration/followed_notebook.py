@@ -36,7 +36,10 @@ def forward_of(visits: Any, net: Any) -> Any:
 
 def main() -> None:
     directory, model = Path(sys.argv[1]), Path(sys.argv[2])
-    with psnb.local_cluster(1, 1) as client, psnb.ParameterServerStrategy(client) as strategy:
+    with (
+        psnb.local_cluster(1, 1, processes=False) as client,
+        psnb.ParameterServerStrategy(client) as strategy,
+    ):
         visits, net, forward = placed(strategy)
         manager = psnb.CheckpointManager(psnb.ClusterCoordinator(strategy), directory, full_every=4)
         psnb.export(model, forward, example={"ids": IDS}, follow=manager)

@@ -2,7 +2,8 @@
 
 ``python -m tests.integration.killed_notebook KIND DIRECTORY RESULT WHERE`` goes on from what is in
 the directory; it prints a line when it trains, and writes the parameters when it is done. It makes
-a local cluster of WHERE workers, or uses the one whose scheduler has that address.
+a local cluster of WHERE workers, or uses the one whose scheduler has that address. It does not end
+while there is a file `unfinished`: so it can be killed while it trains, however fast it is.
 """
 
 from __future__ import annotations
@@ -37,6 +38,23 @@ def placed(strategy: psnb.ParameterServerStrategy) -> tuple[psnb.Variable, psnb.
     )
 
 
+def unfinished(directory: Path) -> Path:
+    """Return the file that lets training in a directory wait at its end."""
+    return directory.with_name(f"{directory.name} unfinished")
+
+
+def waiting(directory: Path) -> Path:
+    """Return the file that says that it does."""
+    return directory.with_name(f"{directory.name} waiting")
+
+
+def ends(directory: Path) -> None:
+    """Wait, in one of the last closures, until training may end."""
+    while unfinished(directory).exists():
+        waiting(directory).touch()
+        time.sleep(0.01)
+
+
 def rounds(client: Client, directory: Path) -> Learned:
     """Train in rounds, with closures that have their numbers; `psnb.resume` makes all again."""
     if any(directory.glob("ckpt-*")):
@@ -51,6 +69,8 @@ def rounds(client: Client, directory: Path) -> Learned:
         assert isinstance(ads, psnb.Embedding)
 
         def step(number: int) -> None:
+            if number == STEPS - 1:
+                ends(directory)
             train(w, ads, number)
 
         coordinator = psnb.ClusterCoordinator(strategy)
@@ -86,6 +106,8 @@ def synchronous_trainer(client: Client, directory: Path) -> Learned:
 
         def step(iterator: Iterator[Any]) -> None:
             ids = next(iterator)
+            if ROWS - 1 in ids:  # at the end of each epoch
+                ends(directory)
             train(w, ads, int(ids[0]) + psnb.worker_context().closure)
 
         manager = psnb.CheckpointManager(coordinator, directory, every="0.1 s")
@@ -111,6 +133,8 @@ def synchronous_epoch(client: Client, directory: Path) -> Learned:
 
         def step(iterator: Iterator[Any]) -> None:
             ids = next(iterator)
+            if 2 * ROWS - 1 in ids:
+                ends(directory)
             train(w, ads, int(ids[0]) + psnb.worker_context().closure)
 
         coordinator = psnb.ClusterCoordinator(strategy)
@@ -131,6 +155,8 @@ def asynchronous_trainer(client: Client, directory: Path) -> dict[str, Any]:
 
         def step(iterator: Iterator[Any]) -> None:
             ids = next(iterator)
+            if ROWS - 1 in ids:
+                ends(directory)
             visits.push(ids, -np.ones((len(ids), 1), np.float32))
             psnb.report(examples=len(ids), loss=float(ids.mean()))
             time.sleep(0.01)

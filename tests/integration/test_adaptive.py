@@ -14,7 +14,7 @@ from psnb import EventKind
 from psnb._src.cluster.cluster import identity
 from psnb._src.cluster.resizing import cannot_add
 from tests.conftest import DEADLINE, wait_until
-from tests.integration.test_elasticity import Steps
+from tests.integration.helpers import Steps
 
 QUICK = {"interval": "100ms", "wait_count": 2, "target_duration": "1s"}
 
@@ -22,7 +22,7 @@ QUICK = {"interval": "100ms", "wait_count": 2, "target_duration": "1s"}
 @pytest.fixture
 def small() -> Iterator[Client]:
     """A local cluster of one worker and one server for one test alone."""
-    with psnb.local_cluster(workers=1, servers=1) as client:
+    with psnb.local_cluster(workers=1, servers=1, processes=False) as client:
         yield client
 
 
@@ -30,7 +30,13 @@ def small() -> Iterator[Client]:
 def plain() -> Iterator[Client]:
     """A cluster of two workers that psnb did not start and that knows no roles."""
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=False,
+            memory_limit=None,
+            dashboard_address="127.0.0.1:0",
+        ) as cluster,
         Client(cluster) as client,
     ):
         yield client
@@ -120,24 +126,25 @@ def _scale_up_and_down(client: Client, steps: Steps) -> None:
         adaptive.stop()
 
 
-@pytest.mark.slow
-def test_closures_scale_a_cluster_up_and_their_end_scales_it_down(
-    small: Client, steps: Steps
-) -> None:
-    _scale_up_and_down(small, steps)
+def test_closures_scale_a_cluster_up_and_their_end_scales_it_down(steps: Steps) -> None:
+    with psnb.local_cluster(workers=1, servers=1) as client:
+        _scale_up_and_down(client, steps)
 
 
-@pytest.mark.slow
-def test_closures_scale_a_cluster_that_psnb_did_not_make(plain: Client, steps: Steps) -> None:
-    _scale_up_and_down(plain, steps)
+@pytest.mark.second_tier("a second kind of cluster: the test above has a local one")
+def test_closures_scale_a_cluster_that_psnb_did_not_make(steps: Steps) -> None:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as client,
+    ):
+        _scale_up_and_down(client, steps)
 
 
-@pytest.mark.slow
 def test_a_minimum_of_nothing_takes_neither_a_server_nor_a_worker_in_the_middle_of_a_closure(
     steps: Steps,
 ) -> None:
     with (
-        psnb.local_cluster(workers=2, servers=1) as client,
+        psnb.local_cluster(workers=2, servers=1, processes=False) as client,
         psnb.ParameterServerStrategy(client) as strategy,
         psnb.ClusterCoordinator(strategy) as coordinator,
     ):
@@ -160,7 +167,6 @@ def test_a_minimum_of_nothing_takes_neither_a_server_nor_a_worker_in_the_middle_
         adaptive.stop()
 
 
-@pytest.mark.slow
 def test_a_server_that_is_just_starting_again_is_not_dispensable(small: Client) -> None:
     # Adaptive scaling takes what it asked for and does not see yet for the cheapest to give up.
     with psnb.ParameterServerStrategy(small) as strategy:
@@ -170,7 +176,6 @@ def test_a_server_that_is_just_starting_again_is_not_dispensable(small: Client) 
         np.testing.assert_array_equal(v.read(), np.arange(3))
 
 
-@pytest.mark.slow
 def test_two_notebooks_hold_the_workers_that_run_their_closures(
     cluster: Client, strategy: psnb.ParameterServerStrategy, make_steps: Callable[[], Steps]
 ) -> None:
@@ -195,7 +200,6 @@ def test_two_notebooks_hold_the_workers_that_run_their_closures(
     wait_until(lambda: _closable(cluster) == idle, "none is held")
 
 
-@pytest.mark.slow
 def test_the_target_counts_closures_by_the_time_they_need(
     cluster: Client, coordinator: psnb.ClusterCoordinator, steps: Steps
 ) -> None:
@@ -209,7 +213,6 @@ def test_the_target_counts_closures_by_the_time_they_need(
     wait_until(lambda: _target(cluster, 0.01) == servers, "nothing is to be done any more")
 
 
-@pytest.mark.slow
 def test_closures_keep_a_scheduler_from_ending_for_idleness(
     cluster: Client, coordinator: psnb.ClusterCoordinator, steps: Steps
 ) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,11 +20,12 @@ from distributed import Client
 
 import psnb
 from psnb import errors
+from psnb._src.cluster.cluster import identity
 from psnb._src.coordinator import attaching
 from psnb._src.strategy import ownership
 from tests.conftest import DEADLINE, wait_until
 from tests.forking import Forked
-from tests.integration.helpers import CommandLine, frozen, pid_of
+from tests.integration.helpers import CommandLine, address_of, frozen, pid_of
 from tests.integration.owner import parameters_of, step
 
 MAKE = "psnb.ParameterServerStrategy(client, name='mine', partitioner=psnb.FixedShards(2){})"
@@ -32,14 +33,15 @@ MAKE = "psnb.ParameterServerStrategy(client, name='mine', partitioner=psnb.Fixed
 
 @pytest.fixture(scope="module")
 def cluster_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Two servers and two workers from the command line."""
+    """Two servers and two workers from the command line; tests kill the second server alone."""
     cluster = CommandLine(tmp_path_factory.mktemp("dask"))
     with ExitStack() as stack:
         stack.enter_context(cluster.scheduler())
-        for name in ("server-0", "server-1"):
-            stack.enter_context(cluster.worker("--name", name, "--resources", "ps=1"))
+        server, alone = ("--resources", "ps=1"), "--no-nanny"
+        stack.enter_context(cluster.worker("--name", "server-0", *server, alone))
+        stack.enter_context(cluster.worker("--name", "server-1", *server))
         for name in "ab":
-            stack.enter_context(cluster.worker("--name", name))
+            stack.enter_context(cluster.worker("--name", name, alone))
         with Client(scheduler_file=cluster.file) as client:
             client.wait_for_workers(4, timeout=DEADLINE)
         yield cluster.file
@@ -80,6 +82,18 @@ def owner(file: str, make: str, errors_to: Path | None = None) -> Iterator[Owner
             yield Owner(process)
         finally:
             process.kill()
+
+
+def kill_server(client: Client) -> Callable[[], bool]:
+    """Kill the second server; return what tells whether another one has taken its place."""
+    old = address_of(client, "server-1")
+    os.kill(pid_of(client, "server-1"), signal.SIGKILL)
+
+    def is_back() -> bool:
+        workers = identity(client)["workers"]
+        return old not in workers and len(workers) == 4
+
+    return is_back
 
 
 def values(strategy: psnb.ParameterServerStrategy) -> dict[str, np.ndarray]:
@@ -123,8 +137,17 @@ def attached(file: str) -> Iterator[psnb.Attached]:
     found.strategy.close()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("options", ["", ", replicas=1"], ids=["alone", "copied"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param("", id="alone"),
+        pytest.param(
+            ", replicas=1",
+            id="copied",
+            marks=pytest.mark.second_tier("a variant: another test kills a server with copies"),
+        ),
+    ],
+)
 def test_what_killed_notebooks_have_trained_is_there_whole_and_training_goes_on(
     client: Client, cluster_file: str, options: str
 ) -> None:
@@ -143,7 +166,6 @@ def test_what_killed_notebooks_have_trained_is_there_whole_and_training_goes_on(
     psnb.attach(client, "mine").strategy.close()
 
 
-@pytest.mark.slow
 def test_a_round_of_a_killed_notebook_is_applied_by_all_servers_or_none(
     client: Client, cluster_file: str
 ) -> None:
@@ -160,7 +182,6 @@ def test_a_round_of_a_killed_notebook_is_applied_by_all_servers_or_none(
         assert values(strategy)["dense"].tolist() == (before["dense"] - 1).tolist()
 
 
-@pytest.mark.slow
 def test_a_living_owner_is_named_and_stays_the_owner(client: Client, cluster_file: str) -> None:
     with owner(cluster_file, MAKE.format("")) as notebook:
         notebook.wait_for(1)
@@ -183,7 +204,6 @@ def test_who_attaches_what_is_its_own_is_told_so(
         psnb.attach(cluster, strategy.name)
 
 
-@pytest.mark.slow
 def test_what_lives_on_a_cluster_is_listed(client: Client) -> None:
     assert repr(psnb.attach(client)) == psnb.attach(client)._repr_html_() == "no strategies"
     with psnb.ParameterServerStrategy(client, name="mine", keep="2 h") as strategy:
@@ -199,7 +219,6 @@ def test_what_lives_on_a_cluster_is_listed(client: Client) -> None:
             assert f"process {os.getpid()}" in psnb.attach(client)._repr_html_()
 
 
-@pytest.mark.slow
 def test_a_name_that_nobody_has_is_refused_with_those_that_are_there(client: Client) -> None:
     with (
         psnb.ParameterServerStrategy(client, name="mine"),
@@ -208,7 +227,6 @@ def test_a_name_that_nobody_has_is_refused_with_those_that_are_there(client: Cli
         psnb.attach(client, "yours")
 
 
-@pytest.mark.slow
 def test_a_client_closed_before_its_strategy_leaves_the_parameters(cluster_file: str) -> None:
     with Client(scheduler_file=cluster_file) as before:
         strategy = psnb.ParameterServerStrategy(before, name="mine")
@@ -221,12 +239,11 @@ def test_a_client_closed_before_its_strategy_leaves_the_parameters(cluster_file:
         found.close()
 
 
-@pytest.mark.slow
 def test_a_frozen_owner_that_wakes_up_writes_nothing_any_more(
     client: Client, cluster_file: str, tmp_path: Path
 ) -> None:
     said = tmp_path / "said"
-    with owner(cluster_file, MAKE.format(", heartbeat_timeout=0.5"), said) as notebook:
+    with owner(cluster_file, MAKE.format(", heartbeat_timeout=2"), said) as notebook:
         notebook.wait_for(20)
         with frozen(notebook.pid):
             wait_until(lambda: not psnb.attach(client)[0].owned, "it says nothing for too long")
@@ -241,9 +258,8 @@ def test_a_frozen_owner_that_wakes_up_writes_nothing_any_more(
         strategy.close()
 
 
-@pytest.mark.slow
 def test_what_nobody_owns_is_freed_when_its_time_is_over(client: Client, cluster_file: str) -> None:
-    make = MAKE.format(", keep='1 s', heartbeat_timeout=0.5")
+    make = MAKE.format(", keep='1 s', heartbeat_timeout=2")
     with owner(cluster_file, make) as notebook:
         notebook.wait_for(1)
         notebook.kill()
@@ -255,24 +271,22 @@ def test_what_nobody_owns_is_freed_when_its_time_is_over(client: Client, cluster
     wait_until(lambda: set(client.run(servers).values()) == {0}, "the servers have dropped it")
 
 
-@pytest.mark.slow
 def test_a_server_that_dies_with_the_notebook_loses_nothing_that_had_a_copy(
     client: Client, cluster_file: str
 ) -> None:
     with owner(cluster_file, MAKE.format(", replicas=1")) as notebook:
         notebook.wait_for(20)
         notebook.kill()
-    os.kill(pid_of(client, "server-1"), signal.SIGKILL)
+    is_back = kill_server(client)
     strategy, coordinator = psnb.attach(client, "mine")
     with strategy:
         before = whole(strategy)
         coordinator.schedule(step, (dict(strategy.parameters), 1))
         coordinator.join(DEADLINE)
         assert whole(strategy) == before + 1
-    client.wait_for_workers(4, timeout=DEADLINE)
+    wait_until(is_back, "its nanny has started it again")
 
 
-@pytest.mark.slow
 def test_what_a_dead_server_had_comes_back_after_attaching(
     client: Client, cluster_file: str, tmp_path: Path
 ) -> None:
@@ -284,7 +298,7 @@ def test_what_a_dead_server_had_comes_back_after_attaching(
         step(dict(made.parameters), 1)
         saved = psnb.CheckpointManager(psnb.ClusterCoordinator(made), tmp_path).save()
     made.close()
-    os.kill(pid_of(client, "server-1"), signal.SIGKILL)
+    is_back = kill_server(client)
     with psnb.attach(client, "mine").strategy as strategy:
         assert set(strategy.parameters) == {"dense", "sparse", "direct", "counted"}
         with pytest.raises(errors.ServerLostError):
@@ -293,10 +307,9 @@ def test_what_a_dead_server_had_comes_back_after_attaching(
         assert whole(strategy) == 1
         step(dict(strategy.parameters), 2)
         assert whole(strategy) == 2
-    client.wait_for_workers(4, timeout=DEADLINE)
+    wait_until(is_back, "its nanny has started it again")
 
 
-@pytest.mark.slow
 def test_what_was_taken_over_can_be_saved(
     client: Client, cluster_file: str, tmp_path: Path
 ) -> None:
@@ -310,11 +323,10 @@ def test_what_was_taken_over_can_be_saved(
     assert psnb.checkpoint.load(saved)["v"].tolist() == [7.0]
 
 
-@pytest.mark.slow
 def test_a_silent_server_is_told_and_attaching_works_when_it_is_back(
     client: Client, cluster_file: str
 ) -> None:
-    with owner(cluster_file, MAKE.format(", heartbeat_timeout=4")) as notebook:
+    with owner(cluster_file, MAKE.format(", heartbeat_timeout=2")) as notebook:
         notebook.wait_for(20)
         notebook.kill()
     with frozen(pid_of(client, "server-1")), pytest.raises(errors.ServerSilentError):
@@ -325,7 +337,6 @@ def test_a_silent_server_is_told_and_attaching_works_when_it_is_back(
         assert whole(strategy) == before + 1
 
 
-@pytest.mark.slow
 def test_one_of_two_who_attach_at_once_becomes_the_owner(client: Client, cluster_file: str) -> None:
     with owner(cluster_file, MAKE.format("")) as notebook:
         notebook.wait_for(1)
@@ -342,7 +353,6 @@ def test_one_of_two_who_attach_at_once_becomes_the_owner(client: Client, cluster
         attached.strategy.close()
 
 
-@pytest.mark.slow
 def test_a_process_that_ends_in_good_order_leaves_the_parameters_too(
     client: Client, cluster_file: str
 ) -> None:
@@ -364,7 +374,6 @@ def test_a_process_that_ends_in_good_order_leaves_the_parameters_too(
         assert v.read() == [3.0]
 
 
-@pytest.mark.slow
 def test_attaching_that_is_interrupted_at_its_end_leaves_the_parameters(
     client: Client, cluster_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,7 +393,6 @@ def test_attaching_that_is_interrupted_at_its_end_leaves_the_parameters(
         assert strategy.parameters["v"].read().tolist() == [7.0]  # type: ignore[union-attr]
 
 
-@pytest.mark.slow
 def test_a_parameter_that_could_not_be_made_is_none_for_who_attaches(
     client: Client, cluster_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,12 +416,11 @@ def test_a_parameter_that_could_not_be_made_is_none_for_who_attaches(
         assert list(strategy.parameters) == ["w"]
 
 
-@pytest.mark.slow
-def test_another_client_of_a_local_cluster_attaches(fragile: Client) -> None:
-    with Client(fragile.cluster) as before:
+def test_another_client_of_a_local_cluster_attaches(cluster: Client) -> None:
+    with Client(cluster.cluster) as before:
         made = psnb.ParameterServerStrategy(before, name="mine")
         made.embedding("e", 2, optimizer=psnb.Adagrad(0.1)).push([7], np.ones((1, 2), np.float32))
         row = made.parameters["e"].lookup([7])  # type: ignore[union-attr]
     made.close()
-    with psnb.attach(fragile, "mine").strategy as strategy:
+    with psnb.attach(cluster, "mine").strategy as strategy:
         assert strategy.parameters["e"].lookup([7]).tolist() == row.tolist()  # type: ignore[union-attr]

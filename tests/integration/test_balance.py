@@ -9,6 +9,7 @@ import pytest
 
 import psnb
 from psnb import errors
+from psnb._src.coordinator.workers import load
 from tests.conftest import DEADLINE, wait_until
 
 
@@ -79,8 +80,10 @@ def test_a_result_is_not_held_back_by_a_longer_closure_behind_it(
 
 
 def test_closures_sent_ahead_are_cancelled_when_another_fails(
-    coordinator: psnb.ClusterCoordinator, tmp_path: Path
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # They stay there for as long as this test needs to see that they are.
+    monkeypatch.setattr(load, "RECALL_SECONDS", 2 * DEADLINE)
     go_on = tmp_path / "go on"
 
     def step(kind: str) -> None:

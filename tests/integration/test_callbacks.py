@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import psnb
 from psnb import data
+from tests.integration.helpers import wait_for_file
 from tests.integration.trainer_helpers import Heard, counting, numbers, visits_of
 
 
@@ -103,22 +105,31 @@ def test_callbacks_hear_of_an_epoch_that_was_stopped_in_the_middle(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:
     heard = Heard()
+    stopped_once = tmp_path / "stopped"
 
     class Enough(psnb.Callback):
         def on_batch(self, trainer: psnb.Trainer, snapshot: psnb.TrainingSnapshot) -> None:
             trainer.stop("enough")
+            stopped_once.touch()
 
-    dataset = data.Dataset.range(2000).batch(2)
-    trainer = psnb.Trainer(coordinator, counting(visits_of(strategy, 2000)))
+    count = counting(visits_of(strategy, 200))
+
+    def step(iterator: Any) -> None:
+        count(iterator)
+        wait_for_file(stopped_once)  # the epoch is not over before, however fast it is
+
+    dataset = data.Dataset.range(200).batch(5)
+    trainer = psnb.Trainer(coordinator, step)
     log = psnb.CSVLog(tmp_path / "log.csv")
     stopped = trainer.train_from_dataset(
         dataset, callbacks=[psnb.EarlyStopping("val_auc"), heard, log, Enough()], validation=dataset
     )
     assert heard.heard[-2:] == ["epoch 1", "end 1"]
+    assert 0 < stopped["examples"][0] < 200
     trainer.train_from_dataset(dataset, callbacks=[log], resume=stopped.state)
     with (tmp_path / "log.csv").open() as file:
         lines = [(each["epoch"], each["examples"]) for each in csv.DictReader(file)]
-    assert lines == [("1", str(stopped["examples"][0])), ("1", "2000")]
+    assert lines == [("1", str(stopped["examples"][0])), ("1", "200")]
 
 
 def test_training_stops_when_it_is_told_so(

@@ -9,8 +9,16 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from distributed import Client
 
 import psnb
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Client]:
+    """A worker and a server, which have modules of their own."""
+    with psnb.local_cluster(workers=1, servers=1) as client:
+        yield client
 
 
 def test_a_changed_global_reaches_the_next_closure(
@@ -59,20 +67,22 @@ def test_an_uploaded_module_is_used_and_after_an_edit_the_new_one(
     assert coordinator.schedule(through_the_module).fetch() == 2
 
 
-@pytest.mark.slow
-def test_a_worker_that_joins_later_has_an_uploaded_module(module: ModuleType) -> None:
-    with psnb.local_cluster(1, 1) as client, psnb.ParameterServerStrategy(client) as strategy:
-        strategy.upload(module)
-        coordinator = psnb.ClusterCoordinator(strategy)
-        first = coordinator.schedule(lambda: psnb.worker_context().worker_name).fetch()
-        coordinator.add_worker()
-        remote = coordinator.schedule(module.rate, worker=lambda w: str(w.name) != first)
-        assert remote.fetch() == 1
-
-
 def test_an_upload_to_a_closed_strategy_is_refused(
     strategy: psnb.ParameterServerStrategy, module: ModuleType
 ) -> None:
     strategy.close()
     with pytest.raises(psnb.errors.CoordinatorClosedError):
         strategy.upload(module)
+
+
+def test_a_worker_that_joins_later_has_an_uploaded_module(
+    strategy: psnb.ParameterServerStrategy,
+    coordinator: psnb.ClusterCoordinator,
+    module: ModuleType,
+) -> None:
+    strategy.upload(module)
+    Path(str(module.__file__)).unlink()  # new processes look where this one does
+    first = coordinator.schedule(lambda: psnb.worker_context().worker_name).fetch()
+    coordinator.add_worker()
+    remote = coordinator.schedule(module.rate, worker=lambda w: str(w.name) != first)
+    assert remote.fetch() == 1

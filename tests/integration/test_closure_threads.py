@@ -11,8 +11,6 @@ from distributed import Client
 import psnb
 from psnb.errors import ConfigurationError
 
-pytestmark = pytest.mark.slow
-
 WAIT = 20.0
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,7 +15,7 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb import EventKind, errors
+from psnb import EventKind
 from psnb._src.cluster.cluster import identity
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import (
@@ -33,10 +31,10 @@ from tests.integration.helpers import (
     worker_name,
 )
 
-pytestmark = pytest.mark.slow
-
-LOSS_NOTICED = 10.0
-"""Seconds within which a lost server must be noticed by whoever uses it."""
+pytestmark = pytest.mark.second_tier(
+    "a second kind of cluster: of the local one test_notice.py, test_hangs.py and "
+    "test_worker_faults.py tell the same"
+)
 
 
 @pytest.fixture(scope="module")
@@ -160,60 +158,6 @@ def test_retiring_two_workers_at_once_loses_no_closure(
         assert coordinator.fetch(remotes) == names
         wait_until_ended(*pids)
         assert (coordinator.statistics().retried, int(counter.read())) == (0, 2)
-
-
-def _schedule(coordinator: psnb.ClusterCoordinator, _: psnb.Variable) -> None:
-    # The queue holds one, and nobody takes it: the second waits for room.
-    coordinator.schedule(int, worker="nobody")
-    coordinator.schedule(int)
-
-
-def _join(coordinator: psnb.ClusterCoordinator, _: psnb.Variable) -> None:
-    coordinator.join(DEADLINE)
-
-
-def _done(coordinator: psnb.ClusterCoordinator, _: psnb.Variable) -> None:
-    wait_until(coordinator.done, "all is done, or has failed")
-
-
-def _read(_: psnb.ClusterCoordinator, v: psnb.Variable) -> None:
-    v.read()
-
-
-@pytest.mark.parametrize("call", [_schedule, _join, _done, _read])
-def test_a_killed_server_is_an_error_within_seconds(
-    client: Client,
-    tmp_path: Path,
-    call: Callable[[psnb.ClusterCoordinator, psnb.Variable], None],
-) -> None:
-    with (
-        psnb.ParameterServerStrategy(client) as strategy,
-        ThreadPoolExecutor(thread_name_prefix="caller") as threads,
-    ):
-        coordinator = psnb.ClusterCoordinator(strategy, max_queue_size=1)
-        v = strategy.variable(np.arange(3))
-        asked = tmp_path / "asked"
-
-        def read() -> list[int]:
-            asked.touch()
-            return v.read().tolist()
-
-        server = pid_of(client, "server")
-        with frozen(server):
-            remote = coordinator.schedule(read)
-            wait_until(asked.exists, "a closure waits for the server")
-            calling = threads.submit(call, coordinator, v)
-            os.kill(server, signal.SIGKILL)
-            killed = time.monotonic()
-            with pytest.raises(errors.ServerLostError):
-                calling.result(LOSS_NOTICED)
-        with pytest.raises(errors.ServerLostError):
-            remote.fetch(LOSS_NOTICED)
-        assert time.monotonic() - killed < LOSS_NOTICED
-        if call is _read:  # the others have raised the closure's error
-            with pytest.raises(errors.ServerLostError):
-                coordinator.join(LOSS_NOTICED)
-        assert coordinator.schedule(lambda: 3).fetch(DEADLINE) == 3
 
 
 def test_a_node_that_dies_with_its_nanny_loses_no_closure(

@@ -19,8 +19,6 @@ from tests.conftest import DEADLINE
 from tests.integration import dying
 from tests.integration.helpers import kill_myself
 
-pytestmark = pytest.mark.slow
-
 HELD_BY_ALL = (PreparePart, dying.after_all)
 """From here on it is decided."""
 
@@ -60,19 +58,28 @@ class Ledger:
         return one
 
 
+DEATHS = [
+    (PreparePart, dying.before, 2),
+    (PreparePart, dying.after_one, 2),
+    (*HELD_BY_ALL, 1),
+    (ApplyCommit, dying.before, 1),
+    (ApplyCommit, dying.before_the_answer, 1),
+    (ApplyCommit, dying.after_all, 1),
+]
+
+
 @pytest.mark.parametrize(
-    ("operation", "die", "attempt"),
+    ("operation", "die", "attempt", "replicas"),
     [
-        (PreparePart, dying.before, 2),
-        (PreparePart, dying.after_one, 2),
-        (*HELD_BY_ALL, 1),
-        (ApplyCommit, dying.before, 1),
-        (ApplyCommit, dying.after_one, 1),
-        (ApplyCommit, dying.before_the_answer, 1),
-        (ApplyCommit, dying.after_all, 1),
+        *((*each, 0) for each in DEATHS),
+        (ApplyCommit, dying.after_one, 1, 0),
+        (ApplyCommit, dying.after_one, 1, 1),
+        *(
+            pytest.param(*each, 1, marks=pytest.mark.second_tier("a variant: one has copies above"))
+            for each in DEATHS
+        ),
     ],
 )
-@pytest.mark.parametrize("replicas", [0, 1])
 def test_a_commit_to_two_servers_is_of_one_attempt(
     whole: Client, operation: type[Operation], die: dying.Die, attempt: int, replicas: int
 ) -> None:
@@ -170,6 +177,7 @@ def test_writes_to_another_strategy_are_part_of_the_commit(whole: Client) -> Non
         assert int(foreign.read()) == 1
 
 
+@pytest.mark.second_tier("endurance: eight deaths and more; those above are one of each kind")
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_amounts_that_are_moved_between_servers_are_neither_made_nor_lost(
     whole: Client, replicas: int

@@ -16,8 +16,6 @@ from psnb import errors
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import frozen, pid_of, wait_for_file
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:

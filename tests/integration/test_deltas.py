@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from distributed import Client
 
 import psnb
@@ -16,10 +15,6 @@ from psnb._src.strategy import core_of
 from tests.checkpoint.saved import released
 from tests.conftest import wait_until
 from tests.integration.counting import kill
-from tests.integration.test_rebalance import Growing
-from tests.integration.test_rebalance import growing as growing
-
-pytestmark = pytest.mark.slow
 
 ROWS, DIM = 1000, 4
 IDS = np.arange(ROWS)
@@ -113,12 +108,11 @@ def test_what_was_recovered_is_written_again(whole: Client, tmp_path: Path) -> N
         trained.check()
 
 
-def test_a_shard_that_moved_is_written_as_a_whole(growing: Growing, tmp_path: Path) -> None:
-    with psnb.ParameterServerStrategy(growing.client, shards=2) as strategy:
-        trained = Trained(strategy, tmp_path / "checkpoints")
+def test_a_shard_that_moved_is_written_as_a_whole(cluster: Client, tmp_path: Path) -> None:
+    with psnb.ParameterServerStrategy(cluster) as strategy:
+        trained = Trained(strategy, tmp_path)
         trained.save()
-        growing.add_server("s2")
-        assert strategy.rebalance() == 1
+        assert strategy.rebalance(drain=["server-1"]) == 1
         assert files_a_shard(trained.save()) == [1, 2]
         assert files_a_shard(trained.save()) == [2, 3]
         trained.check()

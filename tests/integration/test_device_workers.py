@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,22 +11,16 @@ import pytest
 from distributed import Client
 
 import psnb
+from psnb import EventKind
 from psnb.errors import ConfigurationError
-
-pytestmark = pytest.mark.slow
+from tests.integration.helpers import kill_myself
 
 EXAMPLES, BATCH = 240, 5
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with psnb.local_cluster(workers=2, servers=2) as client:
-        yield client
-
-
 @pytest.fixture
-def strategy(client: Client) -> Iterator[psnb.ParameterServerStrategy]:
-    with psnb.ParameterServerStrategy(client, partitioner=psnb.FixedShards(2)) as strategy:
+def strategy(cluster: Client) -> Iterator[psnb.ParameterServerStrategy]:
+    with psnb.ParameterServerStrategy(cluster, partitioner=psnb.FixedShards(2)) as strategy:
         yield strategy
 
 
@@ -73,21 +66,37 @@ def test_every_example_counts_exactly_once(
     assert rows.lookup(np.arange(EXAMPLES)).tolist() == [[1.0]] * EXAMPLES
 
 
-@WORKERS
+VARIANT = pytest.mark.second_tier("a variant: the other parameters have several of everything")
+
+
+@pytest.mark.parametrize(
+    "worker",
+    [
+        pytest.param(psnb.Hogwild(), marks=VARIANT),
+        psnb.Hogwild(threads=3),
+        pytest.param(psnb.Downpour(), marks=VARIANT),
+        psnb.Downpour(2, 4),
+    ],
+    ids=str,
+)
 def test_every_example_counts_exactly_once_when_a_worker_is_killed(
-    worker: psnb.DeviceWorker, strategy: psnb.ParameterServerStrategy
+    worker: psnb.DeviceWorker, whole: Client, tmp_path: Path
 ) -> None:
-    batches, rows, counting = _counting(strategy)
+    with psnb.ParameterServerStrategy(whole, partitioner=psnb.FixedShards(2)) as strategy:
+        batches, rows, counting = _counting(strategy)
 
-    def step(iterator: Any) -> None:
-        counting(iterator)
-        if psnb.worker_context().closure == 2 and psnb.worker_context().attempt == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+        killed = tmp_path / "killed"
 
-    coordinator = _train(worker, strategy, step)
-    assert coordinator.statistics().retried
-    assert batches.read().tolist() == [EXAMPLES / BATCH] * 6
-    assert rows.lookup(np.arange(EXAMPLES)).tolist() == [[1.0]] * EXAMPLES
+        def step(iterator: Any) -> None:
+            counting(iterator)
+            if psnb.worker_context().closure > 1 and not killed.exists():
+                killed.touch()
+                kill_myself()
+
+        coordinator = _train(worker, strategy, step)
+        assert EventKind.WORKER_LOST in [event.kind for event in coordinator.events()]
+        assert batches.read().tolist() == [EXAMPLES / BATCH] * 6
+        assert rows.lookup(np.arange(EXAMPLES)).tolist() == [[1.0]] * EXAMPLES
 
 
 def test_downpour_makes_one_step_of_the_optimizer_for_several_batches(
@@ -113,16 +122,16 @@ def test_downpour_refuses_to_clip_sums_by_norm(strategy: psnb.ParameterServerStr
         _train(psnb.Downpour(push_every=2), strategy, lambda iterator: None)
 
 
-def test_downpour_refuses_geo(client: Client) -> None:
+def test_downpour_refuses_geo(cluster: Client) -> None:
     with (
-        psnb.ParameterServerStrategy(client, mode=psnb.Geo(2)) as strategy,
+        psnb.ParameterServerStrategy(cluster, mode=psnb.Geo(2)) as strategy,
         pytest.raises(ConfigurationError, match="in mode Geo workers send differences"),
     ):
         _train(psnb.Downpour(), strategy, lambda iterator: None)
 
 
-def test_downpour_takes_part_in_rounds(client: Client) -> None:
-    with psnb.ParameterServerStrategy(client, mode=psnb.Sync(2)) as strategy:
+def test_downpour_takes_part_in_rounds(cluster: Client) -> None:
+    with psnb.ParameterServerStrategy(cluster, mode=psnb.Sync(2)) as strategy:
         batches, _, step = _counting(strategy)
         _train(psnb.Downpour(push_every=2), strategy, step)
         # The mean of a round's closures: each pushes two batches, the last round may have one.

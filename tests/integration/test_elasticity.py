@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +14,6 @@ import psnb
 from psnb import EventKind, errors
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import (
-    CommandLine,
     Steps,
     address_of,
     kinds_of,
@@ -26,20 +22,12 @@ from tests.integration.helpers import (
     wait_until_ready,
 )
 
-pytestmark = pytest.mark.slow
 
-
-@pytest.fixture(scope="module")
-def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, CommandLine]]:
-    """A `dask scheduler` with one server and one worker; also what starts one more worker."""
-    cluster = CommandLine(tmp_path_factory.mktemp("dask"))
-    with ExitStack() as stack:
-        stack.enter_context(cluster.scheduler())
-        stack.enter_context(cluster.server())
-        stack.enter_context(cluster.worker("--name", "first"))
-        client = stack.enter_context(Client(scheduler_file=cluster.file))
-        client.wait_for_workers(2, timeout=DEADLINE)
-        yield client, cluster
+@pytest.fixture
+def small() -> Iterator[Client]:
+    """Two workers and a server in this process, for one test alone."""
+    with psnb.local_cluster(workers=2, servers=1, processes=False) as client:
+        yield client
 
 
 def _retire(client: Client, name: str) -> None:
@@ -56,9 +44,9 @@ def _terminate(client: Client, name: str) -> None:
 
 @pytest.mark.parametrize("leave", [_retire, _terminate], ids=["retired", "closed"])
 def test_a_worker_that_leaves_finishes_its_closure_and_gets_no_other(
-    fragile: Client, tmp_path: Path, leave: Callable[[Client, str], None]
+    small: Client, tmp_path: Path, leave: Callable[[Client, str], None]
 ) -> None:
-    with psnb.ParameterServerStrategy(fragile) as strategy:
+    with psnb.ParameterServerStrategy(small) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         counter = strategy.variable(np.int64(0))
         steps = Steps(tmp_path)
@@ -71,7 +59,7 @@ def test_a_worker_that_leaves_finishes_its_closure_and_gets_no_other(
         remote = coordinator.schedule(count)
         wait_until(lambda: len(steps.runs()) == 1, "it runs")
         (name,) = steps.runs()
-        leave(fragile, name)
+        leave(small, name)
         wait_until(lambda: state_of(coordinator, name) == "draining", "the worker drains")
         others = [coordinator.schedule(lambda: psnb.worker_context().worker_name) for _ in range(9)]
         assert name not in coordinator.fetch(others)
@@ -95,27 +83,27 @@ def test_a_worker_that_leaves_finishes_its_closure_and_gets_no_other(
 
 
 def test_a_worker_that_does_not_finish_in_time_loses_its_closure(
-    fragile: Client, tmp_path: Path
+    small: Client, tmp_path: Path
 ) -> None:
-    with psnb.ParameterServerStrategy(fragile) as strategy:
+    with psnb.ParameterServerStrategy(small) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy, drain_timeout=1)
         steps = Steps(tmp_path)
         remote = coordinator.schedule(steps)
         wait_until(lambda: len(steps.runs()) == 1, "it runs")
-        _retire(fragile, steps.runs()[0])
+        _retire(small, steps.runs()[0])
         wait_until(lambda: len(steps.runs()) == 2, "it runs elsewhere")
         steps.end()
         assert remote.fetch(DEADLINE) == steps.runs()[1] != steps.runs()[0]
         assert coordinator.statistics().retried == 1
 
 
-def test_a_worker_that_is_scaled_away_finishes_its_closure(fragile: Client, tmp_path: Path) -> None:
-    with psnb.ParameterServerStrategy(fragile) as strategy:
+def test_a_worker_that_is_scaled_away_finishes_its_closure(small: Client, tmp_path: Path) -> None:
+    with psnb.ParameterServerStrategy(small) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         steps = Steps(tmp_path)
         remotes = [coordinator.schedule(steps) for _ in range(2)]
         wait_until(lambda: len(steps.runs()) == 2, "one runs on each worker")
-        fragile.cluster.scale(2)
+        small.cluster.scale(2)
         wait_until(
             lambda: state_of(coordinator, "worker-1") == "draining", "the last worker drains"
         )
@@ -125,18 +113,18 @@ def test_a_worker_that_is_scaled_away_finishes_its_closure(fragile: Client, tmp_
         wait_until(lambda: strategy.num_workers == 1, "it has left")
 
 
-def test_scaling_down_takes_workers_and_never_servers(fragile: Client) -> None:
-    with psnb.ParameterServerStrategy(fragile) as strategy:
+def test_scaling_down_takes_workers_and_never_servers(small: Client) -> None:
+    with psnb.ParameterServerStrategy(small) as strategy:
         v = strategy.variable(np.arange(3))
         coordinator = psnb.ClusterCoordinator(strategy)
-        fragile.cluster.scale(4)
+        small.cluster.scale(4)
         wait_until(lambda: strategy.num_workers == 3, "a worker has joined")
-        fragile.cluster.scale(1)
+        small.cluster.scale(1)
         wait_until(lambda: strategy.num_workers == 0, "all workers have left")
         np.testing.assert_array_equal(v.read(), np.arange(3))
         with pytest.raises(errors.ConfigurationError, match=r"scale\(0\).*scale\(1 \+ workers\)"):
-            fragile.cluster.scale(0)
-        fragile.cluster.scale(2)
+            small.cluster.scale(0)
+        small.cluster.scale(2)
         np.testing.assert_array_equal(coordinator.schedule(v.read).fetch(DEADLINE), np.arange(3))
 
 
@@ -163,13 +151,13 @@ def test_servers_that_were_taken_from_a_plain_cluster_are_guarded(
 
 
 def test_work_without_any_worker_fails_after_the_worker_timeout_and_goes_on_later(
-    fragile: Client,
+    small: Client,
 ) -> None:
-    with psnb.ParameterServerStrategy(fragile) as strategy:
+    with psnb.ParameterServerStrategy(small) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy, worker_timeout=1)
         coordinator.schedule(lambda: None).fetch(DEADLINE)
         wait_until_ready(coordinator, "worker-0", "worker-1")
-        fragile.cluster.scale(1)
+        small.cluster.scale(1)
         wait_until(lambda: strategy.num_workers == 0, "all workers have left")
         wait_until_gone(coordinator, "worker-0", "worker-1")
         remotes = [coordinator.schedule(lambda: 3) for _ in range(2)]
@@ -179,7 +167,7 @@ def test_work_without_any_worker_fails_after_the_worker_timeout_and_goes_on_late
             with pytest.raises(errors.WorkerLostError):
                 remote.fetch(0)
         assert EventKind.NO_WORKERS in [event.kind for event in coordinator.events()]
-        fragile.cluster.scale(2)
+        small.cluster.scale(2)
         wait_until(lambda: strategy.num_workers == 1, "a worker has joined")
         assert re.fullmatch(r"worker-\d", *strategy.worker_names())
 
@@ -190,43 +178,6 @@ def test_work_without_any_worker_fails_after_the_worker_timeout_and_goes_on_late
                 return False
 
         wait_until(works, "the coordinator goes on")
-
-
-def test_a_worker_started_by_hand_is_used_and_retired(
-    by_hand: tuple[Client, CommandLine], tmp_path: Path
-) -> None:
-    client, cluster = by_hand
-    with psnb.ParameterServerStrategy(client) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy)
-        with cluster.worker("--name", "any name") as late:
-            wait_until(lambda: state_of(coordinator, "any name") == "ready", "it is used")
-            steps = Steps(tmp_path)
-            remotes = [coordinator.schedule(steps) for _ in range(2)]
-            wait_until(lambda: len(steps.runs()) == 2, "one runs on each worker")
-            _retire(client, "any name")
-            wait_until(lambda: state_of(coordinator, "any name") == "draining", "it drains")
-            steps.end()
-            assert sorted(coordinator.fetch(remotes)) == ["any name", "first"]
-            assert coordinator.statistics().retried == 0
-            late.wait(DEADLINE)
-        assert kinds_of(coordinator, "any name")[-1] is EventKind.WORKER_RETIRED
-
-
-def test_a_worker_started_by_hand_is_killed_and_its_nanny_starts_it_again(
-    by_hand: tuple[Client, CommandLine], tmp_path: Path
-) -> None:
-    client, _ = by_hand
-    with psnb.ParameterServerStrategy(client) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy)
-        steps = Steps(tmp_path)
-        remote = coordinator.schedule(steps)
-        wait_until(lambda: len(steps.runs()) == 1, "it runs")
-        os.kill(client.run(os.getpid)[address_of(client, "first")], signal.SIGKILL)
-        wait_until(lambda: len(steps.runs()) == 2, "it runs again on the nanny's new worker")
-        steps.end()
-        assert remote.fetch(DEADLINE) == "first"
-        assert coordinator.statistics().retried == 1
-        assert kinds_of(coordinator, "first").count(EventKind.WORKER_JOINED) == 2
 
 
 def test_events_tell_of_failures_and_cancellations(

@@ -124,11 +124,10 @@ def _from_parquet(path: Path) -> list[Any]:
 READERS = {"csv": _from_csv, "jsonl": _from_json, "parquet": _from_parquet}
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_killed_while_it_evaluates_costs_no_example_and_doubles_none(
-    fragile: Client, tmp_path: Path
+    whole: Client, tmp_path: Path
 ) -> None:
-    with psnb.ParameterServerStrategy(fragile) as strategy:
+    with psnb.ParameterServerStrategy(whole) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         visits = visits_of(strategy, 300)
         ending = Ending(coordinator, tmp_path, "killed")
@@ -140,11 +139,10 @@ def test_a_worker_that_is_killed_while_it_evaluates_costs_no_example_and_doubles
         assert numbers(visits, 300) == [0] * 300
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_killed_while_it_predicts_costs_no_row_and_doubles_none(
-    fragile: Client, tmp_path: Path
+    whole: Client, tmp_path: Path
 ) -> None:
-    with psnb.ParameterServerStrategy(fragile) as strategy:
+    with psnb.ParameterServerStrategy(whole) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         ending = Ending(coordinator, tmp_path, "killed")
         wait = ending.wait

@@ -88,10 +88,9 @@ def test_servers_forget_the_closures_that_have_ended(
     assert 0 < max(logs) <= 400
 
 
-@pytest.mark.slow
 def test_a_worker_given_up_for_dead_that_wakes_up_does_not_count_twice(tmp_path: Path) -> None:
     with (
-        psnb.local_cluster(workers=2, servers=1) as client,
+        psnb.local_cluster(workers=2, servers=1, processes=False) as client,
         psnb.ParameterServerStrategy(client) as strategy,
     ):
         coordinator = psnb.ClusterCoordinator(strategy)
@@ -124,9 +123,9 @@ def test_a_worker_given_up_for_dead_that_wakes_up_does_not_count_twice(tmp_path:
 
 
 def count_while_they_die(
-    seconds: float, workers: int, kills_wanted: int, replicas: int = 0
-) -> dict[str, int]:
-    """Kill random workers while closures count, for so long and so often; return what happened.
+    seconds: float, workers: int, kills_wanted: int, replicas: int = 0, server_kills_wanted: int = 0
+) -> None:
+    """Kill random workers while closures count, for so long and until it was so often.
 
     With replicas, servers too, whenever all of their shards have copies.
     """
@@ -149,7 +148,12 @@ def count_while_they_die(
         end = time.monotonic() + seconds
         next_kill = time.monotonic() + 1
         pause = threading.Event()
-        while time.monotonic() < end or kills < kills_wanted:
+        while (
+            time.monotonic() < end
+            or kills < kills_wanted
+            or server_kills < server_kills_wanted
+            or not coordinator.statistics().retried  # those that died were idle
+        ):
             if coordinator.statistics().queued < 500:
                 for _ in range(500):
                     row = rng.randrange(10)
@@ -176,7 +180,6 @@ def count_while_they_die(
         assert statistics.completed == scheduled
         assert int(counter.read()) == scheduled
         np.testing.assert_array_equal(table.lookup(np.arange(10)), np.tile(per_row, (4, 1)).T)
-        return {"retried": statistics.retried, "server kills": server_kills}
 
 
 def _kill_listener(address: str) -> None:
@@ -189,13 +192,16 @@ def _kill_listener(address: str) -> None:
                 os.kill(each.pid, signal.SIGKILL)
 
 
-@pytest.mark.slow
+ENDURANCE = pytest.mark.second_tier(
+    "endurance: random kills; test_faults.py and test_replicas.py have some"
+)
+
+
+@ENDURANCE
 def test_counts_are_exact_to_the_unit_while_workers_are_killed_at_random() -> None:
-    happened = count_while_they_die(seconds=5, workers=3, kills_wanted=6)
-    assert happened["retried"] >= 1
+    count_while_they_die(seconds=5, workers=3, kills_wanted=6)
 
 
-@pytest.mark.slow
+@ENDURANCE
 def test_counts_are_exact_while_servers_with_copies_are_killed_as_well() -> None:
-    happened = count_while_they_die(seconds=20, workers=2, kills_wanted=6, replicas=1)
-    assert happened["server kills"] >= 2
+    count_while_they_die(seconds=20, workers=2, kills_wanted=6, replicas=1, server_kills_wanted=2)

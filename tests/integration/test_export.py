@@ -18,7 +18,6 @@ import psnb.keras
 from psnb.demo import flights, model
 
 pytestmark = [
-    pytest.mark.slow,
     # Of Keras itself, with numpy 2 and without 64-bit integers.
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:Explicitly requested dtype:UserWarning"),
@@ -55,6 +54,19 @@ def predicted_alone(path: Path, batch: Any, folder: Path) -> np.ndarray:
     return found
 
 
+def made(count: int, values: int) -> flights.Flights:
+    """Return flights at random; what the model learns of them is no matter."""
+    rng = np.random.default_rng(count)
+    fields = np.arange(len(flights.FIELDS)) << flights.FIELD_SHIFT
+    ids = fields + rng.integers(0, values, (count, len(fields)))
+    dense = rng.normal(size=(count, len(flights.DENSE_COLUMNS))).astype(np.float32)
+    return flights.Flights(ids, dense, rng.integers(0, 2, count).astype(np.float32))
+
+
+TEST = made(500, 6000)
+"""Some of their values are of no flight that the model is trained with."""
+
+
 @pytest.fixture
 def trained(coordinator: psnb.ClusterCoordinator, strategy: psnb.ParameterServerStrategy) -> Any:
     """The demo's model: its forward pass, and a function that schedules steps."""
@@ -70,10 +82,10 @@ def trained(coordinator: psnb.ClusterCoordinator, strategy: psnb.ParameterServer
         "ids": model.ids,
     }
     train = psnb.jax.step(model.loss, has_aux=True, **of)
-    data = coordinator.create_per_worker_resource(flights.load)
+    data = coordinator.create_per_worker_resource(lambda: made(30_000, 5000))
 
     def step(data: Any, number: int) -> None:
-        train.train_on(vars(data[0].batch(number, 512)))
+        train.train_on(vars(data.batch(number, 512)))
 
     def run(numbers: range) -> None:
         for number in numbers:
@@ -86,37 +98,37 @@ def test_the_demo_predicts_alone_what_the_cluster_predicts(
     coordinator: psnb.ClusterCoordinator, trained: Any, tmp_path: Path
 ) -> None:
     forward, run = trained
-    test = flights.load()[1]
-    batch = {"ids": test.ids[:500], "dense": test.dense[:500]}
     run(range(20))
     coordinator.join()
-    path = psnb.export(tmp_path / "model", forward, example=vars(test[:32]))
-    found = predicted_alone(path, batch, tmp_path)
-    np.testing.assert_allclose(found, forward(vars(test[:500])), rtol=0, atol=1e-6)
+    path = psnb.export(tmp_path / "model", forward, example=vars(TEST[:32]))
+    found = predicted_alone(path, {"ids": TEST.ids, "dense": TEST.dense}, tmp_path)
+    np.testing.assert_allclose(found, forward(vars(TEST)), rtol=0, atol=1e-6)
 
 
 def test_an_export_while_closures_run_is_whole_and_of_its_time(
     coordinator: psnb.ClusterCoordinator, trained: Any, tmp_path: Path
 ) -> None:
     forward, run = trained
-    test = flights.load()[1]
     run(range(10))
     coordinator.join()
-    first = psnb.load_model(psnb.export(tmp_path / "first", forward, example=vars(test[:32])))
+    first = psnb.load_model(psnb.export(tmp_path / "first", forward, example=vars(TEST[:32])))
     run(range(10, 60))
-    during = psnb.load_model(psnb.export(tmp_path / "during", forward, example=vars(test[:32])))
+    during = psnb.load_model(psnb.export(tmp_path / "during", forward, example=vars(TEST[:32])))
     coordinator.join()
-    last = psnb.load_model(psnb.export(tmp_path / "last", forward, example=vars(test[:32])))
+    last = psnb.load_model(psnb.export(tmp_path / "last", forward, example=vars(TEST[:32])))
     counts = [
         [len(table.content) for table in each._state.tables.values()]
         for each in (first, during, last)
     ]
-    assert counts[0] <= counts[1] <= counts[2]
-    predicted = [each.predict(vars(test[:500])) for each in (first, during, last)]
+    assert counts[0] <= counts[1] <= counts[2] != counts[0]
+    predicted = [each.predict(vars(TEST)) for each in (first, during, last)]
     assert all(np.isfinite(each).all() and (each > 0).all() for each in predicted)
-    np.testing.assert_allclose(predicted[2], forward(vars(test[:500])), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(predicted[2], forward(vars(TEST)), rtol=0, atol=1e-6)
 
 
+@pytest.mark.second_tier(
+    "another framework: tests/keras_models/test_keras_export.py has what it predicts"
+)
 def test_a_keras_model_predicts_alone(
     strategy: psnb.ParameterServerStrategy, tmp_path: Path
 ) -> None:

@@ -22,7 +22,10 @@ import psnb.keras
 import psnb.torch
 from psnb.demo import flights, model
 
-pytestmark = [pytest.mark.slow]
+pytestmark = pytest.mark.second_tier(
+    "a pass over all flights in each framework; test_jax_models.py, test_torch_models.py and "
+    "test_keras_models.py train each of them as alone"
+)
 
 BATCH, DIM, HIDDEN, SEED = 512, 8, (32, 16), 0
 INPUTS = len(flights.FIELDS) * DIM + len(flights.DENSE_COLUMNS)

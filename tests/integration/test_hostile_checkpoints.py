@@ -1,4 +1,4 @@
-"""Servers, each a process of its own, outlive checkpoints that were made to harm them."""
+"""Servers outlive checkpoints that were made to harm them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from psnb._src.server.table_operations import (
 )
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.saved import forge
-
-pytestmark = pytest.mark.slow
 
 State = dict[str, np.ndarray]
 IDS = np.arange(8)

@@ -10,7 +10,9 @@ import pytest
 
 from tests.integration.namespaces import ADD_LINK, APART, AS_ROOT, OWN_PROCESSES, require_namespaces
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.second_tier(
+    "another kind of cluster; tests/parameters has the same over the network"
+)
 
 
 def run_tests(folder: Path, kind: str, *before: str) -> None:

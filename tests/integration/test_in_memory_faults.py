@@ -18,7 +18,13 @@ from psnb.data import Dataset, InMemoryDataset
 from psnb.errors import DatasetError
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import Ending, Killer
-from tests.integration.test_leases import numbers, visits_of
+from tests.integration.test_leases import (
+    ENDS,
+    numbers,
+    run_while_killed,
+    visits_of,
+    wait_until_left,
+)
 
 COUNT = 2000
 
@@ -39,14 +45,15 @@ def counting(visits: psnb.Embedding) -> Callable[..., None]:
     return step
 
 
-@pytest.fixture(params=["killed", "retired"])
-def ending(request: pytest.FixtureRequest, fragile: Client, tmp_path: Path) -> Any:
-    with psnb.ParameterServerStrategy(fragile) as strategy:
+@pytest.fixture(params=ENDS)
+def ending(request: pytest.FixtureRequest, whole: Client, tmp_path: Path) -> Any:
+    with psnb.ParameterServerStrategy(whole) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         yield Ending(coordinator, tmp_path, request.param), strategy, coordinator
+        if request.param == "retired":
+            wait_until_left(whole)
 
 
-@pytest.mark.slow
 def test_a_worker_that_goes_in_an_epoch_costs_no_example_and_doubles_none(ending: Any) -> None:
     end, strategy, coordinator = ending
     wait = end.wait
@@ -71,7 +78,6 @@ def test_a_worker_that_goes_in_an_epoch_costs_no_example_and_doubles_none(ending
     assert made.statistics().missing == 0
 
 
-@pytest.mark.slow
 def test_a_worker_that_goes_while_it_loads_costs_nothing(ending: Any) -> None:
     end, strategy, coordinator = ending
     wait = end.wait
@@ -89,7 +95,6 @@ def test_a_worker_that_goes_while_it_loads_costs_nothing(ending: Any) -> None:
     assert numbers(visits, COUNT) == [1] * COUNT
 
 
-@pytest.mark.slow
 def test_a_worker_that_goes_in_a_shuffle_costs_nothing(ending: Any) -> None:
     end, strategy, coordinator = ending
     wait = end.wait
@@ -114,11 +119,10 @@ def test_a_worker_that_goes_in_a_shuffle_costs_nothing(ending: Any) -> None:
     assert numbers(visits, COUNT) == [1] * COUNT
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_killed_while_it_takes_up_examples_costs_nothing(
-    fragile: Client,
+    whole: Client,
 ) -> None:
-    with psnb.ParameterServerStrategy(fragile) as strategy:
+    with psnb.ParameterServerStrategy(whole) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         visits = visits_of(strategy, COUNT)
         made: Any = coordinator.create_per_worker_dataset(examples())
@@ -132,17 +136,26 @@ def test_a_worker_that_is_killed_while_it_takes_up_examples_costs_nothing(
 
         pid = coordinator.schedule(die_of_the_next_message, worker=1).fetch(DEADLINE)
         made.global_shuffle()
-        assert pid not in fragile.run(os.getpid, on_error="ignore").values()
+        assert pid not in whole.run(os.getpid, on_error="ignore").values()
         run_epoch(coordinator, made, counting(visits))
         assert numbers(visits, COUNT) == [1] * COUNT
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("step", ["begin", "scatter", "survey"])
+OTHER_STEP = pytest.mark.second_tier("another step of the same shuffle")
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param("begin", marks=OTHER_STEP),
+        "scatter",
+        pytest.param("survey", marks=OTHER_STEP),
+    ],
+)
 def test_a_worker_that_was_started_again_before_a_step_of_a_shuffle_costs_nothing(
-    fragile: Client, step: str
+    whole: Client, step: str
 ) -> None:
-    with psnb.ParameterServerStrategy(fragile) as strategy:
+    with psnb.ParameterServerStrategy(whole) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         visits = visits_of(strategy, COUNT)
         made: Any = coordinator.create_per_worker_dataset(examples())
@@ -156,7 +169,7 @@ def test_a_worker_that_was_started_again_before_a_step_of_a_shuffle_costs_nothin
                 os.kill(killed[0], signal.SIGKILL)
                 wait_until(
                     lambda: (
-                        killed[0] not in fragile.run(os.getpid, on_error="ignore").values()
+                        killed[0] not in whole.run(os.getpid, on_error="ignore").values()
                         and [each.state for each in coordinator.statistics().workers]
                         == ["ready"] * 2
                     ),
@@ -171,9 +184,8 @@ def test_a_worker_that_was_started_again_before_a_step_of_a_shuffle_costs_nothin
         assert numbers(visits, COUNT) == [1] * COUNT
 
 
-@pytest.mark.slow
-def test_what_was_lost_between_epochs_is_made_again(fragile: Client) -> None:
-    with psnb.ParameterServerStrategy(fragile) as strategy:
+def test_what_was_lost_between_epochs_is_made_again(whole: Client) -> None:
+    with psnb.ParameterServerStrategy(whole) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         visits = visits_of(strategy, COUNT)
         made: Any = coordinator.create_per_worker_dataset(examples())
@@ -213,9 +225,11 @@ def test_a_shuffle_without_room_says_so_and_changes_nothing(
     assert numbers(visits, COUNT) == [2] * COUNT
 
 
-@pytest.mark.slow
-def test_a_global_shuffle_spreads_over_workers_that_have_joined(fragile: Client) -> None:
-    with psnb.ParameterServerStrategy(fragile) as strategy:
+def test_a_global_shuffle_spreads_over_workers_that_have_joined() -> None:
+    with (
+        psnb.local_cluster(workers=2, servers=1, processes=False) as client,
+        psnb.ParameterServerStrategy(client) as strategy,
+    ):
         coordinator = psnb.ClusterCoordinator(strategy)
         made: Any = coordinator.create_per_worker_dataset(examples(), splits=6)
         made.load_into_memory()
@@ -246,9 +260,9 @@ def test_nothing_is_left_on_the_workers_when_the_dataset_is_gone(
     wait_until(lambda: not folders() - before, "the folders are gone")
 
 
-@pytest.mark.slow
+@pytest.mark.second_tier("endurance: random kills; each kind of moment is above")
 def test_every_example_is_used_once_while_workers_with_examples_are_killed_at_random() -> None:
-    rows = 10_000
+    rows, kills = 10_000, 5
     with (
         psnb.local_cluster(workers=3, servers=1) as client,
         psnb.ParameterServerStrategy(client) as strategy,
@@ -259,8 +273,10 @@ def test_every_example_is_used_once_while_workers_with_examples_are_killed_at_ra
             InMemoryDataset.of(Dataset.range(rows), 16)
         )
         made.load_into_memory()
-        with Killer(client, strategy, seed=5, most=5) as killer:
+        with Killer(client, strategy, seed=5, most=kills) as killer:
             made.global_shuffle()
-            run_epoch(coordinator, made, counting(visits))
+            step, iterator = counting(visits), iter(made)
+            run_while_killed(coordinator, killer, kills, step, iterator, 100)
+            assert coordinator.run_epoch(step, iterator).over
         assert numbers(visits, rows) == [1] * rows
-        assert killer.kills > 0
+        assert killer.kills == kills

@@ -23,8 +23,6 @@ from tests.interrupting import (
     sleeping,
 )
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_write_is_made_once_or_not_at_all(strategy: psnb.ParameterServerStrategy) -> None:
     v = strategy.variable(np.zeros(3))
@@ -106,8 +104,11 @@ def test_per_worker_values_are_fetched_after_an_interrupt(
     assert value.fetch(DEADLINE) == [7, 7]
 
 
+@pytest.mark.parametrize(
+    "every", [11, pytest.param(3, marks=pytest.mark.second_tier("more places in the same call"))]
+)
 def test_the_coordinator_is_closed_wholly_or_not_at_all(
-    strategy: psnb.ParameterServerStrategy,
+    strategy: psnb.ParameterServerStrategy, every: int
 ) -> None:
     def make() -> Scene:
         coordinator = psnb.ClusterCoordinator(strategy)
@@ -125,7 +126,7 @@ def test_the_coordinator_is_closed_wholly_or_not_at_all(
 
         return coordinator.close, check
 
-    interrupted_everywhere(make, every=3)
+    interrupted_everywhere(make, every=every)
 
 
 def test_pause_calls_back_what_was_sent_or_has_done_nothing(

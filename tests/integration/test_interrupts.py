@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 
 def run(folder: Path, *interrupts: int, timeout: float) -> str:
     """Run `interrupted` with so many interrupts for closures, epochs and checkpoints."""
@@ -26,8 +24,19 @@ def run(folder: Path, *interrupts: int, timeout: float) -> str:
     return done.stdout
 
 
-def test_interrupts_end_no_coordinator_and_lose_and_double_nothing(tmp_path: Path) -> None:
-    run(tmp_path, 2000, 200, 200, timeout=100)
+@pytest.mark.parametrize(
+    "interrupts",
+    [
+        (200, 20, 20),
+        pytest.param(
+            (2000, 200, 200), marks=pytest.mark.second_tier("endurance: ten times as many")
+        ),
+    ],
+)
+def test_interrupts_end_no_coordinator_and_lose_and_double_nothing(
+    tmp_path: Path, interrupts: tuple[int, ...]
+) -> None:
+    run(tmp_path, *interrupts, timeout=250)
 
 
 @pytest.mark.soak

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -18,8 +19,6 @@ import psnb
 import psnb.jax
 from psnb.errors import GradientError
 from tests.integration import wide_and_deep as wd
-
-pytestmark = pytest.mark.slow
 
 
 def loss(params: Any, rows: Any, batch: Any) -> Any:
@@ -89,8 +88,11 @@ def values_of(
     return {**params.read(), **wd.tables_of(strategy)}
 
 
-def test_fifty_rounds_are_fifty_steps_of_optax_alone(whole: Client) -> None:
-    with wd.synchronous(whole) as strategy:
+DEATHS = pytest.mark.second_tier("a step is a closure: test_mode_faults has the same deaths")
+
+
+def test_fifty_rounds_are_fifty_steps_of_optax_alone(cluster: Client) -> None:
+    with wd.synchronous(cluster) as strategy:
         params = placed(strategy)
         losses = wd.trained(strategy, step_of(strategy, params), wd.STEPS)
         found = values_of(strategy, params)
@@ -118,6 +120,7 @@ def calling(function: Callable[[], None]) -> Callable[[Any], Any]:
     return identity  # type: ignore[no-any-return]
 
 
+@DEATHS
 def test_a_worker_killed_in_the_middle_of_backward_changes_nothing(
     whole: Client, tmp_path: Path
 ) -> None:
@@ -136,6 +139,7 @@ def test_a_worker_killed_in_the_middle_of_backward_changes_nothing(
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
 
 
+@DEATHS
 def test_a_server_killed_in_a_step_changes_nothing_where_there_are_copies(
     whole: Client, tmp_path: Path
 ) -> None:
@@ -159,14 +163,14 @@ def test_a_server_killed_in_a_step_changes_nothing_where_there_are_copies(
 
 @pytest.mark.parametrize("sharding", ["dynamic", "none"])
 def test_a_loss_that_is_nan_says_which_element_of_which_file_it_is(
-    whole: Client, tmp_path: Path, sharding: str
+    cluster: Client, tmp_path: Path, sharding: str
 ) -> None:
     for name in "ab":
         values = ["nan" if (name, row) == ("b", 11) else "0.5" for row in range(16)]
         (tmp_path / name).write_text("\n".join(values))
     lines = psnb.data.Dataset.text_lines([tmp_path / "a", tmp_path / "b"])
     batches = lines.map(np.float32).batch(4)
-    with psnb.ParameterServerStrategy(whole) as strategy:
+    with psnb.ParameterServerStrategy(cluster) as strategy:
         params = psnb.jax.variables(strategy, {"w": jnp.ones(())}, psnb.SGD(0.01))
         step = psnb.jax.step(lambda params, rows, x: (params["w"] * x).sum(), params=params)
         coordinator = psnb.ClusterCoordinator(strategy)
@@ -185,6 +189,7 @@ def test_a_loss_that_is_nan_says_which_element_of_which_file_it_is(
     assert "[4] 0.5 to 0.5, 1 not finite" in str(raised.value)
 
 
+@pytest.mark.second_tier("tests/jax_models/test_worker_programs has it within one process")
 def test_a_step_that_is_an_argument_is_compiled_once_a_worker(whole: Client) -> None:
     with psnb.ParameterServerStrategy(whole) as strategy:
         step = step_of(strategy, placed(strategy))
@@ -216,8 +221,8 @@ def underived(x: Any) -> Any:
     return found(x)
 
 
-def test_a_trainer_evaluates_with_a_step_and_computes_no_gradient(whole: Client) -> None:
-    with psnb.ParameterServerStrategy(whole) as strategy:
+def test_a_trainer_evaluates_with_a_step_and_computes_no_gradient(cluster: Client) -> None:
+    with psnb.ParameterServerStrategy(cluster) as strategy:
         params = psnb.jax.variables(strategy, {"w": jnp.full(2, 3.0)}, psnb.SGD(0.1))
         rows = strategy.embedding("rows", 2, optimizer=psnb.SGD(0.1))
 
@@ -235,12 +240,16 @@ def test_a_trainer_evaluates_with_a_step_and_computes_no_gradient(whole: Client)
             trainer.train_from_dataset(data)
 
 
-def test_jax_has_one_thread_on_a_worker_like_other_libraries(
-    coordinator: psnb.ClusterCoordinator,
-) -> None:
+@pytest.mark.second_tier("a process that has not used JAX yet must start it")
+def test_jax_has_one_thread_on_a_worker_like_other_libraries() -> None:
     def threads() -> list[str]:
+        os.environ.pop("XLA_FLAGS", None)  # which tests have, and users have not
         jax.jit(lambda x: x @ x)(np.ones((600, 600), np.float32)).block_until_ready()
         return [each.read_text() for each in Path("/proc/self/task").glob("*/comm")]
 
-    found = coordinator.schedule(threads).fetch()
+    with (
+        psnb.local_cluster(workers=1, servers=1) as client,
+        psnb.ParameterServerStrategy(client) as strategy,
+    ):
+        found = psnb.ClusterCoordinator(strategy).schedule(threads).fetch()
     assert sum("XLAEigen" in name for name in found) <= 1

@@ -26,7 +26,6 @@ from tests.integration import wide_and_deep as wd
 from tests.keras_models import nets
 
 pytestmark = [
-    pytest.mark.slow,
     # Of Keras itself, with numpy 2 and without 64-bit integers.
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:Explicitly requested dtype:UserWarning"),
@@ -36,11 +35,12 @@ PADDED = 4
 """Words of an example, with 0 where there is none."""
 
 
-@pytest.fixture(autouse=True)
-def _other_default(started: Client) -> None:
-    """Let workers have another backend by default: models bring theirs along."""
+@pytest.fixture
+def apart(whole: Client) -> Client:
+    """Processes that have another backend by default: models bring theirs along."""
     other = {"jax": "torch", "torch": "jax"}[keras.backend.backend()]
-    started.run(os.environ.update, {"KERAS_BACKEND": other})
+    whole.run(os.environ.update, {"KERAS_BACKEND": other})
+    return whole
 
 
 class Calling(keras.layers.Layer):
@@ -151,26 +151,31 @@ def assert_as_alone(history: dict[str, list[float]], weights: dict[str, np.ndarr
     wd.assert_close(weights, expected)
 
 
-def test_fifty_rounds_are_fifty_steps_of_keras_alone(whole: Client) -> None:
-    assert_as_alone(*fitted(whole))
+def test_fifty_rounds_are_fifty_steps_of_keras_alone(cluster: Client) -> None:
+    assert_as_alone(*fitted(cluster))
 
 
+DEATHS = pytest.mark.second_tier("a step is a closure: test_mode_faults has the same deaths")
+
+
+@DEATHS
 def test_a_worker_killed_in_the_middle_of_backward_changes_nothing(
-    whole: Client, tmp_path: Path
+    apart: Client, tmp_path: Path
 ) -> None:
     killed = wd.KilledOnce(tmp_path)
-    found = fitted(whole, killed)
+    found = fitted(apart, killed)
     assert killed.happened()
     assert_as_alone(*found)
 
 
+@DEATHS
 def test_a_server_killed_in_a_step_changes_nothing_where_there_are_copies(
-    whole: Client, tmp_path: Path
+    apart: Client, tmp_path: Path
 ) -> None:
-    with psnb.ParameterServerStrategy(whole) as strategy:
+    with psnb.ParameterServerStrategy(apart) as strategy:
         victim = strategy.server_addresses[0]
-    with wd.ServerKilled(whole, victim, tmp_path) as killed:
-        assert_as_alone(*fitted(whole, killed.wait, replicas=1))
+    with wd.ServerKilled(apart, victim, tmp_path) as killed:
+        assert_as_alone(*fitted(apart, killed.wait, replicas=1))
 
 
 class Recorder(keras.callbacks.Callback):
@@ -197,10 +202,10 @@ class Recorder(keras.callbacks.Callback):
 
 
 @pytest.fixture
-def small(whole: Client) -> Iterator[psnb.keras.DistributedKeras]:
+def small(cluster: Client) -> Iterator[psnb.keras.DistributedKeras]:
     """A small model on servers, compiled."""
     keras.utils.set_random_seed(0)
-    with psnb.ParameterServerStrategy(whole) as strategy:
+    with psnb.ParameterServerStrategy(cluster) as strategy:
         found = psnb.keras.distribute(nets.normalized(), strategy)
         # Of probabilities that are NaN, torch itself makes no cross-entropy.
         found.compile(keras.optimizers.Adam(0.01), **{**options(), "loss": "mse"})
@@ -295,8 +300,8 @@ def test_datasets_steps_and_what_is_refused(small: psnb.keras.DistributedKeras) 
         small.predict(dataset.take(0))
 
 
-def test_a_model_must_be_compiled_first(whole: Client) -> None:
-    with psnb.ParameterServerStrategy(whole) as strategy:
+def test_a_model_must_be_compiled_first(cluster: Client) -> None:
+    with psnb.ParameterServerStrategy(cluster) as strategy:
         found = psnb.keras.distribute(nets.plain(), strategy)
         with pytest.raises(ConfigurationError, match="must be compiled first"):
             found.predict(np.zeros((1, 3)))

@@ -20,10 +20,10 @@ TESTS = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.second_tier("the other backend of the same tests")
 @pytest.mark.timeout(900)  # of some sixty tests, each of which has the usual limit
 def test_what_holds_with_one_backend_holds_with_the_other(tmp_path: Path) -> None:
-    options = ["-q", "-p", "no:cacheprovider", "--basetemp", f"{tmp_path}/inner"]
+    options = ["-q", "-m", "not soak", "-p", "no:cacheprovider", "--basetemp", f"{tmp_path}/inner"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *TESTS, *options],
         cwd=ROOT,

@@ -16,23 +16,25 @@ from distributed import Client
 import psnb
 from tests.conftest import DEADLINE, wait_until
 from tests.forking import Forked
-from tests.integration.clusters import BOTH, cluster_of
+from tests.integration.clusters import cluster_of
 from tests.integration.killed_notebook import (
     EPOCHS,
     ROWS,
     rounds,
     synchronous_epoch,
     synchronous_trainer,
+    unfinished,
+    waiting,
 )
-
-pytestmark = pytest.mark.slow
 
 
 class Notebook:
     """A process that trains, of a kind that `killed_notebook` has."""
 
-    def __init__(self, kind: str, folder: Path, where: str = "2") -> None:
+    def __init__(self, kind: str, folder: Path, where: str = "2", struck: bool = True) -> None:
         self._checkpoints, self._result = folder / "checkpoints", folder / "result.json"
+        if struck:  # it is not to end before
+            unfinished(self._checkpoints).touch()
         arguments = [kind, str(self._checkpoints), str(self._result), where]
         self._process = Forked("tests.integration.killed_notebook", *arguments, heard=True)
 
@@ -50,12 +52,18 @@ class Notebook:
         self._process.stdout.close()
 
     def strike(self, number: signal.Signals, saves: int, delay: float) -> None:
-        """Send a signal some time after it has saved so often; it must still train."""
-        wanted = self._newest() + saves
-        wait_until(lambda: self._newest() >= wanted, f"{saves} checkpoints are saved")
+        """Send a signal some time after it has saved so often, or at the end of its training."""
+        wanted, at_the_end = self._newest() + saves, waiting(self._checkpoints)
+        wait_until(
+            lambda: self._newest() >= wanted or at_the_end.exists(),
+            f"{saves} checkpoints are saved",
+        )
         time.sleep(delay)  # the moment is to be any
+        assert self._process.poll() is None
         self._process.send_signal(number)
         assert not self._result.exists()
+        unfinished(self._checkpoints).unlink()
+        at_the_end.unlink(missing_ok=True)
 
     def result(self) -> dict[str, Any]:
         """Wait until it ends, and return what it has found."""
@@ -75,7 +83,14 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield client.scheduler.address
 
 
-@pytest.fixture(params=BOTH)
+@pytest.fixture(
+    params=[
+        "local",
+        pytest.param(
+            "command line", marks=pytest.mark.second_tier("another kind of cluster: test_attach")
+        ),
+    ]
+)
 def where(request: pytest.FixtureRequest) -> str:
     """Return the address of a cluster for notebooks; "2" if each has its own that ends with it."""
     address: str = "2" if request.param == "local" else request.getfixturevalue("by_hand")
@@ -92,10 +107,13 @@ def killed(kind: str, folder: Path, seed: int, *where: str) -> dict[str, Any]:
     for each in killed:
         with Notebook(kind, folder, each) as notebook:
             notebook.strike(signal.SIGKILL, moments.randint(1, 3), moments.uniform(0, 0.1))
-    with Notebook(kind, folder, last) as notebook:
+    with Notebook(kind, folder, last, struck=False) as notebook:
         return notebook.result()
 
 
+@pytest.mark.second_tier(
+    "test_resuming has it without the kill, the asynchronous one here the kill"
+)
 def test_a_synchronous_run_that_was_killed_equals_an_undisturbed_one_to_the_bit(
     cluster: Client, tmp_path: Path, where: str
 ) -> None:
@@ -103,6 +121,9 @@ def test_a_synchronous_run_that_was_killed_equals_an_undisturbed_one_to_the_bit(
     assert killed("rounds", tmp_path, 1, where) == expected
 
 
+@pytest.mark.second_tier(
+    "test_resumed_trainers has it without the kill, the asynchronous one here the kill"
+)
 def test_a_synchronous_epoch_of_leased_data_that_was_killed_equals_an_undisturbed_one_to_the_bit(
     cluster: Client, tmp_path: Path, where: str
 ) -> None:
@@ -110,6 +131,9 @@ def test_a_synchronous_epoch_of_leased_data_that_was_killed_equals_an_undisturbe
     assert killed("synchronous_trainer", tmp_path, 3, where) == expected
 
 
+@pytest.mark.second_tier(
+    "test_sync_epochs has it without the kill, the asynchronous one here the kill"
+)
 def test_an_epoch_that_was_killed_equals_an_undisturbed_one_also_with_other_numbers_of_workers(
     cluster: Client, tmp_path: Path
 ) -> None:
@@ -126,6 +150,7 @@ def test_an_asynchronous_run_that_was_killed_has_used_each_example_exactly_once_
     assert found["loss"] == [(ROWS - 1) / 2] * EPOCHS
 
 
+@pytest.mark.second_tier("test_trainer has it with an interrupt in this process")
 def test_a_run_that_was_interrupted_has_saved_all_and_goes_on_likewise(tmp_path: Path) -> None:
     with Notebook("asynchronous_trainer", tmp_path) as notebook:
         notebook.strike(signal.SIGINT, 1, 0.05)
@@ -133,5 +158,5 @@ def test_a_run_that_was_interrupted_has_saved_all_and_goes_on_likewise(tmp_path:
         assert 0 < sum(visits) < EPOCHS * ROWS
     newest = max((tmp_path / "checkpoints").glob("ckpt-*"))
     assert psnb.checkpoint.load(newest)["visits"].rows[:, 0].tolist() == visits
-    with Notebook("asynchronous_trainer", tmp_path) as notebook:
+    with Notebook("asynchronous_trainer", tmp_path, struck=False) as notebook:
         assert notebook.result()["visits"] == [EPOCHS] * ROWS

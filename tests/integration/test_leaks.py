@@ -18,7 +18,7 @@ from psnb import errors
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import pid_of
 
-pytestmark = pytest.mark.slow
+ENDURANCE = pytest.mark.second_tier("endurance: 46 strategies, one after another")
 
 WHO = ("notebook", "worker-0", "server-0")
 WARM_UP = 3
@@ -137,6 +137,7 @@ def growth(client: Client, request: pytest.FixtureRequest) -> Growth:
     return Growth(number, rounds(WARM_UP), rounds(number))
 
 
+@ENDURANCE
 @pytest.mark.parametrize("who", WHO)
 @pytest.mark.parametrize("what", ["descriptors", "threads"])
 def test_no_descriptor_and_no_thread_is_left_in_any_process(
@@ -146,6 +147,7 @@ def test_no_descriptor_and_no_thread_is_left_in_any_process(
     assert growth.of(who, what) < growth.rounds / 2
 
 
+@ENDURANCE
 @pytest.mark.skipif(not _TELLS, reason="this system's malloc does not tell what it keeps")
 @pytest.mark.parametrize("who", WHO)
 def test_memory_does_not_grow_in_any_process(growth: Growth, who: str) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
+from distributed import Client
 
 import psnb
 from psnb import data, errors
+from psnb._src.cluster.cluster import identity
 from psnb._src.parameters.comm_server_client import CommServerClient
 from psnb._src.parameters.commit_under_way import Ended
 from psnb._src.placement.layout import ShardId
@@ -27,6 +29,19 @@ def visits_of(strategy: psnb.ParameterServerStrategy, rows: int) -> psnb.Embeddi
 
 def numbers(table: psnb.Embedding, rows: int) -> list[float]:
     return table.lookup(np.arange(rows))[:, 0].tolist()
+
+
+def wait_until_left(client: Client) -> None:
+    """Wait until a retired worker of `whole` has left, before another test uses the cluster."""
+    wait_until(lambda: len(identity(client)["workers"]) == 3, "the retired worker has left")
+
+
+RETIRED = pytest.param(
+    "retired",
+    marks=pytest.mark.second_tier("as if killed, but for its notice, which test_notice has"),
+)
+ENDS = ("killed", RETIRED)
+"""How a worker ends."""
 
 
 def test_an_epoch_uses_every_example_once_and_ends_by_itself(
@@ -175,15 +190,11 @@ def test_only_datasets_can_be_sharded(coordinator: psnb.ClusterCoordinator) -> N
         coordinator.create_per_worker_dataset([1, 2], sharding="both")  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["killed", "retired"])
+@pytest.mark.parametrize("how", ENDS)
 def test_a_worker_that_goes_in_the_middle_costs_no_example_and_doubles_none(
-    tmp_path: Path, how: str
+    whole: Client, tmp_path: Path, how: str
 ) -> None:
-    with (
-        psnb.local_cluster(workers=2, servers=1) as client,
-        psnb.ParameterServerStrategy(client) as strategy,
-    ):
+    with psnb.ParameterServerStrategy(whole) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         visits = visits_of(strategy, 500)
         dataset = coordinator.create_per_worker_dataset(
@@ -200,18 +211,16 @@ def test_a_worker_that_goes_in_the_middle_costs_no_example_and_doubles_none(
 
         with ending:
             end = coordinator.run_epoch(step, iter(dataset))
+        if how == "retired":
+            wait_until_left(whole)
         assert numbers(visits, 500) == [1] * 500
         assert end.over
 
 
-@pytest.mark.slow
 def test_a_lost_closure_that_had_its_effect_keeps_its_examples_when_another_fails(
-    tmp_path: Path,
+    whole: Client, tmp_path: Path
 ) -> None:
-    with (
-        psnb.local_cluster(workers=2, servers=1) as client,
-        psnb.ParameterServerStrategy(client) as strategy,
-    ):
+    with psnb.ParameterServerStrategy(whole) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         visits = strategy.variable(np.zeros(100, np.int64))
         # Two splits: each closure of two that run at the same time has a batch of its own.
@@ -267,9 +276,9 @@ def die_after_commit() -> None:
     CommServerClient.commit_soon = commit  # type: ignore[method-assign]
 
 
-@pytest.mark.slow
+@pytest.mark.second_tier("endurance: random kills; tests/coordinator/test_lost_leases has chance")
 def test_every_example_is_used_once_while_workers_are_killed_at_random() -> None:
-    rows = 20_000
+    rows, kills = 20_000, 8
     with (
         psnb.local_cluster(workers=3, servers=1) as client,
         psnb.ParameterServerStrategy(client) as strategy,
@@ -285,7 +294,24 @@ def test_every_example_is_used_once_while_workers_are_killed_at_random() -> None
             visits.push(ids, -np.ones((len(ids), 1), np.float32))
             return os.getpid()
 
-        with Killer(client, strategy, seed=3, most=8) as killer:
-            coordinator.run_epoch(step, iter(dataset))
+        iterator = iter(dataset)
+        with Killer(client, strategy, seed=3, most=kills) as killer:
+            run_while_killed(coordinator, killer, kills, step, iterator, 150)
+            coordinator.run_epoch(step, iterator)
         assert numbers(visits, rows) == [1] * rows
-        assert killer.kills > 0
+        assert killer.kills == kills
+
+
+def run_while_killed(
+    coordinator: psnb.ClusterCoordinator,
+    killer: Killer,
+    kills: int,
+    step: Callable[..., object],
+    iterator: object,
+    closures: int,
+) -> None:
+    """Run so many closures before each kill: the epoch is not over before all have happened."""
+    for kill in range(1, kills + 1):
+        for _ in range(closures):
+            coordinator.schedule(step, (iterator,))
+        wait_until(lambda kill=kill: killer.kills >= kill, "the killer has struck")  # type: ignore[misc]

@@ -21,10 +21,8 @@ from psnb._src.runtime.notice import GRACE
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import CommandLine, Process, wait_until_ended, wait_until_ready
 
-pytestmark = pytest.mark.slow
-
-TOLD = 6.0
-"""Seconds within which everybody must know."""
+TOLD = 15.0
+"""Seconds within which everybody must know, on a busy machine too: Dask tries for thirty."""
 
 
 class Doomed:
@@ -68,7 +66,13 @@ def _read(_: psnb.ClusterCoordinator, v: psnb.Variable) -> None:
         v.read()
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "how",
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.second_tier("another end of the same")),
+    ],
+)
 def test_everybody_is_told_within_seconds_that_the_scheduler_has_ended(
     doomed: Doomed, how: signal.Signals
 ) -> None:

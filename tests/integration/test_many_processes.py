@@ -21,8 +21,6 @@ from distributed import Client
 import psnb
 from tests.conftest import DEADLINE
 
-pytestmark = pytest.mark.slow
-
 SEEN = 40
 """Different values that each reader waits for."""
 
@@ -37,7 +35,19 @@ Look = Callable[[], Any]
 """Reads once, checks what it found, and returns it as something that can be told from others."""
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["shared memory", "network"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(True, id="shared memory"),
+        pytest.param(
+            False,
+            id="network",
+            marks=pytest.mark.second_tier(
+                "tests/parameters has threads that read over the network"
+            ),
+        ),
+    ],
+)
 def many(request: pytest.FixtureRequest) -> Iterator[Client]:
     """Four workers and two servers, each a process, which use shared memory or do not."""
     with (

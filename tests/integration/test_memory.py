@@ -18,7 +18,6 @@ import psnb
 from tests.integration.helpers import address_of, pid_of
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="memory is read from Linux's /proc"),
 ]
 
@@ -72,6 +71,9 @@ def test_a_fixed_table_takes_what_is_told(alone: Client, resident: Callable[[], 
         assert resident() - before == pytest.approx(told(strategy, "e"), rel=0.15)
 
 
+@pytest.mark.second_tier(
+    "fills 200 MB; tests/server/test_growing and test_row_index have the parts"
+)
 def test_a_growing_table_takes_what_is_told_and_32_bytes_an_id_for_its_index(
     alone: Client, resident: Callable[[], int]
 ) -> None:
@@ -91,6 +93,7 @@ def test_a_growing_table_takes_what_is_told_and_32_bytes_an_id_for_its_index(
         assert statistics.rows == ROWS
 
 
+@pytest.mark.second_tier("fills 200 MB; tests/server/test_growing has what grows in its place")
 def test_growing_takes_no_more_than_the_table_once_more(
     alone: Client, resident: Callable[[], int]
 ) -> None:

@@ -21,6 +21,10 @@ from tests.integration.helpers import kill_myself
 BATCH = 512
 
 
+OTHER_MOMENT = pytest.mark.second_tier("another moment; test_commit_faults has all")
+OTHER_MODE = pytest.mark.second_tier("another mode; test_mode_faults has the deaths in it")
+
+
 def measure(number: int) -> dict[str, MetricState]:
     """Return the states of a batch; every number has its own."""
     random = np.random.default_rng(number)
@@ -119,16 +123,15 @@ def test_a_metric_of_the_users_own_is_merged(coordinator: psnb.ClusterCoordinato
     assert coordinator.metrics["loss"] == doubled([1.0])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("measures", [1, 30], ids=["small", "large"])
 @pytest.mark.parametrize(
     ("operation", "die", "attempt"),
     [
-        (PreparePart, dying.before, 2),
+        pytest.param(PreparePart, dying.before, 2, marks=OTHER_MOMENT),
         (PreparePart, dying.after_one, 2),
         (PreparePart, dying.after_all, 1),
-        (ApplyCommit, dying.after_one, 1),
-        (ApplyCommit, dying.after_all, 1),
+        pytest.param(ApplyCommit, dying.after_one, 1, marks=OTHER_MOMENT),
+        pytest.param(ApplyCommit, dying.after_all, 1, marks=OTHER_MOMENT),
     ],
 )
 def test_a_worker_that_dies_in_a_commit_leaves_the_metrics_of_one_attempt(
@@ -159,9 +162,13 @@ def test_a_worker_that_dies_in_a_commit_leaves_the_metrics_of_one_attempt(
             assert states[f"auc_{each}"] == measure(each)["auc"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "mode", [psnb.Async(), psnb.Sync(2), psnb.Geo(4)], ids=["async", "sync", "geo"]
+    "mode",
+    [
+        pytest.param(psnb.Async(), id="async"),
+        pytest.param(psnb.Sync(2), id="sync", marks=OTHER_MODE),
+        pytest.param(psnb.Geo(4), id="geo", marks=OTHER_MODE),
+    ],
 )
 def test_workers_that_are_killed_change_nothing(whole: Client, mode: Mode) -> None:
     with psnb.ParameterServerStrategy(whole, mode=mode) as strategy:
@@ -181,7 +188,6 @@ def test_workers_that_are_killed_change_nothing(whole: Client, mode: Mode) -> No
         assert coordinator.metrics == all_of(range(120))
 
 
-@pytest.mark.slow
 def test_a_worker_that_dies_in_a_commit_to_one_server_counts_once(whole: Client) -> None:
     with psnb.ParameterServerStrategy(whole) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)

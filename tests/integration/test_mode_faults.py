@@ -42,15 +42,14 @@ from tests.integration.test_sync import (
     trained_by_one_process,
 )
 
-pytestmark = pytest.mark.slow
-
+OTHER_MOMENT = pytest.mark.second_tier("another moment; test_commit_faults has all")
 DEATHS = pytest.mark.parametrize(
     ("operation", "die", "attempt"),
     [
         (PreparePart, dying.after_one, 2),
-        (PreparePart, dying.after_all, 1),
+        pytest.param(PreparePart, dying.after_all, 1, marks=OTHER_MOMENT),
         (ApplyCommit, dying.after_one, 1),
-        (ApplyCommit, dying.after_all, 1),
+        pytest.param(ApplyCommit, dying.after_all, 1, marks=OTHER_MOMENT),
     ],
 )
 """Moments of a commit in which the worker dies, and the attempt that counts then."""
@@ -190,9 +189,9 @@ def test_a_closure_that_dies_while_it_exchanges_counts_once(
 
 
 def test_a_frozen_closure_of_a_round_that_is_over_comes_too_late(
-    whole: Client, tmp_path: Path
+    cluster: Client, tmp_path: Path
 ) -> None:
-    with synchronous(whole, 1) as strategy:
+    with synchronous(cluster, 1) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         v = strategy.variable(np.zeros(1), optimizer=psnb.SGD(1.0))
         begun, go_on = tmp_path / "begun", tmp_path / "go on"

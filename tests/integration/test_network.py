@@ -22,7 +22,9 @@ from tests.integration.black_hole import BlackHole
 from tests.integration.helpers import CommandLine, Steps, wait_until_ready
 from tests.integration.namespaces import ADD_LINK, APART, require_namespaces
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.second_tier(
+    "to the notebook a worker behind a cut is like a frozen one, which test_hangs.py has"
+)
 
 
 def _free_port() -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from distributed import Client
 
@@ -28,8 +30,6 @@ from tests.integration.helpers import (
     wait_until_ready,
     worker_name,
 )
-
-pytestmark = pytest.mark.slow
 
 WORKERS = ("worker-0", "worker-1")
 SERVERS = ("server-0", "server-1")
@@ -53,16 +53,21 @@ class Processes:
         os.kill(pid_of(self.client, name), signal.SIGKILL)
 
 
-@pytest.fixture(params=["local", "with nannies", "without nannies"])
+SECOND = pytest.mark.second_tier("a second kind of cluster")
+BY_HAND = [pytest.param(kind, marks=SECOND) for kind in ("with nannies", "without nannies")]
+ON_ALL = pytest.mark.parametrize("processes", ["local", *BY_HAND], indirect=True)
+
+
+@pytest.fixture
 def processes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Processes]:
     """Two workers and two servers: of a local cluster, or from the command line.
 
     So SIGTERM gets to a process below a nanny, to a nanny, or to a process that has none.
     """
+    if request.param == "local":
+        yield Processes(request.getfixturevalue("whole"), {})
+        return
     with ExitStack() as stack:
-        if request.param == "local":
-            yield Processes(stack.enter_context(psnb.local_cluster(workers=2, servers=2)), {})
-            return
         line = CommandLine(tmp_path)
         stack.enter_context(line.scheduler())
         options = {name: ("--name", name) for name in WORKERS}
@@ -109,6 +114,7 @@ class Training:
         assert [each.read().tolist() for each in self._counts] == [[self.steps] * 3] * 8
 
 
+@ON_ALL
 def test_a_worker_that_is_asked_to_end_ends_its_closure_and_returns_the_others(
     processes: Processes, tmp_path: Path
 ) -> None:
@@ -130,6 +136,7 @@ def test_a_worker_that_is_asked_to_end_ends_its_closure_and_returns_the_others(
         assert EventKind.WORKER_LOST not in kinds_of(coordinator, name)
 
 
+@ON_ALL
 def test_a_worker_that_is_killed_costs_a_retry(processes: Processes, tmp_path: Path) -> None:
     with psnb.ParameterServerStrategy(processes.client) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
@@ -146,6 +153,7 @@ def test_a_worker_that_is_killed_costs_a_retry(processes: Processes, tmp_path: P
         assert EventKind.WORKER_LOST in kinds_of(coordinator, name)
 
 
+@ON_ALL
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_a_server_that_is_asked_to_end_hands_over_what_it_holds(
     processes: Processes, replicas: int
@@ -165,6 +173,7 @@ def test_a_server_that_is_asked_to_end_hands_over_what_it_holds(
         assert not {EventKind.SERVER_LOST, EventKind.SHARDS_LOST, EventKind.UPDATES_LOST} & {*told}
 
 
+@pytest.mark.parametrize("processes", BY_HAND, indirect=True)  # the local one: test_replicas.py
 def test_a_server_with_copies_that_is_killed_loses_nothing(processes: Processes) -> None:
     with psnb.ParameterServerStrategy(processes.client, replicas=1, shards=4) as strategy:
         training = Training(strategy)
@@ -185,6 +194,7 @@ def lost(strategy: psnb.ParameterServerStrategy) -> bool:
     return EventKind.SHARDS_LOST in kinds(strategy)
 
 
+@ON_ALL
 def test_servers_that_are_all_asked_to_end_save_first(
     processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +225,7 @@ def test_servers_that_are_all_asked_to_end_save_first(
         assert {float(value) for name in saved for value in saved[name]} == {float(steps)}
 
 
+@pytest.mark.parametrize("processes", BY_HAND, indirect=True)  # the local one: test_recovery.py
 def test_servers_that_are_killed_lose_what_was_not_saved(
     processes: Processes, tmp_path: Path
 ) -> None:
@@ -237,7 +248,7 @@ def test_a_server_that_joins_in_time_takes_what_the_last_one_holds(tmp_path: Pat
     line = CommandLine(tmp_path)
     with ExitStack() as stack:
         stack.enter_context(line.scheduler())
-        stack.enter_context(line.worker("--name", "worker-0"))
+        stack.enter_context(line.worker("--name", "worker-0", "--no-nanny"))
         last = stack.enter_context(line.worker("--resources", "ps=1", "--no-nanny"))
         client = stack.enter_context(Client(scheduler_file=line.file))
         client.wait_for_workers(2, timeout=DEADLINE)
@@ -254,18 +265,32 @@ def test_a_server_that_joins_in_time_takes_what_the_last_one_holds(tmp_path: Pat
         last.wait(DEADLINE)
 
 
-def test_a_server_whose_notebook_has_gone_waits_for_nobody(tmp_path: Path) -> None:
-    line = CommandLine(tmp_path)
-    with (
-        line.scheduler(),
-        line.worker("--name", "worker-0"),
-        line.worker("--resources", "ps=1", "--no-nanny") as server,
-    ):
-        with Client(scheduler_file=line.file) as client:
-            client.wait_for_workers(2, timeout=DEADLINE)
-            strategy = psnb.ParameterServerStrategy(client)
-            v = strategy.variable([1.0])
-            assert v.read() == 1
-        server.terminate()
-        server.wait(GRACE / 3)
-        strategy.close()
+def test_a_server_whose_notebook_has_gone_waits_for_nobody(whole: Client) -> None:
+    with Client(whole.scheduler.address) as client:
+        strategy = psnb.ParameterServerStrategy(client)
+        v = strategy.variable([1.0])
+        assert v.read() == 1
+    address = strategy.server_addresses[0]
+    server = psutil.Process(whole.run(os.getpid, workers=[address])[address])
+    server.terminate()
+    server.wait(GRACE - 5)
+    strategy.close()
+
+
+def test_the_time_of_a_killed_worker_stays_in_the_sum(whole: Client) -> None:
+    pause = 0.03
+
+    def work() -> int:
+        time.sleep(pause)
+        return os.getpid()
+
+    with psnb.ParameterServerStrategy(whole) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        remotes = [coordinator.schedule(work) for _ in range(8)]
+        coordinator.join(DEADLINE)
+        os.kill(remotes[0].fetch(), signal.SIGKILL)
+        wait_until(
+            lambda: EventKind.WORKER_LOST in [event.kind for event in coordinator.events()],
+            "the worker is given up",
+        )
+        assert coordinator.phases().total.compute >= 8 * pause

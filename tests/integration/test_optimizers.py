@@ -10,35 +10,6 @@ import psnb
 from psnb.errors import ConfigurationError, GradientError
 from tests.conftest import DEADLINE
 
-OPTIMIZERS = [
-    psnb.SGD(0.1, clipvalue=1.0),
-    psnb.Momentum(0.1, nesterov=True),
-    psnb.Adagrad(0.1),
-    psnb.Adam(psnb.Warmup(0.1, 3), clipnorm=1.0),
-    psnb.RMSProp(0.03, momentum=0.5, centered=True),
-    psnb.FTRL(0.1, l1=0.001),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda each: type(each).__name__)
-def test_every_optimizer_finds_a_minimum_from_closures(
-    coordinator: psnb.ClusterCoordinator, optimizer: psnb.Optimizer
-) -> None:
-    strategy = coordinator.strategy
-    v = strategy.variable([1.0, -1.0], optimizer=optimizer)
-    e = strategy.embedding("e", 2, initializer=0.5, optimizer=optimizer)
-
-    def step() -> None:
-        v.push(v.read())
-        e.push([3, 2**60], e.lookup([3, 2**60]))
-
-    for _ in range(150):
-        coordinator.schedule(step)
-    coordinator.join(DEADLINE)
-    assert np.abs(v.read()).max() < 0.5
-    assert np.abs(e.lookup([3, 2**60])).max() < 0.25
-
 
 def test_rate_by_a_function_of_the_notebook_fails_before_anything_is_written(
     coordinator: psnb.ClusterCoordinator,

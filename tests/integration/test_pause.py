@@ -10,6 +10,7 @@ import pytest
 
 import psnb
 from tests.conftest import DEADLINE, wait_until
+from tests.integration.helpers import Steps, wait_for_file
 
 
 def test_a_paused_coordinator_begins_nothing_and_goes_on_when_resumed(
@@ -26,44 +27,48 @@ def test_a_paused_coordinator_begins_nothing_and_goes_on_when_resumed(
 
 
 def test_parameters_stand_still_between_draining_and_resuming(
-    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:
-    v = strategy.variable(np.int64(0))
-    coordinator.map(lambda _: v.assign_add(np.int64(1)), range(3000))
+    v, draining = strategy.variable(np.int64(0)), tmp_path / "draining"
+
+    def count(number: int) -> None:
+        if number >= 20:  # however fast they are, some are left then
+            wait_for_file(draining)
+        v.assign_add(np.int64(1))
+
+    def note_draining() -> None:
+        held = {"draining", "paused"}  # the latter if none had begun that waits
+        wait_until(lambda: coordinator.statistics().state in held, "it drains")
+        draining.touch()
+
+    coordinator.map(count, range(200))
     wait_until(lambda: int(v.read()) > 0, "training runs")
+    noting = threading.Thread(target=note_draining)
+    noting.start()
     coordinator.drain(DEADLINE)
+    noting.join()
     assert coordinator.statistics().in_flight == 0
     done = coordinator.statistics().completed
     for _ in range(20):
         assert int(v.read()) == done
-    assert done < 3000
+    assert done < 200
     coordinator.resume()
     coordinator.join(DEADLINE)
-    assert int(v.read()) == 3000
+    assert int(v.read()) == 200
     assert coordinator.statistics().retried == 0
 
 
 def test_what_runs_when_the_coordinator_is_paused_ends(
     coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:
-    begun, go_on = tmp_path / "begun", tmp_path / "go on"
-
-    def slow() -> str:
-        begun.touch()
-        pause = threading.Event()
-        for _ in range(3000):
-            if go_on.exists():
-                return "ended"
-            pause.wait(0.01)
-        raise TimeoutError
-
-    remote = coordinator.schedule(slow)
-    wait_until(begun.exists, "it runs")
+    steps = Steps(tmp_path)
+    remote = coordinator.schedule(steps)
+    (name,) = steps.begun()
     coordinator.pause()
     assert coordinator.statistics().state == "draining"
     with pytest.raises(TimeoutError, match="1 closures are in flight"):
         coordinator.drain(0.05)
-    go_on.touch()
+    steps.end()
     coordinator.drain(DEADLINE)
-    assert remote.fetch(0) == "ended"
+    assert remote.fetch(0) == name
     coordinator.resume()

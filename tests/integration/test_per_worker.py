@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import gc
-import os
 import weakref
 from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client
 
 import psnb
 from psnb import errors
 from tests.conftest import DEADLINE, wait_until
 
 LIVE: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Filled on the workers, which import this module too."""
+"""Filled by the workers, which are in this process."""
 
 
 class Tracked:
@@ -26,21 +24,23 @@ class Tracked:
         LIVE.add(self)
 
 
-def _count_live() -> int:
+def all_gone() -> bool:
+    """Return whether no worker has a `Tracked` any more."""
     gc.collect()
-    return len(LIVE)
+    return not LIVE
 
 
 def test_per_worker_values_at_any_depth_are_the_workers_own(
     coordinator: psnb.ClusterCoordinator,
 ) -> None:
-    pid = coordinator.create_per_worker_resource(os.getpid)
-    remotes = [
-        coordinator.schedule(lambda deep: (deep["x"][0], pid, os.getpid()), ({"x": [pid]},))
-        for _ in range(10)
-    ]
-    for argument, captured, actual in coordinator.fetch(remotes):
-        assert argument == captured == actual
+    index = coordinator.create_per_worker_resource(psnb.worker_index)
+
+    def indices(deep: Any) -> Any:
+        return deep["x"][0], index, psnb.worker_index()
+
+    for worker in (0, 1):
+        found = coordinator.schedule(indices, ({"x": [index]},), worker=worker).fetch(DEADLINE)
+        assert found == (worker,) * 3
 
 
 def test_a_dataset_is_made_on_each_worker_and_iterated_there(
@@ -100,19 +100,16 @@ def test_a_dataset_that_is_neither_iterable_nor_callable_is_refused(
 
 
 def test_a_per_worker_value_nobody_holds_is_released_on_the_workers(
-    cluster: Client, coordinator: psnb.ClusterCoordinator
+    coordinator: psnb.ClusterCoordinator,
 ) -> None:
     value = coordinator.create_per_worker_resource(Tracked)
     coordinator.fetch([coordinator.schedule(id, (value,)) for _ in range(4)])
-    wait_until(
-        lambda: sum(cluster.run(_count_live).values()) == 2, "the value is there on both workers"
-    )
+    wait_until(lambda: len(LIVE) == 2, "the value is there on both workers")
     del value
-    gc.collect()
 
     def released() -> bool:
         coordinator.fetch([coordinator.schedule(lambda: None) for _ in range(4)])
-        return sum(cluster.run(_count_live).values()) == 0
+        return all_gone()
 
     wait_until(released, "both workers have let it go")
 

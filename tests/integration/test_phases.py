@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client
 
 import psnb
 from psnb.data import Dataset
@@ -83,20 +80,3 @@ def test_the_stages_of_all_workers_count_every_element_and_tell_what_starves(
     share = coordinator.statistics().phase_shares["read"]
     said = f"workers wait {share:.0%} of their time for map(slow)"
     assert coordinator.statistics().starved == said
-
-
-def test_the_time_of_a_killed_worker_stays_in_the_sum(fragile: Client) -> None:
-    def work() -> int:
-        time.sleep(PAUSE)
-        return os.getpid()
-
-    with psnb.ParameterServerStrategy(fragile) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy)
-        remotes = [coordinator.schedule(work) for _ in range(8)]
-        coordinator.join(DEADLINE)
-        os.kill(remotes[0].fetch(), signal.SIGKILL)
-        wait_until(
-            lambda: any(each.state == "lost" for each in coordinator.statistics().workers),
-            "the worker is given up",
-        )
-        assert coordinator.phases().total.compute >= 8 * PAUSE

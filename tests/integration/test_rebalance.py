@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,36 +14,29 @@ from psnb._src.parameters.server_client import process_client
 from psnb._src.strategy import core_of
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter
-from tests.integration.helpers import CommandLine, address_of
-
-pytestmark = pytest.mark.slow
+from tests.integration.helpers import address_of
 
 
 class Growing:
-    """A cluster from the command line, to which servers can be added."""
+    """A local cluster to which servers can be added."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self._cluster, self._stack = CommandLine(folder), stack
-        stack.enter_context(self._cluster.scheduler())
-        for name in "ab":
-            stack.enter_context(self._cluster.worker("--name", name))
-        self.client = stack.enter_context(Client(scheduler_file=self._cluster.file))
-        self._count = 2
+    def __init__(self, client: Client) -> None:
+        self.client = client
 
     def add_server(self, name: str) -> None:
         """Start one more server and wait until it is there."""
-        self._count += 1
-        options = ("--resources", "ps=1", "--name", name)
-        self._stack.enter_context(self._cluster.worker(*options))
-        self.client.wait_for_workers(self._count, DEADLINE)
+        cluster = self.client.cluster
+        cluster.worker_spec[name] = cluster.worker_spec["server-0"]
+        count = len(cluster.worker_spec)
+        cluster.scale(count)
+        self.client.wait_for_workers(count, DEADLINE)
 
 
 @pytest.fixture
-def growing(tmp_path: Path) -> Iterator[Growing]:
-    with ExitStack() as stack:
-        made = Growing(tmp_path, stack)
-        made.add_server("s1")
-        yield made
+def growing() -> Iterator[Growing]:
+    """Two workers and a server in this process."""
+    with psnb.local_cluster(workers=2, servers=1, processes=False) as client:
+        yield Growing(client)
 
 
 def shards(strategy: psnb.ParameterServerStrategy) -> dict[str, int]:
@@ -61,16 +52,16 @@ def test_servers_are_added_and_drained_while_closures_run(growing: Growing) -> N
     with psnb.ParameterServerStrategy(growing.client, shards=4) as strategy:
         counter = Counter(strategy)
         counter.wait_for(100)
-        growing.add_server("s2")
+        growing.add_server("server-1")
         assert strategy.rebalance() == 2
         assert set(shards(strategy).values()) == {2}
         assert strategy.num_servers == 2
         counter.wait_for(100)
-        assert strategy.rebalance(drain=["s1"]) == 2
-        assert shards(strategy) == {address_of(growing.client, "s2"): 4}
-        assert strategy.server_addresses == (address_of(growing.client, "s2"),)
+        assert strategy.rebalance(drain=["server-0"]) == 2
+        assert shards(strategy) == {address_of(growing.client, "server-1"): 4}
+        assert strategy.server_addresses == (address_of(growing.client, "server-1"),)
         counter.wait_for(100)
-        growing.client.retire_workers([address_of(growing.client, "s1")], close_workers=True)
+        growing.client.retire_workers([address_of(growing.client, "server-0")], close_workers=True)
         counter.schedule(100)
         counter.require_all()
         kinds = [event.kind for event in counter.coordinator.events()]
@@ -79,16 +70,16 @@ def test_servers_are_added_and_drained_while_closures_run(growing: Growing) -> N
 
 
 def test_a_server_is_not_retired_while_it_holds_parameters(growing: Growing) -> None:
-    growing.add_server("s2")
-    first, second = (address_of(growing.client, name) for name in ("s1", "s2"))
+    growing.add_server("server-1")
+    first, second = (address_of(growing.client, name) for name in ("server-0", "server-1"))
     with psnb.ParameterServerStrategy(growing.client, replicas=1) as strategy:
         v = strategy.variable(np.arange(3))
-        for by in ({"workers": [first, second]}, {"names": ["s1", "s2"]}):
+        for by in ({"workers": [first, second]}, {"names": ["server-0", "server-1"]}):
             assert growing.client.retire_workers(**by) == {}
             assert v.read().tolist() == [0, 1, 2]
     with psnb.ParameterServerStrategy(growing.client) as strategy:
         v = strategy.variable(np.arange(3))
-        strategy.rebalance(drain=["s1"])
+        strategy.rebalance(drain=["server-0"])
         assert list(growing.client.retire_workers([first, second])) == [first]
         assert v.read().tolist() == [0, 1, 2]
 
@@ -99,33 +90,36 @@ def known_version(strategy: str) -> int:
     return -1 if layout is None else layout.version
 
 
-def test_a_closure_that_begins_after_a_move_knows_of_it(growing: Growing) -> None:
+def test_a_closure_that_begins_after_a_move_knows_of_it() -> None:
     # Else it might read from a server that was taken for lost, and lives.
-    with psnb.ParameterServerStrategy(growing.client, shards=2) as strategy:
+    with (
+        psnb.local_cluster(workers=1, servers=1) as client,  # what a process knows is its own
+        psnb.ParameterServerStrategy(client, shards=2) as strategy,
+    ):
         coordinator, name = psnb.ClusterCoordinator(strategy), core_of(strategy).name
         assert coordinator.schedule(known_version, args=(name,)).fetch(DEADLINE) > 0
-        growing.add_server("s2")
+        Growing(client).add_server("server-1")
         assert strategy.rebalance() == 1
         moved = strategy._core.layout.version
         assert coordinator.schedule(known_version, args=(name,)).fetch(DEADLINE) >= moved
 
 
 def test_with_copies_servers_come_and_go_likewise(growing: Growing) -> None:
-    growing.add_server("s2")
+    growing.add_server("server-1")
     with psnb.ParameterServerStrategy(growing.client, replicas=1, shards=6) as strategy:
         counter = Counter(strategy)
         counter.wait_for(100)
-        growing.add_server("s3")
+        growing.add_server("server-2")
         strategy.rebalance()
         assert set(shards(strategy).values()) == {2}
         counter.wait_for(100)
-        strategy.rebalance(drain=["s1"])
+        strategy.rebalance(drain=["server-0"])
         assert set(shards(strategy).values()) == {3}
         wait_until(
             lambda: all(place.copies for place in strategy._core.layout.places),
             "each shard has a copy",
         )
-        gone = address_of(growing.client, "s1")
+        gone = address_of(growing.client, "server-0")
         assert all(server.address != gone for server in strategy._core.layout.servers)
         counter.require_all()
 
@@ -139,7 +133,7 @@ def test_optimizers_state_moves_with_its_shard(growing: Growing) -> None:
         rng = np.random.default_rng(0)
         for step in range(6):
             if step == 3:
-                growing.add_server("s2")
+                growing.add_server("server-1")
                 assert strategy.rebalance() == 1
             gradient = rng.standard_normal(3)
             psnb.push(
@@ -156,16 +150,16 @@ def test_optimizers_state_moves_with_its_shard(growing: Growing) -> None:
 def test_a_balanced_strategy_moves_nothing(growing: Growing) -> None:
     with psnb.ParameterServerStrategy(growing.client) as strategy:
         assert strategy.rebalance() == 0
-        growing.add_server("s2")
+        growing.add_server("server-1")
         assert strategy.rebalance() == 0  # one shard cannot be divided
 
 
 def test_drains_that_cannot_be_are_refused(growing: Growing) -> None:
     with psnb.ParameterServerStrategy(growing.client) as strategy:
         with pytest.raises(errors.ConfigurationError, match="too few servers"):
-            strategy.rebalance(drain=["s1"])
-        with pytest.raises(errors.ConfigurationError, match=r"'a', 'x'.* are no servers"):
-            strategy.rebalance(drain=["x", "a"])
+            strategy.rebalance(drain=["server-0"])
+        with pytest.raises(errors.ConfigurationError, match=r"'worker-0', 'x'.* are no servers"):
+            strategy.rebalance(drain=["x", "worker-0"])
         assert strategy.num_servers == 1
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +10,12 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb import errors
+from psnb import EventKind, errors
 from psnb._src.checkpoint import shard_files
 from psnb._src.strategy import recovery
 from tests.conftest import DEADLINE, wait_until
-from tests.integration.counting import kill, terminate
-from tests.integration.helpers import CommandLine
+from tests.integration.counting import Lose, kill, terminate
 from tests.interrupting import interrupt_its_sleep
-
-pytestmark = pytest.mark.slow
 
 LOSSES = pytest.mark.parametrize("lose", [terminate, kill], ids=["graceful", "abrupt"])
 IDS = np.arange(20)
@@ -104,6 +99,8 @@ def test_all_parameters_go_back_to_the_last_checkpoint(
     coordinator.schedule(model.variables[0].read)
     with pytest.raises(errors.ServerLostError, match=r"strategy\.recover\(\)"):
         coordinator.join(DEADLINE)
+    lost = {EventKind.SERVER_LOST, EventKind.SHARDS_LOST}
+    wait_until(lambda: lost <= {each.kind for each in strategy.server_events()}, "it is told")
     assert strategy.recover() == {"step": 1}
     assert_same(model.values(), saved)
     coordinator.schedule(model.step).fetch(DEADLINE)
@@ -128,18 +125,21 @@ def test_what_survived_may_keep_what_it_has_learned(
     assert {*rows[:, 0].tolist()} == {old[2][0, 0], new[2][0, 0]}
 
 
-def test_all_servers_may_die_at_once(
-    strategy: psnb.ParameterServerStrategy, tmp_path: Path
+@LOSSES
+def test_all_servers_may_end_at_once_and_workers_stay_workers(
+    strategy: psnb.ParameterServerStrategy, tmp_path: Path, lose: Lose
 ) -> None:
     model, coordinator = Model(strategy), psnb.ClusterCoordinator(strategy)
+    workers = strategy.worker_names()
     model.step()
     psnb.CheckpointManager(coordinator, tmp_path).save()
     saved = model.values()
-    kill(strategy.client, model.server_of(0), model.server_of(1))
+    lose(strategy.client, model.server_of(0), model.server_of(1))
     wait_until(lambda: is_lost(model.values), "the servers are lost")
     strategy.recover()
     assert_same(model.values(), saved)
     assert strategy.num_servers == 2
+    assert strategy.worker_names() == workers
 
 
 def test_hyperparameters_that_were_changed_live_are_those_of_the_new_shards_too(
@@ -254,44 +254,20 @@ class Expected:
 def test_the_servers_that_are_left_take_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "_WAIT", 1.0)  # nobody starts another
-    (tmp_path / "dask").mkdir()
-    cluster = CommandLine(tmp_path / "dask")
-    with ExitStack() as stack:
-        stack.enter_context(cluster.scheduler())
-        servers = [
-            stack.enter_context(cluster.worker("--resources", "ps=1", "--no-nanny"))
-            for _ in range(2)
-        ]
-        stack.enter_context(cluster.worker("--name", "a"))
-        client = stack.enter_context(Client(scheduler_file=cluster.file))
-        client.wait_for_workers(3, DEADLINE)
-        with psnb.ParameterServerStrategy(client) as strategy:
-            model, coordinator = Model(strategy), psnb.ClusterCoordinator(strategy)
-            model.step()
-            psnb.CheckpointManager(coordinator, tmp_path / "checkpoints").save()
-            saved = model.values()
-            servers[0].send_signal(signal.SIGKILL)
-            wait_until(lambda: is_lost(model.values), "the server is lost")
-            strategy.recover()
-            assert strategy.num_servers == 1
-            assert_same(model.values(), saved)
-            coordinator.schedule(model.step).fetch(DEADLINE)
-
-
-@LOSSES
-def test_servers_that_are_started_again_are_waited_for_and_workers_stay_workers(
-    tmp_path: Path, lose: Callable[..., None]
-) -> None:
+    monkeypatch.setattr(recovery, "_WAIT", 1.0)
     with (
-        psnb.local_cluster(workers=2, servers=1) as client,
+        psnb.local_cluster(workers=1, servers=2) as client,
         psnb.ParameterServerStrategy(client) as strategy,
     ):
-        workers = strategy.worker_names()
-        v = strategy.variable(1.0)
-        psnb.CheckpointManager(psnb.ClusterCoordinator(strategy), tmp_path).save()
-        lose(client, strategy.server_addresses[0])
-        wait_until(lambda: is_lost(v.read), "the server is lost")
+        model, coordinator = Model(strategy), psnb.ClusterCoordinator(strategy)
+        model.step()
+        psnb.CheckpointManager(coordinator, tmp_path).save()
+        saved = model.values()
+        nanny = client.cluster.workers["server-0"]
+        nanny.close_gracefully()  # nobody starts it again
+        kill(client, nanny.worker_address)
+        wait_until(lambda: is_lost(model.values), "the server is lost")
         strategy.recover()
-        assert v.read() == 1.0
-        assert strategy.worker_names() == workers
+        assert strategy.num_servers == 1
+        assert_same(model.values(), saved)
+        coordinator.schedule(model.step).fetch(DEADLINE)

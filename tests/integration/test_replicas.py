@@ -13,11 +13,8 @@ import psnb
 from psnb import EventKind, errors
 from psnb._src.parameters.handles import shards_of
 from tests.conftest import DEADLINE, wait_until
-from tests.integration.clusters import on_both
 from tests.integration.counting import Counter, Lose, kill, terminate
 from tests.integration.helpers import frozen
-
-pytestmark = pytest.mark.slow
 
 TERMINATED = [EventKind.SERVER_RETIRING, EventKind.SERVER_RETIRED]
 KILLED = [EventKind.SERVER_LOST, EventKind.SHARDS_TAKEN_OVER]
@@ -38,22 +35,22 @@ def primary(strategy: psnb.ParameterServerStrategy, shard: int = 0) -> str:
 
 @LOSSES
 def test_no_commit_is_lost_with_a_server_and_training_goes_on(
-    pair: Client, lose: Lose, told: list[EventKind]
+    whole: Client, lose: Lose, told: list[EventKind]
 ) -> None:
-    with psnb.ParameterServerStrategy(pair, replicas=1) as strategy:
+    with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
         wait_until_copied(strategy)
         counter = Counter(strategy)
-        counter.schedule(1500)
-        counter.wait_for(200)
-        lose(pair, primary(strategy))
-        counter.wait_for(200)
+        counter.schedule(500)
+        counter.wait_for(100)
+        lose(whole, primary(strategy))
+        counter.wait_for(100)
         counter.require_all()
         kinds = [event.kind for event in counter.coordinator.events()]
         assert kinds.index(told[0]) < kinds.index(told[1])
 
 
-def test_a_copy_has_learned_at_the_rates_of_the_server_that_died(pair: Client) -> None:
-    with psnb.ParameterServerStrategy(pair, replicas=1) as strategy:
+def test_a_copy_has_learned_at_the_rates_of_the_server_that_died(whole: Client) -> None:
+    with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
         # Another rate each time that it is called, wherever that is.
         v = strategy.variable([0.0], optimizer=psnb.SGD(lambda step: os.urandom(1)[0] + 1))
         wait_until_copied(strategy)
@@ -61,27 +58,27 @@ def test_a_copy_has_learned_at_the_rates_of_the_server_that_died(pair: Client) -
             v.push([-1.0])
         before = v.read().tolist()
         [(shard, _)] = shards_of(v)._tables
-        kill(pair, primary(strategy, shard.number))
+        kill(whole, primary(strategy, shard.number))
         assert v.read().tolist() == before
 
 
-def test_a_new_copy_is_filled_so_that_the_other_server_may_die_too(pair: Client) -> None:
-    with psnb.ParameterServerStrategy(pair, replicas=1) as strategy:
+def test_a_new_copy_is_filled_so_that_the_other_server_may_die_too(whole: Client) -> None:
+    with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
         wait_until_copied(strategy)
         counter = Counter(strategy)
-        counter.schedule(3000)
+        counter.schedule(500)
         for _ in range(2):
-            counter.wait_for(200)
+            counter.wait_for(100)
             lost = primary(strategy)
-            kill(pair, lost)
+            kill(whole, lost)
             wait_until(lambda lost=lost: primary(strategy) != lost, "a copy has taken over")
             wait_until_copied(strategy)
         counter.require_all()
         assert strategy.num_servers == 2
 
 
-def test_what_the_notebook_and_other_threads_write_survives(pair: Client) -> None:
-    with psnb.ParameterServerStrategy(pair, replicas=1) as strategy:
+def test_what_the_notebook_and_other_threads_write_survives(whole: Client) -> None:
+    with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
         wait_until_copied(strategy)
         counter = Counter(strategy)
         enough, begun = threading.Event(), threading.Event()
@@ -95,7 +92,7 @@ def test_what_the_notebook_and_other_threads_write_survives(pair: Client) -> Non
         thread.start()
         assert begun.wait(DEADLINE)
         lost = primary(strategy)
-        kill(pair, lost)
+        kill(whole, lost)
         wait_until(lambda: primary(strategy) != lost, "a copy has taken over")
         for _ in range(20):
             counter.counted()
@@ -104,36 +101,45 @@ def test_what_the_notebook_and_other_threads_write_survives(pair: Client) -> Non
         counter.require_all()
 
 
-@on_both("pair")
-def test_a_server_that_froze_is_replaced_and_changes_nothing_when_it_wakes(
-    pair: Client,
-) -> None:
-    with psnb.ParameterServerStrategy(pair, replicas=1, heartbeat_timeout=2) as strategy:
+def _freeze_a_server(client: Client) -> None:
+    # The other server must answer in that time, also on a busy machine.
+    with psnb.ParameterServerStrategy(client, replicas=1, heartbeat_timeout=3) as strategy:
         wait_until_copied(strategy)
         counter = Counter(strategy)
-        counter.schedule(1500)
-        counter.wait_for(200)
+        counter.schedule(500)
+        counter.wait_for(100)
         lost = primary(strategy)
-        with frozen(pair.run(os.getpid)[lost]):
+        with frozen(client.run(os.getpid)[lost]):
             wait_until(lambda: primary(strategy) != lost, "a copy has taken over")
-            counter.wait_for(200)
+            counter.wait_for(100)
         counter.require_all()
 
 
-def test_a_strategy_with_copies_is_exact_when_workers_die_as_well(pair: Client) -> None:
-    with psnb.ParameterServerStrategy(pair, replicas=1) as strategy:
+def test_a_server_that_froze_is_replaced_and_changes_nothing_when_it_wakes(whole: Client) -> None:
+    _freeze_a_server(whole)
+
+
+@pytest.mark.second_tier("a second kind of cluster")
+@pytest.mark.parametrize("pair", ["command line"], indirect=True)
+def test_one_that_froze_on_the_command_line_is_replaced_likewise(pair: Client) -> None:
+    _freeze_a_server(pair)
+
+
+@pytest.mark.second_tier("two deaths at once, after which tests/model is exact as well")
+def test_a_strategy_with_copies_is_exact_when_workers_die_as_well(whole: Client) -> None:
+    with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
         wait_until_copied(strategy)
         counter = Counter(strategy)
-        counter.schedule(2000)
-        counter.wait_for(200)
+        counter.schedule(500)
+        counter.wait_for(100)
         workers = [w.address for w in counter.coordinator.statistics().workers]
-        kill(pair, workers[0], primary(strategy))
-        counter.wait_for(300)
+        kill(whole, workers[0], primary(strategy))
+        counter.wait_for(100)
         counter.require_all()
 
 
-def test_what_was_tuned_and_admitted_is_the_same_on_the_copy(pair: Client) -> None:
-    with psnb.ParameterServerStrategy(pair, replicas=1) as strategy:
+def test_what_was_tuned_and_admitted_is_the_same_on_the_copy(whole: Client) -> None:
+    with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
         wait_until_copied(strategy)
         v = strategy.variable(np.zeros(2), optimizer=psnb.Adam(0.5))
         e = strategy.embedding(
@@ -149,7 +155,7 @@ def test_what_was_tuned_and_admitted_is_the_same_on_the_copy(pair: Client) -> No
         before = v.read(), e.lookup([1, 2]), e.statistics().rows
         for shard in range(2):  # both servers, one after the other
             lost = primary(strategy, shard)
-            kill(pair, lost)
+            kill(whole, lost)
             wait_until(lambda s=shard, a=lost: primary(strategy, s) != a, "a copy has taken over")
             wait_until_copied(strategy)
         after = v.read(), e.lookup([1, 2]), e.statistics().rows
@@ -161,7 +167,7 @@ def test_what_was_tuned_and_admitted_is_the_same_on_the_copy(pair: Client) -> No
 
 def test_one_server_cannot_have_replicas() -> None:
     with (
-        psnb.local_cluster(workers=1, servers=1) as client,
+        psnb.local_cluster(workers=1, servers=1, processes=False) as client,
         pytest.raises(errors.ClusterError, match="takes 2 servers, but there is 1"),
     ):
         psnb.ParameterServerStrategy(client, replicas=1)

@@ -1,10 +1,9 @@
-"""A failed closure runs again in the notebook's process, and writes nothing."""
+"""A failed closure runs again in the notebook's thread, and writes nothing."""
 
 from __future__ import annotations
 
-import gc
-import os
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +14,7 @@ import psnb
 from psnb import errors
 from tests.conftest import wait_until
 from tests.integration.cells import shown_by
-from tests.integration.test_per_worker import Tracked, _count_live
+from tests.integration.test_per_worker import LIVE, Tracked, all_gone
 
 
 def failure_of(coordinator: psnb.ClusterCoordinator) -> psnb.Failure:
@@ -30,7 +29,7 @@ def test_a_failed_closure_runs_here_with_its_own_arguments(
     data = [1, 2]
 
     def step(given: list[int], before: int, *, key: str) -> None:
-        raise ValueError((os.getpid(), given, before, key, psnb.worker_index()))
+        raise ValueError((threading.get_ident(), given, before, key, psnb.worker_index()))
 
     before = coordinator.schedule(lambda: 41)
     coordinator.schedule(step, (data, before), {"key": "x"})
@@ -38,8 +37,8 @@ def test_a_failed_closure_runs_here_with_its_own_arguments(
     failure = failure_of(coordinator)
     with pytest.raises(ValueError, match="41") as found:
         failure.rerun()
-    pid, given, value, key, index = found.value.args[0]
-    assert (pid, given, value, key) == (os.getpid(), [1, 2], 41, "x")
+    thread, given, value, key, index = found.value.args[0]
+    assert (thread, given, value, key) == (threading.get_ident(), [1, 2], 41, "x")
     assert index in (0, 1)
     assert found.traceback[-1].name == "step"
 
@@ -191,26 +190,25 @@ def test_a_per_worker_value_is_made_here_and_the_workers_own_is_let_go(
     coordinator: psnb.ClusterCoordinator,
 ) -> None:
     value = coordinator.create_per_worker_resource(Tracked)
-    pinned = {"worker": 0}
-    coordinator.schedule(lambda tracked: (tracked, 1 // 0), (value,), **pinned)  # type: ignore[arg-type]
+    coordinator.schedule(lambda tracked: (tracked, 1 // 0), (value,))
     failure = failure_of(coordinator)
-    assert coordinator.schedule(_count_live, **pinned).fetch() == 1  # type: ignore[arg-type]
+    wait_until(lambda: len(LIVE) == 2, "the value is there on both workers")
     del value
-    gc.collect()
-    wait_until(
-        lambda: coordinator.schedule(_count_live, **pinned).fetch() == 0,  # type: ignore[arg-type]
-        "the failure holds no value on a worker",
-    )
+
+    def released() -> bool:
+        coordinator.fetch([coordinator.schedule(bool) for _ in range(4)])
+        return all_gone()
+
+    wait_until(released, "the failure holds no value on a worker")
     with pytest.raises(ZeroDivisionError):
         failure.rerun()
 
 
-@pytest.mark.slow
 def test_debug_comes_to_the_users_own_frame() -> None:
     cells = [
         """
         import psnb
-        client = psnb.local_cluster(workers=1)
+        client = psnb.local_cluster(workers=1, processes=False)
         coordinator = psnb.ClusterCoordinator(psnb.ParameterServerStrategy(client))
 
         def step(x):

@@ -6,12 +6,10 @@ import os
 import signal
 
 import dask
-import pytest
 
 import psnb
-from tests.conftest import wait_until
-
-pytestmark = pytest.mark.slow
+from psnb import EventKind
+from tests.conftest import DEADLINE, wait_until
 
 
 def test_a_worker_comes_back_though_dask_had_given_it_up() -> None:
@@ -23,9 +21,9 @@ def test_a_worker_comes_back_though_dask_had_given_it_up() -> None:
         psnb.ParameterServerStrategy(client) as strategy,
     ):
         coordinator = psnb.ClusterCoordinator(strategy)
-        first = coordinator.schedule(os.getpid).fetch(30)
+        first = coordinator.schedule(os.getpid).fetch(DEADLINE)
         os.kill(first, signal.SIGKILL)
         wait_until(
-            lambda: all(w.state != "ready" for w in coordinator.statistics().workers), "it is lost"
+            lambda: any(e.kind is EventKind.WORKER_LOST for e in coordinator.events()), "it is lost"
         )
-        assert coordinator.schedule(os.getpid).fetch(30) != first
+        assert coordinator.schedule(os.getpid).fetch(DEADLINE) != first

@@ -20,14 +20,12 @@ from psnb.errors import CheckpointError, ServerLostError
 from tests.conftest import wait_until
 from tests.integration.test_writing import Gate, Saving, gated
 
-pytestmark = pytest.mark.slow
-
 BUCKET = "s3://bucket"
 
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[dict[str, str]]:
-    """A store; returns the environment of processes that reach it."""
+    """A store; returns the environment of processes that reach it, as this one does."""
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -49,14 +47,9 @@ def know(environment: dict[str, str]) -> None:
     os.environ.update(environment)
 
 
-@pytest.fixture
-def reaching(store: dict[str, str], cluster: Client) -> Client:
-    cluster.run(know, store)
-    return cluster
-
-
-def test_servers_write_into_a_store_and_the_notebook_restores(reaching: Client) -> None:
-    with psnb.ParameterServerStrategy(reaching, partitioner=psnb.FixedShards(2)) as strategy:
+@pytest.mark.usefixtures("store")
+def test_servers_write_into_a_store_and_the_notebook_restores(cluster: Client) -> None:
+    with psnb.ParameterServerStrategy(cluster, partitioner=psnb.FixedShards(2)) as strategy:
         v = strategy.variable(np.arange(100_000.0), name="v")
         table = strategy.embedding("t", 4, initializer=0.0, optimizer=psnb.Adagrad(1.0))
         table.push(range(100), -np.ones((100, 4), np.float32))
@@ -78,8 +71,9 @@ def test_servers_write_into_a_store_and_the_notebook_restores(reaching: Client) 
         assert len(RemotePath(f"{BUCKET}/a/run").names()) == 4
 
 
-def test_what_changed_is_written_into_a_store_and_shares_the_rest(reaching: Client) -> None:
-    with psnb.ParameterServerStrategy(reaching) as strategy:
+@pytest.mark.usefixtures("store")
+def test_what_changed_is_written_into_a_store_and_shares_the_rest(cluster: Client) -> None:
+    with psnb.ParameterServerStrategy(cluster) as strategy:
         strategy.variable(np.arange(1000.0), name="still")
         table = strategy.embedding("t", 4, rows=1000, optimizer=psnb.Adagrad(1.0))
         table.push(range(1000), np.ones((1000, 4), np.float32))
@@ -102,6 +96,9 @@ def test_what_changed_is_written_into_a_store_and_shares_the_rest(reaching: Clie
         assert len(RemotePath(f"{BUCKET}/deltas/run").names()) == 2
 
 
+@pytest.mark.second_tier(
+    "a second kind of folder: test_writing.py kills a server that writes to disk"
+)
 def test_a_server_that_is_killed_leaves_the_checkpoint_before(
     store: dict[str, str], fragile: Client, tmp_path: Path
 ) -> None:

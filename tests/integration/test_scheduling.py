@@ -1,11 +1,11 @@
-"""The coordinator on a real cluster of processes that nobody harms."""
+"""The coordinator on a cluster that nobody harms."""
 
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,10 @@ import psnb
 from psnb import errors
 from psnb._src.coordinator.workers import absences
 from tests.conftest import DEADLINE, wait_until
+from tests.integration.helpers import wait_for_file
 
 UNPICKLED: list[str] = []
-"""Filled on the workers, which import this module too."""
+"""Filled where closures arrive: on all workers of this process."""
 
 
 class Noted:
@@ -47,24 +48,6 @@ def _closure_threads() -> list[str]:
     return [name for name in _psnb_threads() if name.startswith("psnb-closure")]
 
 
-def test_lambdas_local_functions_and_builtins_run_in_other_processes(
-    coordinator: psnb.ClusterCoordinator,
-) -> None:
-    here = os.getpid()
-
-    def pid() -> int:
-        return os.getpid()
-
-    values = coordinator.fetch(
-        {"lambda": coordinator.schedule(lambda x, y=1: x + y, (1,), {"y": 5}),
-         "local": coordinator.schedule(pid),
-         "builtin": coordinator.schedule(max, ([3, 9],)),
-         "plain": 4}
-    )  # fmt: skip
-    assert values.pop("local") != here
-    assert values == {"lambda": 6, "builtin": 9, "plain": 4}
-
-
 def test_results_of_many_closures_are_each_their_own(
     coordinator: psnb.ClusterCoordinator,
 ) -> None:
@@ -74,22 +57,24 @@ def test_results_of_many_closures_are_each_their_own(
     assert coordinator.fetch(remotes) == [x * x for x in range(2000)]
 
 
-def test_all_workers_get_work(coordinator: psnb.ClusterCoordinator) -> None:
+def test_all_workers_get_work(coordinator: psnb.ClusterCoordinator, tmp_path: Path) -> None:
     wait_until(
         lambda: [w.state for w in coordinator.statistics().workers] == ["ready", "ready"],
         "both workers are ready",
     )
 
     def index() -> int:
-        threading.Event().wait(0.05)  # long enough that one worker cannot take all
-        return psnb.worker_index()
+        mine = psnb.worker_index()
+        (tmp_path / str(mine)).touch()
+        wait_for_file(tmp_path / str(1 - mine))  # so that one worker cannot take all
+        return mine
 
     assert set(coordinator.fetch([coordinator.schedule(index) for _ in range(8)])) == {0, 1}
 
 
 def test_a_function_is_shipped_to_a_worker_once(coordinator: psnb.ClusterCoordinator) -> None:
-    function = Noted(f"once {os.getpid()}")
-    counts = coordinator.fetch([coordinator.schedule(function) for _ in range(300)])
+    function = Noted("once")
+    counts = coordinator.fetch([coordinator.schedule(function, worker=0) for _ in range(300)])
     assert set(counts) == {1}
 
 
@@ -200,16 +185,19 @@ def test_reports_reach_statistics_and_history(coordinator: psnb.ClusterCoordinat
     assert sorted(coordinator.history()["loss"]["value"]) == list(range(10))
 
 
-def test_a_long_closure_reports_while_it_runs(coordinator: psnb.ClusterCoordinator) -> None:
-    flag = coordinator.create_per_worker_resource(threading.Event)
+def test_a_long_closure_reports_while_it_runs(
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    go_on = tmp_path / "go on"
 
-    def reports_then_waits(flag: threading.Event) -> bool:
+    def reports_then_waits() -> None:
         psnb.report(progress=0.5)
-        return flag.wait(0.5)
+        wait_for_file(go_on)
 
-    remote = coordinator.schedule(reports_then_waits, (flag,))
+    remote = coordinator.schedule(reports_then_waits)
     wait_until(lambda: "progress" in coordinator.statistics().metrics, "the report is there")
-    assert remote.fetch(DEADLINE) is False
+    go_on.touch()
+    assert remote.fetch(DEADLINE) is None
 
 
 def test_statistics_tell_what_happened(coordinator: psnb.ClusterCoordinator) -> None:
@@ -329,17 +317,3 @@ def test_training_in_closures_reaches_the_parameters(
     coordinator.join(DEADLINE)
     np.testing.assert_array_equal(weights.read(), np.full(3, 100))
     np.testing.assert_array_equal(table.lookup(np.arange(4)), np.full((4, 2), 50))
-
-
-@pytest.mark.slow
-def test_a_worker_process_imports_nothing_of_the_notebook(fragile: Client) -> None:
-    # New processes: in those of other tests, closures have imported what they like.
-    with psnb.ParameterServerStrategy(fragile) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy)
-        coordinator.schedule(lambda: psnb.report(loss=1)).fetch(DEADLINE)
-
-    def notebook_modules() -> list[str]:
-        heavy = ("ipywidgets", "anywidget", "jupyterlab", "matplotlib", "IPython")
-        return [name for name in heavy if name in sys.modules]
-
-    assert not any(fragile.run(notebook_modules).values())

@@ -21,8 +21,6 @@ from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import CommandLine
 from tests.monitor.hub.jupyter import TOKEN, Jupyter, jupyter
 
-pytestmark = pytest.mark.slow
-
 # In parts, so that no code that travels has it as a whole.
 SECRET = "-".join(["hunter2", "secret"])
 
@@ -50,6 +48,9 @@ def server(tmp_path: Path) -> Iterator[Jupyter]:
         yield server
 
 
+@pytest.mark.second_tier(
+    "all of it once more: test_outline.py, test_scheduler_link.py have each part"
+)
 def test_the_scheduler_never_hears_what_a_closure_that_failed_was_called_with(
     client: Client, server: Jupyter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

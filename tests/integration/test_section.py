@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,8 @@ import psnb
 import psnb.jax
 from psnb.errors import ConfigurationError
 
-pytestmark = pytest.mark.slow
-
 ROWS, DIM, HIDDEN, MICRO, MICROBATCHES, UPDATES = 20, 4, 6, 8, 3, 4
 RATE = 0.5
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with psnb.local_cluster(workers=2, servers=2) as client:
-        yield client
 
 
 def _examples() -> dict[str, np.ndarray]:
@@ -120,8 +111,8 @@ class _Model:
 CLOSURES = MICROBATCHES * 2 * 3
 
 
-def test_it_equals_the_undivided_model_in_sync_mode(client: Client) -> None:
-    with psnb.ParameterServerStrategy(client, mode=psnb.Sync(CLOSURES)) as strategy:
+def test_it_equals_the_undivided_model_in_sync_mode(cluster: Client) -> None:
+    with psnb.ParameterServerStrategy(cluster, mode=psnb.Sync(CLOSURES)) as strategy:
         model = _Model(strategy)
         progress, statistics = model.train(strategy, psnb.Section(model.stages, MICROBATCHES))
         assert progress.visits == MICROBATCHES * UPDATES
@@ -129,8 +120,8 @@ def test_it_equals_the_undivided_model_in_sync_mode(client: Client) -> None:
         model.check()
 
 
-def test_a_trainer_trains_stages_in_epochs(client: Client) -> None:
-    with psnb.ParameterServerStrategy(client) as strategy:
+def test_a_trainer_trains_stages_in_epochs(cluster: Client) -> None:
+    with psnb.ParameterServerStrategy(cluster) as strategy:
         model = _Model(strategy)
         section = psnb.Section(model.stages, MICROBATCHES)
         trainer = psnb.Trainer(psnb.ClusterCoordinator(strategy), worker=section, progress=False)
@@ -142,23 +133,24 @@ def test_a_trainer_trains_stages_in_epochs(client: Client) -> None:
             trainer.evaluate(data)
 
 
-def test_a_step_beside_the_stages_is_refused(client: Client) -> None:
-    with psnb.ParameterServerStrategy(client) as strategy:
+def test_a_step_beside_the_stages_is_refused(cluster: Client) -> None:
+    with psnb.ParameterServerStrategy(cluster) as strategy:
         model = _Model(strategy)
         section = psnb.Section(model.stages, MICROBATCHES)
         with pytest.raises(ConfigurationError, match="Section trains its stages"):
             psnb.Trainer(psnb.ClusterCoordinator(strategy), print, section)
 
 
-def test_stages_run_on_different_workers(client: Client, tmp_path: Path) -> None:
+def test_stages_run_on_different_workers(cluster: Client, tmp_path: Path) -> None:
     def noted(name: str, function: Any) -> Any:
         def stage(params: Any, rows: Any, inputs: Any) -> Any:
-            (tmp_path / f"{name}-{os.getpid()}").touch()  # where it is traced
+            worker = psnb.worker_index()
+            (tmp_path / f"{name}-{worker}").touch()  # where it is traced
             return function(params, rows, inputs)
 
         return stage
 
-    with psnb.ParameterServerStrategy(client) as strategy:
+    with psnb.ParameterServerStrategy(cluster) as strategy:
         model = _Model(strategy)
         stages = [
             psnb.jax.stage(
@@ -174,11 +166,11 @@ def test_stages_run_on_different_workers(client: Client, tmp_path: Path) -> None
         model.train(strategy, psnb.Section(stages, MICROBATCHES))
     found = [path.name.split("-") for path in tmp_path.iterdir()]
     assert sorted(name for name, _ in found) == ["first", "second"]
-    assert len({process for _, process in found}) == 2
+    assert len({worker for _, worker in found}) == 2
 
 
 def test_a_stage_whose_worker_is_killed_moves_and_the_result_is_the_same(
-    client: Client, tmp_path: Path
+    whole: Client, tmp_path: Path
 ) -> None:
     killed = tmp_path / "killed"
 
@@ -188,7 +180,7 @@ def test_a_stage_whose_worker_is_killed_moves_and_the_result_is_the_same(
             os.kill(os.getpid(), signal.SIGKILL)
         return second(params, rows, inputs)
 
-    with psnb.ParameterServerStrategy(client, mode=psnb.Sync(CLOSURES)) as strategy:
+    with psnb.ParameterServerStrategy(whole, mode=psnb.Sync(CLOSURES)) as strategy:
         model = _Model(strategy, middle)
         progress, statistics = model.train(strategy, psnb.Section(model.stages, MICROBATCHES))
         assert statistics.retried
@@ -196,8 +188,8 @@ def test_a_stage_whose_worker_is_killed_moves_and_the_result_is_the_same(
         model.check()
 
 
-def test_it_learns_without_rounds(client: Client) -> None:
-    with psnb.ParameterServerStrategy(client) as strategy:
+def test_it_learns_without_rounds(cluster: Client) -> None:
+    with psnb.ParameterServerStrategy(cluster) as strategy:
         model = _Model(strategy)
         section = psnb.Section(model.stages, MICROBATCHES)
         _, before = model.train(strategy, section)
@@ -207,18 +199,18 @@ def test_it_learns_without_rounds(client: Client) -> None:
         assert after.metrics["loss"].smoothed < before.metrics["loss"].smoothed
 
 
-def test_what_a_stage_raises_ends_it(client: Client) -> None:
+def test_what_a_stage_raises_ends_it(cluster: Client) -> None:
     def middle(params: Any, rows: Any, inputs: Any) -> Any:
         raise ZeroDivisionError("in the middle")
 
-    with psnb.ParameterServerStrategy(client) as strategy:
+    with psnb.ParameterServerStrategy(cluster) as strategy:
         model = _Model(strategy, middle)
         with pytest.raises(ZeroDivisionError, match="in the middle"):
             model.train(strategy, psnb.Section(model.stages, MICROBATCHES))
 
 
-def test_another_number_of_closures_a_round_is_refused(client: Client) -> None:
-    with psnb.ParameterServerStrategy(client, mode=psnb.Sync(5)) as strategy:
+def test_another_number_of_closures_a_round_is_refused(cluster: Client) -> None:
+    with psnb.ParameterServerStrategy(cluster, mode=psnb.Sync(5)) as strategy:
         model = _Model(strategy)
         with pytest.raises(ConfigurationError, match=rf"psnb.Sync\({CLOSURES}\), found Sync"):
             model.train(strategy, psnb.Section(model.stages, MICROBATCHES))

@@ -17,18 +17,17 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
-from psnb._src.server.operations import (
-    ApplyCommit,
-)
+from psnb._src.server.operations import ApplyCommit
 from tests.conftest import DEADLINE, wait_until
 from tests.integration import dying
 from tests.integration.clusters import on_both
 from tests.integration.counting import Counter
-from tests.integration.helpers import frozen, pid_of
-
-pytestmark = pytest.mark.slow
+from tests.integration.helpers import frozen
 
 PATIENCE = 2.0
+
+SOON = 4 * PATIENCE
+"""Seconds that are enough on a busy machine too, and less than anybody is patient by default."""
 
 
 def patient(client: Client, replicas: int = 0) -> psnb.ParameterServerStrategy:
@@ -66,7 +65,7 @@ def test_a_frozen_server_is_told_in_time_to_whoever_reads(whole: Client) -> None
             begin = time.monotonic()
             with pytest.raises(errors.ServerSilentError, match="says nothing for 2 s"):
                 v.read()
-            assert time.monotonic() - begin < PATIENCE + 1
+            assert time.monotonic() - begin < SOON
             wait_for(strategy, EventKind.SERVER_SILENT)
         assert v.read().tolist() == [0, 0, 0]
         wait_for(strategy, EventKind.SERVER_BACK)
@@ -87,7 +86,7 @@ def test_a_closure_that_raises_as_a_server_says_nothing_has_written_nothing(whol
             begin = time.monotonic()
             with pytest.raises(errors.ServerSilentError):
                 coordinator.join(DEADLINE)
-            assert time.monotonic() - begin < PATIENCE + 2
+            assert time.monotonic() - begin < SOON
             assert int(accounts[0].read()) == 0
         coordinator.schedule(add)
         coordinator.join(DEADLINE)
@@ -113,6 +112,9 @@ def test_a_commit_to_a_server_that_says_nothing_is_open_until_it_does(whole: Cli
         assert int(account.read()) == 1
 
 
+@pytest.mark.second_tier(
+    "both at once: the test above has the server, test_commit_faults.py the worker"
+)
 def test_a_decided_commit_is_finished_when_the_server_goes_on_and_its_worker_is_gone(
     whole: Client,
 ) -> None:
@@ -165,7 +167,9 @@ def test_recovery_ends_what_a_silent_server_held_up(whole: Client, tmp_path: Pat
 
 
 @on_both("started")
-@pytest.mark.parametrize("replicas", [0, 1])
+@pytest.mark.parametrize(
+    "replicas", [pytest.param(0, marks=pytest.mark.second_tier("the same without copies")), 1]
+)
 def test_all_servers_may_freeze_at_once_for_longer_than_anybody_is_patient(
     whole: Client, replicas: int
 ) -> None:
@@ -224,6 +228,7 @@ def test_a_notebook_that_was_frozen_itself_gives_nobody_up(whole: Client) -> Non
     assert notebook.returncode == 0
 
 
+@pytest.mark.second_tier("four million rows: test_table_writing.py has that it is done in pieces")
 def test_saving_much_takes_no_server_for_dead(whole: Client, tmp_path: Path) -> None:
     with psnb.ParameterServerStrategy(whole, replicas=1, heartbeat_timeout=0.5) as strategy:
         rows = 4_000_000
@@ -237,13 +242,13 @@ def test_saving_much_takes_no_server_for_dead(whole: Client, tmp_path: Path) -> 
 
 def test_a_server_that_works_for_long_says_that_it_is_busy(whole: Client, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
-    with psnb.ParameterServerStrategy(whole, heartbeat_timeout=1.5) as strategy:
+    with patient(whole) as strategy:
         v = strategy.variable(np.zeros(1))
         name = next(p.primary.address for p in strategy._core.layout.places if p.primary)
 
         async def work() -> None:
             begun.touch()
-            time.sleep(4)  # on the event loop: nothing is read or answered meanwhile
+            time.sleep(2.5 * PATIENCE)  # on the event loop: nothing is read or answered meanwhile
 
         working = whole.submit(lambda: None)  # the client's own connections are awake
         working.result()
@@ -263,11 +268,13 @@ def test_a_broken_connection_to_the_scheduler_loses_nothing(whole: Client) -> No
         counter = Counter(strategy)
         counter.wait_for(100)
 
+        before = client.scheduler_comm
+
         async def break_off() -> None:
-            client.scheduler_comm.comm.abort()
+            before.comm.abort()
 
         client.sync(break_off)
-        wait_until(lambda: client.status == "connecting", "the connection is broken")
+        wait_until(lambda: client.scheduler_comm not in (None, before), "there is another one")
         wait_until(lambda: client.status == "running", "the client is back")
         counter.wait_for(100)
         counter.require_all()
@@ -337,13 +344,8 @@ def test_servers_that_are_not_told_what_to_hold_for_long_are_dropped(whole: Clie
     v = strategy.variable(np.zeros(1))
     strategy._core.reconciler.close()
     v.read()  # by whomever: that does not count
-    assert set().union(*whole.run(_pass, seconds=24.0).values()) != set()
-    assert set().union(*whole.run(_pass, seconds=2.0).values()) == set()
+    assert set().union(*whole.run(_pass, seconds=20.0).values()) != set()
+    assert set().union(*whole.run(_pass, seconds=6.0).values()) == set()
     with pytest.raises(errors.ServerLostError):
         v.read()
     strategy.close()
-
-
-def test_pids_are_of_servers(whole: Client) -> None:
-    with patient(whole) as strategy:
-        assert set(pids(strategy)) == {pid_of(whole, f"server-{i}") for i in range(2)}

@@ -16,13 +16,17 @@ from distributed import Client
 
 import psnb
 from tests.conftest import DEADLINE
-from tests.integration.clusters import BOTH, cluster_of
+from tests.integration.clusters import cluster_of
 from tests.integration.helpers import Steps, frozen, pid_of
 from tests.interrupting import assert_as_before, sleeping
 
-pytestmark = pytest.mark.slow
-
 VALUES = 1000
+
+AT_ONCE = 3.0
+"""Seconds; it takes less than one where nobody else computes. Who waits does so for ten or more."""
+
+PRESSES = {"once": None, "twice at once": 0.05, "twice": 0.3}
+"""Seconds between two; None: there is one."""
 
 
 class Notebook(NamedTuple):
@@ -45,7 +49,10 @@ class Notebook(NamedTuple):
         return step
 
 
-@pytest.fixture(scope="module", params=BOTH)
+SECOND = pytest.mark.second_tier("another kind of cluster")
+
+
+@pytest.fixture(scope="module", params=["local", pytest.param("command line", marks=SECOND)])
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Client]:
@@ -142,13 +149,32 @@ def pressed(call: Callable[[], object], waits: Callable[[], bool], again: float 
     return raised - presses.first
 
 
-@pytest.mark.parametrize("again", [None, 0.05, 0.3], ids=["once", "twice at once", "twice"])
-@pytest.mark.parametrize("call", [join, fetch, run_epoch, train, save])
-def test_each_call_that_waits_for_closures_ends_within_a_second_and_all_goes_on(
+def each_of(*calls: Callable[[Notebook], None]) -> pytest.MarkDecorator:
+    """Mark a test for all calls, however the button is pressed: the first tier has each once."""
+    second = pytest.mark.second_tier("further presses for each call")
+    cases = [
+        pytest.param(
+            call,
+            again,
+            id=f"{call.__name__}, {how}",
+            marks=() if at == number % len(PRESSES) else second,
+        )
+        for number, call in enumerate(calls)
+        for at, (how, again) in enumerate(PRESSES.items())
+    ]
+    return pytest.mark.parametrize(("call", "again"), cases)
+
+
+@each_of(join, fetch, run_epoch, train, save)
+def test_each_call_that_waits_for_closures_ends_at_once_and_all_goes_on(
     notebook: Notebook, call: Callable[[Notebook], None], again: float | None
 ) -> None:
     coordinator, steps = notebook.coordinator, notebook.steps
-    assert pressed(lambda: call(notebook), lambda: bool(steps.runs()) and sleeping(), again) < 1
+
+    def waits() -> bool:
+        return bool(steps.runs()) and sleeping()
+
+    assert pressed(lambda: call(notebook), waits, again) < AT_ONCE
     assert_as_before()
     assert not coordinator.paused
     steps.end()
@@ -161,15 +187,14 @@ def test_each_call_that_waits_for_closures_ends_within_a_second_and_all_goes_on(
     assert notebook.variable.read().tolist() == [1] * VALUES
 
 
-@pytest.mark.parametrize("again", [None, 0.05, 0.3], ids=["once", "twice at once", "twice"])
-@pytest.mark.parametrize("call", [save, restore])
-def test_each_call_that_waits_for_silent_servers_ends_within_a_second_and_all_goes_on(
+@each_of(save, restore)
+def test_each_call_that_waits_for_silent_servers_ends_at_once_and_all_goes_on(
     cluster: Client, notebook: Notebook, call: Callable[[Notebook], None], again: float | None
 ) -> None:
     notebook.steps.end()
     servers = [pid_of(cluster, name) for name in ("server-0", "server-1")]
     with frozen(servers[0]), frozen(servers[1]):
-        assert pressed(lambda: call(notebook), sleeping, again) < 1
+        assert pressed(lambda: call(notebook), sleeping, again) < AT_ONCE
         assert_as_before()
     assert notebook.coordinator.schedule(len, ("abc",)).fetch(DEADLINE) == 3
     assert len(notebook.manager.checkpoints) == 1

@@ -15,6 +15,7 @@ from distributed import Client
 import psnb
 from psnb import data
 from psnb.errors import PsnbError
+from tests.conftest import wait_until
 from tests.integration.helpers import Ending, wait_for_file, wait_until_ready
 from tests.integration.killed_notebook import Learned, learned, placed, train
 
@@ -68,26 +69,25 @@ def slowing(index: int, folder: Path) -> Callable[[psnb.ClusterCoordinator], Bet
     return when_all_are_there
 
 
-@pytest.mark.slow
 def test_it_is_the_same_whichever_worker_is_slow(cluster: Client, tmp_path: Path) -> None:
     found = [trained(cluster, slowing(index, tmp_path / str(index))) for index in (0, 1)]
     assert found[0] == found[1]
 
 
-@pytest.mark.slow
-def test_it_is_the_same_with_other_numbers_of_workers(cluster: Client) -> None:
-    found = [trained(cluster, seats=3)]
-    for workers in (1, 3):
-        with psnb.local_cluster(workers, 2) as client:
-            found.append(trained(client, seats=3))
-    assert found[0] == found[1] == found[2]
+SECOND = pytest.mark.second_tier("the other way to go for each kind of data")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["leased", "in memory"])
-@pytest.mark.parametrize("how", ["killed", "retired"])
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        ("leased", "killed"),
+        ("in memory", "retired"),
+        pytest.param("leased", "retired", marks=SECOND),
+        pytest.param("in memory", "killed", marks=SECOND),
+    ],
+)
 def test_it_is_the_same_when_a_worker_goes_in_the_middle(
-    tmp_path: Path, how: str, kind: str
+    cluster: Client, whole: Client, tmp_path: Path, how: str, kind: str
 ) -> None:
     dataset: Any = data.InMemoryDataset.of(data.Dataset.range(230), 5)
     if kind == "leased":
@@ -104,10 +104,9 @@ def test_it_is_the_same_when_a_worker_goes_in_the_middle(
 
         return meet
 
-    with psnb.local_cluster(2, 2) as client:
-        undisturbed = trained(client, dataset=dataset)
-        assert trained(client, ends, dataset) == undisturbed
-        ending[0].__exit__()
+    undisturbed = trained(cluster, dataset=dataset)
+    assert trained(whole, ends, dataset) == undisturbed
+    ending[0].__exit__()
 
 
 @pytest.mark.parametrize("rows", [3, 31])
@@ -129,7 +128,6 @@ def test_rounds_are_full_also_with_fewer_parts_than_lanes(
         assert rounds.read() == -(-rows // 4)
 
 
-@pytest.mark.slow
 def test_a_background_save_at_any_moment_ends_no_round_early(
     cluster: Client, tmp_path: Path
 ) -> None:
@@ -137,8 +135,15 @@ def test_a_background_save_at_any_moment_ends_no_round_early(
     threads: list[threading.Thread] = []
     over = threading.Event()
 
+    def enough() -> bool:
+        return len([*tmp_path.glob("ckpt-*")]) >= 3
+
     def saves(coordinator: psnb.ClusterCoordinator) -> Between:
         manager = psnb.CheckpointManager(coordinator, tmp_path)
+
+        def slowly(number: int, batch: list[int]) -> None:
+            if not enough():
+                threading.Event().wait(0.05)
 
         def save() -> None:
             with suppress(PsnbError):  # in the end the strategy is closed
@@ -148,12 +153,24 @@ def test_a_background_save_at_any_moment_ends_no_round_early(
         threads.extend(threading.Thread(target=save) for _ in range(2))
         for each in threads:
             each.start()
-        return nothing
+        return slowly
+
+    class Waiting(psnb.Callback):
+        def on_epoch(self, trainer: psnb.Trainer, row: psnb.EpochRow) -> None:
+            wait_until(enough, "much is saved")
 
     try:
-        assert trained(cluster, saves) == undisturbed
-        assert len([*tmp_path.glob("ckpt-*")]) >= 3
+        assert trained(cluster, saves, callbacks=[Waiting()]) == undisturbed
     finally:
         over.set()
         for each in threads:
             each.join()
+
+
+# Last: it closes clusters of this process, after which closures of others cannot read ahead.
+def test_it_is_the_same_with_other_numbers_of_workers(cluster: Client) -> None:
+    found = [trained(cluster, seats=3)]
+    for workers in (1, 3):
+        with psnb.local_cluster(workers, 2, processes=False) as client:
+            found.append(trained(client, seats=3))
+    assert found[0] == found[1] == found[2]

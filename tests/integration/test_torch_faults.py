@@ -21,7 +21,9 @@ from tests.integration.torch_wide_deep import (
     step_of,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.second_tier(
+    "a front door more: test_commit_faults.py, test_replicas.py, test_recovery.py have the kills"
+)
 
 
 def test_a_worker_killed_in_the_middle_of_backward_changes_nothing(

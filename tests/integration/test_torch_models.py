@@ -24,11 +24,9 @@ from tests.integration.torch_wide_deep import (
     step_of,
 )
 
-pytestmark = pytest.mark.slow
 
-
-def test_fifty_rounds_are_fifty_steps_of_torch_alone(whole: Client) -> None:
-    with wd.synchronous(whole) as strategy:
+def test_fifty_rounds_are_fifty_steps_of_torch_alone(cluster: Client) -> None:
+    with wd.synchronous(cluster) as strategy:
         model = distributed(strategy)
         losses = wd.trained(strategy, step_of(model), wd.STEPS)
         assert_as_alone(losses, model)
@@ -37,9 +35,18 @@ def test_fifty_rounds_are_fifty_steps_of_torch_alone(whole: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "mode", [psnb.Async(), psnb.BoundedStaleness(1), psnb.Geo(3)], ids=["async", "bounded", "geo"]
+    "mode",
+    [
+        pytest.param(psnb.Async(), id="async"),
+        pytest.param(
+            psnb.BoundedStaleness(1),
+            id="bounded",
+            marks=pytest.mark.second_tier("as async, and who waits: test_staleness.py"),
+        ),
+        pytest.param(psnb.Geo(3), id="geo"),
+    ],
 )
-def test_a_module_learns_in_every_mode(whole: Client, mode: Any) -> None:
+def test_a_module_learns_in_every_mode(cluster: Client, mode: Any) -> None:
     class Normed(WideDeep):
         def __init__(self) -> None:
             super().__init__()
@@ -48,7 +55,7 @@ def test_a_module_learns_in_every_mode(whole: Client, mode: Any) -> None:
         def forward(self, batch: Inputs) -> Tensor:
             return super().forward({**batch, "x": self.norm(batch["x"])})
 
-    with psnb.ParameterServerStrategy(whole, mode=mode) as strategy:
+    with psnb.ParameterServerStrategy(cluster, mode=mode) as strategy:
         model = psnb.torch.distribute(
             Normed(), strategy, sparse=psnb.Adagrad(wd.SPARSE_RATE), dense=psnb.Adam(wd.RATE)
         )
@@ -66,25 +73,25 @@ class Loaded(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
         return iter(torch.arange(12).reshape(6, 2))
 
 
-def test_a_loader_of_torch_is_a_workers_dataset(whole: Client) -> None:
+def test_a_loader_of_torch_is_a_workers_dataset(cluster: Client) -> None:
     def loader() -> Any:
         return torch.utils.data.DataLoader(Loaded(), batch_size=3)
 
     def take(iterator: Iterator[Tensor]) -> int:
         return int(next(iterator).sum())
 
-    with psnb.ParameterServerStrategy(whole) as strategy:
+    with psnb.ParameterServerStrategy(cluster) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         iterator = iter(coordinator.create_per_worker_dataset(loader))
         found = coordinator.fetch([coordinator.schedule(take, (iterator,)) for _ in range(2)])
         assert set(found) <= {sum(range(6)), sum(range(6, 12))}
 
 
-def test_torch_datasets_need_no_function(whole: Client) -> None:
+def test_torch_datasets_need_no_function(cluster: Client) -> None:
     def take(iterator: Iterator[Tensor]) -> int:
         return int(next(iterator).sum())
 
-    with psnb.ParameterServerStrategy(whole) as strategy:
+    with psnb.ParameterServerStrategy(cluster) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         for source in (Loaded(), torch.utils.data.DataLoader(Loaded(), batch_size=1)):
             iterator = iter(coordinator.create_per_worker_dataset(source))
@@ -92,9 +99,9 @@ def test_torch_datasets_need_no_function(whole: Client) -> None:
 
 
 def test_a_closure_has_the_modes_that_the_notebook_had_when_it_was_scheduled(
-    whole: Client,
+    cluster: Client,
 ) -> None:
-    with psnb.ParameterServerStrategy(whole) as strategy:
+    with psnb.ParameterServerStrategy(cluster) as strategy:
         model = distributed(strategy)
         coordinator = psnb.ClusterCoordinator(strategy)
 
@@ -109,8 +116,8 @@ def test_a_closure_has_the_modes_that_the_notebook_had_when_it_was_scheduled(
             assert set(coordinator.fetch(remotes)) == {(expected, not expected)}
 
 
-def test_what_is_wrong_with_a_batch_is_told_in_the_notebook(whole: Client) -> None:
-    with psnb.ParameterServerStrategy(whole) as strategy:
+def test_what_is_wrong_with_a_batch_is_told_in_the_notebook(cluster: Client) -> None:
+    with psnb.ParameterServerStrategy(cluster) as strategy:
         model = distributed(strategy)
         coordinator = psnb.ClusterCoordinator(strategy)
         (batch,) = wd.batches(1)[:1]
@@ -140,12 +147,12 @@ def test_what_is_wrong_with_a_batch_is_told_in_the_notebook(whole: Client) -> No
 
 
 def test_gradients_that_are_nan_say_which_element_of_which_file_the_batch_is(
-    whole: Client, tmp_path: Path
+    cluster: Client, tmp_path: Path
 ) -> None:
     values = ["nan" if row == 9 else "0.5" for row in range(16)]
     (tmp_path / "a").write_text("\n".join(values))
     batches = psnb.data.Dataset.text_lines(tmp_path / "a").map(np.float32).batch(4)
-    with psnb.ParameterServerStrategy(whole) as strategy:
+    with psnb.ParameterServerStrategy(cluster) as strategy:
         model = psnb.torch.distribute(nn.Linear(4, 1), strategy, dense=psnb.SGD(0.01))
         coordinator = psnb.ClusterCoordinator(strategy)
         dataset = coordinator.create_per_worker_dataset(batches, sharding="dynamic", splits=1)

@@ -11,8 +11,6 @@ import psnb
 import psnb.torch
 from tests.torch_models.test_module_stage import First, Last
 
-pytestmark = pytest.mark.slow
-
 MICRO, MICROBATCHES, UPDATES, RATE = 8, 3, 4, 0.5
 
 
@@ -26,10 +24,10 @@ def examples() -> dict[str, np.ndarray]:
     }
 
 
-def test_stages_in_rounds_equal_the_undivided_model(whole: Client) -> None:
+def test_stages_in_rounds_equal_the_undivided_model(cluster: Client) -> None:
     torch.manual_seed(0)
     parts = First(), Last()
-    with psnb.ParameterServerStrategy(whole, mode=psnb.Sync(MICROBATCHES * 2 * 2)) as strategy:
+    with psnb.ParameterServerStrategy(cluster, mode=psnb.Sync(MICROBATCHES * 2 * 2)) as strategy:
         models = [
             psnb.torch.distribute(
                 part, strategy, sparse=psnb.SGD(RATE), dense=psnb.SGD(RATE), name=name

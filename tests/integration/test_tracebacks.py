@@ -9,8 +9,6 @@ import pytest
 
 from tests.integration.cells import shown_by
 
-pytestmark = pytest.mark.slow
-
 CELLS = {
     "start": """
         import psnb

@@ -16,7 +16,14 @@ import psnb
 from psnb import data, errors
 from psnb._src.coordinator.coordinator import view_of
 from tests.integration.helpers import Ending
-from tests.integration.trainer_helpers import Heard, counting, numbers, visits_of
+from tests.integration.trainer_helpers import (
+    Heard,
+    counting,
+    holding,
+    numbers,
+    slow_until_saved,
+    visits_of,
+)
 
 
 def test_each_epoch_trains_on_every_example_once_and_is_a_row_of_the_history(
@@ -94,25 +101,28 @@ def test_a_step_that_fails_ends_training_with_its_error_and_has_written_nothing(
 def test_an_interrupt_returns_the_history_and_what_ran_has_had_its_effect(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:
-    visits = visits_of(strategy, 2000)
-    manager = psnb.CheckpointManager(coordinator, tmp_path)
+    visits = visits_of(strategy, 1000)
+    manager = psnb.CheckpointManager(coordinator, tmp_path / "checkpoints")
+    go_on = tmp_path / "go on"
 
     class Interrupting(psnb.Callback):
         def on_batch(self, trainer: psnb.Trainer, snapshot: psnb.TrainingSnapshot) -> None:
-            os.kill(os.getpid(), signal.SIGINT)
+            if snapshot.batch:
+                go_on.touch()
+                os.kill(os.getpid(), signal.SIGINT)
 
-    trainer = psnb.Trainer(coordinator, counting(visits))
-    dataset = data.Dataset.range(2000).batch(2)
+    trainer = psnb.Trainer(coordinator, holding(counting(visits), 200, go_on))
+    dataset = data.Dataset.range(1000).batch(2)
     history = trainer.train_from_dataset(
         dataset, callbacks=[Interrupting()], checkpoint=manager, metadata={"mine": 1}
     )
     assert history.stopped == "interrupted"
-    assert 0 < sum(numbers(visits, 2000)) == history["examples"][0] < 2000
+    assert 0 < sum(numbers(visits, 1000)) == history["examples"][0] < 1000
     restored = manager.restore()
     assert restored == {**history.state, "mine": 1}
     rest = trainer.train_from_dataset(dataset, resume=restored)
-    assert (rest["batches"], rest["examples"]) == ([1000], [2000])
-    assert numbers(visits, 2000) == [1] * 2000
+    assert (rest["batches"], rest["examples"]) == ([500], [1000])
+    assert numbers(visits, 1000) == [1] * 1000
 
 
 def test_a_second_interrupt_is_raised_and_everything_stays_usable(
@@ -139,67 +149,69 @@ def test_a_second_interrupt_is_raised_and_everything_stays_usable(
 
 
 def test_a_view_can_stop_training(
-    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:
-    visits = visits_of(strategy, 2000)
+    visits = visits_of(strategy, 1000)
     view = view_of(coordinator)
     assert view.controls()["stop_training"] == "no trainer trains"
+    go_on = tmp_path / "go on"
 
     class Pressing(psnb.Callback):
         def on_batch(self, trainer: psnb.Trainer, snapshot: psnb.TrainingSnapshot) -> None:
             assert not view.controls()["stop_training"]
-            view.stop_training()
+            if snapshot.batch:
+                view.stop_training()
+                go_on.touch()
 
-    history = psnb.Trainer(coordinator, counting(visits)).train_from_dataset(
-        data.Dataset.range(2000).batch(2), callbacks=[Pressing()]
-    )
+    trainer = psnb.Trainer(coordinator, holding(counting(visits), 200, go_on))
+    history = trainer.train_from_dataset(data.Dataset.range(1000).batch(2), callbacks=[Pressing()])
     assert history.stopped == "stopped by a view"
-    assert 0 < sum(numbers(visits, 2000)) == history["examples"][0] < 2000
+    assert 0 < sum(numbers(visits, 1000)) == history["examples"][0] < 1000
 
 
 def test_checkpoints_in_the_middle_of_an_epoch_lack_and_double_no_example(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:
-    visits = visits_of(strategy, 3000)
+    visits = visits_of(strategy, 1200)
     manager = psnb.CheckpointManager(coordinator, tmp_path, max_to_keep=50)
-    trainer = psnb.Trainer(coordinator, counting(visits))
-    dataset = data.Dataset.range(3000).batch(2)
-    trainer.train_from_dataset(dataset, checkpoint=manager, save_every=0.3)
+    step = counting(visits)
+    trainer = psnb.Trainer(coordinator, slow_until_saved(step, 400, tmp_path))
+    dataset = data.Dataset.range(1200).batch(2)
+    trainer.train_from_dataset(dataset, checkpoint=manager, save_every=0.1)
     midway = manager.checkpoints[0]
     state = manager.restore(midway)
-    done = sum(numbers(visits, 3000))
-    assert 0 < done < 3000
+    done = sum(numbers(visits, 1200))
+    assert 0 < done < 1200
     history = trainer.train_from_dataset(dataset, resume=state)
-    assert (history["batches"], history["examples"]) == ([1500], [3000])
-    assert numbers(visits, 3000) == [1] * 3000
+    assert (history["batches"], history["examples"]) == ([600], [1200])
+    assert numbers(visits, 1200) == [1] * 1200
 
 
-@pytest.mark.slow
 def test_checkpoints_are_saved_every_so_many_batches(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:
-    visits = visits_of(strategy, 3000)
+    visits = visits_of(strategy, 1200)
     saved: list[float] = []
 
     class Counting(psnb.Callback):
         def on_checkpoint(self, trainer: psnb.Trainer, path: Path) -> None:
             state = psnb.checkpoint.load(path).metadata
             (examples, *_) = state["part"]["numbers"].get("examples", [0])
-            saved.append(3000 * state["epoch"] + float(examples))
+            saved.append(1200 * state["epoch"] + float(examples))
 
-    trainer = psnb.Trainer(coordinator, counting(visits))
-    dataset = data.Dataset.range(3000).batch(2)
+    trainer = psnb.Trainer(coordinator, slow_until_saved(counting(visits), 800, tmp_path))
+    dataset = data.Dataset.range(1200).batch(2)
     manager = psnb.CheckpointManager(coordinator, tmp_path)
     trainer.train_from_dataset(
-        dataset, 2, checkpoint=manager, save_steps=400, callbacks=[Counting()]
+        dataset, 2, checkpoint=manager, save_steps=160, callbacks=[Counting()]
     )
     batches = np.diff([0, *saved]) / 2
-    assert (saved[-1], 3000 in saved) == (6000, True)
-    midway = [each for at, each in zip(saved, batches, strict=True) if at not in (3000, 6000)]
+    assert (saved[-1], 1200 in saved) == (2400, True)
+    midway = [each for at, each in zip(saved, batches, strict=True) if at not in (1200, 2400)]
     assert midway
-    assert min(midway) >= 400
+    assert min(midway) >= 160
     with pytest.raises(errors.ConfigurationError, match="need checkpoint="):
-        trainer.train_from_dataset(dataset, save_steps=400)
+        trainer.train_from_dataset(dataset, save_steps=160)
     with pytest.raises(errors.ConfigurationError, match="save_steps must be 1 or more"):
         trainer.train_from_dataset(dataset, checkpoint=manager, save_steps=0)
 
@@ -241,7 +253,6 @@ def test_a_dataset_in_memory_is_loaded_and_shuffled_for_each_epoch(
     assert sorted(trainer.infer_from_dataset(memory)) == list(range(200))
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_killed_while_it_trains_costs_no_example_and_doubles_none(
     fragile: Client, tmp_path: Path
 ) -> None:

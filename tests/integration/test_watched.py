@@ -203,10 +203,9 @@ def test_history_and_plot_have_what_was_reported(coordinator: psnb.ClusterCoordi
         coordinator.plot(["auc"])
 
 
-@pytest.mark.slow
 def test_workers_are_added_and_retired() -> None:
     with (
-        psnb.local_cluster(workers=1, servers=1) as client,
+        psnb.local_cluster(workers=1, servers=1, processes=False) as client,
         psnb.ParameterServerStrategy(client) as strategy,
     ):
         coordinator = psnb.ClusterCoordinator(strategy)
@@ -225,7 +224,6 @@ def test_workers_are_added_and_retired() -> None:
             coordinator.retire_worker("nobody")
 
 
-@pytest.mark.slow
 def test_a_worker_tells_what_takes_it_long(
     coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +11,7 @@ from distributed import Client
 
 import psnb
 from psnb.errors import ConfigurationError
-
-pytestmark = pytest.mark.slow
+from tests.integration.counting import kill
 
 ROUNDED = 2.0**-11
 ROWS, DIM = 50_000, 32
@@ -70,14 +67,13 @@ def test_gradients_of_closures_are_applied_as_they_were_rounded(
             np.testing.assert_allclose(found, -gradient * share, rtol=3 * ROUNDED)
 
 
-def test_copies_have_what_the_servers_have(started: Client) -> None:
-    with psnb.ParameterServerStrategy(started, wire_dtype="float16", replicas=1) as half:
+def test_copies_have_what_the_servers_have(whole: Client) -> None:
+    with psnb.ParameterServerStrategy(whole, wire_dtype="float16", replicas=1) as half:
         e = half.embedding("e", 3, rows=20, initializer=0.0, optimizer=psnb.Adagrad(0.1))
         for seed in range(3):
             e.push(np.arange(20), values((20, 3)) * seed)
         before = e.lookup(np.arange(20))
-        dead = half.server_addresses[0]
-        os.kill(started.run(os.getpid, workers=[dead])[dead], signal.SIGKILL)
+        kill(whole, half.server_addresses[0])
         np.testing.assert_array_equal(e.lookup(np.arange(20)), before)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,12 +28,9 @@ from tests.integration.helpers import (
     pid_of,
     state_of,
     wait_for_file,
-    wait_until_ended,
     wait_until_ready,
     worker_name,
 )
-
-pytestmark = pytest.mark.slow
 
 NAMES = ("worker-0", "worker-1")
 
@@ -87,6 +85,36 @@ def _restart(client: Client, name: str) -> None:
         return any(str(w["name"]) == name and address != old for address, w in workers)
 
     wait_until(is_back, f"{name} is back", 2 * DEADLINE)
+
+
+# First: later, closures of other tests have imported what they like.
+def test_a_worker_process_imports_nothing_of_the_notebook(client: Client) -> None:
+    with psnb.ParameterServerStrategy(client) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        coordinator.schedule(lambda: psnb.report(loss=1)).fetch(DEADLINE)
+
+    def notebook_modules() -> list[str]:
+        heavy = ("ipywidgets", "anywidget", "jupyterlab", "matplotlib", "IPython")
+        return [name for name in heavy if name in sys.modules]
+
+    assert not any(client.run(notebook_modules).values())
+
+
+def test_lambdas_local_functions_and_builtins_run_in_other_processes(client: Client) -> None:
+    with psnb.ParameterServerStrategy(client) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+
+        def pid() -> int:
+            return os.getpid()
+
+        values = coordinator.fetch(
+            {"lambda": coordinator.schedule(lambda x, y=1: x + y, (1,), {"y": 5}),
+             "local": coordinator.schedule(pid),
+             "builtin": coordinator.schedule(max, ([3, 9],)),
+             "plain": 4}
+        )  # fmt: skip
+        assert values.pop("local") in {pid_of(client, name) for name in NAMES}
+        assert values == {"lambda": 6, "builtin": 9, "plain": 4}
 
 
 def test_a_closure_that_exits_its_process_once_runs_again(client: Client) -> None:
@@ -244,14 +272,21 @@ def test_a_worker_that_is_killed_while_its_value_is_read_is_an_error_of_that_rea
 
 
 @pytest.fixture
+def one_process() -> Iterator[Client]:
+    """A server and two workers that nobody starts again, in this process."""
+    with psnb.local_cluster(workers=2, servers=1, processes=False) as client:
+        yield client
+
+
+@pytest.fixture
 def by_hand(tmp_path: Path) -> Iterator[Client]:
-    """A server and two workers, ``a`` and ``b``, that nobody starts again."""
+    """A server and two workers, of the same names, that nobody starts again."""
     cluster = CommandLine(tmp_path)
     with (
         cluster.scheduler(),
         cluster.server(),
-        cluster.worker("--name", "a", "--no-nanny"),
-        cluster.worker("--name", "b", "--no-nanny"),
+        cluster.worker("--name", NAMES[0], "--no-nanny"),
+        cluster.worker("--name", NAMES[1], "--no-nanny"),
         Client(scheduler_file=cluster.file) as client,
     ):
         client.wait_for_workers(3, timeout=DEADLINE)
@@ -262,39 +297,55 @@ def _retire(client: Client, name: str) -> None:
     client.retire_workers([address_of(client, name)])
 
 
-@pytest.mark.parametrize("leave", [_kill, _retire])
-def test_a_worker_that_leaves_before_its_value_is_read_is_left_out(
-    by_hand: Client,
-    tmp_path: Path,
+def read_while_one_leaves(
+    client: Client,
+    folder: Path,
     threads: ThreadPoolExecutor,
     leave: Callable[[Client, str], None],
-) -> None:
-    with psnb.ParameterServerStrategy(by_hand) as strategy:
+) -> Any:
+    """Return a value's parts where one worker left before, and what that one was doing."""
+    with psnb.ParameterServerStrategy(client) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
-        wait_until_ready(coordinator, "a", "b")
+        wait_until_ready(coordinator, *NAMES)
         value = coordinator.create_per_worker_resource(worker_name)
-        steps = Steps(tmp_path)
-        busy = coordinator.schedule(steps, worker=lambda w: w.name == "a" or steps.runs() == ["a"])
+        steps = Steps(folder)
+        first, _ = NAMES
+        busy = coordinator.schedule(
+            steps, worker=lambda w: w.name == first or steps.runs() == [first]
+        )
         steps.begun()
         reading = threads.submit(value.fetch, DEADLINE)
         wait_until(lambda: coordinator.statistics().queued == 1, "it waits for a free thread")
-        pid = pid_of(by_hand, "a")
-        leave(by_hand, "a")
-        wait_until(lambda: state_of(coordinator, "a") != "ready", "it leaves")
+        leave(client, first)
+        wait_until(lambda: state_of(coordinator, first) != "ready", "it leaves")
         steps.end()
-        assert reading.result(DEADLINE) == ["b"]
-        assert busy.fetch(DEADLINE) == ("b" if leave is _kill else "a")
-        wait_until_ended(pid)
+        return reading.result(DEADLINE), busy.fetch(DEADLINE)
 
 
-def test_a_worker_that_is_retired_during_its_start_delay_leaves_at_once(by_hand: Client) -> None:
-    with psnb.ParameterServerStrategy(by_hand) as strategy:
+def test_a_worker_that_is_retired_before_its_value_is_read_is_left_out(
+    one_process: Client, tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    first, second = NAMES
+    assert read_while_one_leaves(one_process, tmp_path, threads, _retire) == ([second], first)
+
+
+@pytest.mark.second_tier("another way to leave: the test above retires it")
+def test_a_worker_that_is_killed_before_its_value_is_read_is_left_out(
+    by_hand: Client, tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    _, second = NAMES
+    assert read_while_one_leaves(by_hand, tmp_path, threads, _kill) == ([second], second)
+
+
+def test_a_worker_that_is_retired_during_its_start_delay_leaves_at_once(
+    one_process: Client,
+) -> None:
+    with psnb.ParameterServerStrategy(one_process) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy, start_delay=3600.0)
-        wait_until_ready(coordinator, "a", "b")
+        wait_until_ready(coordinator, *NAMES)
         late = next(w.name for w in coordinator.statistics().workers if w.index == 1)
-        pid = pid_of(by_hand, late)
         begin = time.monotonic()
-        _retire(by_hand, late)
+        _retire(one_process, late)
         wait_until(
             lambda: (
                 kinds_of(coordinator, late)
@@ -306,6 +357,7 @@ def test_a_worker_that_is_retired_during_its_start_delay_leaves_at_once(by_hand:
             ),
             "it has left",
         )
-        wait_until_ended(pid)
+        workers = identity(one_process)["workers"]
+        assert late not in {worker["name"] for worker in workers.values()}
         assert time.monotonic() - begin < AT_ONCE
         assert coordinator.schedule(worker_name).fetch(DEADLINE) != late

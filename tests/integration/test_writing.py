@@ -26,17 +26,15 @@ from tests.conftest import DEADLINE, wait_until
 Coordinator = psnb.ClusterCoordinator
 Strategy = psnb.ParameterServerStrategy
 
-pytestmark = pytest.mark.slow
-
 
 def gated(folder: Path) -> None:
-    """Let all servers of this process note there when they begin to write, and wait for ``go``."""
+    """Let each server of this process note there when it begins to write, and wait for ``go``."""
     new = table_writing.NewFile
 
     class Gated(new):  # type: ignore[misc, valid-type]
         def __init__(self, *at: str) -> None:
             super().__init__(*at)
-            (folder / f"begun-{os.getpid()}").touch()
+            (folder / f"begun-{os.getpid()}-{threading.get_ident()}").touch()
             end = time.monotonic() + DEADLINE
             while not (folder / "go").exists() and time.monotonic() < end:
                 time.sleep(0.01)
@@ -57,23 +55,29 @@ class Gate:
         self.folder = folder
 
     def begun(self) -> int:
-        """Return how many processes wait."""
+        """Return how many servers wait."""
         return len(list(self.folder.glob("begun-*")))
+
+    def pid(self) -> int:
+        """Wait until a server waits, and return its process."""
+        wait_until(lambda: self.begun() > 0, "a server writes")
+        return int(next(self.folder.glob("begun-*")).name.split("-")[1])
 
     def open(self) -> None:
         (self.folder / "go").touch()
 
 
 @pytest.fixture
-def gate(cluster: Client, tmp_path: Path) -> Iterator[Gate]:
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    """Stands before the servers of this process."""
     made = Gate(tmp_path / "gate")
     made.folder.mkdir()
-    cluster.run(gated, made.folder)
+    gated(made.folder)
     try:
         yield made
     finally:
         made.open()
-        cluster.run(ungated)
+        ungated()
 
 
 class Saving:
@@ -151,17 +155,16 @@ def test_what_is_removed_while_it_is_written_is_saved_as_it_was(
     assert (psnb.checkpoint.load(saving.end())["table"].rows == 1).all()
 
 
-def test_servers_of_one_process_write_into_memory(tmp_path: Path) -> None:
-    with psnb.local_cluster(2, 2, processes=False) as client, Strategy(client) as strategy:
-        left, _ = two(strategy)
-        manager = psnb.CheckpointManager(Coordinator(strategy), "memory://run-1/checkpoints")
-        left.assign(np.arange(1000.0))
-        manager.save({"step": 1})
-        left.assign(np.zeros(1000))
-        assert manager.restore() == {"step": 1}
-        assert (left.read() == np.arange(1000.0)).all()
-        saved = psnb.checkpoint.load(str(manager.latest_checkpoint))
-        assert (saved["left"] == np.arange(1000.0)).all()
+def test_servers_of_one_process_write_into_memory(strategy: Strategy) -> None:
+    left, _ = two(strategy)
+    manager = psnb.CheckpointManager(Coordinator(strategy), "memory://run-1/checkpoints")
+    left.assign(np.arange(1000.0))
+    manager.save({"step": 1})
+    left.assign(np.zeros(1000))
+    assert manager.restore() == {"step": 1}
+    assert (left.read() == np.arange(1000.0)).all()
+    saved = psnb.checkpoint.load(str(manager.latest_checkpoint))
+    assert (saved["left"] == np.arange(1000.0)).all()
 
 
 def test_two_managers_save_at_once_in_one_folder(
@@ -180,7 +183,7 @@ def test_two_managers_save_at_once_in_one_folder(
 
 
 def test_an_interrupted_save_ends_at_once_and_leaves_nothing(
-    strategy: Strategy, cluster: Client, tmp_path: Path, gate: Gate
+    strategy: Strategy, tmp_path: Path, gate: Gate
 ) -> None:
     two(strategy)
     manager = manager_of(strategy, tmp_path)
@@ -196,7 +199,7 @@ def test_an_interrupted_save_ends_at_once_and_leaves_nothing(
     interrupting.join()
     assert names(manager.directory) == []
     gate.open()
-    wait_until(lambda: not any(cluster.run(writing_threads).values()), "the servers stop")
+    wait_until(lambda: not writing_threads(), "the servers stop")
     assert manager.save() == manager.latest_checkpoint
 
 
@@ -204,8 +207,9 @@ def writing_threads() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name == "psnb-writing"]
 
 
-WHOLE_OR_DELTA = pytest.mark.parametrize("full_every", [1, 9], ids=["whole", "delta"])
-"""What the second save is."""
+SECOND = pytest.mark.second_tier("the other kind of save for each kind of death")
+WHOLE, DELTA = 1, 9
+"""Of so many saves one is whole: what the second is."""
 
 
 def table_of(strategy: Strategy) -> psnb.Embedding:
@@ -223,21 +227,21 @@ def check_that_saves_go_on(table: psnb.Embedding, manager: psnb.CheckpointManage
     np.testing.assert_array_equal(table.lookup(np.arange(1000)), saved)
 
 
-@WHOLE_OR_DELTA
+@pytest.mark.parametrize("full_every", [pytest.param(WHOLE, marks=SECOND), DELTA])
 def test_a_server_that_is_killed_while_it_writes_leaves_the_checkpoint_before(
-    fragile: Client, tmp_path: Path, full_every: int
+    whole: Client, tmp_path: Path, full_every: int
 ) -> None:
     gate = Gate(tmp_path)
-    with Strategy(fragile) as strategy:
+    with Strategy(whole) as strategy:
         table = table_of(strategy)
         manager = manager_of(strategy, tmp_path, full_every=full_every)
         first = manager.save()
         table.push([3], np.ones((1, 4), np.float32))
-        (server,) = strategy.server_addresses
-        fragile.run(gated, tmp_path, workers=[server])
+        whole.run(gated, tmp_path)
         saving = Saving(manager.save)
-        wait_until(lambda: gate.begun() == 1, "it writes")
-        os.kill(fragile.run(os.getpid, workers=[server])[server], signal.SIGKILL)
+        os.kill(gate.pid(), signal.SIGKILL)
+        gate.open()
+        whole.run(ungated, on_error="ignore")  # of those that live
         assert isinstance(saving.end(), ServerLostError)
         assert names(manager.directory) == [first.name]
         psnb.checkpoint.load(first).verify()
@@ -266,24 +270,25 @@ with Client(address) as client:
 """
 
 
-@WHOLE_OR_DELTA
+@pytest.mark.parametrize("full_every", [WHOLE, pytest.param(DELTA, marks=SECOND)])
 def test_a_notebook_that_is_killed_while_servers_write_leaves_the_checkpoint_before(
-    fragile: Client, tmp_path: Path, full_every: int
+    whole: Client, tmp_path: Path, full_every: int
 ) -> None:
     gate = Gate(tmp_path)
-    address = fragile.scheduler_info()["address"]
+    address = whole.scheduler_info()["address"]
     command = [sys.executable, "-c", NOTEBOOK, address, str(tmp_path), str(full_every)]
     notebook = subprocess.Popen(command)
     try:
-        wait_until(lambda: gate.begun() == 1, "the server writes")
+        gate.pid()
     finally:
         notebook.kill()
         notebook.wait()
     first, left = sorted(names(tmp_path / "checkpoints"), reverse=True)
     assert left.startswith(".incomplete-")
     gate.open()
-    wait_until(lambda: not any(fragile.run(writing_threads).values()), "it has written")
-    with Strategy(fragile) as strategy:
+    wait_until(lambda: not any(whole.run(writing_threads).values()), "they have written")
+    whole.run(ungated)
+    with Strategy(whole) as strategy:
         table = table_of(strategy)
         manager = manager_of(strategy, tmp_path, full_every=full_every)
         assert names(manager.directory) == [first]
@@ -293,21 +298,24 @@ def test_a_notebook_that_is_killed_while_servers_write_leaves_the_checkpoint_bef
         check_that_saves_go_on(table, manager)
 
 
-def small_files() -> None:
-    """Let no file of this process grow beyond a kilobyte."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+def limit_files(nbytes: int) -> None:
+    """Let no file of this process grow further."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, resource.RLIM_INFINITY))
 
 
 def test_a_server_that_cannot_write_is_told_by_name_and_nothing_is_left(
-    fragile: Client, tmp_path: Path
+    whole: Client, tmp_path: Path
 ) -> None:
-    with Strategy(fragile) as strategy:
+    with Strategy(whole) as strategy:
         strategy.variable(np.zeros(1000), name="v")
         manager = manager_of(strategy, tmp_path)
-        (server,) = strategy.server_addresses
-        fragile.run(small_files, workers=[server])
-        with pytest.raises(CheckpointError, match=r"server .* cannot write 0000.*File too large"):
-            manager.save()
+        whole.run(limit_files, 1000)
+        try:
+            said = r"server .* cannot write 0000.*File too large"
+            with pytest.raises(CheckpointError, match=said):
+                manager.save()
+        finally:
+            whole.run(limit_files, resource.RLIM_INFINITY)
         assert names(manager.directory) == []
 
 
@@ -323,12 +331,14 @@ def elsewhere(folder: Path) -> None:
 
 
 def test_what_a_server_writes_where_the_notebook_does_not_see_it_is_told(
-    fragile: Client, tmp_path: Path
+    strategy: Strategy, tmp_path: Path
 ) -> None:
-    with Strategy(fragile) as strategy:
-        strategy.variable(np.zeros(1000), name="v")
-        manager = manager_of(strategy, tmp_path)
-        fragile.run(elsewhere, tmp_path)
+    strategy.variable(np.zeros(1000), name="v")
+    manager = manager_of(strategy, tmp_path)
+    elsewhere(tmp_path)
+    try:
         with pytest.raises(CheckpointError, match=r"server .* in the notebook it is not there"):
             manager.save()
-        assert names(manager.directory) == []
+    finally:
+        ungated()
+    assert names(manager.directory) == []

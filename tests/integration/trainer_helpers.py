@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import psnb
+from tests.integration.helpers import wait_for_file
 
 auc = psnb.metrics.AUC()
 
@@ -35,6 +37,35 @@ def counting(table: psnb.Embedding, meet: Callable[[], None] = bool) -> Callable
             meet()
 
     return step
+
+
+def holding(step: Callable[[Any], None], first: int, go_on: Path) -> Callable[[Any], None]:
+    """Return a step that holds examples from a number on until a file is there."""
+
+    def held(iterator: Any) -> None:
+        ids = next(iterator)
+        if ids[0] >= first:
+            wait_for_file(go_on)
+        step(iter([ids]))
+
+    return held
+
+
+def slow_until_saved(
+    step: Callable[[Any], None], first: int, folder: Path
+) -> Callable[[Any], None]:
+    """Return a step that takes longer for examples from a number on until a checkpoint is there.
+
+    It cannot wait for that: to save is to wait for steps.
+    """
+
+    def slow(iterator: Any) -> None:
+        ids = next(iterator)
+        if ids[0] >= first and not any(folder.glob("ckpt-*")):
+            time.sleep(0.05)
+        step(iter([ids]))
+
+    return slow
 
 
 class Heard(psnb.Callback):
