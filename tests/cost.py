@@ -40,14 +40,13 @@ class Cost:
         self._seconds[report.nodeid.partition("::")[0]] += report.duration
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Take the time of processes while they are there."""
-        self._cpu += cpu_seconds()
+        """Tell the process that collects what this one has taken, while its own are there."""
         if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput["cpu"] = self._cpu
+            session.config.workeroutput["cpu"] = cpu_seconds()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Add what a process of pytest-xdist has told, since its own processes live on a little."""
+        """Add what a process of pytest-xdist has told."""
         self._cpu += getattr(node, "workeroutput", {}).get("cpu", 0.0)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -55,6 +54,11 @@ class Cost:
         terminalreporter.section("cost")
         for file, seconds in self._seconds.most_common(SHOWN):
             terminalreporter.write_line(f"{seconds:7.1f} s  {file}")
+        if self._cpu:  # of others, which may live on for a moment
+            own = psutil.Process().cpu_times()
+            self._cpu += own.user + own.system
+        else:
+            self._cpu = cpu_seconds()
         minutes, files = sum(self._seconds.values()) / 60, len(self._seconds)
         terminalreporter.write_line(
             f"{minutes:.1f} minutes of tests in {files} files; {self._cpu / 60:.1f} minutes of CPU "

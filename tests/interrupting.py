@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import numba
@@ -45,14 +46,20 @@ def _pointer(context: Any, address: Any) -> Any:
     return pointer(numba.types.intp), make
 
 
-@numba.cfunc(numba.types.int32(*[numba.types.intp] * 2, numba.types.int32, numba.types.intp))
-def _passed(owner, frame, what, argument):  # type: ignore[no-untyped-def]
-    state = numba.carray(_pointer(_STATE), 4)
-    state[0] += 1
-    if state[0] == state[2] or state[0] == state[3]:
-        state[1] += 1
-        _pend(_SIGINT)
-    return 0
+@cache
+def _passed() -> Any:
+    """Return what the interpreter calls at each place; compiled once it is needed."""
+
+    @numba.cfunc(numba.types.int32(*[numba.types.intp] * 2, numba.types.int32, numba.types.intp))
+    def passed(owner, frame, what, argument):  # type: ignore[no-untyped-def]
+        state = numba.carray(_pointer(_STATE), 4)
+        state[0] += 1
+        if state[0] == state[2] or state[0] == state[3]:
+            state[1] += 1
+            _pend(_SIGINT)
+        return 0
+
+    return passed
 
 
 class Interrupter:
@@ -89,7 +96,7 @@ class Interrupter:
         # Nothing in Python, or an interrupt might come in it.
         sys.unraisablehook = self.ignored.append
         _state[:] = 0, 0, *self._times
-        _set_profile(_passed.address, None)
+        _set_profile(_passed().address, None)
 
     def end(self) -> None:
         """End it; an interrupt that is left may strike here. Idempotent."""
@@ -171,7 +178,7 @@ def untraced() -> Iterator[None]:
     try:
         yield
     finally:
-        _set_profile(_passed.address, None)
+        _set_profile(_passed().address, None)
 
 
 @contextlib.contextmanager

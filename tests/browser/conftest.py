@@ -9,9 +9,15 @@ import pytest
 from distributed import Client
 from playwright.sync_api import Browser, Page, sync_playwright
 
+import psnb
 from tests.browser.chromium import launch
 from tests.browser.lab import Lab, running_lab
 from tests.browser.notebook import Notebook, close_all
+
+REST = pytest.mark.second_tier(
+    "a browser for what tests/monitor and extension/test have, each for its side"
+)
+"""A handful is in the first tier: one for each way between a page and a kernel."""
 
 OpenNotebook = Callable[..., Notebook]
 
@@ -45,6 +51,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A JupyterLab server."""
     with running_lab(tmp_path_factory.mktemp("lab")) as lab:
         yield lab
+
+
+@pytest.fixture(scope="package")
+def cluster() -> Iterator[Client]:
+    """Two workers and two servers for all tests here; processes, or no kernel could reach them."""
+    with psnb.local_cluster(workers=2, servers=2) as client:
+        yield client
 
 
 class Pages:

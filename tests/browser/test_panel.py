@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,13 +15,11 @@ import pytest
 from distributed import Client
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.conftest import OpenNotebook
+from tests.browser.conftest import REST, OpenNotebook
 from tests.browser.dashboard import PATIENCE, Dashboard
 from tests.browser.notebook import WAITING, Notebook, dialogs
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import CommandLine
-
-pytestmark = pytest.mark.slow
 
 BLOCK = """
 for number in range(5_000):
@@ -65,6 +64,7 @@ def in_another_page(opened: Notebook) -> Page:
     return page
 
 
+@REST
 def test_two_kernels_show_as_two_coordinators_with_their_notebooks(
     notebook: OpenNotebook, set_up: str
 ) -> None:
@@ -92,6 +92,7 @@ def test_a_coordinator_is_paused_from_the_panel_while_a_cell_blocks(
     assert opened.is_running(1)
 
 
+@REST
 def test_a_page_that_comes_later_sees_the_history_of_a_busy_kernel(
     notebook: OpenNotebook, set_up: str
 ) -> None:
@@ -117,6 +118,7 @@ def test_a_page_that_comes_later_sees_the_history_of_a_busy_kernel(
     expect(after.root.locator(".uplot canvas").first).to_be_visible(timeout=PATIENCE)
 
 
+@REST
 def test_the_status_bar_tells_of_the_notebook_in_front(notebook: OpenNotebook, set_up: str) -> None:
     opened = notebook(set_up, BLOCK)
     opened.run(0)
@@ -126,6 +128,7 @@ def test_the_status_bar_tells_of_the_notebook_in_front(notebook: OpenNotebook, s
     expect(status).to_contain_text("in flight", timeout=PATIENCE)
 
 
+@REST
 def test_a_kernel_that_was_killed_is_told_to_be_gone(notebook: OpenNotebook, set_up: str) -> None:
     opened = notebook(set_up, "import os\nprint(os.getpid())")
     opened.run(0, 1)
@@ -136,6 +139,7 @@ def test_a_kernel_that_was_killed_is_told_to_be_gone(notebook: OpenNotebook, set
     expect(panel.entry(opened.path.name).locator(".psnb-Entry-notice")).not_to_be_empty()
 
 
+@REST
 def test_a_coordinator_that_was_closed_is_told_to_be(notebook: OpenNotebook, set_up: str) -> None:
     opened = notebook(set_up, "coordinator.close()")
     opened.run(0)
@@ -207,6 +211,7 @@ def script(tmp_path: Path) -> Iterator[str]:
         process.stdout.close()
 
 
+@REST
 def test_a_cluster_from_the_command_line_appears_when_it_is_attached(
     notebook: OpenNotebook, script: str
 ) -> None:
@@ -226,13 +231,22 @@ def test_a_cluster_from_the_command_line_appears_when_it_is_attached(
     )
 
 
-def test_what_cannot_be_attached_is_told_in_the_page(notebook: OpenNotebook) -> None:
+@pytest.fixture
+def nowhere() -> Iterator[str]:
+    """The address of a port that is taken, and where nobody listens."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{held.getsockname()[1]}"
+
+
+@REST
+def test_what_cannot_be_attached_is_told_in_the_page(notebook: OpenNotebook, nowhere: str) -> None:
     opened = notebook("1")
     panel = Panel(opened.page)
     whys = {
         "ftp://host": "give the http:// address of the scheduler's dashboard",
         "http://no-such-host.invalid:8787": "its host is not known here",
-        "http://127.0.0.1:1": "nothing can be reached there",
+        nowhere: "nothing can be reached there",
     }
     for address in whys:
         panel.execute("psnb:attach", address=address)
@@ -243,21 +257,23 @@ def test_what_cannot_be_attached_is_told_in_the_page(notebook: OpenNotebook) -> 
     assert panel.root.locator("[data-scheduler]").count() == 0
 
 
-def test_what_was_typed_stays_when_it_cannot_be_attached(notebook: OpenNotebook) -> None:
+@REST
+def test_what_was_typed_stays_when_it_cannot_be_attached(
+    notebook: OpenNotebook, nowhere: str
+) -> None:
     opened = notebook("1")
     panel = Panel(opened.page)
     panel.execute("psnb:attach")
     dialog = opened.page.locator(".jp-Dialog")
-    dialog.locator("input").fill("127.0.0.1:1")
+    dialog.locator("input").fill(nowhere)
     dialog.get_by_role("button", name="Attach").click()
-    expect(dialog).to_contain_text(
-        "Not attached: http://127.0.0.1:1: nothing can be reached there", timeout=PATIENCE
-    )
-    expect(dialog.locator("input")).to_have_value("127.0.0.1:1")
+    expect(dialog).to_contain_text("Not attached: nothing can be reached there", timeout=PATIENCE)
+    expect(dialog.locator("input")).to_have_value(nowhere)
     dialog.get_by_role("button", name="Cancel").click()
     expect(dialog).to_have_count(0)
 
 
+@REST
 def test_names_are_read_everywhere_and_what_is_gone_is_folded_away_and_dismissed(
     notebook: OpenNotebook, set_up: str
 ) -> None:

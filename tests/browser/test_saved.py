@@ -6,18 +6,16 @@ import shutil
 from pathlib import Path
 
 import nbformat
-import pytest
 from nbconvert import HTMLExporter
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import OpenNotebook
+from tests.browser.conftest import REST, OpenNotebook
 from tests.browser.dashboard import PATIENCE, Dashboard
 from tests.browser.lab import running_lab
 from tests.browser.notebook import Notebook
 
-pytestmark = pytest.mark.slow
 
-
+@REST
 def test_a_notebook_that_is_saved_while_it_works_keeps_the_last_known_figures(
     notebook: OpenNotebook, set_up: str, page: Page, tmp_path: Path
 ) -> None:
@@ -55,6 +53,7 @@ def test_a_notebook_that_is_saved_while_it_works_keeps_the_last_known_figures(
         expect(static).to_contain_text("running")
 
 
+@REST
 def test_a_widget_says_that_its_kernel_was_restarted(notebook: OpenNotebook, set_up: str) -> None:
     opened = notebook(
         set_up,
@@ -70,9 +69,8 @@ def test_a_widget_says_that_its_kernel_was_restarted(notebook: OpenNotebook, set
     expect(widget.root.get_by_role("button", name="Pause")).to_be_disabled()
 
 
-def test_a_saved_notebook_shows_the_final_state_without_a_kernel(
-    notebook: OpenNotebook, set_up: str, page: Page, tmp_path: Path
-) -> None:
+def closed(notebook: OpenNotebook, set_up: str) -> Notebook:
+    """Show a coordinator below two cells, 1 and 2, and close it."""
     opened = notebook(
         set_up,
         "coordinator",
@@ -83,6 +81,13 @@ def test_a_saved_notebook_shows_the_final_state_without_a_kernel(
     opened.run(0, 1, 2)
     Dashboard(opened.output(1)).wait_for_state("idle")
     opened.run(3, 4)
+    return opened
+
+
+def test_a_saved_notebook_has_the_final_state_in_the_place_of_what_was_live(
+    notebook: OpenNotebook, set_up: str
+) -> None:
+    opened = closed(notebook, set_up)
     for cell in (1, 2):
         live = opened.output(cell).locator(".psnb-dashboard, .psnb-static")
         expect(live).to_have_count(0, timeout=PATIENCE)
@@ -97,6 +102,15 @@ def test_a_saved_notebook_shows_the_final_state_without_a_kernel(
     assert exported.count("completed 123") == 2
     assert "widget-view" not in exported
 
+
+@REST
+def test_a_saved_notebook_shows_the_final_state_without_a_kernel(
+    notebook: OpenNotebook, set_up: str, page: Page, tmp_path: Path
+) -> None:
+    opened = closed(notebook, set_up)
+    for cell in (1, 2):
+        expect(opened.output(cell)).to_contain_text("completed 123", timeout=PATIENCE)
+    opened.save()
     # It does not trust the notebook, as a page that hosts code would not.
     with running_lab(tmp_path / "other") as other:
         path = Path(shutil.copy(opened.path, other.folder))

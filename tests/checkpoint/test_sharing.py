@@ -8,49 +8,28 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
-import os
 import random
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from psnb._src.checkpoint.folder_manager import FolderManager
-from tests.checkpoint.fakes import Strategy
 from tests.checkpoint.saved import names
+from tests.checkpoint.sharing import (
+    KEEP,
+    halt_in_a_save,
+    managed,
+    restore_on,
+    save,
+    save_on,
+    save_until_killed_at,
+    stamp_of,
+)
 from tests.conftest import DEADLINE
-
-pytestmark = pytest.mark.slow
-
-KEEP = 3
-SAVES, RESTORES, KILLS = 200, 50, 20
-
-Managed = tuple[Strategy, FolderManager]
-
-
-def managed(folder: Path) -> Managed:
-    strategy = Strategy()
-    return strategy, FolderManager(strategy, folder, KEEP)
-
-
-def save(to: Managed, stamp: int) -> Path:
-    strategy, manager = to
-    strategy.assign(stamp)
-    return manager.save({"stamp": stamp})
-
-
-def stamp_of(to: Managed, path: Path | None = None) -> int:
-    """Restore a checkpoint, which must be whole."""
-    strategy, manager = to
-    strategy.assign(-1)
-    stamp = manager.restore(path)["stamp"]
-    assert strategy.values == [stamp] * 3
-    return int(stamp)
 
 
 class Worker:
@@ -90,17 +69,6 @@ def working(workers: list[Worker]) -> Iterator[None]:
             worker.kill()
 
 
-def halt_in_a_save(folder: Path, end: Connection) -> None:
-    strategy, manager = managed(folder)
-
-    def halt() -> None:
-        end.send("half")
-        signal.pause()
-
-    strategy.made["b"].when_saved = halt
-    manager.save()
-
-
 def test_what_a_writer_has_begun_goes_after_it_was_killed_and_not_before(tmp_path: Path) -> None:
     first = save(managed(tmp_path), 1)
     worker = Worker(halt_in_a_save, tmp_path)
@@ -114,27 +82,6 @@ def test_what_a_writer_has_begun_goes_after_it_was_killed_and_not_before(tmp_pat
         assert names(tmp_path) == [partial, first.name, second.name]
     managed(tmp_path)
     assert names(tmp_path) == [first.name, second.name]
-
-
-def save_until_killed_at(step: int, folder: Path, stamp: int, end: Connection) -> None:
-    """Make a manager and save, but for one's death before a step on the way."""
-    steps = itertools.count()
-    watched = {
-        "fcntl.flock",
-        "open",
-        "os.listdir",
-        "os.mkdir",
-        "os.remove",
-        "os.rename",
-        "os.rmdir",
-    }
-
-    def count(event: str, args: tuple[Any, ...]) -> None:
-        if event in watched and next(steps) == step:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(count)
-    end.send(save(managed(folder), stamp).name)
 
 
 def test_process_that_is_killed_at_any_step_harms_nothing(tmp_path: Path) -> None:
@@ -159,42 +106,16 @@ def test_process_that_is_killed_at_any_step_harms_nothing(tmp_path: Path) -> Non
     assert stamp_of(here) == step
 
 
-def save_on(folder: Path, first: int, end: Connection) -> None:
-    """Save with a new manager each time, and report what is wrong with what was returned."""
-    for stamp in itertools.count(first):
-        name = fault = ""
-        try:
-            here = managed(folder)
-            path = save(here, stamp)
-            name = path.name
-            if stamp_of(here, path) != stamp:
-                fault = f"{name} is another's"
-        except Exception as error:
-            pruned = name and not path.exists() and is_old(path, here[1].latest_checkpoint)
-            fault = "" if pruned else repr(error)
-        end.send((name, fault))
-
-
-def is_old(path: Path, newest: Path | None) -> bool:
-    """Return whether so many have been saved since that a checkpoint had to go."""
-    return newest is not None and int(newest.name[5:]) >= int(path.name[5:]) + KEEP
-
-
-def restore_on(folder: Path, end: Connection) -> None:
-    """Restore the latest again and again: it is always there, whole, and no older one."""
-    here, last = managed(folder), ""
-    while True:
-        try:
-            stamp_of(here)
-            name = here[0].noted[-1].name
-            fault = "" if last <= name else f"{name} after {last}"
-            last = name
-        except Exception as error:
-            fault = repr(error)
-        end.send(("", fault))
-
-
-def test_everything_is_whole_that_many_processes_save_in_one_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("saves", "restores", "kills"),
+    [
+        (30, 10, 3),
+        pytest.param(200, 50, 20, marks=pytest.mark.second_tier("the same for longer")),
+    ],
+)
+def test_everything_is_whole_that_many_processes_save_in_one_folder(
+    tmp_path: Path, saves: int, restores: int, kills: int
+) -> None:
     stamps = itertools.count(0, 1_000_000)
     chance = random.Random(0)
     save(managed(tmp_path), next(stamps))
@@ -204,7 +125,7 @@ def test_everything_is_whole_that_many_processes_save_in_one_folder(tmp_path: Pa
     faults: list[str] = []
     restored = killed = 0
     with working(readers), working(savers):
-        while not faults and (len(saved) < SAVES or restored < RESTORES or killed < KILLS):
+        while not faults and (len(saved) < saves or restored < restores or killed < kills):
             by_reports = {each.reports: each for each in (*savers, *readers)}
             ready = wait(list(by_reports), DEADLINE)
             assert ready, "they go on"
@@ -216,7 +137,7 @@ def test_everything_is_whole_that_many_processes_save_in_one_folder(tmp_path: Pa
                     restored += 1
                 else:
                     saved.append(name)
-                if killed < KILLS and chance.random() < KILLS / SAVES:
+                if killed < kills and chance.random() < kills / saves:
                     # Whatever it does now: it has gone on since it reported.
                     killed += 1
                     victim = chance.randrange(len(savers))

@@ -22,14 +22,15 @@ from psnb._src.coordinator import coordinator as coordinators
 from psnb._src.dask_internals import serves_dashboard
 from tests.conftest import wait_until
 
+ONE: dict[str, Any] = {"workers": 1, "servers": 1, "processes": False}
 SHAPE = Shape(1, 1, 1, None, False, True)
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """A cluster that seems to be the only one, though that of all tests may run."""
+    """A cluster that seems to be the only one, though another may run."""
     monkeypatch.setattr(local_client, "_all", weakref.WeakSet())
-    with psnb.local_cluster(workers=1, servers=1) as client:
+    with psnb.local_cluster(**ONE) as client:
         yield client
 
 
@@ -39,16 +40,15 @@ def test_shapes_tell_in_what_they_differ() -> None:
     assert not SHAPE.differences(SHAPE)
 
 
-@pytest.mark.slow
 def test_a_cluster_that_runs_is_used_again_until_it_is_closed(small: Client) -> None:
-    assert psnb.local_cluster(workers=1, servers=1, reuse=True) is small
+    assert psnb.local_cluster(**ONE, reuse=True) is small
     small.close()
-    with psnb.local_cluster(workers=1, servers=1, reuse=True) as another:
+    with psnb.local_cluster(**ONE, reuse=True) as another:
         assert another is not small
 
 
 SET_UP = """
-client = psnb.local_cluster(workers=1, servers=1, reuse=True)
+client = psnb.local_cluster(workers=1, servers=1, processes=False, reuse=True)
 strategy = psnb.ParameterServerStrategy(client)
 coordinator = psnb.ClusterCoordinator(strategy)
 for _ in range(100):
@@ -56,7 +56,6 @@ for _ in range(100):
 """
 
 
-@pytest.mark.slow
 def test_a_set_up_cell_that_runs_again_ends_what_it_has_made_before(small: Client) -> None:
     notebook: dict[str, Any] = {"psnb": psnb, "time": time}
     exec(SET_UP, notebook)
@@ -68,17 +67,15 @@ def test_a_set_up_cell_that_runs_again_ends_what_it_has_made_before(small: Clien
     notebook["strategy"].close()
 
 
-@pytest.mark.slow
 def test_a_cluster_of_another_shape_is_not_used(small: Client) -> None:
     with pytest.raises(errors.ClusterError, match=r"was started with workers=1: ask for the same"):
-        psnb.local_cluster(workers=7, servers=1, reuse=True)
+        psnb.local_cluster(**ONE | {"workers": 7}, reuse=True)
 
 
-@pytest.mark.slow
 def test_a_second_cluster_warns_of_the_first(
     small: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, "psnb"), psnb.local_cluster(workers=1, servers=1):
+    with caplog.at_level(logging.WARNING, "psnb"), psnb.local_cluster(**ONE):
         pass
     [told] = [each.getMessage() for each in caplog.records if "another local" in each.getMessage()]
     assert small.scheduler.address in told
@@ -92,7 +89,6 @@ def test_a_dashboard_without_bokeh_is_refused(monkeypatch: pytest.MonkeyPatch) -
         psnb.local_cluster(dashboard=True)
 
 
-@pytest.mark.slow
 def test_a_link_leads_only_where_there_is_a_dashboard(small: Client) -> None:
     assert dashboard_link(small) == ""
     assert "http" not in small._repr_html_()
@@ -113,7 +109,6 @@ def test_a_scheduler_serves_a_dashboard_if_bokeh_does() -> None:
     assert serves_dashboard(scheduler(dasks()))  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
 def test_dasks_dashboard_is_where_its_link_leads() -> None:
     with psnb.local_cluster(workers=1, servers=1, dashboard=True) as client:
         assert isinstance(client, LocalClient)

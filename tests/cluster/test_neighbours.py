@@ -12,8 +12,8 @@ import pytest
 
 from psnb._src.cluster.neighbours import is_person, neighbours, private_folder
 
-STRANGER = 12345
-"""A number of a user that nobody has here."""
+STRANGER = 10_000 + os.getpid() % 50_000
+"""A number of a user that nobody has here, nor another run of these tests."""
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 

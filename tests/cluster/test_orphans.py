@@ -29,7 +29,6 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["asked", "killed"])
 def test_nothing_is_left_of_a_cluster_whose_notebook_is_gone(
     tmp_path: Path, how: signal.Signals

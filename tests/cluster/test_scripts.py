@@ -15,8 +15,6 @@ import pytest
 
 from psnb._src.dask_internals.spawning import script_hidden
 
-pytestmark = pytest.mark.slow
-
 BEGINNING = """
 import os
 import psnb
@@ -67,6 +65,7 @@ def run(tmp_path: Path, *parts: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.second_tier("a process of each kind: the script whose worker is killed trains, too")
 @pytest.mark.parametrize("guarded", [False, True], ids=["without a guard", "with a guard"])
 def test_a_script_trains_and_workers_get_its_functions(tmp_path: Path, guarded: bool) -> None:
     work = GUARD + indent(WORK, "    ") if guarded else WORK

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,12 @@ def demo(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.fixture
+def no_flights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read no data: errors come before they are needed."""
+    monkeypatch.setattr("psnb._src.demo.train.loaded", lambda: None)
+
+
 def test_the_help_is_about_the_tool(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["--help"])
@@ -37,7 +46,31 @@ def test_the_help_is_about_the_tool(capsys: pytest.CaptureFixture[str]) -> None:
     assert "psnb demo --workers 2" in said
 
 
-@pytest.mark.slow
+def test_the_demo_trains_saves_and_resumes_with_the_same_batch_size_only(
+    cluster: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scheduler = ("--scheduler", cluster.scheduler.address)
+    # Few steps, of many flights each: it is the command that is tested here, not the model.
+    options = ("demo", "--checkpoint-dir", str(tmp_path), *scheduler, "--batch-size")
+    assert cli.main([*options, "65536"]) == 0
+    said = capsys.readouterr().out
+    assert "2 parameter server(s), 2 worker(s)" in said
+    auc = _auc(said)
+    assert 0.5 < auc < 1
+    checkpoint = re.search(r"checkpoint\s+(\S+)", said)
+    assert checkpoint is not None
+    assert (Path(checkpoint[1]) / "manifest.json").exists()
+    assert (tmp_path / "learning-curve.png").read_bytes().startswith(PNG)
+
+    assert cli.main([*options, "32768"]) == 1
+    assert "--batch-size 65536" in capsys.readouterr().err
+    assert cli.main([*options, "65536"]) == 0
+    said = capsys.readouterr().out
+    assert "3 of 3 steps are done" in said
+    assert _auc(said) == auc
+
+
+@pytest.mark.second_tier("two full runs: the first tier has a short one, and the quickstart's AUC")
 def test_the_demo_reaches_an_auc_of_080_and_resumes_where_it_ended(tmp_path: Path) -> None:
     first = demo(tmp_path)
     assert first.returncode == 0, first.stderr
@@ -63,18 +96,7 @@ def _auc(output: str) -> float:
     return float(found[1])
 
 
-@pytest.mark.slow
-def test_the_demo_says_that_a_checkpoint_is_of_another_batch_size(
-    cluster: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scheduler = ("--scheduler", cluster.scheduler.address)
-    options = ("demo", "--checkpoint-dir", str(tmp_path), *scheduler, "--batch-size")
-    assert cli.main([*options, "65536"]) == 0
-    assert cli.main([*options, "32768"]) == 1
-    assert "--batch-size 65536" in capsys.readouterr().err
-
-
-@pytest.mark.slow
+@pytest.mark.usefixtures("no_flights")
 @pytest.mark.parametrize("security", [False, True])
 def test_the_demo_keeps_other_users_out_if_asked(
     security: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -112,13 +134,25 @@ def test_options_that_make_no_sense_are_refused(
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.fixture
+def nowhere() -> Iterator[str]:
+    """The address of a port that is taken, and where nobody listens."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"tcp://127.0.0.1:{held.getsockname()[1]}"
+
+
+@pytest.mark.usefixtures("no_flights")
 def test_a_scheduler_that_is_not_there_is_an_error_without_a_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    nowhere: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(psnb._src.cluster.cluster, "CONNECT_TIMEOUT", 0.5)
-    assert cli.main(["demo", "--scheduler", "tcp://127.0.0.1:1"]) == 1
-    assert "no Dask scheduler answers at 'tcp://127.0.0.1:1'" in capsys.readouterr().err
+    monkeypatch.setattr(psnb, "connect", partial(psnb.connect, timeout=0.5))
+    options = ("--checkpoint-dir", str(tmp_path), "--scheduler", nowhere)
+    assert cli.main(["demo", *options]) == 1
+    assert f"no Dask scheduler answers at {nowhere!r}" in capsys.readouterr().err
 
 
 def test_a_directory_that_cannot_be_written_is_an_error_before_anything_is_started(

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -166,7 +167,30 @@ def test_ids_of_a_field_carry_its_number() -> None:
     assert (ids >> FIELD_SHIFT == np.arange(len(FIELDS))).all()
 
 
-@pytest.mark.slow
+def test_ids_are_equal_exactly_when_the_factors_are() -> None:
+    columns, _ = table(500)
+    rng = np.random.default_rng(0)
+    few: dict[str, list[Any]] = {"origin": ["JFK", "LGA"], "dest": ["BOS", "ATL", "ORD"]}
+    few |= {
+        "carrier": ["B6", "DL"],
+        "tailnum": ["N1", "N2", "N3"],
+        "flight": [7, 8],
+        "day": [1, 2, 9],
+        "hour": [5, 6],
+    }
+    columns |= {name: rng.choice(values, 500) for name, values in few.items()}
+    factors = {**columns, "date": columns["day"], "weekday": columns["day"] % 7}
+    ids = flights._ids(columns)
+    for field, name in enumerate(FIELDS):
+        keys = list(zip(*(factors[factor].tolist() for factor in name.split("*")), strict=True))
+        found = ids[:, field].tolist()
+        assert len(set(keys)) == len(set(found)) == len(set(zip(keys, found, strict=True))), name
+
+
+ALL = pytest.mark.second_tier("all 327,346 flights: the tests above have a few, made by hand")
+
+
+@ALL
 def test_split_has_the_stated_sizes_and_types(loaded: tuple[Flights, Flights]) -> None:
     train, test = loaded
     assert (len(train), len(test)) == (327_346 - 65_469, 65_469)
@@ -178,7 +202,7 @@ def test_split_has_the_stated_sizes_and_types(loaded: tuple[Flights, Flights]) -
     assert test.labels.dtype == np.float32
 
 
-@pytest.mark.slow
+@ALL
 def test_split_is_the_permutation_of_seed_zero(
     loaded: tuple[Flights, Flights], rows: list[dict[str, str]]
 ) -> None:
@@ -188,7 +212,7 @@ def test_split_is_the_permutation_of_seed_zero(
     assert np.array_equal(loaded[0].labels, late[order[65_469:]])
 
 
-@pytest.mark.slow
+@ALL
 def test_no_flight_is_in_both_parts(loaded: tuple[Flights, Flights]) -> None:
     # Together these fields tell all the flights apart, as the first assertion checks.
     names = ("date*hour*origin", "carrier*flight", "date*tailnum")
@@ -198,13 +222,13 @@ def test_no_flight_is_in_both_parts(loaded: tuple[Flights, Flights]) -> None:
     assert not train & test
 
 
-@pytest.mark.slow
+@ALL
 def test_share_of_late_flights_is_the_stated_one(loaded: tuple[Flights, Flights]) -> None:
     assert np.concatenate([part.labels for part in loaded]).mean() == pytest.approx(0.237, abs=5e-4)
 
 
-@pytest.mark.slow
-def test_ids_are_equal_exactly_when_the_factors_are(
+@ALL
+def test_ids_of_all_flights_are_equal_exactly_when_the_factors_are(
     loaded: tuple[Flights, Flights], rows: list[dict[str, str]]
 ) -> None:
     order = np.random.default_rng(0).permutation(len(rows))[:65_469]
@@ -215,7 +239,7 @@ def test_ids_are_equal_exactly_when_the_factors_are(
         assert len(set(keys)) == len(set(ids)) == len(set(zip(keys, ids, strict=True))), name
 
 
-@pytest.mark.slow
+@ALL
 def test_training_columns_are_finite_and_standardised(loaded: tuple[Flights, Flights]) -> None:
     train, test = loaded
     assert np.isfinite(train.dense).all()

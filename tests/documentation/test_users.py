@@ -11,23 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
-import keras
 import numpy as np
 import pytest
-import torch
-import torch.nn.functional as functional
 from distributed import Client
-from torch import Tensor, nn
 
 import psnb
-import psnb.jax
-import psnb.keras
-import psnb.torch
 from tests.documentation.test_names import ROOT
 
 pytestmark = [
-    pytest.mark.slow,
     # Of Keras itself, with numpy 2 and without 64-bit integers.
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:Explicitly requested dtype:UserWarning"),
@@ -107,22 +98,16 @@ def line_step(iterator: Iterator[Any]) -> None:
     seen.append(len(taken["id"] if isinstance(taken, dict) else taken))
 
 
-class WideDeep(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.dense = nn.Embedding(IDS, 4), nn.Linear(7, 1)
-
-    def forward(self, ids: Tensor, x: Tensor) -> Tensor:
-        found: Tensor = self.dense(torch.cat([self.table(ids), x], 1))[:, 0]
-        return found
-
-
 def loss(params: Any, rows: Any, batch: Any) -> Any:
+    import jax
+
     logits = batch["x"] @ params["w"] + rows["ads"].sum(1)
     return (jax.nn.softplus(logits) - logits * batch["y"]).mean()
 
 
 def probability(params: Any, rows: Any, batch: Any) -> Any:
+    import jax
+
     return jax.nn.sigmoid(batch["x"] @ params["w"] + rows["ads"].sum(1))
 
 
@@ -151,7 +136,23 @@ def test_each_example_has_a_test() -> None:
         assert any(each.startswith(beginning) for beginning in run_here), each
 
 
+# Frameworks are imported where they are used: to collect this file needs none.
+
+
 def test_torch(given: Namespace) -> None:
+    import torch
+    from torch import Tensor, nn
+    from torch.nn import functional
+
+    class WideDeep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.dense = nn.Embedding(IDS, 4), nn.Linear(7, 1)
+
+        def forward(self, ids: Tensor, x: Tensor) -> Tensor:
+            found: Tensor = self.dense(torch.cat([self.table(ids), x], 1))[:, 0]
+            return found
+
     given |= {"WideDeep": WideDeep, "F": functional}
     run(given, "model = psnb.torch.distribute(")
     given["coordinator"].schedule(given["step"], (iter([batch()]),))
@@ -168,6 +169,8 @@ def test_jax(given: Namespace) -> None:
 
 
 def test_keras(given: Namespace) -> None:
+    import keras
+
     layers = [keras.Input((3,)), keras.layers.Dense(1, "sigmoid")]
     data = [batch(seed) for seed in range(4)]
     given |= {

@@ -19,7 +19,8 @@ from xxhash import xxh3_64_hexdigest
 import psnb
 from psnb._src.whole_files import checksum
 from psnb.errors import ExportError
-from tests.export.test_export import Model, any_ids, pieces
+from tests.export.rows_model import Model
+from tests.export.test_export import any_ids, pieces
 
 MANIFEST, PROGRAM = "manifest.json", "program.torch.json"
 ROWS, IDS, PLACES = (f"0000-{what}.safetensors" for what in ("rows", "ids", "places"))
@@ -285,7 +286,6 @@ def places_of(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]
     return found
 
 
-@pytest.mark.slow
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), file=st.sampled_from([MANIFEST, PROGRAM]), value=JSON)
 def test_any_change_of_json_is_refused_or_predicts(

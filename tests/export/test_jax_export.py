@@ -17,8 +17,6 @@ from tests.export.followed import manager_of
 from tests.export.models import BATCH, IDS, NEW, JaxModel, X, assert_close, random_rows
 from tests.export.test_hostile_models import forge
 
-pytestmark = pytest.mark.slow  # XLA compiles
-
 
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 def test_it_predicts_what_the_distributed_model_does(tmp_path: Path, combiner: str) -> None:

@@ -15,8 +15,6 @@ import psnb.jax
 from psnb._src.cli import main
 from tests.export.models import JaxModel, random_rows
 
-pytestmark = pytest.mark.slow  # XLA compiles
-
 COUNT = 1003
 IDS = np.random.default_rng(0).integers(0, 2**50, (COUNT, 2))
 X = random_rows(COUNT, 3)

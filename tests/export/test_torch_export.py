@@ -19,8 +19,6 @@ from psnb.torch import TensorBags
 from tests.export.followed import manager_of
 from tests.models.placing import InProcessStrategy
 
-pytestmark = pytest.mark.slow  # torch traces
-
 
 class WideDeep(nn.Module):
     """Tables of fixed rows and of any id, one that is used twice, bags, and a network."""

@@ -102,3 +102,13 @@ HUGE = pytest.param(10**400, id="more than a float holds")
 def test_parameter_that_is_no_finite_number_is_refused(kind: type, bad: object) -> None:
     with pytest.raises(ConfigurationError, match=rf"{kind.__name__}\(\w+=.*finite number"):
         kind(bad)
+
+
+@pytest.mark.parametrize("kind", [Constant, Uniform, Normal])
+def test_parameters_of_which_rows_would_be_infinite_are_refused(kind: type) -> None:
+    with pytest.raises(ConfigurationError, match=r"\(\w+=-2e\+36\): \w+ must be within ±1e\+36"):
+        kind(-2e36)
+    out = np.empty((MANY.size, 4), np.float32)
+    largest = kind(*[1e36] * len(vars(kind())))
+    largest.fill(out, MANY, 1)
+    assert np.isfinite(out).all()

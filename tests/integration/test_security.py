@@ -33,7 +33,13 @@ def before() -> set[int]:
 
 
 @pytest.fixture(scope="module")
-def private(before: set[int]) -> Iterator[Client]:
+def paths() -> set[str]:
+    """Return what this process, of which others are forked, imported from before."""
+    return set(sys.path)  # also folders of Dask workers that other tests ran in it
+
+
+@pytest.fixture(scope="module")
+def private(before: set[int], paths: set[str]) -> Iterator[Client]:
     """A worker and two servers that talk to nobody without certificates."""
     with psnb.local_cluster(workers=1, servers=2, security=True) as client:
         yield client
@@ -160,9 +166,13 @@ def test_certificates_without_cryptography_are_refused(monkeypatch: pytest.Monke
         psnb.local_cluster(security=True)
 
 
-def test_processes_of_a_local_cluster_import_from_no_folder_of_others(private: Client) -> None:
+def test_processes_of_a_local_cluster_import_from_no_folder_of_others(
+    private: Client, paths: set[str]
+) -> None:
     def scratch() -> list[str]:
-        return [folder for folder in sys.path if "dask-scratch-space" in folder]
+        return [
+            folder for folder in sys.path if "dask-scratch-space" in folder and folder not in paths
+        ]
 
     def open_to_others(folder: str) -> bool:
         """Return whether no folder on the way there keeps others out."""

@@ -14,7 +14,6 @@ from psnb.errors import ConfigurationError
 from tests.jax_models.test_train_step import BATCH, Model
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "cpu:0", jax.devices("cpu")[0]])
 def test_a_step_on_a_device_gives_what_it_gives_elsewhere(device: Any) -> None:
     here, there = Model(), Model()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import psnb.jax
-from psnb._src.parameters import set_process_client, writing_nothing
+from psnb._src.parameters import reaching_by, writing_nothing
 from psnb._src.runtime.worker_context import WorkerContext, entered
 from psnb._src.server import SGD
 from tests.models.placing import InProcessStrategy
@@ -55,12 +55,8 @@ class Model:
     @contextmanager
     def evaluation(self, told: list[dict[str, float]]) -> Iterator[None]:
         context = WorkerContext(0, 1, "w", 1, lambda when, values: told.append(values))
-        set_process_client(self.strategy.transport)
-        try:
-            with entered(context), writing_nothing():
-                yield
-        finally:
-            set_process_client(None)
+        with reaching_by(self.strategy.transport), entered(context), writing_nothing():
+            yield
 
 
 def test_an_evaluation_computes_and_compiles_no_gradient_and_writes_nothing() -> None:

@@ -48,8 +48,12 @@ def of_haiku() -> tuple[Any, Predict]:
     return net.init(jax.random.key(0), X), net.apply
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("made", [of_flax, of_equinox, of_haiku])
+OTHER = pytest.mark.second_tier("another library, whose import takes a second")
+
+
+@pytest.mark.parametrize(
+    "made", [of_equinox, pytest.param(of_flax, marks=OTHER), pytest.param(of_haiku, marks=OTHER)]
+)
 def test_a_librarys_model_is_a_tree_of_parameters(made: Callable[[], tuple[Any, Predict]]) -> None:
     tree, predict = made()
 

@@ -68,7 +68,6 @@ def combined(rows: Any, combiner: str) -> Any:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 def test_a_step_is_one_of_gradient_descent_with_gradients_summed_by_id(combiner: str) -> None:
     model = Model(combiner)
@@ -124,7 +123,6 @@ def test_padding_is_in_no_bag() -> None:
     np.testing.assert_allclose(predict({"e": ids}), [rows.mean(0), [0, 0]], rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_batches_that_need_about_as_many_rows_need_one_program() -> None:
     model = Model()
     step = model.step()
@@ -156,7 +154,6 @@ def test_metrics_and_the_number_of_programs_are_reported() -> None:
     assert (told[0]["examples"], told[0]["programs"]) == (3, 1)
 
 
-@pytest.mark.slow
 def test_the_random_key_is_that_of_the_closure() -> None:
     def loss(params: Any, rows: Any, batch: Any, key: Any) -> Any:
         return jax.random.uniform(key) + 0 * params["w"].sum()
@@ -170,7 +167,6 @@ def test_the_random_key_is_that_of_the_closure() -> None:
     assert drawn(3, 1) == drawn(3, 2) != drawn(4, 1)
 
 
-@pytest.mark.slow
 def test_a_step_travels_and_leaves_its_programs_behind() -> None:
     step = Model().step()
     step(iter([BATCH]))

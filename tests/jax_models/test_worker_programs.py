@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle
@@ -14,7 +13,7 @@ import pytest
 import psnb.jax
 from psnb._src.coordinator.closures.closure import FunctionRegistry
 from psnb._src.jax_models import worker_programs
-from psnb._src.parameters.server_client import set_process_client
+from psnb._src.parameters import server_client
 from psnb._src.server import SGD
 from psnb.errors import SerializationError
 from tests.models.placing import InProcessStrategy
@@ -23,10 +22,9 @@ BATCH = {"x": np.ones(3, np.float32)}
 
 
 @pytest.fixture(autouse=True)
-def client() -> Iterator[None]:
-    """Forget the client of this process at the end."""
-    yield
-    set_process_client(None)
+def clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the clients of this process at the end."""
+    monkeypatch.setattr(server_client, "_of_workers", [])
 
 
 def made(factor: Any, params: Any = None) -> psnb.jax.TrainStep:
@@ -35,7 +33,7 @@ def made(factor: Any, params: Any = None) -> psnb.jax.TrainStep:
 
     if params is None:
         strategy = InProcessStrategy()
-        set_process_client(strategy.transport)
+        server_client.add_process_client(strategy.transport)
         params = psnb.jax.variables(strategy, {"w": jnp.ones(())}, SGD(0.1))
     return psnb.jax.step(loss, params=params)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 
 from psnb._src.keras_models.compiled_model import CompiledModel
 from psnb._src.keras_models.split_keras import split
@@ -123,13 +124,48 @@ def floats_for_ids() -> Any:
     return keras.Model([ids, x], keras.layers.Dense(1, "sigmoid")(hidden))
 
 
-ALL: dict[str, Callable[[], Any]] = {
-    each.__name__: each
-    for each in (
-        *(plain, called_twice, masked, nested, regularized, normalized, frozen, with_lambda),
-        *(several_outputs, floats_for_ids),
-    )
-}
+def everything() -> Any:
+    """What the others have, at once; but what is masked is read by no recurrent layer."""
+    ids, x = keras.Input((4,), name="ids"), keras.Input((3,), name="x")
+    factor = 0.5
+    words = keras.layers.Embedding(ROWS, 2, name="words")
+    last = keras.layers.Lambda(lambda rows: keras.ops.tanh(rows) * factor)(words(ids[:, 3]))
+    masked = keras.layers.Embedding(ROWS, 2, mask_zero=True, name="masked")(ids)
+    mean = keras.layers.GlobalAveragePooling1D()(masked)
+    inner_ids = keras.Input((4,))
+    # Called once, and not of a name that there is: these, Keras itself gets wrong with torch.
+    others = keras.layers.Embedding(ROWS, 2, name="others", activity_regularizer="l2")
+    inner = keras.Model(inner_ids, keras.layers.Flatten()(others(inner_ids)), name="inner")
+    fixed = keras.layers.Embedding(ROWS, 3, name="words", trainable=False)
+    tower = keras.Sequential([fixed, keras.layers.Flatten()], name="tower")
+    parts = [words((ids[:, 1] + 1) % ROWS), last, mean, inner(ids), tower(ids)]
+    hidden = keras.layers.Concatenate()([*parts, x])
+    hidden = keras.layers.BatchNormalization(momentum=0.9)(hidden)
+    hidden = keras.layers.Dense(5, "relu", kernel_regularizer="l2", bias_regularizer="l1")(hidden)
+    still = keras.layers.Dense(5, "relu", trainable=False)(hidden)
+    first = keras.layers.Dense(1, "sigmoid")(still)
+    second = keras.layers.Dense(1)(keras.layers.Concatenate()([still, x]))
+    return keras.Model({"ids": ids, "x": x}, {"first": first, "second": second})
+
+
+ONE_EACH = (
+    *(called_twice, masked, nested, regularized, normalized, frozen, with_lambda),
+    *(several_outputs, floats_for_ids),
+)
+ALL: dict[str, Callable[[], Any]] = {each.__name__: each for each in (plain, everything, *ONE_EACH)}
+
+TWO_OUTPUTS = (everything.__name__, several_outputs.__name__)
+
+NAMES = [
+    *(plain.__name__, everything.__name__),
+    *(
+        pytest.param(
+            each.__name__, marks=pytest.mark.second_tier("one thing of those that `everything` has")
+        )
+        for each in ONE_EACH
+    ),
+]
+"""Of all models, to be tested in turn."""
 
 
 def compiled(model: Any, optimizer: Any = "sgd", **options: Any) -> CompiledModel:

@@ -27,7 +27,6 @@ from tests.keras_models import nets
 from tests.models.placing import InProcessStrategy
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:Layer 'flatten:UserWarning"),
     # Of Keras with JAX, which has no 64-bit integers unless told.
@@ -35,11 +34,11 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", nets.ALL)
+@pytest.mark.parametrize("name", nets.NAMES)
 def test_a_model_learns_what_it_learns_in_keras_alone(name: str) -> None:
     keras.utils.set_random_seed(0)
     alone = nets.ALL[name]()
-    outputs = ("first", "second") if name == "several_outputs" else ()
+    outputs = ("first", "second") if name in nets.TWO_OUTPUTS else ()
     batches = nets.data(outputs)
     options: dict[str, Any] = {"loss": "binary_crossentropy", "metrics": ["mae"]}
     if outputs:
@@ -77,6 +76,7 @@ def test_a_model_learns_what_it_learns_in_keras_alone(name: str) -> None:
     ],
     ids=["adam", "adamw", "momentum", "rmsprop", "adagrad", "clipnorm"],
 )
+@pytest.mark.second_tier("of whole models; test_keras_optimizers has their numbers")
 def test_optimizers_give_the_numbers_of_keras(make: Any) -> None:
     keras.utils.set_random_seed(0)
     # Every row is in each batch: servers leave the others as they are, Keras moves them, too.

@@ -13,11 +13,10 @@ from psnb._src.keras_models.compiled_model import CompiledModel
 from psnb._src.keras_models.split_keras import split
 from psnb.errors import ConfigurationError
 from tests.export.followed import manager_of
-from tests.keras_models.nets import ALL, compiled, data, trained
+from tests.keras_models.nets import ALL, NAMES, compiled, data, trained
 from tests.models.placing import InProcessStrategy
 
 pytestmark = [
-    pytest.mark.slow,  # XLA compiles
     # Of Keras itself, with numpy 2 and without 64-bit integers.
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:Explicitly requested dtype:UserWarning"),
@@ -25,10 +24,12 @@ pytestmark = [
 
 
 # What Keras computes of them in torch takes the number of examples as a constant.
-OF_ONE_SIZE = {"masked", "regularized"} if keras.backend.backend() == "torch" else set()
+OF_ONE_SIZE = (
+    {"masked", "regularized", "everything"} if keras.backend.backend() == "torch" else set()
+)
 
 
-@pytest.mark.parametrize("name", sorted(ALL))
+@pytest.mark.parametrize("name", NAMES)
 def test_an_exported_model_predicts_what_it_does_in_keras_or_is_refused(
     name: str, tmp_path: Path
 ) -> None:

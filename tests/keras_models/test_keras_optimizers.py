@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 
 import psnb
 from psnb._src.keras_models.keras_optimizers import as_optimizer
 from psnb.errors import ConfigurationError
+from tests.models.placing import InProcessStrategy
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
@@ -29,6 +31,31 @@ def test_objects_keep_their_hyperparameters() -> None:
     assert decaying.weight_decay == 0.25
     own = psnb.FTRL(0.1)
     assert as_optimizer(own) is own
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras.optimizers.Adam(0.01),
+        lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1),
+        lambda: keras.optimizers.SGD(0.1, momentum=0.5, nesterov=True),
+        lambda: keras.optimizers.RMSprop(0.01, momentum=0.3),
+        lambda: keras.optimizers.Adagrad(0.1),
+        lambda: keras.optimizers.SGD(0.5, clipnorm=0.02),
+    ],
+    ids=["adam", "adamw", "momentum", "rmsprop", "adagrad", "clipnorm"],
+)
+def test_they_give_the_numbers_of_keras(make: Any) -> None:
+    rng = np.random.default_rng(0)
+    start = rng.normal(size=(4, 3)).astype(np.float32)
+    alone, optimizer = keras.Variable(start), make()
+    found = InProcessStrategy().variable(start, name="v", optimizer=as_optimizer(make()))
+    for _ in range(3):
+        gradient = rng.normal(size=start.shape).astype(np.float32)
+        optimizer.apply([keras.ops.convert_to_tensor(gradient)], [alone])
+        found.push(gradient)
+    expected = keras.ops.convert_to_numpy(alone)
+    np.testing.assert_allclose(found.read(), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

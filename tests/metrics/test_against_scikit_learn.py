@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from psnb import metrics
 from tests.metrics.batches import binary, classes
 
-pytestmark = pytest.mark.slow
-
 
 def normalized_entropy(labels: Any, scores: Any, sample_weight: Any) -> float:
     rate = np.full(len(labels), np.average(labels, weights=sample_weight))

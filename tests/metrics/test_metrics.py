@@ -224,7 +224,6 @@ def test_a_bfloat16_array_is_taken() -> None:
     assert float(metrics.Mean()(np.array([1.0, 2.0], ml_dtypes.bfloat16))) == 1.5
 
 
-@pytest.mark.slow
 def test_a_tensor_with_gradients_is_refused_with_a_reason() -> None:
     import torch
 

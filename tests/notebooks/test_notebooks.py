@@ -17,6 +17,12 @@ from tests.notebooks.running import NOTEBOOKS, run, told
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
+pytestmark = pytest.mark.timeout(1200)  # the longest take a minute on a machine that is idle
+
+REST = pytest.mark.second_tier(
+    "a notebook in a real kernel: the quickstart is in the first tier, the features have tests"
+)
+
 _ANEW = "the notebook puts out something else than when it was committed: python -m tests.notebooks"
 
 
@@ -54,7 +60,6 @@ def test_notebooks_are_committed_as_they_ran_from_top_to_bottom(path: Path) -> N
     assert path.stat().st_size < 300_000
 
 
-@pytest.mark.slow
 def test_the_quickstart_trains_shows_the_widget_and_saves(tmp_path: Path) -> None:
     notebook = run(NOTEBOOKS[0], tmp_path)
     assert told(notebook) == told(nbformat.read(NOTEBOOKS[0], as_version=4)), _ANEW
@@ -73,7 +78,7 @@ def test_the_quickstart_trains_shows_the_widget_and_saves(tmp_path: Path) -> Non
         assert part in exported
 
 
-@pytest.mark.slow
+@REST
 def test_the_notebook_of_datasets_uses_every_example_once_though_a_worker_is_killed(
     tmp_path: Path,
 ) -> None:
@@ -87,7 +92,7 @@ def test_the_notebook_of_datasets_uses_every_example_once_though_a_worker_is_kil
     assert "prefetch" in chain
 
 
-@pytest.mark.slow
+@REST
 @pytest.mark.parametrize("number", [2, 3, 4], ids=["pytorch", "jax", "keras"])
 def test_the_notebooks_of_frameworks_train_and_end_in_a_figure(tmp_path: Path, number: int) -> None:
     notebook = run(NOTEBOOKS[number], tmp_path)
@@ -101,7 +106,7 @@ def test_the_notebooks_of_frameworks_train_and_end_in_a_figure(tmp_path: Path, n
     assert len(outputs(notebook, "image/png")) == 1
 
 
-@pytest.mark.slow
+@REST
 def test_the_notebook_from_paddle_trains_exports_restores_and_predicts_day_by_day(
     tmp_path: Path,
 ) -> None:
@@ -145,7 +150,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     ]
 
 
-@pytest.mark.slow
+@REST
 def test_the_notebook_of_deaths_loses_nothing_and_leaves_no_process(
     surviving: Path, tmp_path: Path
 ) -> None:
@@ -162,7 +167,7 @@ def test_the_notebook_of_deaths_loses_nothing_and_leaves_no_process(
     wait_until(lambda: not processes_of(tmp_path), "all processes have ended")
 
 
-@pytest.mark.slow
+@REST
 def test_a_cell_of_the_notebook_of_deaths_that_fails_leaves_no_process(
     surviving: Path, tmp_path: Path
 ) -> None:

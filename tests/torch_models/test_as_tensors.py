@@ -46,7 +46,6 @@ def test_arrays_that_torch_cannot_show_are_copied() -> None:
     assert psnb.torch.as_torch(np.arange(3, dtype=">i4")).tolist() == [0, 1, 2]
 
 
-@pytest.mark.slow
 def test_ragged_rows_become_bags() -> None:
     bags = psnb.torch.as_torch(Ragged.from_rows([[1, 2], [], [0]], np.int64))
     module = nn.EmbeddingBag(3, 2, mode="sum")

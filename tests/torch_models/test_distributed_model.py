@@ -116,7 +116,6 @@ def test_autocast_computes_in_half_precision_and_keeps_float32() -> None:
     assert all(value.dtype == torch.float32 for value in model.state_dict().values())
 
 
-@pytest.mark.slow
 def test_a_compiled_part_works() -> None:
     module = WideDeep()
     model_alone = WideDeep()

@@ -18,6 +18,9 @@ from psnb._src.descriptions import described
 from psnb._src.first_rows.id_kernels import fill_normal, fill_uniform
 from psnb.errors import ConfigurationError
 
+_LARGEST = 1e36
+"""What parameters may be: ten standard deviations and the mean are numbers of float32 then."""
+
 
 @dataclass(frozen=True)
 class Initializer(ABC):
@@ -26,18 +29,20 @@ class Initializer(ABC):
     Raises
     ------
     ConfigurationError
-        If a parameter is not a finite number.
+        If a parameter is no number, or beyond 1e36, where rows of float32 would become infinite.
     """
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             try:
                 good = is_number(value) and math.isfinite(value)
+                small = good and abs(value) <= _LARGEST
             except (TypeError, OverflowError):  # complex, or an int that no float holds
-                good = False
-            if not good:
+                good = small = False
+            if not small:
+                wanted = f"be within ±{_LARGEST:g}" if good else "be a finite number"
                 raise ConfigurationError(
-                    f"{type(self).__name__}({name}={value!r}): {name} must be a finite number"
+                    f"{type(self).__name__}({name}={value!r}): {name} must {wanted}"
                 )
 
     def describe(self) -> dict[str, Any]:

@@ -1,35 +1,38 @@
-"""The stop button, in a real kernel with a real cluster."""
+"""What only a real kernel has, with a real cluster: the stop button and outputs of cells."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import KernelManager, start_new_kernel
 
-pytestmark = pytest.mark.slow
-
 TIMEOUT = 60.0
 
+# Processes: the stop button is a signal to them, too.
 SET_UP = """
 import psnb
 client = psnb.local_cluster(workers=1, servers=1)
 strategy = psnb.ParameterServerStrategy(client)
 coordinator = psnb.ClusterCoordinator(strategy)
 v = strategy.variable([1.0, 2.0])
-def wait():
-    import threading
-    threading.Event().wait(1.0)
+def wait(path):
+    import os, threading
+    while not os.path.exists(path):
+        threading.Event().wait(0.02)
     return float(v.read()[1])
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def kernel() -> Iterator[tuple[KernelManager, BlockingKernelClient]]:
+    """A kernel in which `SET_UP` has run."""
     manager, client = start_new_kernel(kernel_name="python3")
     try:
+        assert run(client, SET_UP)["status"] == "ok"
         yield manager, client
     finally:
         client.execute_interactive("strategy.close(); client.close()", timeout=TIMEOUT)
@@ -43,20 +46,21 @@ def run(client: BlockingKernelClient, code: str, **options: Any) -> dict[str, An
 
 
 def test_interrupting_join_leaves_cluster_parameters_and_closures_as_they_were(
-    kernel: tuple[KernelManager, BlockingKernelClient],
+    kernel: tuple[KernelManager, BlockingKernelClient], tmp_path: Path
 ) -> None:
     manager, client = kernel
-    assert run(client, SET_UP)["status"] == "ok"
-    # The output says that join has begun; then the stop button is pressed.
+    end = tmp_path / "end"
+    # The output says that join begins; then the stop button is pressed.
     interrupted = run(
         client,
-        "remotes = [coordinator.schedule(wait) for _ in range(2)]\n"
+        f"remotes = [coordinator.schedule(wait, ({str(end)!r},)) for _ in range(2)]\n"
         "print('joining', flush=True); coordinator.join()",
         output_hook=lambda message: (
             manager.interrupt_kernel() if message["msg_type"] == "stream" else None
         ),
     )
     assert interrupted["ename"] == "KeyboardInterrupt"
+    end.touch()
     after = run(
         client,
         "coordinator.join()",
@@ -68,3 +72,31 @@ def test_interrupting_join_leaves_cluster_parameters_and_closures_as_they_were(
     assert after["status"] == "ok"
     shown = {k: e["data"]["text/plain"] for k, e in after["user_expressions"].items()}
     assert shown == {"fetched": "[2.0, 2.0]", "retried": "0"}
+
+
+def test_join_shows_its_progress_in_one_output_of_its_cell(
+    kernel: tuple[KernelManager, BlockingKernelClient], tmp_path: Path
+) -> None:
+    _, client = kernel
+    shown: list[dict[str, Any]] = []
+    end = tmp_path / "end"
+
+    def note(message: dict[str, Any]) -> None:
+        if "display" in message["msg_type"]:
+            shown.append(message)
+            end.touch()
+
+    reply = run(
+        client,
+        f"for _ in range(3): coordinator.schedule(wait, ({str(end)!r},))\ncoordinator.join()",
+        output_hook=note,
+        user_expressions={"completed": "coordinator.statistics().completed"},
+    )
+    completed = reply["user_expressions"]["completed"]["data"]["text/plain"]
+    kinds = [message["msg_type"] for message in shown]
+    assert kinds[0] == "display_data"
+    assert set(kinds[1:]) == {"update_display_data"}
+    cells = {message["parent_header"]["msg_id"] for message in shown}
+    assert len(cells) == 1
+    last = shown[-1]["content"]["data"]["text/plain"]
+    assert last.startswith(f"idle, {completed} completed, 0 to do")

@@ -1,0 +1,55 @@
+"""A model of one table's rows alone; without pytest and JAX, which processes would import."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from psnb._src.export import DenseSources, Exported, Fetch, ModelFeed, RowPiece, TableSource
+from psnb._src.first_rows import Always, Normal
+
+GRAPH = {
+    "inputs": [["feed", "ids"]],
+    "nodes": [["lookup", [{"node": 0}, "t"], {}]],
+    "outputs": [{"node": 1}],
+}
+"""A program that returns the rows of ids: pieces of a model without a framework's tracing."""
+
+
+class Model:
+    """Rows of one table by id."""
+
+    def __init__(self, *pieces: RowPiece, rows: int | None = None, **options: Any) -> None:
+        self.pieces, self.rows = pieces, rows
+        self.options = {
+            "padding_idx": None,
+            "initializer": Normal(stddev=0.1),
+            "admission": Always(),
+            "seed": 2**64 - 3,
+            "dtype": np.dtype(np.float32),
+            **options,
+        }
+
+    def to_export(self, example: Any) -> Exported:
+        scored = bool(self.pieces) and self.pieces[0].scores is not None
+        table = TableSource(
+            "t", 3, rows=self.rows, scored=scored, pieces=self._pieces, **self.options
+        )
+        return Exported(
+            "torch",
+            [ModelFeed("ids", "int64", (None, 2))],
+            [Fetch("output", "float32", (None, 2, 3))],
+            0,
+            {},
+            {"t": table},
+            {"program.torch.json": json.dumps(GRAPH).encode()},
+            {},
+            {},
+            DenseSources({}, {}),
+        )
+
+    def _pieces(self) -> Iterator[RowPiece]:
+        yield from self.pieces
