@@ -47,7 +47,6 @@ def test_memory_that_there_is_not_is_an_error_of_memory() -> None:
         zeroed(1 << 50, np.dtype(np.uint8))
 
 
-@pytest.mark.slow
 def test_a_hash_map_leaves_nothing_behind_when_it_grows() -> None:
     done = subprocess.run(
         [sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True, timeout=120

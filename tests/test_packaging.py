@@ -45,7 +45,6 @@ def shared(wheel: zipfile.ZipFile, path: str) -> str:
     return f"psnb-{psnb.__version__}.data/data/{path}"
 
 
-@pytest.mark.slow
 def test_the_wheel_brings_the_panel(wheel: zipfile.ZipFile) -> None:
     folder = shared(wheel, "share/jupyter/labextensions/psnb")
     package = json.loads(wheel.read(f"{folder}/package.json"))
@@ -55,13 +54,11 @@ def test_the_wheel_brings_the_panel(wheel: zipfile.ZipFile) -> None:
     assert f"{folder}/install.json" in names
 
 
-@pytest.mark.slow
 def test_the_wheel_enables_the_hub(wheel: zipfile.ZipFile) -> None:
     config = wheel.read(shared(wheel, "etc/jupyter/jupyter_server_config.d/psnb.json"))
     assert json.loads(config) == {"ServerApp": {"jpserver_extensions": {"psnb": True}}}
 
 
-@pytest.mark.slow
 def test_the_wheel_brings_the_widget(wheel: zipfile.ZipFile) -> None:
     assert {
         "psnb/_src/monitor/shown/static/widget.js",
@@ -69,7 +66,6 @@ def test_the_wheel_brings_the_widget(wheel: zipfile.ZipFile) -> None:
     } <= set(wheel.namelist())
 
 
-@pytest.mark.slow
 def test_the_wheel_has_no_sources_of_the_front_end(wheel: zipfile.ZipFile) -> None:
     assert not [
         name
@@ -78,7 +74,6 @@ def test_the_wheel_has_no_sources_of_the_front_end(wheel: zipfile.ZipFile) -> No
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("node", "said"),
     [(None, "Node is not installed"), ("v18.20.4", "Node v18.20.4 is too old")],
@@ -130,7 +125,6 @@ def test_what_the_settings_start_with_is_what_the_panel_starts_with() -> None:
     assert f"{{ {written} }}" in source
 
 
-@pytest.mark.slow  # the frameworks are imported
 def test_the_names_that_people_are_pointed_to_are_there() -> None:
     text = (ROOT / "docs" / "coming_from.md").read_text()
     for line in text.splitlines():

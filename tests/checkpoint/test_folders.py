@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.checkpoint import remote_folder, shard_files
+from psnb._src.checkpoint import shard_files
 from psnb._src.checkpoint.checkpoint_folder import CheckpointFolder
 from psnb._src.checkpoint.folder_listing import folder_listing, prune_verified
 from psnb._src.checkpoint.folder_manager import FolderManager
@@ -257,9 +257,7 @@ def test_whoever_is_killed_at_any_step_leaves_whole_checkpoints(
         assert all(is_whole(remote, path) for path in remote.checkpoints())
     assert step > 5
     assert len({each.split("/")[3] for each in everything(remote) if "files-" in each}) > 3
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 2 * remote_folder._LEFT)
-    remote.prepare()
+    RemoteFolder(remote.path, left_after=0.0).prepare()
     assert len({each.split("/")[3] for each in everything(remote) if "files-" in each}) == 2
     assert all(is_whole(remote, path) for path in remote.checkpoints())
 

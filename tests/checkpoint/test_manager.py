@@ -73,7 +73,6 @@ def manager(coordinator: psnb.ClusterCoordinator, tmp_path: Path) -> psnb.Checkp
     return psnb.CheckpointManager(coordinator, tmp_path)
 
 
-@pytest.mark.slow
 def test_training_after_a_restore_goes_on_as_if_never_interrupted(
     cluster: Client, tmp_path: Path
 ) -> None:

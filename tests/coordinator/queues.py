@@ -7,8 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-import pytest
-
 from psnb import errors
 from psnb._src.coordinator.closures.call import NO_ARGUMENTS, Call, pack_call
 from psnb._src.coordinator.closures.closure import Closure, FunctionRegistry
@@ -19,9 +17,10 @@ from psnb._src.coordinator.queue.queue import ClosureQueue
 from psnb._src.monitor.recorded.statistics import WorkerStatistics
 from psnb._src.runtime.packing import dumps, pack_error
 from psnb._src.threads.locks import Condition
+from tests.conftest import DEADLINE, wait_until
 
 FUNCTION = FunctionRegistry().register(len)
-TIMEOUT = 10.0
+TIMEOUT = DEADLINE
 SILENT = errors.ServerSilentError("server-0 says nothing")
 
 
@@ -64,13 +63,12 @@ def in_thread(function: Callable[[], Any]) -> Future[Any]:
 
 def wait_for_waiter(condition: Condition) -> None:
     """Return when a thread waits on a condition: it has given the lock up by then."""
-    deadline = threading.Event()
-    for _ in range(1000):
+
+    def waited_for() -> bool:
         with condition:
-            if condition._waiters:
-                return
-        deadline.wait(0.005)
-    pytest.fail("nobody waits")
+            return bool(condition._waiters)
+
+    wait_until(waited_for, "somebody waits")
 
 
 def up_to(limit: int) -> Callable[[Closure], bool]:

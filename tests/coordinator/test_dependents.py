@@ -10,7 +10,7 @@ from psnb import errors
 from psnb._src.coordinator.closures.status import ClosureStatus
 from psnb._src.coordinator.queue.queue import ClosureQueue
 from psnb._src.runtime.packing import loads
-from tests.coordinator.queues import call_with, fail, put_one, succeed, up_to
+from tests.coordinator.queues import TIMEOUT, call_with, fail, put_one, succeed, up_to
 
 
 def test_a_closure_waits_for_its_inputs_and_blocks_nobody() -> None:
@@ -191,13 +191,13 @@ def test_dependents_count_as_queued_and_a_small_queue_does_not_deadlock() -> Non
     thread = threading.Thread(target=connection)
     thread.start()
     try:
-        for number in range(1, 1000):
+        for number in range(1, 200):
             remote = put_one(queue, number, call=call_with(queue, remote)).remote
-        queue.join(20)
+        queue.join(TIMEOUT)
     finally:
         done.set()
         thread.join()
-    assert remote.fetch() == 999
+    assert remote.fetch() == 199
 
 
 def test_a_long_chain_of_dependents_tells_its_error() -> None:

@@ -13,6 +13,7 @@ from psnb._src.coordinator.closures.status import ClosureStatus
 from psnb._src.coordinator.queue.queue import ClosureQueue
 from psnb._src.monitor.recorded.events import EventKind, EventLog
 from psnb.errors import CancelledError
+from tests.conftest import DEADLINE
 from tests.coordinator.queues import (
     call_with,
     closure,
@@ -31,8 +32,6 @@ from tests.interrupting import (
     sleeping,
     when_it_sleeps,
 )
-
-DEADLINE = 10.0
 
 
 def assert_usable(queue: ClosureQueue) -> None:

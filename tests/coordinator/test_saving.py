@@ -26,6 +26,8 @@ class Closures:
 class Saver:
     """Counts its saves."""
 
+    save_timeout = 300.0
+
     def __init__(self, directory: str = "there") -> None:
         self.directory = Path(directory)
         self.status = CheckpointStatistics("saved", held=0.25)

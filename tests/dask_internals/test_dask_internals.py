@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
-from distributed import Client, Scheduler, SchedulerPlugin, Worker
+from distributed import Client, LocalCluster, Scheduler, SchedulerPlugin, Worker
 
 from psnb._src.dask_internals import (
     add_handler,
@@ -34,8 +34,27 @@ from psnb._src.dask_internals import (
     threads_of,
 )
 from psnb._src.threads import on_loop
+from tests.conftest import DEADLINE
 
 PLUGIN = "psnb-test"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Client]:
+    """Dask's own, in this process, but with sockets, as between processes."""
+    with (
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=False,
+            protocol="tcp://",
+            dashboard_address="127.0.0.1:0",  # or it would take 8787
+            scheduler_kwargs={"dashboard": False},
+        ) as local,
+        Client(local) as client,
+    ):
+        client.wait_for_workers(2, DEADLINE)
+        yield client
 
 
 @pytest.fixture
@@ -113,7 +132,7 @@ def test_a_scheduler_that_is_kept_awake_does_not_count_as_idle(scheduler: Any) -
 def test_the_scheduler_names_all_workers_and_what_they_are(cluster: Client) -> None:
     found = on_loop(event_loop(cluster), partial(scheduler_identity, cluster))
     assert found["address"] == scheduler_address(cluster)
-    assert len(found["workers"]) == 4
+    assert len(found["workers"]) == 2
     for worker in found["workers"].values():
         assert worker["status"] == "running"
         assert {"name", "resources"} <= worker.keys()

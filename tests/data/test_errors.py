@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.data.nodes import shuffle_buffer
+from psnb._src.data.iteration_context import Context
+from psnb._src.data.nodes.shuffle_buffer import BufferIterator
 from psnb.data import ArraySpec, Dataset, Options, Ragged
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.chains import fails_at_five
@@ -245,20 +246,17 @@ def test_a_stop_iteration_of_a_function_is_an_error_and_no_end(threads: int | No
     assert len(list(D.range(9).map(_stops, threads).ignore_errors())) == 8
 
 
-def test_a_buffer_that_fills_for_long_says_so(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_buffer_that_fills_for_long_says_so(caplog: pytest.LogCaptureFixture) -> None:
     numbers = D.range(5000).filter(lambda n: n >= 0)  # not to be found by their number
     assert sorted(numbers.shuffle(4000)) == list(range(5000))
     assert not caplog.messages
-    monkeypatch.setattr(shuffle_buffer, "_TELL_SECONDS", 0.0)
-    iterator = numbers.shuffle(4000).iterator()
-    next(iterator)
+    iterator = BufferIterator(numbers.node, 4000, 0, Context(0), None, tell_seconds=0.0)
+    iterator.next_block(1)
     assert re.fullmatch(
         r"shuffle fills its buffer: [\d,]+ of 4,000 elements after 0 s; the first .*",
         caplog.messages[-1],
     )
     state = iterator.state()
     caplog.clear()
-    next(numbers.shuffle(4000).iterator(state))
+    BufferIterator(numbers.node, 4000, 0, Context(0), state, tell_seconds=0.0)
     assert caplog.messages

@@ -68,7 +68,6 @@ def theirs() -> dict[str, Any]:
     return dict(zip(CHAINS, json.loads(done.stdout.splitlines()[-1]), strict=True))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("text", CHAINS)
 def test_elements_are_those_that_tensorflow_gives(text: str, theirs: dict[str, Any]) -> None:
     ours = values(eval(text, {"D": Dataset, "np": np}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from distributed import Client
 import psnb
 from psnb import EventKind, errors
 from psnb._src.checkpoint import shard_files
-from psnb._src.strategy import recovery
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Lose, kill, terminate
 from tests.interrupting import interrupt_its_sleep
@@ -165,6 +165,8 @@ def test_without_a_checkpoint_nothing_is_changed_and_it_says_what_to_do(
         strategy.recover()
     with pytest.raises(errors.CheckpointError, match="is no checkpoint"):
         strategy.recover(tmp_path / "nowhere")
+    with pytest.raises(errors.ConfigurationError, match="restart_timeout must be 0 or more"):
+        strategy.recover(restart_timeout=-1)
     model.step()
     assert (model.values()[0] == -1).all()
 
@@ -251,10 +253,7 @@ class Expected:
             self.values = self.values - velocity
 
 
-def test_the_servers_that_are_left_take_everything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recovery, "_WAIT", 1.0)
+def test_the_servers_that_are_left_take_everything(tmp_path: Path) -> None:
     with (
         psnb.local_cluster(workers=1, servers=2) as client,
         psnb.ParameterServerStrategy(client) as strategy,
@@ -267,7 +266,9 @@ def test_the_servers_that_are_left_take_everything(
         nanny.close_gracefully()  # nobody starts it again
         kill(client, nanny.worker_address)
         wait_until(lambda: is_lost(model.values), "the server is lost")
-        strategy.recover()
+        before = time.monotonic()
+        strategy.recover(restart_timeout=1.0)
+        assert 1 <= time.monotonic() - before < 15  # which it would wait for by default
         assert strategy.num_servers == 1
         assert_same(model.values(), saved)
         coordinator.schedule(model.step).fetch(DEADLINE)

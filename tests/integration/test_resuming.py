@@ -140,9 +140,13 @@ def test_its_manager_has_the_settings_of_the_one_that_saved(
 ) -> None:
     strategy.variable(0, name="w")
     coordinator = psnb.ClusterCoordinator(strategy)
-    psnb.CheckpointManager(coordinator, tmp_path, 1, steps=3, every="1 d").save()
+    manager = psnb.CheckpointManager(
+        coordinator, tmp_path, 1, steps=3, every="1 d", save_timeout=5.0
+    )
+    manager.save()
     (before,) = ckpt(tmp_path)
     with psnb.resume(tmp_path, cluster) as resumed:
+        assert resumed.manager.save_timeout == 5.0
         resumed.coordinator.map(abs, range(3))
         wait_until(
             lambda: resumed.coordinator.done() and ckpt(tmp_path)[-1] != before,

@@ -18,9 +18,9 @@ from distributed import Client
 
 import psnb
 from psnb import data
-from psnb._src.coordinator import saving
 from psnb._src.parameters import CommServerClient, Request
 from psnb._src.server import TakeSnapshot
+from psnb.errors import ConfigurationError
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.clusters import on_both
 from tests.integration.counting import kill
@@ -269,11 +269,15 @@ def test_a_save_that_waits_for_closures_ends_with_the_coordinator(
     gate.assign(1)
 
 
+def test_no_time_at_all_for_a_save_is_refused(coordinator: Coordinator, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="save_timeout must be a positive number"):
+        psnb.CheckpointManager(coordinator, tmp_path, save_timeout=0)
+
+
 def test_closures_that_take_too_long_make_a_save_fail_and_go_on(
-    coordinator: Coordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    coordinator: Coordinator, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(saving, "_LONGEST_WAIT", 0.1)
-    psnb.CheckpointManager(coordinator, tmp_path, every=0.01)
+    psnb.CheckpointManager(coordinator, tmp_path, every=0.01, save_timeout=0.1)
     failed = psnb.EventKind.CHECKPOINT_FAILED
     coordinator.map(lambda number: time.sleep(0.5), range(4))
     poll(coordinator)

@@ -14,7 +14,6 @@ from distributed import Client
 
 import psnb
 from psnb import errors
-from psnb._src.coordinator.workers import absences
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import wait_for_file
 
@@ -123,16 +122,16 @@ def test_an_error_is_raised_with_its_own_type_traceback_worker_and_arguments(
 
 
 def test_a_worker_that_closures_need_and_nobody_knows_is_told_with_those_that_are_here(
-    coordinator: psnb.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
+    strategy: psnb.ParameterServerStrategy,
 ) -> None:
-    monkeypatch.setattr(absences, "_PATIENCE", 0.1)
+    coordinator = psnb.ClusterCoordinator(strategy, heartbeat_timeout=2.0)
     remote = coordinator.schedule(int, worker="no-such")
 
     def told() -> list[str]:
         kind = psnb.EventKind.WORKER_AWAITED
         return [each.message for each in coordinator.events() if each.kind is kind]
 
-    wait_until(lambda: bool(told()), "it is told")
+    wait_until(lambda: bool(told()), "it is told", 9.0)  # by default, not that soon
     assert remote.cancel()
     (text,) = told()
     assert "'no-such'" in text

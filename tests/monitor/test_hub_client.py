@@ -91,10 +91,10 @@ def test_a_server_that_has_closed_an_idle_connection_is_asked_on_another() -> No
         assert len(server.heard) == 3
 
 
-def test_silence_is_an_error_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_client, "TIMEOUT", 0.1)
+def test_silence_is_an_error_of_the_system() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        client = JupyterServer(f"http://127.0.0.1:{deaf.getsockname()[1]}/", "", "").connection()
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
+        client = JupyterServer(url, "", "", timeout=0.1).connection()
         with pytest.raises(TimeoutError):
             client.request("POST", "here", b"{}")
         client.close()

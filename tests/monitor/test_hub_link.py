@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,10 +21,9 @@ from typing import Any
 
 import pytest
 
-from psnb._src.monitor.served import hub_link
 from psnb._src.monitor.served.hub_client import JupyterServer, find_server, found
 from psnb._src.monitor.served.hub_link import HubLink
-from tests.conftest import wait_until
+from tests.conftest import DEADLINE, wait_until
 from tests.monitor.hub.jupyter import Jupyter, jupyter
 from tests.monitor.viewed import FakeViewed, reporting
 
@@ -57,7 +57,6 @@ def test_without_a_server_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert find_server() is None
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("inside")
 def test_a_page_sees_a_coordinator_change_and_close(server: Jupyter) -> None:
     viewed = _viewed("changes")
@@ -76,7 +75,6 @@ def test_a_page_sees_a_coordinator_change_and_close(server: Jupyter) -> None:
     assert not link.alive
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("inside")
 def test_a_button_in_a_page_reaches_a_coordinator_that_is_idle(server: Jupyter) -> None:
     viewed = _viewed("obeys")
@@ -93,7 +91,6 @@ def test_a_button_in_a_page_reaches_a_coordinator_that_is_idle(server: Jupyter) 
         link.close()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("inside")
 def test_a_hub_that_forgot_a_coordinator_is_told_everything_again(server: Jupyter) -> None:
     viewed = _viewed("forgotten")
@@ -122,7 +119,6 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("inside")
 def test_a_process_that_is_killed_is_gone_and_its_history_stays(server: Jupyter) -> None:
     with subprocess.Popen(
@@ -141,7 +137,6 @@ def test_a_process_that_is_killed_is_gone_and_its_history_stays(server: Jupyter)
             panel.hear("update", coordinator="process", full=True)
 
 
-@pytest.mark.slow
 def test_a_server_on_a_unix_socket_that_wants_no_token_is_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +196,9 @@ class _Server(BaseHTTPRequestHandler):
 
 @contextmanager
 def _linked(
-    status: Callable[[dict[str, Any]], int], viewed: FakeViewed | None = None
+    status: Callable[[dict[str, Any]], int],
+    viewed: FakeViewed | None = None,
+    refused_pause: float = 30.0,
 ) -> Iterator[Callable[[], dict[str, Any]]]:
     """Link a coordinator to a server, and give what returns the server's next post."""
     posts: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -210,10 +207,11 @@ def _linked(
     with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        link = HubLink(viewed, JupyterServer(f"http://127.0.0.1:{server.server_port}/", "", ""))
+        there = JupyterServer(f"http://127.0.0.1:{server.server_port}/", "", "")
+        link = HubLink(viewed, there, refused_pause)
         try:
             link.start()
-            yield lambda: posts.get(timeout=10)
+            yield lambda: posts.get(timeout=DEADLINE)
         finally:
             link.close()
             assert not link.alive
@@ -221,14 +219,12 @@ def _linked(
             thread.join()
 
 
-@pytest.mark.slow
 def test_a_server_without_a_hub_is_asked_again_for_everything_and_costs_no_error() -> None:
     with _linked(lambda batch: 404) as next_post:
         for _ in range(3):
             assert next_post()["updates"][0]["full"]
 
 
-@pytest.mark.slow
 def test_one_that_is_idle_gives_signs_of_life_and_tells_everything_when_one_is_lost() -> None:
     failed: list[int] = []
 
@@ -252,7 +248,6 @@ def test_one_that_is_idle_gives_signs_of_life_and_tells_everything_when_one_is_l
         assert next_post()["updates"] == []
 
 
-@pytest.mark.slow
 def test_what_the_hub_refuses_is_told_once_left_out_and_not_repeated(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -286,7 +281,6 @@ def test_what_the_hub_refuses_is_told_once_left_out_and_not_repeated(
     ]
 
 
-@pytest.mark.slow
 def test_a_full_update_that_the_hub_refuses_is_not_sent_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -298,20 +292,22 @@ def test_a_full_update_that_the_hub_refuses_is_not_sent_again_and_again(
     with _linked(status) as next_post:
         sent = [each["full"] for _ in range(6) for each in next_post()["updates"]]
     assert sent == [True]
-    monkeypatch.setattr(hub_link, "REFUSED_PAUSE", 0.0)
-    with _linked(status) as next_post:
+    begin = time.monotonic()
+    with _linked(status, refused_pause=0.0) as next_post:
         while sent.count(True) < 3:  # after the pause it is
             sent += [each["full"] for each in next_post()["updates"]]
+    assert time.monotonic() - begin < 30  # which it is by default
 
 
-@pytest.mark.slow
 def test_closing_does_not_wait_for_a_server_that_hangs() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         viewed = FakeViewed()
-        link = HubLink(viewed, JupyterServer(f"http://127.0.0.1:{deaf.getsockname()[1]}/", "", ""))
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
+        # It would be waited for longer than below.
+        link = HubLink(viewed, JupyterServer(url, "", "", timeout=1000.0))
         link.start()
         closer = threading.Thread(target=link.close)
         closer.start()
-        closer.join(4)
+        closer.join(DEADLINE)
         assert not closer.is_alive()
-        wait_until(lambda: not link.alive, "the link's threads end")
+    wait_until(lambda: not link.alive, "the link's threads end")

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+from pathlib import Path
+
 import dask
 import pytest
 from distributed import Client, LocalCluster
@@ -9,32 +14,33 @@ from distributed import Client, LocalCluster
 from psnb._src.monitor.served.hub_link import HubLink
 from psnb._src.monitor.served.links import tell_panels
 from psnb._src.monitor.served.scheduler_link import SchedulerLink
-from tests.monitor.hub.jupyter import Jupyter
 from tests.monitor.viewed import FakeViewed
 
 
-@pytest.mark.slow
 def test_the_jupyter_server_is_told_if_there_is_one_and_else_the_scheduler(
-    server: Jupyter, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     viewed = FakeViewed()
     with (
         LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster, timeout=10) as client,
+        socket.socket() as held,
     ):
         monkeypatch.delenv("JPY_PARENT_PID", raising=False)
         far = tell_panels(viewed, client)
         assert isinstance(far, SchedulerLink)
         far.close()
-        monkeypatch.setenv("JPY_PARENT_PID", str(server.process))
-        monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(server.runtime))
+        held.bind(("127.0.0.1", 0))  # one that does not answer is told, too
+        told = {"url": f"http://127.0.0.1:{held.getsockname()[1]}/", "base_url": "/"}
+        (tmp_path / f"jpserver-{os.getpid()}.json").write_text(json.dumps(told))
+        monkeypatch.setenv("JPY_PARENT_PID", str(os.getpid()))
+        monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
         near = tell_panels(viewed, client)
         assert isinstance(near, HubLink)
         near.close()
         assert not near.alive
 
 
-@pytest.mark.slow
 def test_the_scheduler_is_told_nothing_if_dasks_configuration_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -48,7 +54,6 @@ def test_the_scheduler_is_told_nothing_if_dasks_configuration_says_so(
         assert "psnb-updates" not in cluster.scheduler.plugins
 
 
-@pytest.mark.slow
 def test_a_scheduler_that_is_gone_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JPY_PARENT_PID", raising=False)
     viewed = FakeViewed()

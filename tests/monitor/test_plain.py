@@ -42,7 +42,6 @@ messages = st.recursive(
 )
 
 
-@pytest.mark.slow
 @given(messages)
 def test_whatever_is_told_can_be_read_strictly(message: Any) -> None:
     text = json.dumps(plain(message), allow_nan=False)

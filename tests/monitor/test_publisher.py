@@ -23,10 +23,10 @@ def start() -> Iterator[Start]:
     made: list[Publisher] = []
 
     def start(
-        viewed: FakeViewed, send: Callable[[Update], Any] | None = None
+        viewed: FakeViewed, send: Callable[[Update], Any] | None = None, **options: float
     ) -> tuple[Publisher, queue.Queue[Update]]:
         sent: queue.Queue[Update] = queue.Queue()
-        publisher = Publisher(viewed, send or sent.put, "psnb-test", 0.005)
+        publisher = Publisher(viewed, send or sent.put, "psnb-test", 0.005, **options)
         publisher.start()
         made.append(publisher)
         return publisher, sent
@@ -78,10 +78,7 @@ def test_stop_sends_a_last_update_and_ends_the_thread(start: Start) -> None:
     assert (last["summary"]["queued"], last["notice"]) == (99, "No longer updated.")
 
 
-def test_stop_does_not_wait_for_a_view_that_hangs(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("psnb._src.monitor.told.publisher.STOP_TIMEOUT", 0.05)
+def test_stop_does_not_wait_for_a_view_that_hangs(start: Start) -> None:
     free, entered = threading.Event(), threading.Event()
 
     def send(update: Update) -> None:
@@ -89,7 +86,7 @@ def test_stop_does_not_wait_for_a_view_that_hangs(
         free.wait(DEADLINE)
 
     viewed = FakeViewed(state="running")
-    publisher, _ = start(viewed, send)
+    publisher, _ = start(viewed, send, stop_timeout=0.05)
     assert entered.wait(DEADLINE)
     publisher.stop()
     assert publisher.alive

@@ -139,7 +139,6 @@ def _told(client: Client, name: str) -> dict[str, Any] | None:
     return next((each for each in coordinators if each["coordinator"] == name), None)
 
 
-@pytest.mark.slow
 def test_a_coordinator_tells_the_scheduler_and_takes_no_commands_from_there(
     client: Client,
 ) -> None:
@@ -162,7 +161,6 @@ def test_a_coordinator_tells_the_scheduler_and_takes_no_commands_from_there(
     assert not link.alive
 
 
-@pytest.mark.slow
 def test_the_scheduler_forgets_what_is_gone_by_itself(
     client: Client, scheduler: LocalCluster
 ) -> None:
@@ -176,7 +174,6 @@ def test_the_scheduler_forgets_what_is_gone_by_itself(
     assert sweep.callback == route.sweep
 
 
-@pytest.mark.slow
 def test_a_question_that_is_none_is_refused(client: Client) -> None:
     client.register_plugin(UpdatesRoute())
     for after in ("[]", "{", "[" * 5000):
@@ -185,7 +182,6 @@ def test_a_question_that_is_none_is_refused(client: Client) -> None:
         caught.value.close()
 
 
-@pytest.mark.slow
 def test_a_page_sees_an_attached_schedulers_coordinators_and_their_end(
     server: Jupyter, scheduler: LocalCluster
 ) -> None:

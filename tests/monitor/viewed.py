@@ -16,7 +16,7 @@ from psnb._src.monitor.recorded.statistics import ServerStatistics, Statistics, 
 from psnb._src.monitor.told.protocol import CommandName, Identity
 from psnb._src.monitor.told.viewed import OptimizerState
 
-DEADLINE = 10.0
+DEADLINE = 30.0
 
 WORKER = WorkerStatistics("alice", "tcp://127.0.0.1:1", 0, "ready", 2, 10, 1, 3.5)
 SERVER = ServerStatistics("server 0", "tcp://127.0.0.1:9", "serving", 1, 1000)

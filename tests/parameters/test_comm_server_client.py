@@ -18,8 +18,8 @@ from distributed import Client
 from distributed.core import ConnectionPool
 
 import psnb
-from psnb._src.parameters import comm_server_client, server_connection
-from psnb._src.parameters.comm_server_client import CommServerClient
+from psnb._src.dask_internals import event_loop, pool_of
+from psnb._src.parameters.comm_server_client import PATIENCE, CommServerClient
 from psnb._src.parameters.commit import UndecidedError
 from psnb._src.parameters.request_batch import Request, RequestBatch
 from psnb._src.placement.layout import ServerAddress, ShardId
@@ -264,8 +264,8 @@ def test_parameters_of_a_closed_strategy_are_lost_at_once(cluster: Client) -> No
 class Noting(CommServerClient):
     """Tells when a request waits."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop, ConnectionPool(), nowhere())
+    def __init__(self, loop: asyncio.AbstractEventLoop, look_again: float) -> None:
+        super().__init__(loop, ConnectionPool(), nowhere(), look_again=look_again)
         self.waits = threading.Event()
 
     def _wait(self, batch: RequestBatch) -> None:
@@ -293,9 +293,11 @@ def run_and_close(loop: asyncio.AbstractEventLoop) -> None:
 
 
 @contextlib.contextmanager
-def asked_in_vain(running: asyncio.AbstractEventLoop) -> Iterator[Noting]:
+def asked_in_vain(
+    running: asyncio.AbstractEventLoop, look_again: float = DEADLINE
+) -> Iterator[Noting]:
     """Have a thread wait for a request whose event loop gets it in one turn with what follows."""
-    transport, go = Noting(running), threading.Event()
+    transport, go = Noting(running, look_again), threading.Event()
     running.call_soon_threadsafe(go.wait)
     request = Request(ServerAddress("tcp://127.0.0.1:1", "x"), CountTraffic())
     with ThreadPoolExecutor(1) as pool:
@@ -350,24 +352,22 @@ def test_arrays_of_a_commit_that_no_thread_waits_for_are_free_when_it_has_ended(
     assert (variable.read() == 1).all()
 
 
-def test_a_request_ends_when_its_event_loop_has(
-    running: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(comm_server_client, "_LOOK_AGAIN", 0.1)
-    with asked_in_vain(running):
+def test_a_request_ends_when_its_event_loop_has(running: asyncio.AbstractEventLoop) -> None:
+    with asked_in_vain(running, look_again=0.1):
         running.stop()
 
 
 def test_a_server_that_cannot_be_reached_is_lost_when_patience_is_over(
-    strategy: psnb.ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
+    cluster: Client,
 ) -> None:
-    monkeypatch.setattr(server_connection, "CONNECT_TIMEOUT", 0.2)
-    monkeypatch.setattr(comm_server_client, "PATIENCE", 1.0)
+    loop, pool = event_loop(cluster), pool_of(cluster)
+    transport = CommServerClient(loop, pool, nowhere(), heartbeat_timeout=1.0, connect_timeout=0.2)
     server = ServerAddress("tcp://127.0.0.1:1", "psnb-server-x")
     before = time.monotonic()
     with pytest.raises(ServerSilentError, match=r"^parameter server x at .*:1 does not answer: "):
-        strategy._core.server_client.call([Request(server, CountTraffic())])
-    assert 1 <= time.monotonic() - before < DEADLINE
+        transport.call([Request(server, CountTraffic())])
+    assert 1 <= time.monotonic() - before < PATIENCE
+    transport.close()
 
 
 def test_call_from_the_event_loop_is_refused(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from psnb._src.parameters import shards_of, table_snapshots
+from psnb._src.parameters import shards_of
 from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.table_snapshots import TableSnapshots, prepare_snapshots
 from psnb._src.placement.layout import ServerAddress, ShardId
@@ -56,12 +56,14 @@ def servers() -> Scripted:
     return Scripted(3)
 
 
-def taken(servers: Scripted, known: Iterable[ServerAddress] | None = None) -> TableSnapshots:
+def taken(
+    servers: Scripted, known: Iterable[ServerAddress] | None = None, longest_stop: float = DEADLINE
+) -> TableSnapshots:
     """Take snapshots of a table on three servers."""
     table = embedding(None, 3, SGD(1.0), servers)
     table.push(np.arange(50), np.ones((50, 2), np.float32))
     there = servers.servers if known is None else known
-    made = TableSnapshots(servers, {"e": table._shards}, lambda: there)
+    made = TableSnapshots(servers, {"e": table._shards}, lambda: there, longest_stop=longest_stop)
     table.push(np.arange(60), np.ones((60, 2), np.float32))
     return made
 
@@ -127,10 +129,7 @@ def test_one_that_is_gone_ends_the_others_and_is_not_asked_again(
     assert sorted(servers.sent(EndWriting)) == [servers.servers[0], servers.servers[2]]
 
 
-def test_one_that_makes_no_progress_is_told_by_name(
-    servers: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(table_snapshots, "_LONGEST_STOP", 0.05)
+def test_one_that_makes_no_progress_is_told_by_name(servers: Scripted, tmp_path: Path) -> None:
     stuck = servers.servers[2]
 
     def stands(request: Request) -> WritingProgress | None:
@@ -140,7 +139,7 @@ def test_one_that_makes_no_progress_is_told_by_name(
     servers.answer = stands
     begin = time.monotonic()
     with pytest.raises(CheckpointError, match=r"server 2 could write nothing .* for 0\.05 s"):
-        taken(servers).write(str(tmp_path), FILES, bool)
+        taken(servers, longest_stop=0.05).write(str(tmp_path), FILES, bool)
     assert time.monotonic() - begin < DEADLINE
     assert len(servers.sent(EndWriting)) == 3
 

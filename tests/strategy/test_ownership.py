@@ -20,7 +20,12 @@ from tests.conftest import DEADLINE
 def client() -> Iterator[Client]:
     """A client of a scheduler that was never told of psnb."""
     with (
-        LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
+        LocalCluster(
+            n_workers=0,
+            processes=False,
+            dashboard_address="127.0.0.1:0",  # or it would take 8787
+            scheduler_kwargs={"dashboard": False},
+        ) as cluster,
         Client(cluster) as client,
     ):
         yield client

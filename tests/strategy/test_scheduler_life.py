@@ -29,10 +29,9 @@ def reconnected(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
         "is_connected": lambda _: next(connected),
         "scheduler_address": lambda _: "tcp://host:1",
         "scheduler_identity": scheduler_identity,
-        "_LOOK": 0.0,
     }.items():
         monkeypatch.setattr(scheduler_life, name, value)
-    asyncio.run(scheduler_ends(None))  # type: ignore[arg-type]
+    asyncio.run(scheduler_ends(None, look=0.0))  # type: ignore[arg-type]
 
 
 def test_a_connection_that_breaks_for_a_moment_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:

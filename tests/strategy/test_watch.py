@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from psnb._src.placement.layout import ServerAddress
-from psnb._src.strategy import watch
+from psnb._src.strategy.watch import ServerWatch
+from tests.conftest import DEADLINE, wait_until
 
-DEADLINE = 10.0
 LOAD = {"shards": 1, "bytes": 8, "pulls": 0, "pushes": 0, "staleness": 0, "updates": 0}
 
 
@@ -30,19 +30,25 @@ class Broken:
 
 
 def test_what_nobody_expected_is_logged_once_and_the_servers_are_asked_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(watch, "_INTERVAL", 0.001)
     servers = SimpleNamespace(running=[ServerAddress("tcp://a", "psnb-server-0")], lost=[])
     server_client = Broken()
-    watched = watch.ServerWatch(servers, server_client, dict)  # type: ignore[arg-type]
+    watched = ServerWatch(
+        servers,  # type: ignore[arg-type]
+        server_client,  # type: ignore[arg-type]
+        dict,
+        interval=0.001,
+        wanted_seconds=2 * DEADLINE,
+    )
     with caplog.at_level(logging.ERROR, "psnb"):
         watched.keep()
         for _ in range(4):  # for the optimizers and the servers, more than once each
             assert server_client.asked.acquire(timeout=DEADLINE)
         server_client.mended.set()
-        for _ in range(6):  # the first may have been on its way
-            assert server_client.asked.acquire(timeout=DEADLINE)
-    assert [server.state for server in watched.statistics()] == ["serving"]
+        wait_until(
+            lambda: [server.state for server in watched.statistics()] == ["serving"],
+            "the servers are asked again",
+        )
     watched.stop()
     assert len([r for r in caplog.records if r.name == "psnb"]) == 1

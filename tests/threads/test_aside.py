@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from psnb._src.threads.aside import aside, on_loop
-from tests.conftest import wait_until
+from tests.conftest import DEADLINE, wait_until
 from tests.interrupting import (
     Scene,
     assert_as_before,
@@ -17,8 +17,6 @@ from tests.interrupting import (
     interrupted_everywhere,
     sleeping,
 )
-
-DEADLINE = 10.0
 
 
 @pytest.fixture

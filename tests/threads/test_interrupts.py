@@ -204,19 +204,13 @@ def taken() -> Any:
     return lock
 
 
-@pytest.fixture
-def _looks_hardly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nothing but an interrupt itself end a sleep."""
-    monkeypatch.setattr(interrupts, "_LOOK_AGAIN", 3600.0)
-
-
-@pytest.mark.usefixtures("_looks_hardly")
 @pytest.mark.timeout(30)
 def test_an_interrupt_ends_a_sleep_and_strikes_there() -> None:
     reached = []
     with uninterrupted:
         with interrupt_when(sleeping), pytest.raises(KeyboardInterrupt):
-            uninterrupted.sleep(taken(), None)
+            # Nothing but the interrupt itself ends it.
+            uninterrupted.sleep(taken(), None, look_again=3600.0)
         reached.append("still in the section")
         assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     assert reached
@@ -281,8 +275,7 @@ def test_what_a_handler_sets_in_its_place_during_a_sleep_counts_from_then_on() -
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
-def test_an_interrupt_of_another_thread_ends_a_sleep_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interrupts, "_LOOK_AGAIN", 0.01)
+def test_an_interrupt_of_another_thread_ends_a_sleep_too() -> None:
     lock = taken()
     thread = threading.Thread(target=interrupt_main)
 
@@ -290,7 +283,7 @@ def test_an_interrupt_of_another_thread_ends_a_sleep_too(monkeypatch: pytest.Mon
     def section() -> None:
         thread.start()
         while True:
-            uninterrupted.sleep(lock, None)
+            uninterrupted.sleep(lock, None, look_again=0.01)
 
     with pytest.raises(KeyboardInterrupt):
         section()

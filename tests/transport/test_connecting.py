@@ -18,7 +18,6 @@ from distributed.core import ConnectionPool, Server, Status
 from distributed.utils import LoopRunner
 
 from psnb import errors
-from psnb._src.parameters import comm_server_client
 from psnb._src.parameters.comm_server_client import CommServerClient
 from psnb._src.parameters.request_batch import Request
 from psnb._src.placement.layout import ServerAddress
@@ -39,7 +38,7 @@ from tests.conftest import DEADLINE
 class Flaky:
     """A Dask server on a loop of its own, which breaks the first connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, heartbeat_timeout: float) -> None:
         self.calls = self.breaks = 0
         self._runner = LoopRunner()
         self._runner.start()
@@ -49,7 +48,10 @@ class Flaky:
             return None
 
         self.transport = CommServerClient(
-            self._runner.loop.asyncio_loop, self._pool, LayoutCache(ask)
+            self._runner.loop.asyncio_loop,
+            self._pool,
+            LayoutCache(ask),
+            heartbeat_timeout=heartbeat_timeout,
         )
 
     async def _start(self) -> str:
@@ -88,8 +90,8 @@ class Flaky:
 
 
 @pytest.fixture
-def flaky() -> Iterator[Flaky]:
-    server = Flaky()
+def flaky(request: pytest.FixtureRequest) -> Iterator[Flaky]:
+    server = Flaky(getattr(request, "param", 10.0))
     yield server
     server.close()
 
@@ -99,24 +101,23 @@ def test_a_request_without_an_answer_is_sent_again(flaky: Flaky) -> None:
     assert flaky.call() == 4
 
 
-def test_a_connection_that_breaks_each_time_is_a_lost_server(
-    flaky: Flaky, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(comm_server_client, "PATIENCE", 0.5)
+@pytest.mark.parametrize("flaky", [0.5], indirect=True)
+def test_a_connection_that_breaks_each_time_is_a_lost_server(flaky: Flaky) -> None:
     flaky.breaks = 100
     with pytest.raises(errors.ServerSilentError, match="does not answer"):
         flaky.call()
     assert 4 <= flaky.calls < 50
 
 
-def test_a_process_that_is_gone_is_noticed_at_once(flaky: Flaky) -> None:
+@pytest.mark.parametrize("flaky", [2 * DEADLINE], indirect=True)
+def test_a_process_that_is_gone_is_noticed_before_patience_is_over(flaky: Flaky) -> None:
     with socket.socket() as nobody:  # bound, and not listening: the port refuses
         nobody.bind(("127.0.0.1", 0))
         flaky.address = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
         begin = time.monotonic()
         with pytest.raises(errors.ServerLostError, match="its process is gone"):
             flaky.call()
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < DEADLINE
 
 
 def test_a_connection_that_takes_its_time_is_waited_for(
@@ -139,11 +140,7 @@ def test_a_connection_that_takes_its_time_is_waited_for(
     assert flaky.call() == 1
 
 
-def test_looking_whether_a_process_is_there_fails_no_handshake(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(connecting, "_SLOW", DEADLINE)  # it is not given up on a busy machine
-    monkeypatch.setattr(connecting, "_HANDSHAKE", DEADLINE)
+def test_looking_whether_a_process_is_there_fails_no_handshake() -> None:
     security, logger = Security.temporary(), logging.getLogger("distributed.comm.tcp")
     said: asyncio.Queue[logging.LogRecord] = asyncio.Queue()
     handler = QueueHandler(said)  # type: ignore[arg-type]
@@ -152,7 +149,9 @@ def test_looking_whether_a_process_is_there_fails_no_handshake(
         server = Server({})
         await server.listen("tls://127.0.0.1:0", **security.get_listen_args("worker"))
         context = security.get_connection_args("client")["ssl_context"]
-        refused = await connecting._refused(server.address, context)
+        refused = await connecting._refused(
+            server.address, context, slow=DEADLINE, handshake=DEADLINE
+        )
         async with asyncio.timeout(DEADLINE):
             record = await said.get()
         await server.close()

@@ -231,10 +231,8 @@ def test_both_sides_learn_what_could_not_be_unpickled(address: str) -> None:
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_whoever_cannot_unpickle_does_not_wait_for_a_side_that_stays(
-    address: str, monkeypatch: pytest.MonkeyPatch
+    address: str,
 ) -> None:
-    monkeypatch.setattr(stream_module, "HANG_UP_TIMEOUT", 0.05)
-
     async def run() -> None:
         leave = asyncio.Event()
 
@@ -245,7 +243,8 @@ def test_whoever_cannot_unpickle_does_not_wait_for_a_side_that_stays(
             stream.abort()
 
         async with listen(address, staying) as listener:  # type: ignore[attr-defined]
-            stream = message_stream(await connect(listener.contact_address))
+            comm = await connect(listener.contact_address)
+            stream = message_stream(comm, hang_up_timeout=0.05)
             async with asyncio.timeout(10):
                 with pytest.raises(UnreadableError, match="'no_such_module'"):
                     await stream.receive()

@@ -52,9 +52,6 @@ logger = logging.getLogger("psnb")
 _BEGUN = "begun"
 _FILES = "files-"
 
-_LEFT = 86400.0
-"""Seconds after which files that belong to no checkpoint are what a killed writer has left."""
-
 
 class RemoteCheckpoint(StoredCheckpoint):
     """A checkpoint in a store; of its files those that are asked for are copied to this machine.
@@ -150,12 +147,14 @@ class RemoteFolder(CheckpointFolder):
     ----------
     path : RemotePath
         Where it is.
+    left_after : float
+        Seconds after which files that belong to no checkpoint are what a killed writer has left.
     """
 
     path: RemotePath
 
-    def __init__(self, path: RemotePath) -> None:
-        self.path = path
+    def __init__(self, path: RemotePath, left_after: float = 86400.0) -> None:
+        self.path, self._left_after = path, left_after
 
     def prepare(self) -> None:
         try:
@@ -246,11 +245,12 @@ class RemoteFolder(CheckpointFolder):
                 return {folder for folders in found.values() for folder in folders}
 
     def _remove_leftovers(self) -> None:
+        begun_before = time.time() - self._left_after
         old = [
             folder
             for name in self.path.names()
             if name.startswith(_FILES)
-            and _time_in((folder := self.path / name) / _BEGUN, math.inf) < time.time() - _LEFT
+            and _time_in((folder := self.path / name) / _BEGUN, math.inf) < begun_before
         ]
         if not old:
             return

@@ -13,6 +13,7 @@ from typing import Any
 
 from distributed import Client
 
+from psnb._src.checks import seconds
 from psnb._src.cluster.protection import ROLE
 from psnb._src.dask_internals import (
     configured_tls_context,
@@ -25,9 +26,6 @@ from psnb._src.threads import on_loop
 from psnb.errors import ClusterError
 
 logger = logging.getLogger("psnb")
-
-CONNECT_TIMEOUT = 8.0
-"""Seconds in which a scheduler must answer."""
 
 IDENTITY_TIMEOUT = 60.0
 """Seconds in which a connected one must: it may be busy with somebody else's tasks."""
@@ -94,13 +92,15 @@ def closure_workers(taken: frozenset[str], cluster: dict[str, Any]) -> dict[str,
     return {address: name for address, name in workers.items() if address not in taken}
 
 
-def connect(address: str) -> Client:
+def connect(address: str, *, timeout: float = 8.0) -> Client:
     """Connect to a running cluster.
 
     Parameters
     ----------
     address : str
         The scheduler's address, for example ``"tcp://host:8786"``.
+    timeout : float
+        Seconds in which the scheduler must answer.
 
     Returns
     -------
@@ -110,9 +110,12 @@ def connect(address: str) -> Client:
     Raises
     ------
     ClusterError
-        If no scheduler answers there within ten seconds, or if the address is for TLS and Dask's
-        configuration names no certificates.
+        If no scheduler answers there in time, or if the address is for TLS and Dask's configuration
+        names no certificates.
+    ConfigurationError
+        If ``timeout`` is not a positive number.
     """
+    timeout = seconds("connect: timeout", timeout)
     # Checked before: Dask raises a TypeError, and its client waits for itself when it is collected.
     if address.startswith("tls://") and configured_tls_context() is None:
         raise ClusterError(
@@ -120,7 +123,7 @@ def connect(address: str) -> Client:
             "distributed.comm.tls"
         )
     try:
-        return Client(address, timeout=CONNECT_TIMEOUT)
+        return Client(address, timeout=timeout)
     except (OSError, ValueError) as error:
         raise ClusterError(
             f"no Dask scheduler answers at {address!r}: {error}. Start one with `dask scheduler`, "

@@ -24,7 +24,7 @@ class CheckpointManager(FolderManager):
     `ClusterCoordinator.done`, or is in `join`, `join_async`, `run_epoch` or a `Trainer`. That
     happens in the background. If one fails, training goes on: a warning and an event tell it once,
     it is tried again after 1 s, then after growing pauses of at most 5 minutes, and an event tells
-    when it works again. The same if closures run for more than 5 minutes. When nobody waits,
+    when it works again. The same if closures run for more than ``save_timeout``. When nobody waits,
     nothing is saved.
 
     Thread-safe. Several managers, of one notebook or of many, may share a directory. Saves are
@@ -65,6 +65,14 @@ class CheckpointManager(FolderManager):
     consistent : bool
         Whether closures are held when a save begins, so that it is of one moment. If not, they go
         on; the manifest says which it was.
+    save_timeout : float
+        Seconds that closures get to end for a save that the manager begins by itself; meanwhile no
+        other begins. `save` has a ``timeout`` of its own.
+
+    Attributes
+    ----------
+    save_timeout : float
+        As given.
 
     Raises
     ------
@@ -86,6 +94,7 @@ class CheckpointManager(FolderManager):
         full_every: int = 1,
         state: Callable[[], Mapping[str, Any]] | None = None,
         consistent: bool = True,
+        save_timeout: float = 300.0,
     ) -> None:
         if not isinstance(coordinator, ClusterCoordinator):
             raise ConfigurationError(
@@ -104,7 +113,9 @@ class CheckpointManager(FolderManager):
             keep_every,  # type: ignore[arg-type]
             full_every,
             consistent,
+            save_timeout,
         )
+        self.save_timeout = settings.save_timeout
         rhythm = Rhythm(
             settings.every, settings.steps, time.monotonic(), view.statistics().completed
         )

@@ -67,7 +67,8 @@ class ClusterCoordinator(Observed):
         Seconds without a sign of life after which a worker counts as lost; its closures then run
         elsewhere. Signs of life come from the worker's event loop, so long closures do not matter.
         A closure that holds the interpreter's lock for longer than this does, and so does a single
-        result that takes longer to arrive.
+        result that takes longer to arrive. A worker that closures wait for by name or index, and
+        that is not there, is reported missing after as long.
     drain_timeout : float
         Seconds that a worker gets to finish its closures when Dask retires it.
     start_delay, start_delay_max : float
@@ -183,7 +184,8 @@ class ClusterCoordinator(Observed):
             Which worker must run it: its name, its index, or a function that takes a worker's
             `WorkerStatistics` and returns whether it may; the function is called often and must be
             quick. Such a closure waits until the worker is there, and never blocks others; after
-            ten seconds a warning, which `events` has, tells of a name or index that is not there.
+            ``heartbeat_timeout`` a warning, which `events` has, tells of a name or index that is
+            not there.
         retries : int
             How often the closure may be lost with a dying worker and run again; beyond that it
             fails with `WorkerLostError`.

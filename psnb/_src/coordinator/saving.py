@@ -23,14 +23,21 @@ from psnb.errors import CheckpointError, PsnbError
 
 logger = logging.getLogger("psnb")
 
-_LONGEST_WAIT = 300.0
-"""Seconds that closures get to end for a save that nobody asked for; meanwhile no other begins."""
-
 
 class Saver(Protocol):
-    """What saves checkpoints."""
+    """What saves checkpoints.
+
+    Attributes
+    ----------
+    directory : Place
+        Where to.
+    save_timeout : float
+        Seconds that closures get to end for a save that nobody asked for; meanwhile no other
+        begins.
+    """
 
     directory: Place
+    save_timeout: float
 
     @property
     def status(self) -> CheckpointStatistics:
@@ -137,7 +144,7 @@ class Saving:
     def _save(self, saves: _Saves) -> None:
         began, step = time.monotonic(), self._closures.completed
         try:
-            path = saves.saver.save(timeout=_LONGEST_WAIT)
+            path = saves.saver.save(timeout=saves.saver.save_timeout)
         except Exception as error:  # a full disk, a lost server, what a user's state= raises
             self._failed(saves, error)
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from psnb._src.checks import integer, period
+from psnb._src.checks import integer, period, seconds
 from psnb.errors import ConfigurationError
 
 
@@ -24,6 +24,7 @@ class SavingSettings:
     keep_every: float | None = None
     full_every: int = 1
     consistent: bool = True
+    save_timeout: float = 300.0
 
     def __post_init__(self) -> None:
         for name in ("max_to_keep", "full_every", "steps"):
@@ -32,6 +33,7 @@ class SavingSettings:
         for name in ("every", "keep_every"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, period(name, getattr(self, name)))
+        object.__setattr__(self, "save_timeout", seconds("save_timeout", self.save_timeout))
         if not isinstance(self.consistent, bool):
             raise ConfigurationError(
                 f"consistent must be True or False, found {self.consistent!r:.200}"

@@ -30,7 +30,11 @@ from psnb._src.parameters.commit import committing, drive
 from psnb._src.parameters.commit_under_way import CommitUnderWay, Ended
 from psnb._src.parameters.request_batch import Request, RequestBatch, lost, silent, unreadable
 from psnb._src.parameters.server_client import ServerClient
-from psnb._src.parameters.server_connection import ServerConnection, open_connection
+from psnb._src.parameters.server_connection import (
+    CONNECT_TIMEOUT,
+    ServerConnection,
+    open_connection,
+)
 from psnb._src.parameters.server_lives import FAILOVER_TIMEOUT, ServerLives
 from psnb._src.placement import Layout, LayoutCache, ServerAddress, ShardId
 from psnb._src.server import Commit, HostOperation, Part, ServerAnswer
@@ -58,10 +62,6 @@ PATIENCE = 10.0
 
 _PAUSE = 0.05
 """Seconds before the first try again; twice as long before each further one, up to 0.2."""
-
-_LOOK_AGAIN = 1.0
-"""Seconds without an answer after which the client asks whether the shard has moved, and whether
-the server lives."""
 
 _CLOSED = "the strategy was closed, or the Dask client or worker that carries parameters"
 
@@ -99,11 +99,27 @@ class CommServerClient(ServerClient):
         Its connections; when it closes, this client's connections close too.
     layouts : LayoutCache
         Knows where shards are; uses the same event loop.
+    heartbeat_timeout : float
+        Seconds for which a server may be silent, if no layout says how many.
+    connect_timeout : float
+        Seconds to reach a server that is not connected yet.
+    look_again : float
+        Seconds without an answer after which the client asks whether the shard has moved, and
+        whether the server lives.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, pool: ConnectionPool, layouts: LayoutCache
+        self,
+        loop: asyncio.AbstractEventLoop,
+        pool: ConnectionPool,
+        layouts: LayoutCache,
+        *,
+        heartbeat_timeout: float = PATIENCE,
+        connect_timeout: float = CONNECT_TIMEOUT,
+        look_again: float = 1.0,
     ) -> None:
+        self._heartbeat_timeout, self._connect_timeout = heartbeat_timeout, connect_timeout
+        self._look_again_after = look_again
         self._loop, self._pool, self._layouts = loop, pool, layouts
         # Used by the event loop only. A task for each address: done when it is connected.
         self._connections: dict[str, asyncio.Task[ServerConnection]] = {}
@@ -218,7 +234,7 @@ class CommServerClient(ServerClient):
         end = time.monotonic() + CALL_TIMEOUT
         while time.monotonic() < end:
             try:
-                batch.done.result(_LOOK_AGAIN)
+                batch.done.result(self._look_again_after)
             except TimeoutError:
                 pass  # look whether the servers live, and wait on
             else:
@@ -348,7 +364,7 @@ class CommServerClient(ServerClient):
 
     async def _connect(self, address: str) -> ServerConnection:
         broken = partial(self._broken, address)
-        connection = await open_connection(self._pool, address, broken)
+        connection = await open_connection(self._pool, address, broken, self._connect_timeout)
         if not connection.shared:
             logger.info("parameters at %s go over the network, not shared memory", address)
         self._open[address] = connection
@@ -440,7 +456,7 @@ class CommServerClient(ServerClient):
     def _patience(self, server: ServerAddress) -> float:
         """Return the seconds for which a server may be silent."""
         found = [layout.patience for layout in self._layouts.all() if server in layout.servers]
-        return min(found, default=PATIENCE)
+        return min(found, default=self._heartbeat_timeout)
 
     def _look_after(self) -> None:
         """Look again and again after what no thread waits for."""
@@ -450,12 +466,12 @@ class CommServerClient(ServerClient):
 
     async def _attend(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_AGAIN)
+            await asyncio.sleep(self._look_again_after)
             now = time.monotonic()
             for batch, since in list(self._unattended.items()):
                 if now - since >= CALL_TIMEOUT:
                     batch.failed([0], _unanswered(batch))
-                elif now - since >= _LOOK_AGAIN:
+                elif now - since >= self._look_again_after:
                     self._spawn(self._look_again(batch))
 
     async def _look_again(self, batch: RequestBatch) -> None:

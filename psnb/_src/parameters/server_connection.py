@@ -104,15 +104,15 @@ async def open_connection(
     pool: ConnectionPool,
     address: str,
     on_broken: Callable[[list[ForwardedRequest], OSError], None],
+    timeout: float = CONNECT_TIMEOUT,
 ) -> ServerConnection:
     """Connect to the parameter servers at an address.
 
     Raises
     ------
     OSError
-        If that takes longer than `CONNECT_TIMEOUT`, or no process listens there.
+        If that takes longer than ``timeout`` seconds, or no process listens there.
     """
-    timeout = CONNECT_TIMEOUT
     # The pool owns the connection: when it closes, the connection closes too.
     comm = await connect(pool, address, timeout)
     release = partial(give_back_connection, pool, address, comm)

@@ -34,9 +34,6 @@ _LONGEST_PREPARATION = 2.0
 """Seconds to wait for memory, of which servers get a gigabyte ready in about half a second: one
 that was asked to end has little time to save. They go on with that meanwhile."""
 
-_LONGEST_STOP = 600.0
-"""Seconds in which some server must have written something."""
-
 
 def prepare_snapshots(server_client: ServerClient, servers: Iterable[ServerAddress]) -> None:
     """Wait until servers have memory ready for snapshots, so that nobody else waits for it later.
@@ -68,6 +65,8 @@ class TableSnapshots:
     since : mapping of tuple to str, optional
         By name and number of a shard, the mark of an earlier snapshot: what changed since then is
         wanted, if that is known. Servers take note of what changes from the first time on.
+    longest_stop : float
+        Seconds in which some server must have written something.
 
     Attributes
     ----------
@@ -83,8 +82,10 @@ class TableSnapshots:
         parameters: Mapping[str, DenseShards | SparseShards],
         servers: Callable[[], Iterable[ServerAddress]],
         since: Mapping[tuple[str, int], str] | None = None,
+        longest_stop: float = 600.0,
     ) -> None:
         self._client, self._servers = server_client, servers
+        self._longest_stop = longest_stop
         self.parameters = parameters
         self._tables = {
             (each, number): table
@@ -186,10 +187,10 @@ class TableSnapshots:
             told(sum(nbytes.values()))
             if sum(nbytes.values()) > before:
                 changed = time.monotonic()
-            elif time.monotonic() - changed > _LONGEST_STOP:
+            elif time.monotonic() - changed > self._longest_stop:
                 raise CheckpointError(
                     f"{', '.join(each.name for each in asked)} could write nothing into "
-                    f"{folder!r} for {_LONGEST_STOP:g} s; is its disk or network at rest?"
+                    f"{folder!r} for {self._longest_stop:g} s; is its disk or network at rest?"
                 )
         return done
 

@@ -13,7 +13,7 @@ from psnb.errors import CheckpointError, ServerSilentError
 
 
 def bring_back(
-    core: StrategyCore, checkpoint: Place | None, *, consistent: bool
+    core: StrategyCore, checkpoint: Place | None, *, consistent: bool, restart_timeout: float
 ) -> Mapping[str, Any]:
     """Load what was lost, and return the checkpoint's metadata.
 
@@ -34,7 +34,7 @@ def bring_back(
         if coordinator is not None:
             with suppress(ServerSilentError):  # what it holds up is settled when it is replaced
                 coordinator.drain()
-        core.host_lost(fences())
+        core.host_lost(fences(), restart_timeout)
         lost = frozenset(core.lost)
         core.tables.make_again(sorted(lost))
         for parameter in core.parameters().values():

@@ -272,13 +272,14 @@ class StrategyCore:
         with self._lock:
             return self._last_checkpoint
 
-    def host_lost(self, fences: Fences) -> None:
-        """Make lost shards again, empty; an interrupt ends only the waiting."""
+    def host_lost(self, fences: Fences, restart_timeout: float) -> None:
+        """Make lost shards again, empty; see `recover_shards`. An interrupt ends only waiting."""
 
         async def host() -> None:
-            self.lost.update(
-                await recover_shards(self.client, self.servers, self.reconciler, fences)
+            lost = await recover_shards(
+                self.client, self.servers, self.reconciler, fences, restart_timeout
             )
+            self.lost.update(lost)
 
         on_loop(self._loop, host, goes_on=True)
 

@@ -19,9 +19,6 @@ from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.servers import Servers
 from psnb.errors import ClusterError, ServerLostError, ServerSilentError
 
-_WAIT = 15.0
-"""Seconds in which Dask's nannies may start the processes of dead servers again."""
-
 _LOOK = 0.2
 
 
@@ -30,6 +27,7 @@ async def recover_shards(
     servers: Servers,
     reconciler: Reconciler,
     fences: Sequence[FenceCommits],
+    restart_timeout: float,
 ) -> list[int]:
     """Host lost shards again, empty, and return which they are: those that no server holds.
 
@@ -43,6 +41,8 @@ async def recover_shards(
         Lets copies take over, if there are copies.
     fences : sequence of FenceCommits
         Operations that tell new shards which commits were given up.
+    restart_timeout : float
+        Seconds in which Dask's nannies may start the processes of dead servers again.
 
     Raises
     ------
@@ -63,7 +63,7 @@ async def recover_shards(
     # This is final: silent servers are not waited for any more.
     for server in set(asked).difference(alive):
         servers.give_up(server)
-    usable = await _replaced(client, servers, alive, silent, wanted)
+    usable = await _replaced(client, servers, alive, silent, wanted, restart_timeout)
     async with servers.changing:
         lost = still_lost(lost, before, servers.layout)
         if lost:
@@ -122,6 +122,7 @@ async def _replaced(
     alive: Sequence[ServerAddress],
     silent: Sequence[ServerAddress],
     wanted: int,
+    restart_timeout: float,
 ) -> list[ServerAddress]:
     """Start servers in place of dead ones and return all that there are.
 
@@ -129,7 +130,7 @@ async def _replaced(
     none comes in time, it takes some of the workers that run closures, but not the last one.
     """
     loop = asyncio.get_running_loop()
-    end = loop.time() + _WAIT
+    end = loop.time() + restart_timeout
     used = {server.address for server in (*alive, *silent)}
     wanted -= len(silent)  # nobody starts them again while they are there
     while True:

@@ -30,8 +30,15 @@ _CONNECT_TIMEOUT = 1.0
 _ANSWER_TIMEOUT = 10.0
 
 
-async def scheduler_ends(client: Client) -> None:
+async def scheduler_ends(client: Client, look: float = _LOOK) -> None:
     """Wait for the end of a client's scheduler; returns if the client is closed.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The client.
+    look : float
+        Seconds between two looks.
 
     Raises
     ------
@@ -41,7 +48,7 @@ async def scheduler_ends(client: Client) -> None:
     loop, address = asyncio.get_running_loop(), scheduler_address(client)
     known, since = await _id(client), None
     while True:
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(look)
         if has_ended(client):
             return
         if not is_connected(client):

@@ -432,11 +432,12 @@ class ParameterServerStrategy:
         checkpoint: str | os.PathLike[str] | None = None,
         *,
         consistent: bool = True,
+        restart_timeout: float = 15.0,
     ) -> Mapping[str, Any]:
         """Bring back the shards that were lost with their servers, from a checkpoint.
 
         Shards on servers that do not respond count as lost, unless a server that responds has a
-        copy. Lost shards go to the servers that there are; this waits up to fifteen seconds for
+        copy. Lost shards go to the servers that there are; this waits up to ``restart_timeout`` for
         servers that Dask starts again in place of dead ones. Handles, datasets and queued closures
         stay as they are, and no closure has its effect twice. The coordinator is drained before
         (closures that wait for a lost shard fail with `ServerLostError`, which
@@ -449,6 +450,9 @@ class ParameterServerStrategy:
         consistent : bool
             True: all parameters go back to the checkpoint, so that they fit each other. False: only
             lost shards do; the others keep what they have learned since.
+        restart_timeout : float
+            Seconds in which Dask's nannies may start the processes of dead servers again. With 0
+            those that are left take everything at once.
 
         Returns
         -------
@@ -461,6 +465,8 @@ class ParameterServerStrategy:
             If there is no checkpoint, or if it is damaged or does not fit; nothing was changed.
         ClusterError
             If there is no worker that can be a server.
+        ConfigurationError
+            If ``restart_timeout`` is no number of seconds.
         ServerLostError
             If another server dies meanwhile; call it again, as after an interrupt.
         CoordinatorClosedError
@@ -468,7 +474,8 @@ class ParameterServerStrategy:
         """
         self._core.check_open()
         given = None if checkpoint is None else as_place(checkpoint)
-        return bring_back(self._core, given, consistent=consistent)
+        wait = seconds("recover: restart_timeout", restart_timeout, zero=True)
+        return bring_back(self._core, given, consistent=consistent, restart_timeout=wait)
 
     def rebalance(self, drain: Sequence[str] = ()) -> int:
         """Spread the shards evenly over all servers that there are now, while they are in use.

@@ -22,8 +22,6 @@ from psnb._src.strategy.servers import Servers
 from psnb._src.threads import Lock
 from psnb.errors import PsnbError
 
-_INTERVAL = 1.0
-_WANTED_SECONDS = 5.0
 _OPTIMIZERS_EVERY = 2  # of the intervals: rates change slowly
 _STOP_TIMEOUT = 2.0
 
@@ -41,6 +39,10 @@ class ServerWatch:
         Sends requests to the servers.
     parameters : callable
         Returns the strategy's parameters by name.
+    interval : float
+        Seconds between two times that servers are asked.
+    wanted_seconds : float
+        Seconds for which they are asked after a call of `keep`.
     """
 
     def __init__(
@@ -48,7 +50,10 @@ class ServerWatch:
         servers: Servers,
         server_client: CommServerClient,
         parameters: Callable[[], Mapping[str, Variable | Embedding]],
+        interval: float = 1.0,
+        wanted_seconds: float = 5.0,
     ) -> None:
+        self._interval, self._wanted_seconds = interval, wanted_seconds
         self._servers, self._server_client, self._parameters = servers, server_client, parameters
         self._lock = Lock()  # guards the thread's start and end, and `_wanted`
         self._thread: threading.Thread | None = None
@@ -96,9 +101,9 @@ class ServerWatch:
                 self._try(self._ask_for_optimizers)
             self._try(self._ask_servers)
             turn += 1
-            self._stopped.wait(_INTERVAL)
+            self._stopped.wait(self._interval)
             with self._lock:
-                late = time.monotonic() - self._wanted > _WANTED_SECONDS
+                late = time.monotonic() - self._wanted > self._wanted_seconds
                 if late or self._stopped.is_set():
                     self._thread = None
                     return

@@ -39,12 +39,6 @@ from psnb._src.shown_error import briefly
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_LOOK_AGAIN = 1.0
-"""Seconds after which the main thread looks whether it was interrupted though nothing woke it.
-
-CPython may miss a signal: one that comes between the last look and the wait itself, or one that
-another thread only simulates (`_thread.interrupt_main`)."""
-
 _SIGINT = int(signal.SIGINT)
 _DEFAULT = int(signal.SIG_DFL)
 
@@ -125,7 +119,7 @@ class Uninterrupted:
         if self._noted != struck:
             _strike(handler)
 
-    def sleep(self, lock: LockType, timeout: float | None) -> None:
+    def sleep(self, lock: LockType, timeout: float | None, look_again: float = 1.0) -> None:
         """Wait until a lock is released, or for a shorter time; in a section.
 
         Parameters
@@ -134,6 +128,10 @@ class Uninterrupted:
             A lock that is acquired, by any thread. It may be released more than once.
         timeout : float or None
             Seconds to wait at most.
+        look_again : float
+            Seconds after which the main thread looks whether it was interrupted though nothing woke
+            it. CPython may miss a signal: one that comes between the last look and the wait itself,
+            or one that another thread only simulates (`_thread.interrupt_main`).
 
         Raises
         ------
@@ -144,7 +142,7 @@ class Uninterrupted:
         if get_ident() != self.main:
             lock.acquire(True, limit)
             return
-        limit = min(limit, _LOOK_AGAIN)
+        limit = min(limit, look_again)
         if self.locks:
             # A finalizer that runs in the middle of a block with a lock waits here. What it raised
             # would be lost, and the interrupt with it.

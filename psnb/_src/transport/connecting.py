@@ -57,14 +57,19 @@ async def _connected(pool: ConnectionPool, address: str, timeout: float) -> Comm
         connecting.cancel()  # of no effect when it is done
 
 
-async def _refused(address: str, context: ssl.SSLContext | None) -> bool:
+async def _refused(
+    address: str,
+    context: ssl.SSLContext | None,
+    slow: float = _SLOW,
+    handshake: float = _HANDSHAKE,
+) -> bool:
     """Return whether an address refuses connections, several times in a row."""
     if not address.startswith(("tcp://", "tls://")):
         return False
     host, port = host_and_port(address)
     for _ in range(_REFUSALS):
         try:
-            async with asyncio.timeout(_SLOW):
+            async with asyncio.timeout(slow):
                 _, writer = await asyncio.open_connection(host, port)
         except ConnectionRefusedError:
             await asyncio.sleep(_PAUSE)
@@ -73,7 +78,7 @@ async def _refused(address: str, context: ssl.SSLContext | None) -> bool:
         else:
             with contextlib.suppress(OSError):
                 if context is not None:  # or the other side would log a handshake that failed
-                    async with asyncio.timeout(_HANDSHAKE):
+                    async with asyncio.timeout(handshake):
                         await writer.start_tls(context)
             writer.close()
             with contextlib.suppress(OSError):

@@ -40,9 +40,6 @@ _CHUNK = 1 << 16
 _SMALL = 1 << 16
 """Frames below this are copied together, larger ones are handed to the socket as they are."""
 
-HANG_UP_TIMEOUT = 1.0
-"""Seconds in which the other side, told that its message cannot be read, should hang up."""
-
 # Of the process, not of a stream: a server has hundreds of them. And two: what was received belongs
 # to users, who may change it after they have sent it.
 _sent, _received = ReusedMemory(), ReusedMemory()
@@ -53,10 +50,18 @@ class UnreadableError(ConnectionError):
 
 
 class MessageStream(ABC):
-    """Sends and receives messages; after an error, or `abort`, it cannot be used any more."""
+    """Sends and receives messages; after an error, or `abort`, it cannot be used any more.
 
-    def __init__(self, comm: Comm) -> None:
-        self._comm = comm
+    Parameters
+    ----------
+    comm : distributed.comm.Comm
+        Open.
+    hang_up_timeout : float
+        Seconds in which the other side, told that its message cannot be read, should hang up.
+    """
+
+    def __init__(self, comm: Comm, hang_up_timeout: float) -> None:
+        self._comm, self._hang_up_timeout = comm, hang_up_timeout
 
     def send(self, message: Any) -> None:
         """Send a message as it is now; any thread that no signal interrupts.
@@ -94,7 +99,7 @@ class MessageStream(ABC):
             self._send([b"", text.encode()])
             # Hanging up first might overtake it.
             with contextlib.suppress(OSError):
-                async with asyncio.timeout(HANG_UP_TIMEOUT):
+                async with asyncio.timeout(self._hang_up_timeout):
                     while True:
                         await self._receive()
             raise UnreadableError(text) from error
@@ -134,8 +139,8 @@ class MessageStream(ABC):
 class _SocketStream(MessageStream):
     """Directly on Tornado's stream: `_HEAD`, the frames' lengths, released numbers, the frames."""
 
-    def __init__(self, comm: Comm, stream: IOStream) -> None:
-        super().__init__(comm)
+    def __init__(self, comm: Comm, hang_up_timeout: float, stream: IOStream) -> None:
+        super().__init__(comm, hang_up_timeout)
         self._stream = stream
         self._chunk = bytearray(_CHUNK)
         self._read = bytearray()
@@ -284,8 +289,8 @@ def _lasting(frame: Any) -> bytes | memoryview:
 class _CommStream(MessageStream):
     """The same frames as one Dask message."""
 
-    def __init__(self, comm: Comm) -> None:
-        super().__init__(comm)
+    def __init__(self, comm: Comm, hang_up_timeout: float) -> None:
+        super().__init__(comm, hang_up_timeout)
         self._loop = asyncio.get_running_loop()
         self._outgoing: asyncio.Queue[list[bytes]] = asyncio.Queue()
         self._writer = asyncio.create_task(self._write(), name="psnb stream writer")
@@ -316,7 +321,9 @@ class _CommStream(MessageStream):
             self._comm.abort()  # `receive` raises it
 
 
-def message_stream(comm: Comm) -> MessageStream:
+def message_stream(comm: Comm, hang_up_timeout: float = 1.0) -> MessageStream:
     """Take over a connection; both sides must do so, after the same Dask message."""
     stream = socket_stream(comm)
-    return _CommStream(comm) if stream is None else _SocketStream(comm, stream)
+    if stream is None:
+        return _CommStream(comm, hang_up_timeout)
+    return _SocketStream(comm, hang_up_timeout, stream)

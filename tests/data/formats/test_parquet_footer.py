@@ -58,7 +58,6 @@ HISTOGRAM, SHORT = b"\x19\x46\x00\x02\x00\x06", b"\x19\x36\x00\x02\x86\x00"
 """Of the definition levels of three lists, 0, 1, 0, 3; one of three, in as many bytes."""
 
 
-@pytest.mark.slow
 def test_what_pyarrow_has_no_error_for_is_an_error_and_ends_no_process(tmp_path: Path) -> None:
     out = io.BytesIO()
     pq.write_table(pa.table({"c": [[1], [], [2, 3]]}), out)

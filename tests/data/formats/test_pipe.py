@@ -110,7 +110,6 @@ Numbers().run_from_stdin()
 """
 
 
-@pytest.mark.slow
 def test_a_generator_is_a_command(tmp_path: Path) -> None:
     script = write(tmp_path, SCRIPT.encode(), "script.py")
     path = write(tmp_path, b"7 8\n\n9\n")

@@ -20,10 +20,9 @@ import pytest
 import websocket
 
 from psnb._src.monitor.told.protocol import VERSION
-from tests.conftest import wait_until
+from tests.conftest import DEADLINE, wait_until
 
 TOKEN = "let-me-in"
-DEADLINE = 10.0
 
 
 @dataclass

@@ -210,12 +210,14 @@ def test_a_kernel_takes_the_place_of_what_a_scheduler_told_of_it(bench: Bench) -
 class Page:
     """A panel's connection that takes a message when the test says so."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, write_timeout: float = 30.0) -> None:
         self.heard: list[dict[str, Any]] = []
         self.reads = asyncio.Event()
         self.reads.set()
         self.closed = ""
-        self.panel = Panel(bench.hub.sources, bench.hub.listing, self._write, self._close)
+        self.panel = Panel(
+            bench.hub.sources, bench.hub.listing, self._write, self._close, write_timeout
+        )
         bench.hub.join(self.panel)
 
     async def _write(self, text: str) -> None:
@@ -272,13 +274,9 @@ def test_a_page_that_lags_far_behind_goes_on_with_the_newest_full_update(bench: 
     _run(test)
 
 
-def test_a_page_that_never_reads_is_hung_up_on(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("psnb._src.monitor.hub.panel.WRITE_TIMEOUT", 0.01)
-
+def test_a_page_that_never_reads_is_hung_up_on(bench: Bench) -> None:
     async def test() -> None:
-        page = Page(bench)
+        page = Page(bench, write_timeout=0.01)
         page.reads.clear()
         bench.hub.post("abc", batch(update(0, True)))
         async with asyncio.timeout(5):

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-_PATIENCE = 10.0
-"""Seconds that a worker may be absent before it is told: a nanny starts one again sooner."""
-
 
 class Absences:
     """Tells of each absent worker once, until it comes or nothing waits for it any more.
 
     Times are seconds of one clock, whichever the caller uses.
+
+    Parameters
+    ----------
+    patience : float
+        Seconds that a worker may be absent before it is told: a nanny starts one again sooner.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
         self._since: dict[object, float] = {}
         self._told: set[object] = set()
 
@@ -38,7 +41,7 @@ class Absences:
         late = [
             each
             for each, since in self._since.items()
-            if each not in self._told and now - since >= _PATIENCE
+            if each not in self._told and now - since >= self._patience
         ]
         self._told.update(late)
         return late

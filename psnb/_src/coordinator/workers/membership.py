@@ -73,7 +73,7 @@ class Membership:
         self._queue, self._records = services.queue, services.records
         self._timeouts = services.timeouts
         self._sessions = itertools.count()
-        self._backoff, self._absences = Backoff(), Absences()
+        self._backoff, self._absences = Backoff(), Absences(self._timeouts.heartbeat)
         unknown = dask.config.get("distributed.scheduler.unknown-task-duration")
         self._workload = Workload(parse_timedelta(unknown))
         self._demands = False  # the scheduler has a demand of ours

@@ -28,9 +28,6 @@ from psnb.errors import DatasetError
 
 logger = logging.getLogger("psnb")
 
-_TELL_SECONDS = 10.0
-"""Seconds between messages while the buffer fills."""
-
 _ENDLESS = 1 << 62
 _ENTERING = 1 << 61  # more than there are rows
 
@@ -145,18 +142,18 @@ def _translated(numbers: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 class _Patience:
-    """Tells people from time to time how full the buffer is: until then nothing comes."""
+    """Tells people every so many seconds how full the buffer is: until then nothing comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
         self._began: float | None = None
-        self._next = _TELL_SECONDS
+        self._seconds = self._next = seconds
 
     def tell(self, count: int, size: int) -> None:
         now = time.monotonic()
         if self._began is None:
             self._began = now
         if (seconds := now - self._began) >= self._next:
-            self._next = seconds + _TELL_SECONDS
+            self._next = seconds + self._seconds
             logger.warning(
                 "shuffle fills its buffer: %s of %s elements after %.0f s; the first element comes "
                 "when it is full, or its input has ended",
@@ -174,7 +171,13 @@ class BufferIterator(NodeIterator):
     """
 
     def __init__(
-        self, source: Node, buffer_size: int, key: int, context: Context, state: State
+        self,
+        source: Node,
+        buffer_size: int,
+        key: int,
+        context: Context,
+        state: State,
+        tell_seconds: float = 10.0,  # between messages while the buffer fills
     ) -> None:
         self._size_limit, self._key = buffer_size, key
         self._drawn: int
@@ -189,7 +192,7 @@ class BufferIterator(NodeIterator):
         self._size = 0
         self._bases: deque[tuple[int, State]] = deque()
         self._checked = 0  # how many were drawn when bases were last looked through
-        self._patience = _Patience()
+        self._patience = _Patience(tell_seconds)
         if self._read:
             self._refill(source, context, base)
         self._reader = Reader(source, context.child(0), now)

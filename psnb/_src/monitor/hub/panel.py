@@ -15,9 +15,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from psnb._src.monitor.hub.known_coordinators import CoordinatorRegistry
 from psnb._src.monitor.told import protocol
 
-WRITE_TIMEOUT = 30.0
-"""Seconds within which a panel must accept a message."""
-
 MOST_REPLIES = 200
 """Limit of replies that wait for a panel."""
 
@@ -36,6 +33,8 @@ class Panel:
         `ConnectionError` when it is closed.
     close : callable
         Closes the connection, with a reason.
+    write_timeout : float
+        Seconds within which a panel must accept a message.
     """
 
     def __init__(
@@ -44,11 +43,13 @@ class Panel:
         listing: Callable[[], protocol.Sources],
         write: Callable[[str | bytes], Awaitable[None]],
         close: Callable[[str], None],
+        write_timeout: float = 30.0,
     ) -> None:
         self._sources = sources
         self._listing = listing
         self._write = write
         self._close = close
+        self._write_timeout = write_timeout
         self._told: dict[str, int] = {}  # sequence number by coordinator
         self._replies: deque[protocol.CommandReply] = deque()
         self._list = True
@@ -80,10 +81,10 @@ class Panel:
     async def _run(self) -> None:
         try:
             async for text in self._next():
-                async with asyncio.timeout(WRITE_TIMEOUT):
+                async with asyncio.timeout(self._write_timeout):
                     await self._write(text)
         except TimeoutError:
-            self._close(f"the page has not read for {WRITE_TIMEOUT:.0f} s; connect again")
+            self._close(f"the page has not read for {self._write_timeout:g} s; connect again")
         except ConnectionError:
             pass  # the owner of the connection notices it too
 

@@ -28,9 +28,6 @@ MOST_SCHEDULERS = 20
 MOST_BYTES = 8 << 20
 """Limit of an answer, in bytes."""
 
-TIME_LIMIT = 5.0
-"""Seconds within which a scheduler must answer."""
-
 UNWATCHED = 5.0
 """Seconds between two polls while no panel is connected."""
 
@@ -71,6 +68,8 @@ class Schedulers:
         Called when the list has changed.
     clock : callable
         Returns seconds.
+    time_limit : float
+        Seconds within which a scheduler must answer.
     """
 
     def __init__(
@@ -79,11 +78,13 @@ class Schedulers:
         news: Callable[[], None],
         relist: Callable[[], None],
         clock: Callable[[], float],
+        time_limit: float = 5.0,
     ) -> None:
         self._sources = sources
         self._news = news
         self._relist = relist
         self._clock = clock
+        self._time_limit = time_limit
         self._watched: dict[str, _AttachedScheduler] = {}
 
     async def attach(self, address: str) -> str:
@@ -165,7 +166,7 @@ class Schedulers:
         if self._watched.get(watched.address) is not watched:
             return
         changed, watched.error = watched.error != error, error
-        if self._clock() - watched.answered > TIME_LIMIT:
+        if self._clock() - watched.answered > self._time_limit:
             for known in self._of(watched):
                 if not known.gone:
                     self._sources.end(known, f"its scheduler cannot be reached: {error}")
@@ -218,9 +219,10 @@ class Schedulers:
         after = {each.coordinator: each.backlog.last for each in self._of(watched)}
         query = quote(json.dumps(after), safe="")
         try:
-            return messages.extracts(await _fetch(f"{base(watched.address)}{ROUTE}?after={query}"))
+            url = f"{base(watched.address)}{ROUTE}?after={query}"
+            return messages.extracts(await _fetch(url, self._time_limit))
         except TimeoutError:
-            raise _AnswerError(f"no answer within {TIME_LIMIT:.0f} s") from None
+            raise _AnswerError(f"no answer within {self._time_limit:g} s") from None
         except messages.VersionError:
             raise _AnswerError(
                 "the psnb on the scheduler speaks another version of the protocol: install the "
@@ -236,15 +238,15 @@ class Schedulers:
             raise _AnswerError(f"what answers there is no HTTP: {type(error).__name__}") from error
 
 
-async def _fetch(url: str) -> bytes:
+async def _fetch(url: str, time_limit: float) -> bytes:
     client = SimpleAsyncHTTPClient(force_instance=True, max_body_size=MOST_BYTES)
     try:
         response = await client.fetch(
             url,
             follow_redirects=False,
             decompress_response=False,  # a small answer could unpack to a large one
-            connect_timeout=TIME_LIMIT,
-            request_timeout=TIME_LIMIT,
+            connect_timeout=time_limit,
+            request_timeout=time_limit,
         )
     except HTTPTimeoutError:
         raise TimeoutError from None

@@ -18,9 +18,6 @@ from urllib.parse import urlsplit
 
 from psnb._src.jupyter_internals import server_file
 
-TIMEOUT = 2.0
-"""Seconds within which the server must answer."""
-
 _XSRF = "00" * 16  # equal in cookie and header, which a page of another origin cannot do
 
 
@@ -36,11 +33,14 @@ class JupyterServer:
         Path of the Unix socket on which it listens; empty if it listens on a port.
     token : str
         For authentication; empty if the server needs none, or only takes passwords.
+    timeout : float
+        Seconds within which it must answer.
     """
 
     url: str
     socket: str
     token: str
+    timeout: float = 2.0
 
     def connection(self) -> HubClient:
         """Return a new connection for the caller."""
@@ -93,7 +93,7 @@ class HubClient:
         Raises
         ------
         OSError
-            If there is no answer within `TIMEOUT`.
+            If there is no answer within the server's ``timeout``.
         """
         if self._open is not None:
             try:
@@ -131,27 +131,28 @@ class HubClient:
         return answer.status, answer.read()
 
     def _new(self) -> http.client.HTTPConnection:
+        timeout = self._server.timeout
         if self._server.socket:
-            return _UnixConnection(self._server.socket)
+            return _UnixConnection(self._server.socket, timeout)
         parts = urlsplit(self._server.url)
         host = parts.hostname or "localhost"
         if parts.scheme == "https":
             return http.client.HTTPSConnection(
-                host, parts.port, timeout=TIMEOUT, context=_context(host)
+                host, parts.port, timeout=timeout, context=_context(host)
             )
-        return http.client.HTTPConnection(host, parts.port, timeout=TIMEOUT)
+        return http.client.HTTPConnection(host, parts.port, timeout=timeout)
 
 
 class _UnixConnection(http.client.HTTPConnection):
     """A connection to a server that listens on a Unix socket."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=TIMEOUT)
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(TIMEOUT)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
 
 

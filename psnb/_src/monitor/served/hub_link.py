@@ -37,9 +37,6 @@ SIGN_OF_LIFE = 0.5
 CLOSE_TIMEOUT = 2.0
 """Maximum seconds that ``close`` takes."""
 
-REFUSED_PAUSE = 30.0
-"""Seconds to wait before another full update after the hub has refused one."""
-
 _REFUSED = (400, 413)  # the same body would be refused again
 
 _log = logging.getLogger("psnb")
@@ -57,14 +54,17 @@ class HubLink:
         The coordinator.
     server : JupyterServer
         The Jupyter server, from `find_server`.
+    refused_pause : float
+        Seconds to wait before another full update after the hub has refused one.
     """
 
-    def __init__(self, viewed: Viewed, server: JupyterServer) -> None:
+    def __init__(self, viewed: Viewed, server: JupyterServer, refused_pause: float = 30.0) -> None:
         self._viewed = weakref.ref(viewed)
         self._path = f"psnb/coordinators/{quote(viewed.id, safe='')}"
         self._news = server.connection()  # for the publisher's thread
         self._life = server.connection()  # for the other thread
         self._number = 0  # of the sent updates, which may be more than the published ones
+        self._refused_pause = refused_pause
         self._no_hello_until = 0.0  # by the monotonic clock
         self._surprised = False  # whether a refusal by the hub was logged
         self._replies: queue.SimpleQueue[CommandReply] = queue.SimpleQueue()
@@ -103,7 +103,7 @@ class HubLink:
             if not self._post(self._news, [portion], []):
                 self._number -= 1  # a refused update leaves no gap
                 if portion["full"]:
-                    self._no_hello_until = time.monotonic() + REFUSED_PAUSE
+                    self._no_hello_until = time.monotonic() + self._refused_pause
 
     def _run(self) -> None:
         while self._publisher.alive:

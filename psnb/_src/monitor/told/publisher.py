@@ -26,9 +26,6 @@ from psnb._src.threads import uninterrupted
 INTERVAL = 0.25
 """Seconds between two updates: smooth to the eye, and cheap for kernel and network."""
 
-STOP_TIMEOUT = 2.0
-"""Maximum seconds that ``stop`` waits for the last update; a stuck view must not block a cell."""
-
 _LONGEST_PAUSE = 30.0
 
 _log = logging.getLogger("psnb")
@@ -51,6 +48,8 @@ class Publisher:
         The thread's name, ``psnb-...``.
     interval : float
         Seconds between two updates.
+    stop_timeout : float
+        Seconds that `stop` waits for the last update at most; a stuck view must not block a cell.
     """
 
     def __init__(
@@ -59,10 +58,11 @@ class Publisher:
         send: Callable[[Update], object],
         name: str,
         interval: float = INTERVAL,
+        stop_timeout: float = 2.0,
     ) -> None:
         self._viewed = weakref.ref(viewed)
         self._send = send
-        self._interval = interval
+        self._interval, self._stop_timeout = interval, stop_timeout
         self._feed = Feed()
         first = self._feed.next(viewed, time.time())
         assert first is not None  # the first update is always made
@@ -97,7 +97,7 @@ class Publisher:
     def stop(self) -> None:
         """End the thread after one last update; harmless when it has ended or never started.
 
-        Waits for that update, but no longer than `STOP_TIMEOUT`. Do not call it while holding a
+        Waits for that update, but no longer than ``stop_timeout``. Do not call it while holding a
         lock that the coordinator's ``statistics`` takes.
         """
         self._stopped.set()
@@ -105,7 +105,7 @@ class Publisher:
         # The thread itself may call this: it may drop the last reference to a coordinator, whose
         # finalizer stops its view.
         if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join(STOP_TIMEOUT)
+            self._thread.join(self._stop_timeout)
 
     def _run(self) -> None:
         pause = self._interval
