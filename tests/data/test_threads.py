@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from psnb._src.data.nodes.prefetch import Autotuner
-from psnb.data import AUTOTUNE, Dataset, Options
+from psnb.data import AUTOTUNE, Dataset, DatasetIterator, Options
 from tests.conftest import DEADLINE, wait_until
 
 D = Dataset
@@ -59,6 +61,55 @@ def test_what_is_left_early_is_collected_too() -> None:
 def test_no_thread_starts_before_an_element_is_asked_for() -> None:
     with chain().iterator():
         assert threads() == []
+
+
+def drawn_by_threads(iterator: DatasetIterator, count: int = 4) -> list[int]:
+    """Return what some threads draw from one iterator, sorted."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # between any two instructions, so to speak
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            found = [pool.submit(lambda: [int(x) for x in iterator]) for _ in range(count)]
+            return sorted(x for each in found for x in each.result(DEADLINE))
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        D.range(3000),
+        D.from_generator(lambda: iter(range(3000))),
+        D.range(3000).shuffle(10, seed=1).prefetch(3),
+        D.range(3000).map(lambda x: x, num_parallel_calls=2),
+    ],
+    ids=["range", "generator", "prefetch", "parallel map"],
+)
+def test_threads_that_share_an_iterator_get_each_element_once(dataset: Dataset) -> None:
+    with dataset.iterator() as iterator:
+        assert drawn_by_threads(iterator) == list(range(3000))
+
+
+def test_closing_does_not_wait_for_a_thread_that_makes_an_element_which_closes() -> None:
+    begun, release, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def numbers() -> Iterator[int]:
+        try:
+            begun.set()
+            assert release.wait(DEADLINE)
+            yield 1
+        finally:
+            closed.set()
+
+    iterator = D.from_generator(numbers).iterator()
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(next, iterator)
+        assert begun.wait(DEADLINE)
+        iterator.close()
+        release.set()
+        assert found.result(DEADLINE) == 1
+        assert closed.is_set()
+    assert list(iterator) == []
 
 
 def test_a_generator_is_closed_in_the_end() -> None:

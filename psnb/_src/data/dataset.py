@@ -25,9 +25,9 @@ class Dataset(DatasetSources):
     """Elements: arrays, `Ragged`, numbers, str or bytes, nested in tuples, dicts or dataclasses.
 
     Immutable: each method returns another dataset. It may be iterated over any number of times, and
-    by several threads, each with its own iterator. Methods with a name from tf.data behave as its
-    documentation says, except where a docstring here says otherwise. Functions get an element as
-    their argument; a tuple's items are separate arguments.
+    by several threads, which have an iterator each or share one. Methods with a name from tf.data
+    behave as its documentation says, except where a docstring here says otherwise. Functions get
+    an element as their argument; a tuple's items are separate arguments.
 
     It pickles, including lambdas and functions of a notebook (by cloudpickle), without running
     anything.

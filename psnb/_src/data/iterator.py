@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from psnb._src.data.iteration_context import Context, Counters
 from psnb._src.data.node import Node
@@ -14,6 +15,8 @@ from psnb._src.phases import READ, counted_as
 from psnb._src.stages import Stages
 from psnb.errors import DatasetError
 
+T = TypeVar("T")
+
 VERSION = 1
 """The version of the format of states."""
 
@@ -21,8 +24,8 @@ VERSION = 1
 class DatasetIterator(Iterator[Any]):
     """Iterates over a dataset once.
 
-    Ends its threads and closes its files when it is closed or garbage-collected. Only one thread at
-    a time may use it.
+    Ends its threads and closes its files when it is closed or garbage-collected. Threads may share
+    it: each element goes to one of them, and while it is made the others wait.
 
     Parameters
     ----------
@@ -46,7 +49,10 @@ class DatasetIterator(Iterator[Any]):
         else:
             self._check(node, state)
             self._seed, inner = state["seed"], state["at"]
-        self._closed = False
+        # One thread at a time in the reader. The same one may come again: a user's function runs in
+        # there, and so may a signal's handler.
+        self._lock = threading.RLock()
+        self._closed = False  # whether `close` was called
         self._reader = Reader(node, Context(self._seed, counters=self._counters), inner)
 
     @property
@@ -59,9 +65,7 @@ class DatasetIterator(Iterator[Any]):
 
     @counted_as(READ)
     def __next__(self) -> Any:
-        if self._closed:
-            raise StopIteration
-        found = self._reader.next_element()
+        found = self._alone(self._next)
         if found is None:
             self.close()
             raise StopIteration
@@ -86,10 +90,10 @@ class DatasetIterator(Iterator[Any]):
         Its number, from 0; and file and record of its first example, if they are known. A batch of
         shuffled examples has others of other files.
         """
-        return self._reader.latest()
+        return self._alone(self._reader.latest)
 
     def state(self) -> dict[str, Any]:
-        """Return the position of this iterator.
+        """Return the position of this iterator, between two elements.
 
         Returns
         -------
@@ -103,20 +107,38 @@ class DatasetIterator(Iterator[Any]):
             "version": VERSION,
             "chain": self._chain,
             "seed": self._seed,
-            "at": self._reader.state(),
+            "at": self._alone(self._reader.state),
         }
 
     def close(self) -> None:
-        """End threads and close files; idempotent. There are no more elements then."""
-        if not self._closed:
-            self._closed = True
-            self._reader.close()
+        """End threads and close files; idempotent. There are no more elements then.
+
+        It does not wait for a thread that makes an element: that one closes when it has it.
+        """
+        self._closed = True
+        if self._lock.acquire(blocking=False):
+            try:
+                self._reader.close()
+            finally:
+                self._lock.release()
 
     def __enter__(self) -> DatasetIterator:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _next(self) -> tuple[Any] | None:
+        return None if self._closed else self._reader.next_element()
+
+    def _alone(self, function: Callable[[], T]) -> T:
+        """Call a function of the reader while no other thread is in there."""
+        try:
+            with self._lock:
+                return function()
+        finally:
+            if self._closed:  # by another thread perhaps, which left it to this one
+                self.close()
 
     def _check(self, node: Node, state: Any) -> None:
         missing = {"version", "chain", "seed", "at"}
