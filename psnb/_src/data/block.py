@@ -121,6 +121,39 @@ def _read_only(column: Column) -> Column:
     return view
 
 
+def made_of(given: Block, block: Block) -> Block:
+    """Return what a function has made of a block, as a block that nobody else can write to.
+
+    It has copies of all columns but those whose memory the function was given.
+    """
+    ours = [_memory(column) for column in given.columns]
+    columns = tuple(
+        column if any(np.may_share_memory(_memory(column), each) for each in ours) else _own(column)
+        for column in block.columns
+    )
+    return Block(block.nesting, columns, block.count, given.origin)
+
+
+def _memory(column: Column) -> np.ndarray:
+    return column.values if isinstance(column, Ragged) else column
+
+
+def _own(column: Column) -> Column:
+    if isinstance(column, Ragged) or column.dtype != object or column.ndim > 1:
+        own: Column = copied(column)
+        return own
+    return _objects([copied(leaf) for leaf in column])
+
+
+def copied(leaf: Any) -> Any:
+    """Copy an array or `Ragged`; all else is immutable."""
+    if isinstance(leaf, np.ndarray):
+        return leaf.copy()
+    if isinstance(leaf, Ragged):
+        return Ragged(leaf.values.copy(), leaf.offsets.copy())
+    return leaf
+
+
 def take(column: Any, indices: np.ndarray) -> Any:
     """Copy some rows of a column together."""
     # Not `numpy.take`, whose overhead is as long as a small batch takes.

@@ -27,7 +27,8 @@ class Dataset(DatasetSources):
     Immutable: each method returns another dataset. It may be iterated over any number of times, and
     by several threads, which have an iterator each or share one. Methods with a name from tf.data
     behave as its documentation says, except where a docstring here says otherwise. Functions get
-    an element as their argument; a tuple's items are separate arguments.
+    an element as their argument; a tuple's items are separate arguments. What they return is
+    copied at once: they may fill one array anew for each element.
 
     It pickles, including lambdas and functions of a notebook (by cloudpickle), without running
     anything.

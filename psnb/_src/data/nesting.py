@@ -171,7 +171,11 @@ def as_leaf(value: Any, path: str = "") -> Any:
         If it is of another type; the error says where.
     """
     if isinstance(value, np.ndarray):
-        return value if value.ndim else value[()]
+        if value.ndim:
+            return value
+        value = value[()]
+    if isinstance(value, np.void):
+        return value.copy()  # unlike other scalars it is a view, of a record that may change
     if isinstance(value, (np.generic, str, bytes, Ragged)):
         return value
     if isinstance(value, bool):

@@ -1,4 +1,8 @@
-"""Stacker: collects single elements into columns. Pure."""
+"""Stacker: collects single elements into columns. Pure.
+
+Whoever gives an element may fill its arrays anew for the next one, as tf.data allows. So each array
+is copied when it comes, into what becomes the column: once, as stacking them later would have to.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.data.block import Block, Origin, leaf_name, stack
+from psnb._src.data.block import Block, Column, Origin, copied, leaf_name, stack
 from psnb._src.data.kind import Kind, kind_of, named
 from psnb._src.data.nesting import Nesting, as_leaf, flatten, flatten_like, paths
+from psnb._src.data.ragged import Ragged
 from psnb._src.data.spec import Spec
 from psnb.errors import DatasetError
 
@@ -25,7 +30,7 @@ class Stacker:
     def __init__(self, spec: Spec = None) -> None:
         self._nesting: Nesting = None
         self._kinds: list[Kind] | None = None
-        self._columns: list[list[Any]] = []
+        self._columns: list[_Leaves | _Arrays] = []
         self._names: list[str] = []
         self._shapes: list[tuple[int | None, ...]] | None = None
         if spec is not None:
@@ -63,16 +68,14 @@ class Stacker:
 
     def block(self, origin: Origin | None = None) -> Block:
         """Return the elements since the last call, at least one."""
-        columns = tuple(stack(column) for column in self._columns)
-        count = len(self._columns[0]) if self._columns else 0
-        self._columns = [[] for _ in self._columns]
-        return Block(self._nesting, columns, count, origin, loose=True)
+        columns = tuple(column.taken() for column in self._columns)
+        return Block(self._nesting, columns, len(columns[0]), origin, loose=True)
 
     def _begin(self, nesting: Nesting, kinds: list[Kind]) -> None:
         if not kinds:
             raise DatasetError("an element must have at least one array; this one is empty")
         self._nesting, self._kinds, self._names = nesting, kinds, paths(nesting)
-        self._columns = [[] for _ in kinds]
+        self._columns = [_Arrays() if kind.axes else _Leaves() for kind in kinds]
 
     def _checked(self, value: Any, index: int) -> Any:
         assert self._kinds is not None  # an element was there before, or a spec
@@ -90,3 +93,76 @@ class Stacker:
             found = () if isinstance(leaf, (str, bytes)) else leaf.shape
             if any(b is not None and a != b for a, b in zip(found, shape, strict=True)):
                 raise DatasetError(f"{leaf_name(name)} has shape {found}, expected {shape}")
+
+
+class _Leaves(list[Any]):
+    """A column of scalars, text and datasets, which nobody can fill anew."""
+
+    def taken(self) -> Column:
+        """Return the column; the next one begins."""
+        column = stack(self)
+        self.clear()
+        return column
+
+
+class _Arrays:
+    """A column of arrays: their values one after another, if their first axis alone differs.
+
+    Otherwise, and for what has no such values, a copy of each.
+    """
+
+    __slots__ = ("_copies", "_ends", "_even", "_length", "_shape", "_used", "_values")
+
+    def __init__(self) -> None:
+        self._shape: Any = None  # of the last leaf among the values; None if there is none
+        self._length = 0  # its first axis
+        self._values = np.empty(0)
+        self._used = 0  # of the values; those of the column before, until the first leaf comes
+        self._ends: list[int] = []  # where leaves end there
+        self._even = True  # whether all have one shape
+        self._copies: list[Any] = []
+
+    def append(self, leaf: Any) -> None:
+        """Copy a leaf."""
+        if leaf.shape != self._shape and not self._fits(leaf):
+            self._copies.append(copied(leaf))
+            return
+        start = self._used
+        stop = self._used = start + self._length
+        if stop > len(self._values):
+            grown = np.empty((max(2 * start, stop), *self._shape[1:]), leaf.dtype)
+            grown[:start] = self._values[:start]
+            self._values = grown
+        self._values[start:stop] = leaf
+        self._ends.append(stop)
+
+    def taken(self) -> Column:
+        """Return the column; the next one begins."""
+        column = stack(self._copies) if self._copies else self._stacked()
+        self._shape, self._values = None, self._values[:0]
+        self._ends, self._even, self._copies = [], True, []
+        return column
+
+    def _fits(self, leaf: Any) -> bool:
+        """Return whether a leaf, of another shape than the one before, can be among the values."""
+        shape = leaf.shape
+        if self._shape is not None:
+            if shape[1:] != self._shape[1:]:
+                self._copies, self._shape, self._used = list(self._stacked()), None, 0
+                return False
+            self._even = False
+        elif self._copies or isinstance(leaf, Ragged) or leaf.dtype.kind in "SU":
+            return False
+        else:  # the first one; the column will be as large as the one before
+            room = max(self._used, shape[0])
+            self._values, self._used = np.empty((room, *shape[1:]), leaf.dtype), 0
+        self._shape, self._length = shape, shape[0]
+        return True
+
+    def _stacked(self) -> Column:
+        values, ends = self._values[: self._used], self._ends
+        if self._used < 0.75 * len(self._values):
+            values = values.copy()  # so that the rest is not kept for nothing
+        if self._even:
+            return values.reshape(len(ends), *self._shape)
+        return Ragged(values, np.array([0, *ends]))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from psnb._src.data.block import Block, Origin, block_of
+from psnb._src.data.block import Block, Origin, block_of, made_of
 from psnb._src.data.iteration_context import Context
 from psnb._src.data.node import Node, NodeIterator, State
 from psnb._src.data.nodes.first_spec import first_spec
@@ -67,7 +67,8 @@ class Map(Node):
                 )
         except Exception as error:  # the user's function may raise anything
             raise failure(self, position, error, block, 0) from error
-        return made._replace(origin=block.origin)
+        # A function of whole blocks may return one array again and again, too.
+        return made_of(block, made)
 
     def spec(self, run: bool) -> Spec:
         """Return what the first element says."""

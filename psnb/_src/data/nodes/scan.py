@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from psnb._src.data.block import Block
+from psnb._src.data.block import Block, copied
 from psnb._src.data.iteration_context import Context
 from psnb._src.data.nesting import as_leaf, flatten, flatten_like, paths, unflatten
 from psnb._src.data.node import Node, NodeIterator, State
@@ -88,13 +88,17 @@ class _ScanIterator(NodeIterator):
         self._reader.close()
 
     def _step(self, element: Any) -> None:
-        memory = unflatten(self._nesting, iter(self._memory))
+        # The function may change the arrays that it gets, and fill those that it returns anew.
+        given = [copied(leaf) for leaf in self._memory]
+        memory = unflatten(self._nesting, iter(given))
         result = self._node.function(memory, element)
         if not isinstance(result, tuple) or len(result) != 2:
             raise DatasetError("the function must return a pair: the next state, and an element")
         leaves = [as_leaf(leaf) for leaf in flatten_like(self._nesting, result[0])]
         self._stacker.add(result[1])
-        self._memory = leaves
+        # What it was given is its own already.
+        pairs = zip(leaves, given, strict=True)
+        self._memory = [leaf if leaf is mine else copied(leaf) for leaf, mine in pairs]
 
 
 def _encoded(leaf: Any) -> Any:
