@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from psnb._src.exact_integers import array_of
 from psnb.errors import ConfigurationError, IdOutOfRangeError
 
 
@@ -71,7 +72,7 @@ class SavedTable:
         IdOutOfRangeError
             If an id has no row here.
         """
-        asked = np.asarray(ids)
+        asked = array_of(ids)
         if asked.size and asked.dtype.kind not in "iu":
             raise ConfigurationError(
                 f"ids of table {self._name!r} are of {asked.dtype}: no integers"

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from psnb._src.data.ragged import Ragged
+from psnb._src.exact_integers import array_of
 from psnb.errors import DatasetError
 
 
@@ -205,7 +206,7 @@ def as_leaf(value: Any, path: str = "") -> Any:
 
 def as_array(value: Any) -> np.ndarray:
     """Return an array; a list of text becomes an array of Python's str or bytes."""
-    array = np.asarray(value)
+    array = array_of(value)
     if not isinstance(value, np.ndarray) and array.dtype.kind in "SU":
         # NumPy's strings would lose zeros at their ends.
         array = np.array(value, object)

@@ -80,6 +80,8 @@ class Stacker:
     def _checked(self, value: Any, index: int) -> Any:
         assert self._kinds is not None  # an element was there before, or a spec
         leaf, expected = as_leaf(value, self._names[index]), self._kinds[index]
+        if expected.dtype == np.uint64 and not hasattr(value, "dtype"):
+            leaf = _unsigned(leaf)
         kind = kind_of(leaf)
         if kind[:2] != expected[:2]:
             raise DatasetError(
@@ -93,6 +95,12 @@ class Stacker:
             found = () if isinstance(leaf, (str, bytes)) else leaf.shape
             if any(b is not None and a != b for a, b in zip(found, shape, strict=True)):
                 raise DatasetError(f"{leaf_name(name)} has shape {found}, expected {shape}")
+
+
+def _unsigned(leaf: Any) -> Any:
+    """Return Python's integers, which are int64 while that holds them, as uint64 if they can be."""
+    fits = getattr(leaf, "dtype", None) == np.int64 and (np.asarray(leaf) >= 0).all()
+    return leaf.astype(np.uint64) if fits else leaf
 
 
 class _Leaves(list[Any]):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from psnb._src.data import Ragged
+from psnb._src.exact_integers import array_of
 from psnb.errors import ConfigurationError
 
 _WIDE = ("int64", "uint64")
@@ -52,7 +53,7 @@ class ModelFeed(NamedTuple):
             if values.shape[1:] != self.shape[1:]:
                 raise self._wrong(f"values of shape {self._shown()}", str(values.shape))
             return given if values is given.values else Ragged(values, given.offsets)
-        array = self._cast(np.asarray(given))
+        array = self._cast(array_of(given))
         if array.ndim != len(self.shape) or any(
             expected is not None and size != expected
             for size, expected in zip(array.shape, self.shape, strict=True)

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TextIO
 import numpy as np
 
 from psnb._src.data import Dataset, Ragged
+from psnb._src.exact_integers import array_of
 from psnb._src.export.loaded_model import LoadedModel
 from psnb._src.export.model_feed import ModelFeed
 from psnb._src.prediction_columns import json_lines, parquet_table, single_columns
@@ -130,7 +131,7 @@ class _Parsed:
 
 
 def _row(feed: ModelFeed, given: Any) -> np.ndarray:
-    found = np.asarray(given)
+    found = array_of(given)
     if feed.holds == "examples":
         return found.reshape(-1) if found.ndim else found
     return found if found.size else found.astype(feed.dtype)  # an empty list has no dtype

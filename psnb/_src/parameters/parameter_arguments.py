@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from psnb._src.checks import integer, is_integer
+from psnb._src.exact_integers import array_of
 from psnb._src.server import (
     OPTIMIZABLE,
     Admission,
@@ -141,7 +142,7 @@ def initial_array(value: ArrayLike, dtype: DTypeLike | None, name: str) -> np.nd
         If it is not an array of integers or floats.
     """
     try:
-        array = np.asarray(value, dtype)
+        array = array_of(value) if dtype is None else np.asarray(value, dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise ConfigurationError(
             f"variable {name!r}: the initial value is no array: {error}"

@@ -28,6 +28,23 @@ def test_types_are_those_of_the_first_records(tmp_path: Path) -> None:
     assert np.isnan(columns["c"][1])
 
 
+def test_integers_of_64_bits_stay_such(tmp_path: Path) -> None:
+    path = write(tmp_path, b"id,x\n5,1.5\n18446744073709551615, 1e300\n9007199254740993,2\n")
+    columns = next(Csv().read(path)).columns
+    assert columns["id"].dtype == np.uint64
+    assert columns["id"].tolist() == [5, 2**64 - 1, 2**53 + 1]
+    assert columns["x"].tolist() == [1.5, 1e300, 2.0]
+
+
+@pytest.mark.parametrize("other", [b"-1", b"18446744073709551616"])
+def test_integers_that_no_type_holds_together_are_refused(other: bytes, tmp_path: Path) -> None:
+    path = write(tmp_path, b"id\n9223372036854775808\n" + other + b"\n")
+    with pytest.raises(DatasetError, match=r"column 'id': no 64-bit type holds"):
+        next(Csv().read(path))
+    columns = next(Csv(dtypes={"id": float}).read(path)).columns
+    assert columns["id"].tolist() == [2.0**63, float(other)]
+
+
 def test_columns_are_chosen_and_typed(tmp_path: Path) -> None:
     path = write(tmp_path, b"a,b,c\n1,2,3\n4,5,6\n")
     columns = next(Csv(["c", "a"], {"c": "float32", "a": str}).read(path)).columns

@@ -50,6 +50,31 @@ def test_columns_become_arrays_of_their_dtype(
     assert len(found) == 2
 
 
+@pytest.mark.parametrize(
+    ("digits", "numbers", "dtype"),
+    [
+        (20, [2**63 + 1, 2**53 + 1], np.uint64),
+        (19, [-(2**63), 2**53 + 1], np.int64),
+        (38, [-1, 2**63 - 1], np.int64),
+    ],
+)
+def test_decimals_without_fractions_are_integers(
+    digits: int, numbers: list[int], dtype: Any, tmp_path: Path
+) -> None:
+    column = pa.array([Decimal(number) for number in numbers], pa.decimal128(digits, 0))
+    found = next(Parquet().read(write(tmp_path, content({"c": column})))).columns["c"]
+    assert (found.dtype, found.tolist()) == (dtype, numbers)
+
+
+@pytest.mark.parametrize(("digits", "number"), [(20, -1), (19, 2**63), (38, 2**64)])
+def test_decimals_that_are_no_integers_of_64_bits_are_refused(
+    digits: int, number: int, tmp_path: Path
+) -> None:
+    column = pa.array([Decimal(number)], pa.decimal128(digits, 0))
+    with pytest.raises(DatasetError, match=r"column 'c' holds a decimal128.* that is no u?int64"):
+        next(Parquet().read(write(tmp_path, content({"c": column}))))
+
+
 def test_lists_become_ragged_or_arrays(tmp_path: Path) -> None:
     table = {
         "ragged": pa.array([[1, 2], None, [], [3]]),

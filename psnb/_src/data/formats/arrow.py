@@ -39,8 +39,9 @@ def listed(names: list[str]) -> str:
 def to_columns(table: Any) -> dict[str, np.ndarray | Ragged]:
     """Return the columns of a table or record batch.
 
-    Numbers become arrays of their dtype, missing floats NaN, strings and bytes arrays of objects
-    with None where missing, lists of one length arrays, other lists `Ragged`.
+    Numbers become arrays of their dtype, decimals without fractions integers, missing floats NaN,
+    strings and bytes arrays of objects with None where missing, lists of one length arrays, other
+    lists `Ragged`.
 
     Raises
     ------
@@ -66,7 +67,16 @@ def first_missing(table: Any) -> tuple[str, int] | None:
 
 def _cannot_miss(kind: Any) -> bool:
     types = pyarrow().types
-    return bool(types.is_integer(kind) or types.is_boolean(kind) or types.is_fixed_size_list(kind))
+    return bool(
+        types.is_integer(kind)
+        or types.is_boolean(kind)
+        or types.is_fixed_size_list(kind)
+        or _is_whole(kind)
+    )
+
+
+def _is_whole(kind: Any) -> bool:
+    return bool(pyarrow().types.is_decimal(kind) and kind.scale <= 0)
 
 
 def _column(name: str, column: Any) -> np.ndarray | Ragged:
@@ -95,11 +105,18 @@ def _column(name: str, column: Any) -> np.ndarray | Ragged:
     if column.null_count and _cannot_miss(kind):
         raise DatasetError(f"column {name!r} holds lists with missing values: fill them")
     try:
-        if pa.types.is_decimal(kind):
+        if _is_whole(kind):
+            # The type decides, not what a chunk holds: with 20 digits databases write unsigned
+            # integers of 64 bits, and signed ones with 19, or with as many as they have.
+            column = column.cast(pa.uint64() if kind.precision == 20 else pa.int64())
+        elif pa.types.is_decimal(kind):
             column = column.cast(pa.float64())
         array: np.ndarray = column.to_numpy(zero_copy_only=False)
     except pa.ArrowException as error:
         text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
         problem = "text that is not UTF-8: write bytes" if text else excerpt(str(error), 200)
+        if _is_whole(kind):
+            wanted = "uint64" if kind.precision == 20 else "int64"
+            problem = f"a {kind} that is no {wanted}: write integers, or decimal(20, 0) for uint64"
         raise DatasetError(f"column {name!r} holds {problem}") from error
     return array

@@ -22,9 +22,11 @@ from psnb._src.data.formats.limit import (
     within,
 )
 from psnb._src.data.formats.open_files import INFER, check_compression, reading
+from psnb._src.exact_integers import dtype_of
 from psnb.errors import ConfigurationError, DatasetError
 
 _ROW = re.compile(r"Row #(\d+): *")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class _Schema:
     """
 
     def __init__(self, form: Csv, window: ByteWindow, place: FilePosition):
-        self._delimiter = form.delimiter
+        self._delimiter, self._path = form.delimiter, place.path
         starts, count = _records(window, form.delimiter, place, place.first, 1)
         fields = kernels.count_fields(window.data[: starts[count]], ord(form.delimiter))
         if fields > form.max_columns:
@@ -173,11 +175,34 @@ class _Schema:
         self._wanted = wanted
         self._types = {name: _arrow_type(name, kind) for name, kind in (form.dtypes or {}).items()}
         starts, count = _records(window, form.delimiter, place, place.first)
-        sample = self.parse(window.data[: starts[count]], starts[:count])[0]
+        sample, good, _ = self.parse(window.data[: starts[count]], starts[:count])
         pa = pyarrow()
         for name, found in zip(sample.schema.names, sample.schema.types, strict=True):
             unknown = sample.num_rows == 0 or pa.types.is_null(found)
+            if pa.types.is_float64(found) and name not in self._types:
+                found = self._exact(name, sample, window.data[: starts[good]])
             self._types.setdefault(name, pa.string() if unknown else found)
+
+    def _exact(self, name: str, sample: Any, data: np.ndarray) -> Any:
+        """Return the type of a column that Arrow guesses to be of floats.
+
+        It does so for integers beyond int64, too, and rounds them.
+        """
+        pa = pyarrow()
+        large = sample.column(name).drop_null().to_numpy()
+        if not (np.abs(large) >= 2.0**63).any():
+            return pa.float64()
+        convert = {"column_types": {name: pa.string()}, "include_columns": [name]}
+        texts = self._read(data, self._names, False, **convert).column(name).to_pylist()
+        given = sample.column(name).is_valid().to_pylist()
+        texts = [text.strip() for text, valid in zip(texts, given, strict=False) if valid]
+        if not all(_INTEGER.fullmatch(text) for text in texts):
+            return pa.float64()
+        numbers = [int(text) for text in texts]
+        try:
+            return pa.from_numpy_dtype(dtype_of(min(numbers), max(numbers)))
+        except ValueError as error:
+            raise DatasetError(f"{self._path}: column {name!r}: {error}") from error
 
     def parse(self, data: np.ndarray, starts: np.ndarray) -> tuple[Any, int, DatasetError | None]:
         """Return the table of the records before the first bad one, their number, what is wrong."""
