@@ -62,9 +62,7 @@ def test_a_value_is_that_of_scikit_learn(
     labels[:2] = 0, 1  # with one class only, scikit-learn warns or refuses
     scores[:2] = 0.25, 0.125
     expected = peer(labels, scores, sample_weight=weights)
-    # Weights of rankings are rounded to a millionth.
-    tolerance = 1e-4 if weighted and hasattr(metric, "buckets") else 1e-9
-    assert float(metric(labels, scores, weights)) == pytest.approx(expected, rel=tolerance)
+    assert float(metric(labels, scores, weights)) == pytest.approx(expected, rel=1e-9)
 
 
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 100), weighted=st.booleans())
@@ -99,6 +97,29 @@ def test_areas_in_buckets_are_within_their_error_bounds(
         metric = kind(buckets)
         state = metric(labels, scores, weights)
         assert abs(float(state) - exact) <= metric.error_bound(state) + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("kind", "peer"),
+    [(metrics.AUC, sk.roc_auc_score), (metrics.PRAUC, sk.average_precision_score)],
+)
+@pytest.mark.parametrize("total", [1.0, 1e-6, 1e6])
+def test_a_common_factor_of_weights_changes_nothing(
+    kind: Any, peer: Callable[..., float], total: float
+) -> None:
+    random = np.random.default_rng(0)
+    labels, scores, _ = binary(random, 50_000)
+    weights = np.where(scores > 0.5, 1.45, 1.0) * np.where(labels == 1, 1, 1.4)
+    weights *= total / weights.sum()
+    exact, expected = kind(None), peer(labels, scores, sample_weight=weights)
+    first, second = slice(20_000), slice(20_000, None)
+    state = exact(labels[first], scores[first], weights[first])
+    state += exact(labels[second], scores[second], weights[second])
+    assert abs(float(state) - expected) <= exact.error_bound(state) + 1e-12
+    assert exact.error_bound(state) < 1e-8
+    inexact = kind(512)
+    state = inexact(labels, scores, weights)
+    assert abs(float(state) - expected) <= inexact.error_bound(state) + 1e-12
 
 
 def test_the_error_bound_of_the_default_is_small_for_real_scores() -> None:

@@ -87,7 +87,7 @@ def test_calibration_of_no_predicted_clicks_is_nan_and_says_why() -> None:
 def test_buckets_are_those_of_paddle() -> None:
     scores = np.array([0.0, 0.2499, 0.25, 0.99, 1.0])
     state = metrics.AUC(buckets=5)([1, 1, 1, 1, 0], scores)
-    negatives, positives = state.array // 2**20
+    negatives, positives = state.array[0] // 2**20
     assert positives.tolist() == [2, 1, 0, 1, 0]
     assert negatives.tolist() == [0, 0, 0, 0, 1]
 
@@ -189,7 +189,7 @@ def test_labels_that_are_no_classes_are_refused(metric: Any, labels: Any) -> Non
         metric(labels, np.zeros((2, 3)))
 
 
-@pytest.mark.parametrize("weight", [2.0**-22, 2.0**33])
+@pytest.mark.parametrize("weight", [2.0**-43, 2.0**33])
 def test_weights_that_would_not_be_counted_rightly_are_refused(weight: float) -> None:
     with pytest.raises(ConfigurationError, match="weights"):
         metrics.AUC()([0, 1], [0.1, 0.2], [1, weight])

@@ -22,7 +22,7 @@ class AUC(RankingMetric):
     (buckets - 1))``, and the scores of one bucket count as equal. With ``P`` positives and ``N``
     negatives, of which a bucket ``b`` has ``p_b`` and ``n_b``, the value is off by at most
     ``sum(p_b * n_b) / (2 * P * N)``: half of the pairs that fall into one bucket. `error_bound`
-    tells it for a state. The state is an array of ``2 * buckets`` counts.
+    tells it for a state. The state is an array of ``2 * buckets`` counts, of 24 bytes each.
 
     The area has no value if there are only positives or only negatives: it is NaN, and
     `MetricState.reason` says why.
@@ -33,7 +33,7 @@ class AUC(RankingMetric):
     ----------
     buckets : int or None
         How many buckets, from 2 to ``2**24``. None for the exact area, also of scores that are no
-        probabilities: **its state grows** by 24 bytes for each score that was not seen before.
+        probabilities: **its state grows** by 56 bytes for each score that was not seen before.
 
     Raises
     ------

@@ -27,7 +27,7 @@ class PRAUC(RankingMetric):
     ----------
     buckets : int or None
         How many buckets, from 2 to ``2**24``. None for the exact area, also of scores that are no
-        probabilities: **its state grows** by 24 bytes for each score that was not seen before.
+        probabilities: **its state grows** by 56 bytes for each score that was not seen before.
 
     Raises
     ------

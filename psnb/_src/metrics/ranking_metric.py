@@ -13,10 +13,21 @@ from psnb._src.checks import integer
 from psnb._src.metrics.checked_examples import binary, column, probabilities, weights_of
 from psnb._src.metrics.mergeable_metric import MergeableMetric
 from psnb._src.metrics.metric_state import MetricState
-from psnb._src.metrics.state_form import UNIT, BucketCounts, ScoreCounts, StateForm
+from psnb._src.metrics.state_form import (
+    DIGIT_BITS,
+    DIGITS,
+    UNIT,
+    BucketCounts,
+    ScoreCounts,
+    StateForm,
+    carried,
+)
 from psnb.errors import ConfigurationError
 
 _MOST_BUCKETS = 1 << 24
+
+_LEAST = 2.0**-42
+"""The smallest weight, which loses a part of 2**-31 of itself at most."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +55,10 @@ class RankingMetric(MergeableMetric):
         scores : array_like
             Numbers of the same shape: from 0 to 1, or, without buckets, any finite ones.
         weights : array_like, optional
-            How much each example counts, of the same shape: 0, or from ``2**-20`` on, and
-            ``2**32`` in one batch. They are rounded to multiples of ``2**-20``, about a millionth,
-            so that counts are whole and adding them is exact.
+            How much each example counts, of the same shape: 0, or from ``2**-42`` on, and
+            ``2**32`` in one batch. They are rounded to multiples of ``2**-72``, so that counts are
+            whole and adding them is exact: from ``2**-20`` on none changes, smaller ones by at
+            most a part of ``2**-31``, which `error_bound` includes.
 
         Raises
         ------
@@ -55,29 +67,33 @@ class RankingMetric(MergeableMetric):
         """
         positive = binary(labels)
         size, side = positive.size, positive.astype(np.intp)
-        units = _units(weights_of(weights, size))
+        digits = _digits(weights_of(weights, size))
         if self.buckets is None:
             array = column("scores", scores, size).astype(np.float64) + 0.0  # no negative zero
-            counts = np.zeros((2, size), np.int64)
-            counts[side, np.arange(size)] = units
+            counts = np.zeros((DIGITS, 2, size), np.int64)
+            counts[: len(digits), side, np.arange(size)] = digits
             return MetricState(self, ScoreCounts().of(array, counts))
         array = probabilities("scores", scores, size).astype(np.float64, copy=False)
         places = (array * (self.buckets - 1)).astype(np.intp) + self.buckets * side
-        whole = isinstance(units, int)
-        counts = np.bincount(places, None if whole else units, 2 * self.buckets)
-        counts = counts.astype("<i8", copy=False).reshape(2, self.buckets)
-        if whole:
-            counts *= units
-        return MetricState(self, counts)
+        counts = self.form.zeros()
+        for digit, each in enumerate(digits):
+            found = np.bincount(places, None if weights is None else each, 2 * self.buckets)
+            counts[digit] = found.reshape(2, self.buckets)
+        if weights is None:
+            counts *= UNIT
+        return MetricState(self, carried(counts))
 
     def error_bound(self, state: MetricState) -> float:
         """Return by how much the value of a state differs at most from the exact area.
 
-        0 without buckets; NaN if there is no value.
+        NaN if there is no value. Without buckets it is 0, or ``2**-29`` if weights were rounded.
         """
         if isinstance(self.evaluate(state.array), str):
             return math.nan
-        return 0.0 if self.buckets is None else self.largest_error(*self.levels(state.array))
+        counts = self._counts(state.array)
+        # Four products and sums of weights, each off by a part of 2**-31 at most.
+        rounded = 2.0**-29 if counts[1:].any() else 0.0
+        return rounded + (0.0 if self.buckets is None else self.largest_error(*_values(counts)))
 
     @abstractmethod
     def largest_error(self, negatives: np.ndarray, positives: np.ndarray) -> float:
@@ -85,25 +101,37 @@ class RankingMetric(MergeableMetric):
 
     def levels(self, array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the negatives and positives of each level of scores, from the lowest: float64."""
-        if self.buckets is None:
-            array = np.stack([array["negatives"], array["positives"]])
-        negatives, positives = array.astype(np.float64) / UNIT
-        return negatives, positives
+        return _values(self._counts(array))
+
+    def _counts(self, array: np.ndarray) -> np.ndarray:
+        return ScoreCounts().counts(array) if self.buckets is None else array
 
 
-def _units(weights: np.ndarray | None) -> np.ndarray | int:
-    """Return how many units each example counts."""
+def _values(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the negatives and positives of counts in digits, as float64."""
+    total = np.zeros(counts.shape[1:])
+    for each in counts[::-1]:
+        total = total / (1 << DIGIT_BITS) + each
+    negatives, positives = total / UNIT
+    return negatives, positives
+
+
+def _digits(weights: np.ndarray | None) -> list[Any]:
+    """Return how many units each example counts, and the further digits."""
     if weights is None:
-        return UNIT
-    rounded = np.rint(weights * UNIT)
-    if rounded.sum() >= 2.0**52:  # what bincount adds up in float64 must be exact
+        return [UNIT]
+    if weights.sum() * UNIT >= 2.0**52:  # what bincount adds up in float64 must be exact
         raise ConfigurationError(f"weights must be 2**32 at most in a batch, found {weights.sum()}")
-    if lost := np.count_nonzero((rounded == 0) & (weights > 0)):
+    if lost := np.count_nonzero((weights < _LEAST) & (weights > 0)):
         raise ConfigurationError(
-            f"{lost} weights are below 2**-20, and would count nothing: multiply all by the same "
-            "number, so that they are about 1"
+            f"{lost} weights are below 2**-42, and would not count exactly: multiply all by the "
+            "same number, so that they are about 1"
         )
-    return rounded
+    digits, rest = [], weights * UNIT
+    for _ in range(DIGITS - 1):
+        digits.append(np.floor(rest))
+        rest = (rest - digits[-1]) * (1 << DIGIT_BITS)
+    return [*digits, np.rint(rest)]
 
 
 def why_undefined(negatives: float, positives: float) -> str:

@@ -17,6 +17,14 @@ from psnb.errors import ConfigurationError
 UNIT = 1 << 20
 """Counts are kept as whole multiples of ``1 / UNIT``, so that weights need not be whole."""
 
+DIGITS = 3
+"""A count is a number of units and two further digits, as of a number with places behind the point.
+
+So it holds every weight from 1 / `UNIT` on as float64 has it."""
+
+DIGIT_BITS = 26
+"""Bits of each further digit: float64 sums of 2**27 of them are exact."""
+
 
 class StateForm(ABC):
     """The arrays of a metric's states."""
@@ -66,9 +74,7 @@ class ExactSums(StateForm):
 
 @dataclass(frozen=True)
 class BucketCounts(StateForm):
-    """How many negatives and positives each bucket of scores has: int64, ``(2, buckets)``.
-
-    In units of ``1 / UNIT``.
+    """How many negatives and positives each bucket has: int64, ``(DIGITS, 2, buckets)``.
 
     Parameters
     ----------
@@ -79,31 +85,35 @@ class BucketCounts(StateForm):
     buckets: int
 
     def zeros(self) -> np.ndarray:
-        return np.zeros((2, self.buckets), "<i8")
+        return np.zeros((DIGITS, 2, self.buckets), "<i8")
 
     def join(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         total = arrays[0].copy()
         for each in arrays[1:]:
             total += each
-            _not_negative(total)  # each time: what overflows twice may be positive again
+            carried(total)  # each time: what overflows twice may be positive again
         return total
 
     def subtract(self, whole: np.ndarray, part: np.ndarray) -> np.ndarray:
-        return _not_negative(whole - part)
+        return carried(whole - part)
 
     def fits(self, array: np.ndarray) -> bool:
-        return array.dtype == np.dtype("<i8") and array.shape == (2, self.buckets)
+        return array.dtype == np.dtype("<i8") and array.shape == self.zeros().shape
 
 
 @dataclass(frozen=True)
 class ScoreCounts(StateForm):
-    """How many negatives and positives each score has, by score: three fields, ``(scores,)``."""
+    """How many negatives and positives each score has, by score: three fields, ``(scores,)``.
+
+    The counts have their `DIGITS` behind each other.
+    """
 
     def zeros(self) -> np.ndarray:
-        return np.zeros(0, [("score", "<f8"), ("negatives", "<i8"), ("positives", "<i8")])
+        count = ("<i8", (DIGITS,))
+        return np.zeros(0, [("score", "<f8"), ("negatives", *count), ("positives", *count)])
 
     def of(self, scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """Return the state of scores that may repeat, with counts of shape ``(2, scores)``."""
+        """Return the state of scores that may repeat, with counts ``(DIGITS, 2, scores)``."""
         # Stable sorting takes next to no time for sorted arrays behind each other.
         order = np.argsort(scores, kind="stable")
         ranked = scores[order]
@@ -112,14 +122,19 @@ class ScoreCounts(StateForm):
         first = np.flatnonzero(new)
         made = np.empty(first.size, self.zeros().dtype)
         made["score"] = ranked[first]
-        for name, each in zip(("negatives", "positives"), counts, strict=True):
+        for side, name in enumerate(("negatives", "positives")):
             # Not bincount, whose float64 sums hold 53 bits.
-            made[name] = _not_negative(np.add.reduceat(each[order], first)) if first.size else 0
-        return made[(made["negatives"] > 0) | (made["positives"] > 0)]
+            each = counts[:, side, order]
+            made[name] = carried(np.add.reduceat(each, first, axis=1)).T if first.size else 0
+        return made[(made["negatives"] > 0).any(axis=1) | (made["positives"] > 0).any(axis=1)]
 
     def join(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         joined = np.concatenate(arrays)
-        return self.of(joined["score"], np.stack([joined["negatives"], joined["positives"]]))
+        return self.of(joined["score"], self.counts(joined))
+
+    def counts(self, array: np.ndarray) -> np.ndarray:
+        """Return the counts of a state, ``(DIGITS, 2, scores)``."""
+        return np.stack([array["negatives"].T, array["positives"].T], axis=1)
 
     def subtract(self, whole: np.ndarray, part: np.ndarray) -> np.ndarray:
         negated = part.copy()
@@ -131,8 +146,12 @@ class ScoreCounts(StateForm):
         return array.dtype == self.zeros().dtype and array.ndim == 1
 
 
-def _not_negative(counts: np.ndarray) -> np.ndarray:
-    if counts.size and counts.min() < 0:
+def carried(counts: np.ndarray) -> np.ndarray:
+    """Bring digits (the first axis) that were added into their range; in place."""
+    for digit in range(DIGITS - 1, 0, -1):
+        counts[digit - 1] += counts[digit] >> DIGIT_BITS
+        counts[digit] &= (1 << DIGIT_BITS) - 1
+    if counts.size and counts[0].min() < 0:
         raise ConfigurationError(
             "a count of a metric would be negative, or 2**43 and more: subtract only a state of "
             "some of the same examples, and scale weights to about 1"
