@@ -31,7 +31,16 @@ BELOW = {
     "psnb.errors",
     *(
         f"psnb._src.{name}"
-        for name in ("addresses", "checks", "excerpt", "own_pages", "phases", "stages", "threads")
+        for name in (
+            "addresses",
+            "checks",
+            "exact_integers",
+            "excerpt",
+            "own_pages",
+            "phases",
+            "stages",
+            "threads",
+        )
     ),
 }
 """What is pure and below every room."""

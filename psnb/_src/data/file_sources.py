@@ -210,7 +210,8 @@ class FileSources:
         threads : int
             Files that are read at the same time, each by a thread of its own.
         pipe_command : str, optional
-            A shell command that each file is piped through.
+            A shell command that each file is piped through. If a part of a pipeline in it fails, or
+            it writes nothing, that is an error.
         max_record_bytes : int
             Limit of a line in bytes; longer ones are refused before memory is allocated for them.
         queue_size : int, optional

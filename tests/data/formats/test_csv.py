@@ -82,6 +82,10 @@ def test_a_quoted_field_may_be_longer_than_what_is_read_at_a_time(tmp_path: Path
         (b"a,b\n1,2\n", Csv(["c"]), r"the columns are \['a', 'b'\]; no {'c'}"),
         (b"a,a\n1,2\n", Csv(), r"the columns are \['a', 'a'\]"),
         (b"a\n\xff\n", Csv(dtypes={"a": str}), "record 1, byte 2: .*invalid UTF8"),
+        (b"a\nx\n\xff\n", Csv(), "record 2, byte 4: .*invalid UTF8.* the dtype bytes"),
+        (b'a,b\n1,x\n2,"y\n3,z\n', Csv(), "record 2, byte 8: a quote that is never closed"),
+        (b'a,b\n1,"x""\n', Csv(), "record 1, byte 4: a quote that is never closed"),
+        (b'a,"b\n1,2\n', Csv(), "record 1, byte 0: a quote that is never closed"),
         (b"\n\n", Csv(), "Empty CSV file"),
     ],
 )

@@ -98,6 +98,15 @@ def test_patterns_are_files_in_order(tmp_path: Path) -> None:
     assert list_files(f"{tmp_path}/**/a-?") == [f"{tmp_path}/a-1"]
 
 
+@pytest.mark.parametrize("name", ["day[1]", "what?", "a*b", "[2026]-part"])
+def test_a_file_is_found_by_its_name_whatever_is_in_it(name: str, tmp_path: Path) -> None:
+    for each in (name, "day1", "whats", "aab", "2-part"):
+        write(tmp_path, b"x\n", each)
+        fsspec.filesystem("memory").pipe_file(f"/names/{each}", b"x\n")
+    for path in (f"{tmp_path}/{name}", f"memory://names/{name}"):
+        assert list_files(path) == [path]
+
+
 def test_patterns_are_looked_up_in_other_filesystems() -> None:
     system = fsspec.filesystem("memory")
     for name in ("x-2", "x-1", "y"):

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from psnb._src.data.formats.csv import Csv
 from psnb._src.data.formats.parquet import Parquet
 from psnb._src.data.ragged import Ragged
+from psnb.data import ArraySpec, Dataset
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.formats.samples import plain, records, write
 
@@ -73,6 +74,20 @@ def test_decimals_that_are_no_integers_of_64_bits_are_refused(
     column = pa.array([Decimal(number)], pa.decimal128(digits, 0))
     with pytest.raises(DatasetError, match=r"column 'c' holds a decimal128.* that is no u?int64"):
         next(Parquet().read(write(tmp_path, content({"c": column}))))
+
+
+def test_two_columns_of_one_name_are_refused_unless_others_are_chosen(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], ["a", "b", "a"])
+    pq.write_table(table, tmp_path / "double")
+    with pytest.raises(DatasetError, match=r"double: .* several are called \{'a'\}"):
+        next(Parquet().read(str(tmp_path / "double")))
+    assert next(Parquet(["b"]).read(str(tmp_path / "double"))).columns["b"].tolist() == [2]
+
+
+def test_the_spec_of_a_column_of_lists_has_no_length(tmp_path: Path) -> None:
+    path = write(tmp_path, content({"c": pa.array([[1, 2], [3]]), "x": pa.array([1.0, 2.0])}))
+    spec = Dataset.parquet(path).element_spec
+    assert spec == {"c": ArraySpec((None,), np.int64), "x": ArraySpec((), np.float64)}
 
 
 def test_lists_become_ragged_or_arrays(tmp_path: Path) -> None:

@@ -45,10 +45,22 @@ def test_reading_resumes_in_the_output(tmp_path: Path) -> None:
     assert form.splits(path, 10) == [(0, None)]
 
 
-def test_a_command_may_leave_a_part_of_the_file_and_write_nothing(tmp_path: Path) -> None:
+def test_a_command_may_leave_a_part_of_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, gzip.compress(b"1 7\n" * 1_000_000), "part.gz")
     assert records(piped("head -n 1").read(path)) == [{"a": [7]}]
-    assert records(piped("true").read(path)) == []
+    assert records(piped("zcat -f | head -n 1 | tac").read(path)) == [{"a": [7]}]
+
+
+def test_a_command_that_writes_nothing_is_an_error_as_an_empty_file_is(tmp_path: Path) -> None:
+    path = write(tmp_path, b"1 7\n")
+    with pytest.raises(DatasetError, match=f"{path}: the command 'true' has written nothing"):
+        list(piped("true").read(path))
+
+
+def test_a_part_of_a_pipeline_that_fails_is_reported(tmp_path: Path) -> None:
+    path = write(tmp_path, b"1 7\n")
+    with pytest.raises(DatasetError, match="ended with exit status 3"):
+        list(piped("(cat; exit 3) | cat").read(path))
 
 
 def test_a_command_that_fails_is_reported_with_its_status_and_errors(tmp_path: Path) -> None:

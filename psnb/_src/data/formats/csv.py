@@ -142,6 +142,13 @@ def _records(
             raise too_long(place, "record", first, window.offset, window.limit)
         last = not window.more()
         count = kernels.find_records(window.data, ord(delimiter), last, starts[:2])
+    if last and count and starts[count] == window.data.size:
+        record = window.data[starts[count - 1] : starts[count]]
+        if kernels.ends_in_quotes(record, ord(delimiter)):
+            if count == 1:
+                problem = "a quote that is never closed; it would swallow the rest of the file"
+                raise place.error("record", first, window.offset + int(starts[0]), problem)
+            count -= 1  # alone, next time
     if count and starts[count] > window.limit:
         count = within(np.diff(starts[: count + 1]), window.limit)
         if not count:
@@ -178,7 +185,8 @@ class _Schema:
         sample, good, _ = self.parse(window.data[: starts[count]], starts[:count])
         pa = pyarrow()
         for name, found in zip(sample.schema.names, sample.schema.types, strict=True):
-            unknown = sample.num_rows == 0 or pa.types.is_null(found)
+            # Arrow guesses bytes where a text is not UTF-8, in this file and not in others.
+            unknown = sample.num_rows == 0 or pa.types.is_null(found) or pa.types.is_binary(found)
             if pa.types.is_float64(found) and name not in self._types:
                 found = self._exact(name, sample, window.data[: starts[good]])
             self._types.setdefault(name, pa.string() if unknown else found)
@@ -216,6 +224,8 @@ class _Schema:
             except pyarrow().ArrowInvalid as error:
                 # Arrow looks at one column after the other: there may be an earlier one.
                 text = str(error)
+                if "invalid UTF8" in text:
+                    text += "; write UTF-8, or give the column the dtype bytes"
                 row = _ROW.search(text)
                 good = min(int(row[1]), good) - 1 if row else 0
                 problem = DatasetError(_ROW.sub("", text))

@@ -28,6 +28,21 @@ def count_fields(data, delimiter):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def ends_in_quotes(record, delimiter):  # type: ignore[no-untyped-def]
+    """Return whether a quote in a record is never closed."""
+    state = _START
+    for byte in record:
+        if state == _QUOTED:
+            if byte == _QUOTE:
+                state = _MAYBE_CLOSED
+        elif byte == _QUOTE and state != _FIELD:
+            state = _QUOTED
+        else:
+            state = _START if byte == delimiter else _FIELD
+    return state == _QUOTED
+
+
+@njit(cache=True, nogil=True)
 def find_records(data, delimiter, last, starts):  # type: ignore[no-untyped-def]
     r"""Write where records begin (int64), as many as there is room for, and where the last ends.
 

@@ -42,8 +42,9 @@ def list_files(patterns: str | os.PathLike[str] | Sequence[str | os.PathLike[str
     Parameters
     ----------
     patterns : str, path or sequence of them
-        Paths, in which ``*``, ``?``, ``[…]`` and ``**`` stand for what they do in a shell.
-        A path without any is returned as it is, whether there is such a file or not.
+        Paths, in which ``*``, ``?``, ``[…]`` and ``**`` stand for what they do in a shell, unless
+        there is a file of that very name. A path without any is returned as it is, whether there
+        is such a file or not.
 
     Raises
     ------
@@ -61,9 +62,13 @@ def _matches(pattern: str) -> list[str]:
         return [pattern]
     with reading(pattern):
         if is_local(pattern):
+            if os.path.isfile(pattern):
+                return [pattern]
             found = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
         else:
             system, inner = filesystem_of(pattern)
+            if system.isfile(inner):
+                return [pattern]
             found = [_address(pattern, inner, path, system) for path in system.glob(inner)]
     if not found:
         raise DatasetError(f"no file matches {pattern}")

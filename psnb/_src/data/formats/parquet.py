@@ -60,6 +60,11 @@ class Parquet:
             wanted = list(self.columns) if self.columns is not None else schema.names
             if absent := set(wanted) - set(schema.names):
                 raise DatasetError(f"{path}: the columns are {listed(schema.names)}; no {absent}")
+            if double := {name for name in wanted if schema.names.count(name) > 1}:
+                raise DatasetError(
+                    f"{path}: the columns are {listed(schema.names)}; several are called {double}: "
+                    "choose others with columns=, or rename them"
+                )
             rows = file.metadata.num_rows
             if offset > rows:
                 raise DatasetError(f"{path} has {rows} rows, and reading was to go on at {offset}")

@@ -7,6 +7,7 @@ standard error. Both end with the command, which ends with the reading.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -38,14 +39,14 @@ def piped(
     Raises
     ------
     DatasetError
-        If the file cannot be read, or when the output ends and the command has failed.
+        If the file cannot be read, the command writes nothing, or the output ends and the command
+        has failed: any part of a pipeline, where the shell can tell (bash and newer others).
     """
     with opened(path, compression) as file:
         direct = is_local(path) and compression_of(path, compression) is None
         with reading(path):
             process = subprocess.Popen(
-                command,
-                shell=True,
+                _shell(command),
                 stdin=file if direct else subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -55,10 +56,22 @@ def piped(
         run = _PipedCommand(process, path, command, None if direct else file)
         try:
             window = ByteWindow(run, path, limit=limit)
-            window.discard(offset)
+            if offset > 0:
+                window.discard(offset)
+            elif not window.more():
+                raise DatasetError(f"{path}: the command {command!r} has written nothing")
             yield window
         finally:
             run.end()
+
+
+def _shell(command: str) -> list[str]:
+    """Return how to run a command so that it fails if any part of a pipeline in it does."""
+    found = shutil.which("bash")
+    if found is not None:
+        return [found, "-o", "pipefail", "-c", command]
+    # Not every other shell has it: then the last part of a pipeline decides.
+    return ["/bin/sh", "-c", f"(set -o pipefail) 2>/dev/null && set -o pipefail\n{command}"]
 
 
 class _PipedCommand:
@@ -109,7 +122,8 @@ class _PipedCommand:
         if self._failure is not None:
             with reading(self._path):
                 raise self._failure
-        if status != 0:
+        # With pipefail, a part whose reader had seen enough (`zcat | head`) ends the shell so.
+        if status not in (0, 128 + signal.SIGPIPE):
             how = f"exit status {status}" if status > 0 else f"signal {-status}"
             said = self._complaints.decode("utf-8", "replace").strip()
             raise DatasetError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from psnb._src.data.block import block_spec
 from psnb._src.data.iteration_context import Context
 from psnb._src.data.node import Node
 from psnb._src.data.spec import Spec, element_spec
@@ -26,4 +27,6 @@ def first_spec(node: Node) -> Spec:
             f"{node.label()}: what its elements are is known from the first one only, and there "
             "is none"
         )
-    return element_spec(block.element(0))
+    # A source that knows its columns knows more than the first element: lists may differ in length.
+    known = None if block.loose else block_spec(block)
+    return element_spec(block.element(0)) if known is None else known
