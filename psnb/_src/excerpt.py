@@ -1,6 +1,13 @@
-"""Excerpts: texts of users, of any length, are cut to a limit where they arise. Pure."""
+"""Texts of users, of any length, are cut to a limit where they arise; and what says them may raise.
+
+Pure.
+"""
 
 from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
 
 LINE = 300
 """Characters of a single line: the error of a closure, an event, a reply."""
@@ -35,6 +42,38 @@ def printable(text: str) -> str:
     return "".join(
         each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text
     )
+
+
+def text_of(value: object, form: Callable[[Any], str] = str) -> str:
+    """Return what an object of a user's class says of itself, whatever its class raises then.
+
+    A class may raise anything: SystemExit and the CancelledError of asyncio would end the thread
+    that only wants to tell of an error. An interrupt of the notebook's thread is raised.
+
+    Parameters
+    ----------
+    value : object
+        Often an exception.
+    form : callable
+        `str` or `repr`.
+    """
+    try:
+        return form(value)
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        return f"<{type(value).__name__} whose {form.__name__} raises {type(error).__name__}>"
+
+
+def error_text(error: BaseException) -> str:
+    """Return the type of an exception and what it says, whatever its class raises then."""
+    return f"{type(error).__name__}: {text_of(error)}"
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether an error may be an interrupt of the process, which nobody may swallow."""
+    main = threading.current_thread() is threading.main_thread()
+    return main and isinstance(error, KeyboardInterrupt)
 
 
 def _mark(text: str, kept: int) -> str:

@@ -20,7 +20,7 @@ E = TypeVar("E", bound=BaseException)
 
 def briefly(error: E) -> E:
     """Have IPython show an error that is not psnb's own without psnb's frames; return it."""
-    with contextlib.suppress(AttributeError, TypeError):  # its class may allow no attributes
+    with contextlib.suppress(Exception):  # its class may allow no attributes
         error._render_traceback_ = _render_last  # type: ignore[attr-defined]
     return error
 

@@ -150,10 +150,34 @@ def test_the_coordinator_works_as_before_once_an_error_was_raised(
 
 def test_a_closure_that_exits_fails_alone(coordinator: psnb.ClusterCoordinator) -> None:
     remote = coordinator.schedule(sys.exit, (3,))
-    with pytest.raises(SystemExit):
+    with pytest.raises(errors.ClosureError, match="SystemExit: 3"):
         remote.fetch(DEADLINE)
-    with pytest.raises(SystemExit):
+    with pytest.raises(errors.ClosureError, match="SystemExit: 3") as raised:
         coordinator.join(DEADLINE)
+    assert isinstance(raised.value.__cause__, SystemExit)
+    assert coordinator.schedule(lambda: 3).fetch(DEADLINE) == 3
+
+
+@pytest.mark.parametrize("what", [ValueError, SystemExit])
+def test_an_exception_that_raises_when_it_is_told_fails_its_closure_alone(
+    coordinator: psnb.ClusterCoordinator, what: type[BaseException]
+) -> None:
+    class SilentError(Exception):
+        def __str__(self) -> str:
+            raise what("no")
+
+        __repr__ = __str__
+
+    def fails(x: object) -> None:
+        raise SilentError
+
+    several = [coordinator.schedule(fails, (1,)) for _ in range(5)]  # more than there are threads
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - its type is made by the closure
+        several[0].fetch(DEADLINE)
+    assert type(raised.value).__name__ == "SilentError"
+    with pytest.raises(Exception) as raised:  # noqa: PT011
+        coordinator.join(DEADLINE)
+    assert type(raised.value).__name__ == "SilentError"
     assert coordinator.schedule(lambda: 3).fetch(DEADLINE) == 3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -109,6 +110,39 @@ def test_an_exception_that_cannot_travel_becomes_a_closure_error(error: Exceptio
     assert type(back) is errors.ClosureError
     assert type(error).__qualname__ in str(back)
     assert back.__notes__[0].startswith("on worker 'a'\n")
+
+
+@pytest.mark.parametrize("what", [ValueError, SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("form", ["__str__", "__repr__", "__reduce__"])
+def test_whatever_an_exception_raises_when_it_is_told_it_is_told_by_its_type(
+    form: str, what: type[BaseException]
+) -> None:
+    def raises(*_: object) -> str:
+        raise what("no")
+
+    silent = type("SilentError", (Exception,), {form: raises})
+    back = unpack_error(pack_error(raised(silent("a")), "on worker 'a'"))
+    assert type(back).__name__ in ("SilentError", "ClosureError")
+    assert "SilentError" in repr(type(back)) or "SilentError" in str(back)
+    assert back.__notes__[0].startswith("on worker 'a'\n")
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
+def test_what_would_end_the_notebook_or_cancel_it_is_the_cause_of_a_closure_error(
+    error: BaseException,
+) -> None:
+    back = unpack_error(pack_error(raised(error), "on worker 'a'"))
+    assert type(back) is errors.ClosureError
+    assert type(error).__name__ in str(back)
+    assert type(back.__cause__) is type(error)
+
+
+def test_whatever_arguments_raise_when_they_are_told_the_call_is_told() -> None:
+    class Awkward:
+        def __repr__(self) -> str:
+            raise SystemExit
+
+    assert "Awkward whose repr raises SystemExit" in shorten_call((Awkward(),), {})
 
 
 def test_bytes_that_are_no_exception_become_a_closure_error() -> None:

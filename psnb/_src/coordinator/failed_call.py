@@ -12,6 +12,7 @@ from typing import Any
 
 from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.datasets import PerWorkerIterator, ResourceRegistry
+from psnb._src.excerpt import error_text
 from psnb._src.parameters import Rehearsal, Round
 from psnb._src.runtime import (
     InputContext,
@@ -125,7 +126,7 @@ class PickledCall:
         except Exception as error:
             raise ClosureInputError(
                 f"a per-worker value that the closure uses could not be made here: "
-                f"{type(error).__name__}: {error}"
+                f"{error_text(error)}"
             ) from error
 
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import cloudpickle
 
-from psnb._src.excerpt import excerpt
+from psnb._src.excerpt import error_text, excerpt, is_interrupt, text_of
 from psnb._src.runtime.remote_traceback import NOWHERE, RemoteTraceback
 from psnb._src.shown_error import briefly
 from psnb._src.users_code import users_level
@@ -154,12 +154,14 @@ def dumps(
     buffer = io.BytesIO()
     try:
         _Pickler(buffer, [] if references is None else references, inputs).dump(value)
-    except Exception as error:  # each class may raise its own while it is pickled
+    except BaseException as error:  # each class may raise its own while it is pickled
+        if is_interrupt(error):
+            raise
         named = _Named(zip(names, value, strict=True)) if names else value  # type: ignore[call-overload]
         path, culprit = _find_culprit(named, None if inputs is None else [])
         raise SerializationError(
             f"{what} cannot be pickled: {path or 'it'} is {_shortened(culprit)} "
-            f"({type(error).__name__}: {error}). Only data and functions travel; what is bound to "
+            f"({error_text(error)}). Only data and functions travel; what is bound to "
             "one process (locks, files, connections, generators) is made there, for example with "
             "coordinator.create_per_worker_resource"
         ) from error
@@ -188,10 +190,7 @@ def _unresolvable(resource_id: int) -> Any:
 
 
 def _shortened(value: object, limit: int = 100) -> str:
-    try:
-        text = repr(value)
-    except Exception as error:  # the object's own repr may do anything
-        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    text = text_of(value, repr)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
@@ -206,7 +205,9 @@ def shorten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 def _picklable(value: object, inputs: list[InputReference] | None) -> bool:
     try:
         _Pickler(io.BytesIO(), [], inputs).dump(value)
-    except Exception:  # whatever it is, it is the object that we look for
+    except BaseException as error:  # whatever it is, it is the object that we look for
+        if is_interrupt(error):
+            raise
         return False
     return True
 
@@ -220,7 +221,7 @@ def _parts(value: object) -> list[tuple[str, object]]:
     if isinstance(value, _Named):
         return list(value.items())
     if isinstance(value, dict):
-        return [(f"[{key!r}]", item) for key, item in value.items()]
+        return [(f"[{text_of(key, repr)}]", item) for key, item in value.items()]
     if isinstance(value, list | tuple | set | frozenset):
         return [(f"[{i}]", item) for i, item in enumerate(value)]
     code = getattr(value, "__code__", None)
@@ -251,6 +252,7 @@ def pack_error(error: BaseException, where: str = "") -> bytes:
     """Pickle an exception with its traceback as text, so that it can be raised elsewhere.
 
     An exception that cannot be pickled becomes a `ClosureError` that says what it was.
+    Whatever its class does meanwhile, this raises nothing.
 
     Parameters
     ----------
@@ -259,19 +261,34 @@ def pack_error(error: BaseException, where: str = "") -> bytes:
     where : str
         A line about what was being done.
     """
-    told = RemoteTraceback.of(error)
+    told = NOWHERE
     try:
+        told = RemoteTraceback.of(error)
         error.__traceback__ = None
         packed = cloudpickle.dumps(error, protocol=PROTOCOL)
         pickle.loads(packed)  # many exceptions pickle, but do not come back
-    except Exception:  # again whatever its class, or that of an attribute, may raise
+    except BaseException:  # again whatever its class, or that of an attribute, may raise
         substitute = ClosureError(f"{type(error).__qualname__}: {_shortened(error, 500)}")
         packed = cloudpickle.dumps(substitute, protocol=PROTOCOL)
     return pickle.dumps((packed, where, told), protocol=PROTOCOL)
 
 
+def _raisable(error: BaseException) -> Exception:
+    if isinstance(error, Exception):
+        return error
+    wrapped = ClosureError(
+        f"the closure raised {error_text(error)}. That would end the notebook, or cancel what "
+        "waits there: a closure ends with return, or with an exception such as RuntimeError"
+    )
+    wrapped.__cause__ = error
+    return wrapped
+
+
 def unpack_error(data: bytes) -> BaseException:
     """Return what `pack_error` packed; a `ClosureError` if its type cannot be imported here.
+
+    What would end or cancel whoever it is raised to (SystemExit, KeyboardInterrupt, the
+    CancelledError of asyncio) becomes the cause of a `ClosureError`.
 
     Its notes say where it was raised, with the user's frames. Its attribute ``full_traceback`` has
     all frames.
@@ -280,15 +297,18 @@ def unpack_error(data: bytes) -> BaseException:
     try:
         packed, where, told = pickle.loads(data)
         error = pickle.loads(packed)
-    except Exception as failure:  # likewise; most often ImportError
+    except BaseException as failure:  # likewise; most often ImportError
+        if is_interrupt(failure):
+            raise
         error = ClosureError(
             "a closure failed with an exception that this process cannot unpickle: "
-            + excerpt(repr(failure))
+            + excerpt(text_of(failure, repr))
         )
     if not isinstance(error, BaseException):
         raise InternalError(f"a closure failed with {error!r}, which is no exception")
+    error = _raisable(error)
     if note := "\n".join(filter(None, (where, told.text()))):
         error.add_note(note)
-    with contextlib.suppress(AttributeError, TypeError):  # its class may allow no attributes
+    with contextlib.suppress(Exception):  # its class may allow no attributes
         error.full_traceback = told.full()  # type: ignore[attr-defined]
     return briefly(error)

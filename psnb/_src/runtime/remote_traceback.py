@@ -11,7 +11,7 @@ import re
 import traceback
 from dataclasses import dataclass
 
-from psnb._src.excerpt import PAGE, excerpt
+from psnb._src.excerpt import PAGE, excerpt, text_of
 from psnb._src.jupyter_internals import cell_of
 from psnb._src.shown_error import causes
 from psnb._src.users_code import is_psnbs, is_users
@@ -71,7 +71,7 @@ class RemoteTraceback:
         links: list[tuple[str, tuple[Frame | str, ...]]] = []
         said = ""
         for each in causes(error):
-            message = _message(each)
+            message = text_of(each)
             first = message.partition("\n")[0]
             told = not links or (first and first in said)
             cause = "" if told else excerpt(f"caused by {type(each).__name__}: {first}")
@@ -101,13 +101,6 @@ class RemoteTraceback:
 
 NOWHERE = RemoteTraceback((), "")
 """That of an exception of which nothing is known."""
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # of a user's class, which may do anything
-        return "(its message cannot be told)"
 
 
 def _users_frames(error: BaseException) -> tuple[Frame | str, ...]:

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from psnb._src.data import Dataset, DatasetIterator
+from psnb._src.excerpt import error_text
 from psnb._src.phases import READ, counted_as
 from psnb._src.runtime.leasing import LeasedSplitReader, LeaseRequests, Split
 from psnb._src.runtime.worker_context import InputContext, current_context, worker_context
@@ -165,8 +166,7 @@ class Resources:
             raise ClosureInputError(*error.args) from error
         except BaseException as error:  # whatever `make` has caught
             raise ClosureInputError(
-                f"a per-worker value that the closure uses could not be made: "
-                f"{type(error).__name__}: {error}"
+                f"a per-worker value that the closure uses could not be made: {error_text(error)}"
             ) from error
 
     def number_of(self, value: object) -> int | None:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from psnb._src.dask_internals import unpickled
+from psnb._src.excerpt import text_of
 from psnb._src.placement import Role, ServerStatus, ShardPlace
 from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.hosted_shard import HostedShard
@@ -128,8 +129,9 @@ class Host:
         try:
             operation = unpacked(packed)
         except Exception as error:  # whatever a class may raise while it is unpickled
+            why = text_of(error, repr)
             text = (
-                f"the arguments of {packed} cannot be unpickled on {self._name}: {error!r}. "
+                f"the arguments of {packed} cannot be unpickled on {self._name}: {why}. "
                 "Install there the modules that they need, or define them in the notebook"
             )
             return Failed(SerializationError(text))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from psnb._src.excerpt import error_text
 from psnb._src.remote_path import Place
 from psnb._src.training.callback import Callback
 
@@ -62,7 +63,7 @@ class JSONLinesLog(Callback):
 
     def on_failure(self, trainer: Trainer, error: Exception) -> None:
         """Append a line."""
-        self._append("failure", {"error": f"{type(error).__name__}: {error}"})
+        self._append("failure", {"error": error_text(error)})
 
     def on_end(self, trainer: Trainer, history: TrainingHistory) -> None:
         """Append a line."""

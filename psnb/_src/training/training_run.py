@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from psnb._src.checkpoint import Rhythm
 from psnb._src.coordinator import CheckpointManager, LeasedIterator
+from psnb._src.excerpt import error_text
 from psnb._src.monitor import Share
 from psnb._src.remote_path import Place
 from psnb._src.threads import Lock
@@ -295,7 +296,7 @@ class TrainingRun:
                     error.add_note(f"raised by {where}")
                     first = error
                 else:
-                    first.add_note(f"besides, {where} raised {type(error).__name__}: {error}")
+                    first.add_note(f"besides, {where} raised {error_text(error)}")
         if first is not None and first is not besides:
             raise first
 

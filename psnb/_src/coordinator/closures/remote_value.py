@@ -12,7 +12,7 @@ from typing import Any
 
 from psnb._src.coordinator.closures.awaiting import until_ended
 from psnb._src.coordinator.closures.status import ClosureStatus, check_transition
-from psnb._src.excerpt import excerpt
+from psnb._src.excerpt import error_text, excerpt
 from psnb._src.jupyter_internals import current_cell
 from psnb._src.runtime import InputReference, dumps, loads, unpack_error
 from psnb._src.shown_error import timed_out
@@ -181,7 +181,7 @@ class RemoteValue(InputReference):
             error = CancelledError(outcome)
         else:
             error = unpack_error(outcome)  # type: ignore[arg-type]
-        root = excerpt(f"{type(error).__name__}: {error}")
+        root = excerpt(error_text(error))
         text = f"a remote value among the closure's arguments has no value: {root}"
         for _ in chain[1:]:
             dependent = ClosureInputError(text)

@@ -12,6 +12,7 @@ from psnb._src.data.node import Node, NodeIterator, State
 from psnb._src.data.nodes.first_spec import first_spec
 from psnb._src.data.spec import Spec
 from psnb._src.data.stacker import Stacker
+from psnb._src.excerpt import error_text
 from psnb.errors import DatasetError
 
 
@@ -63,7 +64,7 @@ class _GeneratorIterator(NodeIterator):
             except StopIteration:
                 self._ended = True
             except Exception as error:  # whatever the generator raises; it is over then
-                problem = f"{type(error).__name__}: {error}"
+                problem = error_text(error)
                 self._failed = self._node.error(self._given + count, problem)
                 self._failed.__cause__ = error
         if count:

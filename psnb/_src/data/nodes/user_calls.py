@@ -7,6 +7,7 @@ from typing import Any
 
 from psnb._src.data.block import Block
 from psnb._src.data.node import Node
+from psnb._src.excerpt import error_text
 from psnb.errors import DatasetError
 
 
@@ -17,7 +18,7 @@ def call(function: Callable[..., Any], element: Any) -> Any:
 
 def failure(node: Node, position: int, error: Exception, block: Block, index: int) -> DatasetError:
     """Return the error that a function failed on an element of a block."""
-    problem = str(error) if isinstance(error, DatasetError) else f"{type(error).__name__}: {error}"
+    problem = str(error) if isinstance(error, DatasetError) else error_text(error)
     if isinstance(error, StopIteration):
         # In TensorFlow 2, likewise, an OutOfRangeError in `map` is an InvalidArgumentError.
         problem = (

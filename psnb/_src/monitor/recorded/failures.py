@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
-from psnb._src.excerpt import PAGE, excerpt
+from psnb._src.excerpt import PAGE, excerpt, text_of
 from psnb._src.threads import Lock
 from psnb.errors import ConfigurationError
 
@@ -233,17 +233,10 @@ class FailureLog:
 
 
 def _one_line(error: BaseException) -> str:
-    try:
-        message = str(error)
-    except Exception:  # of a user's class, which may do anything
-        message = "(its message cannot be told)"
-    first = message.partition("\n")[0]
+    first = text_of(error).partition("\n")[0]
     return excerpt(f"{type(error).__name__}: {first}" if first else type(error).__name__)
 
 
 def _pages(error: BaseException) -> tuple[str, str]:
-    try:
-        text = "".join(traceback.format_exception_only(error)).rstrip()
-    except Exception:  # likewise
-        text = f"{type(error).__name__} (its message cannot be told)"
+    text = "".join(traceback.format_exception_only(error)).rstrip()
     return excerpt(text, PAGE), excerpt(getattr(error, "full_traceback", text), PAGE)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
-from psnb._src.excerpt import NAME, excerpt
+from psnb._src.excerpt import NAME, excerpt, text_of
 from psnb._src.metrics import MergeableMetric, MetricState, MetricStates, joined
 from psnb._src.monitor.recorded.history import MOST_METRICS, History
 from psnb._src.monitor.recorded.statistics import MetricStatistics
@@ -122,7 +122,7 @@ class MergedMetrics:
             try:
                 numbers, found = pickle.loads(self._arrived.popleft())
             except Exception as error:  # what is needed for a metric of the user's may be missing
-                self._complain(f"what a closure reported could not be unpickled: {error}")
+                self._complain(f"what a closure reported could not be unpickled: {text_of(error)}")
                 continue
             for name, (total, weight, not_finite) in numbers.items():
                 if name in self._numbers or len(self._numbers) < MOST_METRICS:
@@ -133,12 +133,16 @@ class MergedMetrics:
                 try:
                     arrived.setdefault((name, state.metric), []).append(state)
                 except TypeError as error:  # a metric of the user's that has no hash
-                    self._complain(f"{name}: what closures reported could not be merged: {error}")
+                    self._complain(
+                        f"{name}: what closures reported could not be merged: {text_of(error)}"
+                    )
         for (name, metric), states in arrived.items():
             try:
                 self._add(name, metric, states)
             except Exception as error:  # a metric of the user's, or counts beyond 2**43
-                self._complain(f"{name}: what closures reported could not be merged: {error}")
+                self._complain(
+                    f"{name}: what closures reported could not be merged: {text_of(error)}"
+                )
         return MetricStates({name: self._merged[name, each] for name, each in self._latest.items()})
 
     def _add(self, name: str, metric: MergeableMetric, states: list[MetricState]) -> None:
@@ -161,7 +165,7 @@ class MergedMetrics:
             try:
                 results[name] = state.result()
             except Exception as error:  # a metric of the user's
-                self._complain(f"{name}: {state.metric} has no value: {error!r}")
+                self._complain(f"{name}: {state.metric} has no value: {text_of(error, repr)}")
         return results
 
     def _complain(self, text: str) -> None:

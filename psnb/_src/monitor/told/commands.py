@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, cast, get_args
 
-from psnb._src.excerpt import NAME, excerpt
+from psnb._src.excerpt import NAME, error_text, excerpt
 from psnb._src.monitor.told.plain import plain
 from psnb._src.monitor.told.protocol import VERSION, Command, CommandName, CommandReply
 from psnb._src.monitor.told.viewed import Viewed
@@ -67,7 +67,7 @@ def execute(
             answer(str(error) or type(error).__name__)
         except Exception as error:  # a boundary: the user must see it, and the log
             _log.exception("the command %s failed", command["command"])
-            answer(f"{type(error).__name__}: {error}")
+            answer(error_text(error))
         else:
             answer("", result)
 

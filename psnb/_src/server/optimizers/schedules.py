@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from psnb._src.descriptions import described
-from psnb._src.excerpt import excerpt
+from psnb._src.excerpt import excerpt, text_of
 from psnb._src.server.optimizers.hyperparameters import (
     is_finite,
     refusal,
@@ -280,8 +280,9 @@ def rate_at(learning_rate: LearningRate, step: int) -> float:
     try:
         rate = learning_rate(step)
     except Exception as error:  # whatever a user's function may raise
+        why = excerpt(text_of(error, repr))
         raise ConfigurationError(
-            f"the learning rate {learning_rate!r} fails for step {step}: {excerpt(repr(error))}"
+            f"the learning rate {learning_rate!r} fails for step {step}: {why}"
         ) from error
     if not is_finite(rate) or rate < 0:
         raise ConfigurationError(
