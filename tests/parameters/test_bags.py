@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from psnb._src.data.ragged import Ragged
 from psnb._src.parameters.embedding import Embedding
 from psnb._src.parameters.updates import Updates, buffered
 from psnb._src.server.optimizers.optimizer import Optimizer
@@ -107,10 +108,22 @@ def test_bags_and_their_gradients_are_as_defined(
     e = padded(padding_idx, SGD(1.0), rows=rows)
     before = embedding(dtype="float64").lookup(range(ROWS))
     bags = list(members(values, offsets, given_weights, padding_idx))
-    found = e.lookup_bags(values, offsets, combiner, given_weights)
-    np.testing.assert_allclose(found, combined(before, bags, combiner), atol=1e-12)
+    closed = [*offsets, len(values)]
+    ragged = Ragged(np.array(values, np.int64), np.array(closed))
+    expected = combined(before, bags, combiner)
+    for found in (
+        e.lookup_bags(values, closed, combiner, given_weights, include_last_offset=True),
+        e.lookup_bags(ragged, None, combiner, given_weights),
+    ):
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+    if offsets and offsets[-1] == len(values):  # an empty last bag, or none?
+        with pytest.raises(GradientError, match="the number of values"):
+            e.lookup_bags(values, offsets, combiner, given_weights)
+    else:
+        found = e.lookup_bags(values, offsets, combiner, given_weights)
+        np.testing.assert_allclose(found, expected, atol=1e-12)
     gradients = np.random.default_rng(0).normal(size=(len(offsets), DIM))
-    e.push_bags(values, offsets, gradients, combiner, given_weights)
+    e.push_bags(ragged, None, gradients, combiner, given_weights)
     e._shards.padding_idx = None  # to see that row too: it took nothing
     after = e.lookup(range(ROWS))
     expected = before - derivative(before, bags, combiner, gradients)
@@ -148,6 +161,12 @@ def test_a_closure_sees_the_bags_that_it_has_pushed() -> None:
         ([1, 2], [0, 2, 1], {}, GradientError, "never fall"),
         ([1, 2], [0, 3], {}, GradientError, "end within the 2 values"),
         ([1, 2], [], {}, GradientError, "must start with 0"),
+        ([1, 2], [0, 2], {}, GradientError, "include_last_offset=True"),
+        ([], [0], {}, GradientError, "include_last_offset=True"),
+        ([1, 2], [0, 1], {"include_last_offset": True}, GradientError, "must end with the number"),
+        ([], [], {"include_last_offset": True}, GradientError, "must end with the number"),
+        ([1, 2], None, {}, GradientError, "need offsets"),
+        (Ragged.from_rows([[1], [2]]), [0, 1], {}, GradientError, "a Ragged has offsets"),
         ([1, 2], [0.0], {}, GradientError, "offsets must be integers"),
         ([1, 10], [0], {}, IdOutOfRangeError, "found id 10"),
         ([1, 2], [0], {"weights": [1.0]}, GradientError, r"expected weights of shape \(2,\)"),

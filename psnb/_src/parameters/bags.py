@@ -110,6 +110,7 @@ class Bags:
 def make_bags(
     ids: np.ndarray,
     offsets: ArrayLike,
+    include_last_offset: bool,
     combiner: str,
     weights: np.ndarray | None,
     padding_idx: int | None,
@@ -139,10 +140,26 @@ def make_bags(
         starts = starts.astype(np.int64)
     if starts.ndim != 1 or starts.dtype.kind not in "iu":
         raise GradientError(f"{what}: offsets must be integers along one axis, found {offsets!r}")
-    bounds = np.append(starts.astype(np.int64), ids.size)
+    starts = starts.astype(np.int64)
+    ends = starts.size > 0 and starts[-1] == ids.size
+    if include_last_offset:
+        if not ends:
+            raise GradientError(
+                f"{what}: with include_last_offset=True, offsets must end with the number of "
+                f"values, which is {ids.size}"
+            )
+        starts = starts[:-1]
+    bounds = np.append(starts, ids.size)
     if bounds[0] != 0 or (np.diff(bounds) < 0).any():
         raise GradientError(
             f"{what}: offsets must start with 0, never fall and end within the {ids.size} values"
+        )
+    if ends and not include_last_offset:
+        # A last bag without ids, or the end of the last bag? Nobody but the caller knows.
+        raise GradientError(
+            f"{what}: offsets end with {ids.size}, the number of values. If that is where the last "
+            "bag ends, as in a Ragged, say include_last_offset=True or pass the Ragged itself; if "
+            f"a last bag without ids begins there, append {ids.size} once more and say so, too"
         )
     if weights is not None and kind is Combiner.MAX:
         raise GradientError(f"{what}: the combiner 'max' takes no weights")

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
+from psnb._src.data import Ragged
 from psnb._src.parameters.bags import Bags, Combiner, make_bags
 from psnb._src.parameters.live_optimizer import LiveOptimizer
 from psnb._src.parameters.parameter_arguments import checked_array, checked_ids
@@ -117,11 +118,12 @@ class Embedding(Upkeep):
     @counted_as(PULL)
     def lookup_bags(
         self,
-        values: ArrayLike,
-        offsets: ArrayLike,
+        values: ArrayLike | Ragged,
+        offsets: ArrayLike | None = None,
         combiner: str = "mean",
         weights: ArrayLike | None = None,
         *,
+        include_last_offset: bool = False,
         training: bool = True,
     ) -> np.ndarray:
         """Fetch the rows of bags of ids, each combined into one.
@@ -131,11 +133,13 @@ class Embedding(Upkeep):
 
         Parameters
         ----------
-        values : array_like of int
-            The ids of all bags one after the other, ``(n,)``; ids may repeat.
+        values : array_like of int, or psnb.data.Ragged
+            The ids of all bags one after the other, ``(n,)``; ids may repeat. Of a `Ragged`, each
+            row is a bag; it has offsets.
         offsets : array_like of int
             Where each bag starts, ``(bags,)``: the first is 0, and they never decrease. The last
-            bag ends with ``values``.
+            bag ends with ``values``. Offsets whose last number is ``n`` need
+            ``include_last_offset=True``; None for a `Ragged`.
         combiner : {"mean", "sum", "sqrtn", "max"}
             ``sum`` adds the rows, each times its weight; ``mean`` divides that by the sum of the
             weights, ``sqrtn`` by the root of the sum of their squares, as in TensorFlow (where the
@@ -143,6 +147,8 @@ class Embedding(Upkeep):
             takes no weights.
         weights : array_like, optional
             One for each of ``values``, of `dtype`; 1 by default.
+        include_last_offset : bool
+            Whether ``offsets`` have one more number, ``n``, where the last bag ends: as in PyTorch.
         training : bool
             False for evaluation and serving, as in `lookup`.
 
@@ -162,20 +168,21 @@ class Embedding(Upkeep):
         ServerLostError
             If a server is gone.
         """
-        bags = self._bags(values, offsets, combiner, weights)
+        bags = self._bags(values, offsets, include_last_offset, combiner, weights)
         return bags.combine(self.lookup(bags.ids, training=training))
 
     @counted_as(PUSH)
     def push_bags(
         self,
-        values: ArrayLike,
-        offsets: ArrayLike,
+        values: ArrayLike | Ragged,
+        offsets: ArrayLike | None,
         gradients: ArrayLike,
         combiner: str = "mean",
         weights: ArrayLike | None = None,
         shows: ArrayLike | None = None,
         clicks: ArrayLike | None = None,
         *,
+        include_last_offset: bool = False,
         immediate: bool = False,
     ) -> None:
         """Let the optimizer apply the gradients of what `lookup_bags` returned.
@@ -187,7 +194,7 @@ class Embedding(Upkeep):
 
         Parameters
         ----------
-        values, offsets, combiner, weights
+        values, offsets, combiner, weights, include_last_offset
             As for `lookup_bags`.
         gradients : array_like
             ``(bags, dim)``; an array must have `dtype`.
@@ -203,7 +210,7 @@ class Embedding(Upkeep):
             As for `lookup_bags` and `push`; nothing was changed.
         """
         self._shards.require_optimizer()
-        bags = self._bags(values, offsets, combiner, weights)
+        bags = self._bags(values, offsets, include_last_offset, combiner, weights)
         what = f"gradients for bags of embedding {self.name!r}"
         array = checked_array(gradients, self.dtype, what)
         if array.shape != (bags.count, self.dim):
@@ -289,11 +296,25 @@ class Embedding(Upkeep):
         self._shards.assign(ids, values)
 
     def _bags(
-        self, values: ArrayLike, offsets: ArrayLike, combiner: str, weights: ArrayLike | None
+        self,
+        values: ArrayLike | Ragged,
+        offsets: ArrayLike | None,
+        include_last_offset: bool,
+        combiner: str,
+        weights: ArrayLike | None,
     ) -> Bags:
         what = f"bags for embedding {self.name!r}"
+        if isinstance(values, Ragged):
+            if offsets is not None:
+                raise GradientError(f"{what}: a Ragged has offsets; pass None for them")
+            offsets, include_last_offset = values.offsets, True
+            values = values.values
+        elif offsets is None:
+            raise GradientError(f"{what}: values that are no Ragged need offsets")
         ids = checked_ids(values, self.name, self.rows)
         factors = (
             None if weights is None else checked_array(weights, self.dtype, f"weights of {what}")
         )
-        return make_bags(ids, offsets, combiner, factors, self.padding_idx, self.dtype, what)
+        return make_bags(
+            ids, offsets, include_last_offset, combiner, factors, self.padding_idx, self.dtype, what
+        )
