@@ -138,6 +138,34 @@ def test_an_empty_dataset_is_an_epoch_of_nothing(coordinator: psnb.ClusterCoordi
     assert coordinator.run_epoch(lambda iterator: next(iterator), iter(dataset)).visits == 0
 
 
+def test_an_epoch_that_was_used_is_not_run_again(coordinator: psnb.ClusterCoordinator) -> None:
+    dataset = coordinator.create_per_worker_dataset(
+        data.Dataset.range(6), sharding="dynamic", splits=1
+    )
+    iterator = iter(dataset)
+    assert coordinator.run_epoch(next, iterator).visits == 6
+    with pytest.raises(errors.ConfigurationError, match=r"run_epoch\(step, iter\(dataset\)\)"):
+        coordinator.run_epoch(next, iterator)
+    # One that was over when its state was saved has nothing left, and is not used twice.
+    assert coordinator.run_epoch(next, dataset.iterator(iterator.state())).visits == 6
+
+
+def test_an_epoch_that_was_cut_short_may_be_run_though_its_closures_have_ended_it(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    iterator = iter(
+        coordinator.create_per_worker_dataset(data.Dataset.range(1), sharding="dynamic", splits=1)
+    )
+
+    def cut_short() -> None:
+        if iterator.exhausted:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        coordinator.run_epoch(lambda it: list(it), iterator, watch=cut_short)
+    assert coordinator.run_epoch(lambda it: list(it), iterator).over
+
+
 def test_static_sharding_gives_each_worker_its_share(
     coordinator: psnb.ClusterCoordinator,
 ) -> None:

@@ -74,6 +74,15 @@ def test_two_iterators_of_a_dataset_are_independent(
         assert a == b
 
 
+def test_iter_of_a_dataset_in_a_closure_is_refused(coordinator: psnb.ClusterCoordinator) -> None:
+    dataset = coordinator.create_per_worker_dataset(psnb.data.Dataset.range(100))
+    remote = coordinator.schedule(lambda it: int(next(iter(it))), (dataset,))
+    with pytest.raises(errors.ConfigurationError, match=r"iterator = iter\(dataset\)"):
+        remote.fetch(DEADLINE)
+    with pytest.raises(errors.ConfigurationError):
+        coordinator.join(DEADLINE)
+
+
 def test_next_in_the_notebook_is_refused(coordinator: psnb.ClusterCoordinator) -> None:
     iterator = iter(coordinator.create_per_worker_dataset([1, 2]))
     with pytest.raises(errors.ConfigurationError, match="inside a closure"):

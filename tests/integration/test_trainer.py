@@ -57,6 +57,21 @@ def test_numbers_of_the_history_are_means_over_examples(
     assert history["loss"] == [4.5]
 
 
+def test_an_epoch_without_files_is_an_error(
+    strategy: psnb.ParameterServerStrategy,
+    coordinator: psnb.ClusterCoordinator,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "numbers").write_text("1\n2\n")
+    lines = data.Dataset.text_lines([tmp_path / "numbers"])
+    trainer = psnb.Trainer(coordinator, lambda iterator: print(end=next(iterator)[:0]))
+    with pytest.raises(errors.ConfigurationError, match="files= is empty"):
+        trainer.train_from_dataset(lines, files=[])
+    with pytest.raises(errors.ConfigurationError, match="epoch 2 had no batch"):
+        trainer.train_from_dataset(lines, files=[[tmp_path / "numbers"], []])
+    assert [row.batches for row in trainer.history.rows] == [2]
+
+
 def test_debug_prints_where_the_time_went(
     strategy: psnb.ParameterServerStrategy,
     coordinator: psnb.ClusterCoordinator,

@@ -11,7 +11,7 @@ import pytest
 
 import psnb
 from psnb import errors
-from psnb._src.runtime.resources import Resources, SharedIterator, make_dataset
+from psnb._src.runtime.resources import Resources, SharedIterator, make_dataset, make_iterator
 from psnb._src.runtime.worker_context import WorkerContext, entered
 
 REPORTS: list[dict[str, float]] = []
@@ -79,10 +79,18 @@ def test_threads_that_share_an_iterator_get_each_element_once() -> None:
 
 def test_a_dataset_may_be_an_iterable_a_function_or_a_function_of_the_context() -> None:
     with entered(CONTEXT):
-        assert make_dataset([1, 2]) == [1, 2]
-        assert make_dataset(lambda: [3]) == [3]
-        assert make_dataset(lambda size=4: [size]) == [4]
-        assert make_dataset(lambda context: context) == psnb.InputContext(3, 1)
+        assert make_dataset([1, 2]).whole == [1, 2]
+        assert make_dataset(lambda: [3]).whole == [3]
+        assert make_dataset(lambda size=4: [size]).whole == [4]
+        assert make_dataset(lambda context: context).whole == psnb.InputContext(3, 1)
+
+
+def test_a_dataset_is_iterated_by_its_iterator_alone() -> None:
+    dataset = make_dataset(psnb.data.Dataset.range(5))
+    for use in (iter, next, lambda it: list(it), lambda it: it.iterator(), lambda it: it.take(2)):
+        with pytest.raises((errors.ConfigurationError, AttributeError), match=r"iter\(dataset\)"):
+            use(dataset)
+    assert list(make_iterator(dataset)) == [0, 1, 2, 3, 4]
 
 
 def test_the_context_tells_where_a_closure_runs() -> None:

@@ -379,8 +379,9 @@ class ClusterCoordinator(Observed):
         Returns
         -------
         PerWorkerDataset, LeasedDataset or PartitionedDataset
-            ``iter`` of it makes an iterator on each worker, to be passed to closures. If the
-            function raises, closures that use it fail with `ClosureInputError`.
+            ``iter`` of it, in the notebook, makes an iterator on each worker, to be passed to
+            closures; ``iter`` in a closure is refused. If the function raises, closures that use it
+            fail with `ClosureInputError`.
 
         Raises
         ------
@@ -496,17 +497,22 @@ class ClusterCoordinator(Observed):
         Exception
             As for `join`. Examples that failed closures had taken are free again: ``run_epoch``
             with the same iterator goes on.
+        ConfigurationError
+            If every example of the epoch was used already.
         """
         if not isinstance(iterator, LeasedIterator):
             raise ConfigurationError(
                 "run_epoch takes iter(coordinator.create_per_worker_dataset(..., "
                 f"sharding='dynamic')), or of one in memory, found {iterator!r}"
             )
+        iterator.require_rest()
         schedule = _scheduling(self, fn, (iterator, *positional(args)), keyword(kwargs))
+        iterator.may_be_over = True
         with self._core.progress(progress, iterator.share):
             ended = self._core.run_epoch(iterator, schedule, bool if watch is None else watch)
             deque(ended, maxlen=0)
             self._core.queue.join(None, self._core.poll)
+        iterator.may_be_over = False
         return iterator.progress()
 
     @uninterrupted  # except while it waits; it is closed then, too

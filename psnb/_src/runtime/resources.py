@@ -10,7 +10,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NoReturn
 
 from psnb._src.data import Dataset, DatasetIterator
 from psnb._src.excerpt import error_text
@@ -62,11 +62,56 @@ class SharedIterator:
         return f"{found} of this worker's dataset"
 
 
-def make_dataset(dataset: Any) -> Any:
+_NO_ELEMENTS = (
+    "a per-worker dataset has no elements inside a closure: each closure would begin a new "
+    "iterator, and get the first element again. Make the iterator in the notebook, once, and pass "
+    "that: iterator = iter(dataset), coordinator.schedule(step, (iterator,)). To go through all of "
+    "it in one closure, make it with coordinator.create_per_worker_resource instead, which gives "
+    "closures what the function returns"
+)
+
+
+class WorkerDataset:
+    """The dataset of this worker, as closures get it.
+
+    It has no ``iter``: each closure would begin a new one, and find the first element again. As in
+    TensorFlow, where that is refused in functions, too.
+
+    Parameters
+    ----------
+    dataset : iterable
+        What there is.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.__dataset = dataset
+
+    @property
+    def whole(self) -> Any:
+        """The dataset itself; for psnb only."""
+        return self.__dataset
+
+    def __repr__(self) -> str:
+        return f"<{type(self.__dataset).__name__} of this worker>"
+
+    def __iter__(self) -> NoReturn:
+        raise ConfigurationError(_NO_ELEMENTS)
+
+    __next__ = __iter__
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"there is no {name!r} here: {_NO_ELEMENTS}")
+
+
+def make_dataset(dataset: Any) -> WorkerDataset:
     """Return the dataset of this worker: an iterable as it is, or what a function returns.
 
     A function is called with an `InputContext` if it requires an argument, else with none.
     """
+    return WorkerDataset(_made(dataset))
+
+
+def _made(dataset: Any) -> Any:
     if not callable(dataset):
         return dataset
     try:
@@ -80,8 +125,9 @@ def make_dataset(dataset: Any) -> Any:
     return dataset(InputContext(context.num_workers, context.worker_index))
 
 
-def read_spec(dataset: Any) -> Any:
+def read_spec(of_worker: WorkerDataset) -> Any:
     """Return the spec of the elements of this worker's dataset."""
+    dataset = of_worker.whole
     if not isinstance(dataset, Dataset):
         raise ConfigurationError(
             f"the worker's dataset is a {type(dataset).__name__}, and only a psnb.data.Dataset "
@@ -90,9 +136,9 @@ def read_spec(dataset: Any) -> Any:
     return dataset.element_spec
 
 
-def make_iterator(dataset: Any) -> SharedIterator:
+def make_iterator(dataset: WorkerDataset) -> SharedIterator:
     """Return a new iterator over the dataset of this worker."""
-    return SharedIterator(iter(dataset))
+    return SharedIterator(iter(dataset.whole))
 
 
 def make_leased_iterator(splits: Sequence[Split], epoch: int) -> LeasedSplitReader:

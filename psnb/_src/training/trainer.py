@@ -207,13 +207,15 @@ class Trainer:
         ConfigurationError
             If an argument is of the wrong kind, or this trainer is training. Or if it is to go on
             in the middle of an epoch, and the dataset is another one: other files, another batch
-            size; nothing was restored.
+            size; nothing was restored. Or if an epoch has no batch: it has no files, for example.
         CheckpointError
             With ``resume=True``: if all checkpoints are damaged, or the newest does not fit the
             parameters.
         """
         if self._run is not None:
             raise ConfigurationError("this trainer is training already: make another one")
+        if files is not None and not callable(files) and len(files) == 0:
+            raise ConfigurationError("files= is empty: give the files of one epoch at least")
         if epochs is None:
             epochs = len(files) if files is not None and not callable(files) else 1
         told = tuple(callbacks)

@@ -201,6 +201,11 @@ class TrainingRun:
         self._rhythm.count_from(iterator.progress().visits)  # what is resumed was saved
         self._trainer.worker.train(self._coordinator, self._trainer.step, iterator, self._watch)
         current.end()
+        if not iterator.progress().visits:
+            raise ConfigurationError(
+                f"epoch {epoch} had no batch, so nothing was trained: its dataset is empty, or has "
+                "no files"
+            )
         self._print_if_due(current)
         row = self._end_epoch({} if plan.validate is None else plan.validate())
         self._tell("on_epoch", row)

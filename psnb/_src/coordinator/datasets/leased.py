@@ -42,6 +42,17 @@ class LeasedIterator(PerWorkerIterator):
         self._leases, self._epoch = leases, epoch
         weakref.finalize(self, leases.close, epoch)
         super().__init__(registry, make, (*args, epoch), spec=spec)
+        # Whether `run_epoch` may find it over: its state was, or a call was cut short and is made
+        # again, while the closures that it had scheduled have used the rest.
+        self.may_be_over = self.exhausted
+
+    def require_rest(self) -> None:
+        """Raise ConfigurationError if every example was used, and not by a call cut short."""
+        if self.exhausted and not self.may_be_over:
+            raise ConfigurationError(
+                "run_epoch: every example of this epoch was used already, so nothing would run. "
+                "Begin another epoch: run_epoch(step, iter(dataset))"
+            )
 
     def progress(self) -> Progress:
         """Return the progress of the epoch; cheap, any thread."""
