@@ -138,6 +138,22 @@ def test_what_a_per_worker_value_is_made_from_lives_as_long() -> None:
     assert registry.changes(numbers)[1] == sorted(numbers)
 
 
+def test_a_per_worker_value_is_not_made_of_one_of_another_coordinator() -> None:
+    other = PerWorkerValues(ResourceRegistry(), len, ((),))
+    registry = ResourceRegistry()
+    with pytest.raises(errors.ConfigurationError, match="another coordinator"):
+        PerWorkerValues(registry, len, (other,))
+    assert registry.changes(set()) == ([], [])
+
+
+def test_functions_that_hold_values_of_the_same_number_are_two() -> None:
+    registry = FunctionRegistry()
+    mine, other = (PerWorkerValues(ResourceRegistry(), len, ((),)) for _ in range(2))
+    assert mine.resource_id == other.resource_id
+    first, second = (registry.register(partial(pow, each)) for each in (mine, other))
+    assert first.id != second.id
+
+
 def test_a_per_worker_value_cannot_be_pickled_elsewhere() -> None:
     import pickle
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from distributed import Client
 
 import psnb
 from psnb import errors
@@ -81,6 +82,45 @@ def test_iter_of_a_dataset_in_a_closure_is_refused(coordinator: psnb.ClusterCoor
         remote.fetch(DEADLINE)
     with pytest.raises(errors.ConfigurationError):
         coordinator.join(DEADLINE)
+
+
+def test_values_and_iterators_of_another_coordinator_are_refused(
+    cluster: Client, coordinator: psnb.ClusterCoordinator
+) -> None:
+    """Those of a coordinator that is closed, as its cell was run again, have the same numbers."""
+    step, data = Taken(), psnb.data.Dataset.range
+    with psnb.ParameterServerStrategy(cluster) as strategy:
+        before = psnb.ClusterCoordinator(strategy)
+        stale_value = before.create_per_worker_resource(int)
+        stale_dataset = before.create_per_worker_dataset(data(4), sharding="dynamic")
+        stale_iterator = iter(stale_dataset)
+    mine = coordinator.create_per_worker_resource(float)
+    iterator = iter(coordinator.create_per_worker_dataset(data(2), sharding="dynamic"))
+    assert stale_iterator.resource_id == iterator.resource_id  # by their numbers they are the same
+    mine_used, stale_used = (lambda value=value: str(value) for value in (mine, stale_value))
+    assert coordinator.schedule(mine_used).fetch(DEADLINE) == "0.0"
+    for wrong in (
+        lambda: coordinator.schedule(str, (stale_value,)),
+        lambda: coordinator.schedule(str, ({"deep": [stale_value]},)),
+        lambda: coordinator.schedule(stale_used),
+        lambda: coordinator.schedule(next, (stale_iterator,)),
+        lambda: coordinator.create_per_worker_resource(str, (stale_value,)),
+        lambda: coordinator.run_epoch(step, stale_iterator),
+        lambda: psnb.Trainer(coordinator, step).train_from_dataset(stale_dataset),
+        lambda: psnb.Trainer(coordinator, step).evaluate(stale_dataset),
+    ):
+        with pytest.raises(errors.ConfigurationError, match="another coordinator"):
+            wrong()
+    coordinator.join(DEADLINE)
+    assert coordinator.statistics().completed == 1
+    assert coordinator.run_epoch(step, iterator).visits == 2
+
+
+class Taken:
+    """A step that takes an element."""
+
+    def __call__(self, iterator: Any) -> None:
+        psnb.report(element=next(iterator))
 
 
 def test_next_in_the_notebook_is_refused(coordinator: psnb.ClusterCoordinator) -> None:

@@ -23,7 +23,7 @@ from psnb._src.runtime.packing import (
 
 class Reference(PerWorkerReference):
     def __init__(self, number: int) -> None:
-        self.resource_id = number
+        self.owner, self.resource_id = "somebody", number
 
 
 class NeedsTwoArgumentsError(Exception):

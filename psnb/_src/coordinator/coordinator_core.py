@@ -167,6 +167,9 @@ class CoordinatorCore:
         """Queue a call; see `ClusterCoordinator.schedule`."""
         function = self._functions.register(fn)
         call = pack_call(function.name, args, kwargs, self.queue.settled)
+        name = function.name
+        self.resources.require_own(function.references, f"a per-worker value that {name} uses")
+        self.resources.require_own(call.references, f"a per-worker value that {name} is given")
         remote = RemoteValue(self.queue.settled, self._cancel)
         self.queue.put(Closure(next(self._ids), function, call, options, remote))
         return remote
@@ -221,6 +224,7 @@ class CoordinatorCore:
         wanted: Callable[[int], bool] = lambda waiting: True,
     ) -> Iterator[RemoteValue]:
         """Schedule closures until an epoch is over; see `datasets.run_epoch`."""
+        self.resources.require_own((iterator,), "the iterator")
 
         def look() -> None:
             self.poll()

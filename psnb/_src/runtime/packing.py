@@ -1,9 +1,9 @@
 """Pickling across the wire: functions, arguments, results and exceptions. Pure, without Dask.
 
 Per-worker values travel as references: a `PerWorkerReference`, at any depth and in captured
-variables too, is pickled as its ``resource_id`` only, and becomes the worker's own value when it is
-unpickled there. An `InputReference` among the arguments of a call, a result that may not be there
-yet, is pickled as its index; the pickled result is sent along when it is there.
+variables too, is pickled as its owner and number only, and becomes the worker's own value when it
+is unpickled there. An `InputReference` among the arguments of a call, a result that may not be
+there yet, is pickled as its index; the pickled result is sent along when it is there.
 """
 
 from __future__ import annotations
@@ -28,16 +28,23 @@ from psnb.errors import ClosureError, EndOfDataWarning, InternalError, Serializa
 PROTOCOL = 5
 
 
+_INPUT = ""
+"""Stands for the owner where an input is pickled."""
+
+
 class PerWorkerReference:
     """Base of what stands for a different value on each worker.
 
     Attributes
     ----------
     resource_id : int
-        The value's number on the workers.
+        The value's number on the workers of its coordinator.
+    owner : str
+        Which coordinator that is: no other one has this, in whatever process or time.
     """
 
     resource_id: int
+    owner: str
 
 
 class InputReference:
@@ -95,15 +102,17 @@ class _Pickler(cloudpickle.Pickler):
         self._references, self._inputs = references, inputs
         self._places: dict[InputReference, int] = {}
 
-    def persistent_id(self, obj: Any) -> int | tuple[str, int] | None:
+    def persistent_id(self, obj: Any) -> tuple[str, int] | None:
         if isinstance(obj, PerWorkerReference):
             self._references.append(obj)
-            return obj.resource_id
+            # With the owner, though the workers need the number alone: functions with the same
+            # bytes are one.
+            return obj.owner, obj.resource_id
         if self._inputs is not None and isinstance(obj, InputReference):
             place = self._places.setdefault(obj, len(self._inputs))
             if place == len(self._inputs):
                 self._inputs.append(obj)
-            return "input", place
+            return _INPUT, place
         return None
 
 
@@ -114,9 +123,9 @@ class _Unpickler(pickle.Unpickler):
         self._values: dict[int, Any] = {}  # one object for one input, however often it occurs
 
     def persistent_load(self, pid: Any) -> Any:
-        if isinstance(pid, int):
-            return self._resolve(pid)
-        _, index = pid
+        owner, index = pid
+        if owner != _INPUT:
+            return self._resolve(index)
         if index not in self._values:
             packed = self._inputs[index]
             self._values[index] = loads(packed) if packed else None

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import threading
+import uuid
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from psnb._src.data import Spec
@@ -40,6 +41,11 @@ class ResourceRegistry:
     fetch : callable, optional
         The coordinator's method that calls a function with each worker's value, given value,
         function and timeout. It is held weakly: values do not keep their coordinator alive.
+
+    Attributes
+    ----------
+    owner : str
+        Tells the values from those of all other registries, in whatever process or time.
     """
 
     def __init__(
@@ -47,6 +53,7 @@ class ResourceRegistry:
         fetch: Callable[[PerWorkerValues, Callable[[Any], Any], float | None], list[Any]]
         | None = None,
     ) -> None:
+        self.owner = uuid.uuid4().hex
         self._on_change: Callable[[], object] = bool  # nobody makes values yet
         self._fetch = None if fetch is None else weakref.WeakMethod(fetch)
         # Re-entrant: a garbage collection inside a locked region may release a value. Taken by the
@@ -71,12 +78,33 @@ class ResourceRegistry:
         """Add the pickled call that makes a value and return the value's number.
 
         The values that it refers to live as long as it does: a worker that joins makes them all.
+
+        Raises
+        ------
+        ConfigurationError
+            If these are not of this registry.
         """
+        self.require_own(references, "a per-worker value is made of one that")
         with self._lock:
             number = next(self._numbers)
             self._live[number] = (payload, tuple(references))
         self._on_change()
         return number
+
+    def require_own(self, values: Iterable[PerWorkerReference], what: str) -> None:
+        """Raise ConfigurationError if one of these values is of another coordinator; cheap.
+
+        That coordinator's workers know its value by the same number as another one here.
+        """
+        for each in values:
+            if each.owner != self.owner:
+                raise ConfigurationError(
+                    f"{what} belongs to another coordinator: {each!r}. It may be one from before "
+                    "the coordinator's cell was run again, or of another strategy, and does not "
+                    "exist for this one. Make it anew with this coordinator: "
+                    "create_per_worker_dataset(...) and iter of that, or "
+                    "create_per_worker_resource(...)"
+                )
 
     @uninterrupted
     def release(self, number: int) -> None:
@@ -130,6 +158,8 @@ class PerWorkerValues(PerWorkerReference):
     ------
     SerializationError
         If that call cannot be pickled.
+    ConfigurationError
+        If it has per-worker values of another coordinator.
     """
 
     _use = "an argument of closures stands for the worker's own; fetch() returns the list of all"
@@ -147,7 +177,7 @@ class PerWorkerValues(PerWorkerReference):
         call = (function, args, dict(kwargs or {}))
         payload = dumps(call, "a per-worker value", references, ("fn", "args", "kwargs"))
         with uninterrupted:  # or nobody might ever release it
-            self.resource_id = registry.add(payload, references)
+            self.owner, self.resource_id = registry.owner, registry.add(payload, references)
             weakref.finalize(self, registry.release, self.resource_id)
 
     def fetch(self, timeout: float | None = None) -> list[Any]:
