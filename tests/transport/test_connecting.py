@@ -55,7 +55,7 @@ class Flaky:
         )
 
     async def _start(self) -> str:
-        async def answer(comm: Comm, probe: Any) -> Status:
+        async def answer(comm: Comm, probe: Any, psnb: str) -> Status:
             await comm.write({"status": "OK", "probe": None, "sees": False})
             stream = message_stream(comm)
             with contextlib.suppress(OSError):

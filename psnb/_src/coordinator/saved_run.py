@@ -9,12 +9,12 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-import psnb
 from psnb._src.checks import is_integer
 from psnb._src.coordinator.saving_settings import SavingSettings
 from psnb._src.descriptions import described, made
 from psnb._src.modes import MODES, Mode
 from psnb._src.sealed_json import keys, require
+from psnb._src.version import own_version
 
 _PACKAGES = ("numpy", "dask", "distributed", "safetensors")
 _MOST = 1 << 53  # closures have numbers, and such numbers travel
@@ -24,7 +24,7 @@ _MANAGERS = {SavingSettings.__name__: SavingSettings}
 @cache
 def versions() -> dict[str, str]:
     """Return the versions of psnb, Python and the packages that checkpoints depend on."""
-    own = {"psnb": psnb.__version__, "python": platform.python_version()}
+    own = {"psnb": own_version(), "python": platform.python_version()}
     return own | {name: version(name) for name in _PACKAGES}
 
 

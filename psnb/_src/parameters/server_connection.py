@@ -18,6 +18,7 @@ import numpy as np
 from psnb._src.dask_internals import ConnectionPool, give_back_connection
 from psnb._src.server import BUSY, HANDLER, ForwardedRequest, ServerReply, ServerRequest
 from psnb._src.transport import MessageStream, can_see, connect, message_stream, probe, unwired
+from psnb._src.version import check_version, own_version
 
 CONNECT_TIMEOUT = 5.0
 """Seconds to reach a server that is not connected yet."""
@@ -111,15 +112,17 @@ async def open_connection(
     Raises
     ------
     OSError
-        If that takes longer than ``timeout`` seconds, or no process listens there.
+        If that takes longer than ``timeout`` seconds, no process listens there, or it has another
+        version of psnb.
     """
     # The pool owns the connection: when it closes, the connection closes too.
     comm = await connect(pool, address, timeout)
     release = partial(give_back_connection, pool, address, comm)
     try:
         async with asyncio.timeout(timeout):
-            await comm.write({"op": HANDLER, "probe": probe()})
+            await comm.write({"op": HANDLER, "psnb": own_version(), "probe": probe()})
             reply = await comm.read()
+            check_version(reply)
             if not isinstance(reply, dict) or reply.get("status") != "OK":
                 raise ConnectionRefusedError(f"it serves no parameters any more: {reply!r}")
             stream = message_stream(comm)

@@ -38,6 +38,7 @@ from psnb._src.runtime.printed_lines import begin_printing, end_printing
 from psnb._src.runtime.session import Session
 from psnb._src.runtime.session_messages import HANDLER, SessionOpening
 from psnb._src.server import Opening, ParameterServers
+from psnb._src.version import own_version
 
 
 class Runtime(WorkerPlugin):
@@ -68,7 +69,9 @@ class Runtime(WorkerPlugin):
             connecting.add(task)
             task.add_done_callback(connecting.discard)
 
-        async def psnb_session(comm: Comm, **opening: Any) -> object:
+        async def psnb_session(comm: Comm, psnb: str = "", **opening: Any) -> object:
+            if psnb != own_version():  # then the opening may be another one, too
+                return {"status": "another version", "psnb": own_version()}
             session = Session(worker, comm, server_client, mail, SessionOpening(**opening))
             sessions.add(session)
             try:

@@ -60,6 +60,7 @@ from psnb._src.server.table_writing import Soon
 from psnb._src.server.tables import build, warm_up
 from psnb._src.transport import MessageStream, Probe, can_see, message_stream, unwired
 from psnb._src.transport import probe as own_probe
+from psnb._src.version import own_version
 from psnb.errors import ServerLostError
 
 HANDLER = "psnb_server"
@@ -129,7 +130,9 @@ class ParameterServers:
         for key in list(self._servers):
             self._stop(key)
 
-    async def _serve(self, comm: Comm, probe: Probe | None) -> object:
+    async def _serve(self, comm: Comm, probe: Probe | None = None, psnb: str = "") -> object:
+        if psnb != own_version():
+            return {"status": "another version", "psnb": own_version()}
         # The caller keeps the connection open. Then it sends `ServerRequest`s, and gets a
         # `ServerReply` to each: without answers, if the server's process was restarted at the same
         # address, or its strategy was closed.

@@ -15,6 +15,7 @@ import itertools
 import logging
 from collections.abc import Callable, Collection
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import dask
@@ -47,6 +48,7 @@ _POLL_SECONDS = 0.5
 _POLL_TIMEOUT = 10.0
 _CLOSE_TIMEOUT = 10.0
 _WITHDRAW_TIMEOUT = 2.0
+_MOST_TOLD = 3
 
 
 class Membership:
@@ -84,6 +86,8 @@ class Membership:
         self._idle: dict[WorkerConnection, None] = {}  # those that could do more, the latest last
         self._balancing = False
         self._tasks: dict[WorkerConnection, asyncio.Task[None]] = {}
+        self._refused: dict[str, str] = {}  # by address, why
+        self._none_fits = False  # all workers that are here are refused
         self._watch = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
 
     def wake(self) -> None:
@@ -266,6 +270,8 @@ class Membership:
         served = {connection.address for connection in self._tasks}
         now = self._loop.time()
         self._backoff.keep(set(names))
+        self._refused = {a: why for a, why in self._refused.items() if a in names}
+        self._none_fits = bool(names) and len(self._refused) == len(names)
         newcomers = [a for a in names if a not in served and self._backoff.ready(a, now)]
         count = sum(connection.address in names for connection in self._tasks) + len(newcomers)
         for connection in self._tasks:
@@ -302,6 +308,10 @@ class Membership:
         # that is frozen or refuses is not asked without pause.
         if connection.was_ready:
             self._backoff.succeeded(connection.address)
+        self._refused.pop(connection.address, None)
+        if connection.refusal:
+            self._refused[connection.address] = connection.refusal
+            logger.warning("%s", connection.refusal)
         self._backoff.failed(connection.address, self._loop.time())
 
     def _fail_what_waited_too_long(self) -> None:
@@ -310,7 +320,11 @@ class Membership:
             connection.state in (ConnectionState.READY, ConnectionState.DRAINING)
             for connection in self._tasks
         )
-        if limit is None or usable or not self._queue.statistics().queued:
+        waits = not usable and self._queue.statistics().queued
+        if waits and self._none_fits:
+            # Waiting helps nobody: somebody must install something.
+            self._queue.fail_waiting("; ".join(islice(self._refused.values(), _MOST_TOLD)))
+        elif limit is None or not waits:
             self._waits_since = None
         elif self._waits_since is None:
             self._waits_since = now

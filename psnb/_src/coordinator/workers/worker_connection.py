@@ -31,6 +31,7 @@ from psnb._src.dask_internals import Comm
 from psnb._src.modes import Geo
 from psnb._src.monitor import EventKind, WorkerStatistics
 from psnb._src.runtime import InputContext, session_messages, unpack_error
+from psnb._src.version import OtherVersionError
 
 _Outcome = tuple[Closure, bool, bytes, bool]
 """See `ClosureQueue.settle`."""
@@ -65,6 +66,8 @@ class WorkerConnection:
     threads : int or None
         How many closures the worker is to run at the same time; None for as many as it has threads.
         For the event loop only; `pump` tells the worker.
+    refusal : str
+        Why it can never be used as it is: it has another version of psnb; empty if it can.
     """
 
     def __init__(
@@ -89,7 +92,7 @@ class WorkerConnection:
         self._connect, self._on_idle, self._others_starve = connect, on_idle, others_starve
         self._link: WorkerLink | None = None  # set when the worker may be sent closures
         self._heard = True
-        self.was_ready = False
+        self.was_ready, self.refusal = False, ""
         self._load = Load()
         self._knowledge = WorkerKnowledge(services)
         self._figures = WorkerFigures(name, address, self.index)
@@ -123,7 +126,10 @@ class WorkerConnection:
             ended = EventKind.WORKER_RETIRED, "has finished its closures and leaves"
         except* OSError as errors:  # refused, broken, or timed out
             reason = str(errors.exceptions[0]) or "no answer"
-            if self.state is ConnectionState.CONNECTING:
+            if isinstance(errors.exceptions[0], OtherVersionError):
+                self.refusal = f"worker {self.name!r} at {self.address} is refused: {reason}"
+                ended = EventKind.WORKER_UNREACHABLE, f"is refused: {reason}"
+            elif self.state is ConnectionState.CONNECTING:
                 ended = EventKind.WORKER_UNREACHABLE, f"cannot be used, trying again: {reason}"
             else:
                 ended = EventKind.WORKER_LOST, f"was lost: {reason}"

@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 from psnb._src.dask_internals import Comm
 from psnb._src.runtime import session_messages
 from psnb._src.transport import MessageStream, message_stream, unwired
+from psnb._src.version import check_version, own_version
 
 OPEN_TIMEOUT = 10.0
 """Seconds in which a worker must be connected, and answer the opening of a session."""
@@ -61,14 +62,19 @@ async def open_session(
 
     Raises
     ------
+    OtherVersionError
+        If the worker has another version of psnb.
     OSError
         If the worker cannot be reached, refuses, or does not answer in time.
     """
     async with asyncio.timeout(OPEN_TIMEOUT):
         comm = await connect(address)
         try:
-            await comm.write({"op": session_messages.HANDLER, **asdict(opening)})
+            await comm.write(
+                {"op": session_messages.HANDLER, "psnb": own_version(), **asdict(opening)}
+            )
             reply = await comm.read()
+            check_version(reply)
             if not isinstance(reply, dict) or reply.get("status") != "OK":
                 # A worker that joined a moment ago has not got the plugin yet.
                 raise ConnectionError(f"the worker is not prepared for psnb: {reply!r}")
