@@ -10,8 +10,10 @@ from psnb import errors
 from psnb._src.coordinator.closures.awaiting import join
 from psnb._src.coordinator.closures.closure import Closure
 from psnb._src.coordinator.closures.status import ClosureStatus
+from psnb._src.coordinator.queue.gate import Step
 from psnb._src.coordinator.queue.queue import ClosureQueue
 from psnb._src.coordinator.queue.round_gate import RoundGate
+from tests.conftest import wait_until
 from tests.coordinator.queues import (
     SILENT,
     TIMEOUT,
@@ -167,3 +169,48 @@ def test_so_does_a_round_that_a_server_has_not_applied() -> None:
 
 
 # Update modes.
+
+
+def test_fetch_waits_for_its_round_and_tells_what_holds_it_up() -> None:
+    queue, steps = ClosureQueue(10, gate=RoundGate(2)), list[Step]()
+    queue.attach(on_step=steps.append)
+    each, other = put(queue, 2)
+    queue.take(up_to(2))
+    succeed(queue, each, 7, pushed=True)
+    with pytest.raises(TimeoutError, match="not had its effect"):
+        each.remote.fetch(0.01)
+    assert not steps  # another one of the round runs
+    succeed(queue, other, pushed=True)
+    assert len(steps) == 1
+    queue.hold_up(SILENT)
+    with pytest.raises(errors.ServerSilentError, match="says nothing"):
+        each.remote.fetch(TIMEOUT)
+    queue.stepped(None)
+    assert each.remote.fetch(TIMEOUT) == 7
+
+
+def test_fetch_has_a_round_applied_that_nothing_would_fill_and_raises_why_it_was_not() -> None:
+    queue, steps = ClosureQueue(10, gate=RoundGate(3)), list[Step]()
+    queue.attach(on_step=steps.append)
+    (each,) = put(queue, 1)
+    queue.take(up_to(1))
+    succeed(queue, each, 7, pushed=True)
+    assert each.remote.done()
+    assert not steps
+    fetched = in_thread(each.remote.fetch)
+    wait_until(lambda: bool(steps), "the round ends")
+    assert not fetched.done()
+    queue.stepped(ValueError("no room"))
+    with pytest.raises(ValueError, match="no room"):
+        fetched.result(TIMEOUT)
+    with pytest.raises(ValueError, match="no room"):
+        queue.join(TIMEOUT)
+
+
+def test_fetch_of_a_queue_that_is_closed_waits_for_no_round() -> None:
+    queue = ClosureQueue(10, gate=RoundGate(1))
+    (each,) = put(queue, 1)
+    queue.take(up_to(1))
+    succeed(queue, each, 7, pushed=True)
+    queue.close()
+    assert each.remote.fetch(TIMEOUT) == 7

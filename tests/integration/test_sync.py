@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -184,14 +185,50 @@ def test_a_smaller_last_round_is_applied_when_join_returns(
     coordinator: psnb.ClusterCoordinator,
 ) -> None:
     v = coordinator.strategy.variable(np.zeros(1), optimizer=psnb.SGD(1.0))
-    for gradient in (-1.0, -2.0, -6.0):
-        coordinator.schedule(lambda g: v.push([g]), (gradient,)).fetch(DEADLINE)
+    remotes = [
+        coordinator.schedule(lambda g: v.push([g]), (gradient,)) for gradient in (-1.0, -2.0, -6.0)
+    ]
+    assert all(remote.wait(DEADLINE) for remote in remotes)
     assert v.read().tolist() == [0]
     coordinator.join(DEADLINE)
     assert v.read().tolist() == [3]
     coordinator.schedule(v.push, ([-1.0],))
     wait_until(coordinator.done, "all is done")
     assert v.read().tolist() == [4]
+
+
+def test_fetch_waits_until_the_round_is_applied(coordinator: psnb.ClusterCoordinator) -> None:
+    v = coordinator.strategy.variable(np.zeros(1), optimizer=psnb.SGD(1.0))
+
+    def step(after: object = None) -> int:
+        v.push([-1.0])
+        return 7
+
+    async def awaited(remote: psnb.RemoteValue) -> int:
+        return await remote
+
+    for rounds in range(1, 11):  # full ones; inputs of others in the round are not waited for
+        first = coordinator.schedule(step)
+        remotes = [first, *(coordinator.schedule(step, (first,)) for _ in range(CLOSURES - 1))]
+        assert remotes[rounds % CLOSURES].fetch(DEADLINE) == 7
+        assert v.read().tolist() == [rounds]
+    for rounds in range(11, 21):  # one closure, where there is no other
+        remote = coordinator.schedule(step)
+        assert (asyncio.run(awaited(remote)) if rounds % 2 else remote.fetch(DEADLINE)) == 7
+        assert v.read().tolist() == [rounds]
+    coordinator.join(DEADLINE)
+    assert v.read().tolist() == [20]
+
+
+def test_fetch_of_what_pushed_nothing_leaves_the_round_as_it_is(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    v = coordinator.strategy.variable(np.zeros(1), optimizer=psnb.SGD(1.0))
+    assert coordinator.schedule(v.push, ([-1.0],)).wait(DEADLINE)
+    assert coordinator.schedule(v.read).fetch(DEADLINE).tolist() == [0]
+    assert v.read().tolist() == [0]
+    coordinator.join(DEADLINE)
+    assert v.read().tolist() == [1]
 
 
 def test_a_drained_round_is_applied_and_the_rest_waits(
@@ -227,7 +264,7 @@ def test_the_others_of_a_round_count_when_one_fails(
         if gradient > 0:
             raise ValueError("boo")
 
-    coordinator.schedule(step, (-2.0,)).fetch(DEADLINE)
+    assert coordinator.schedule(step, (-2.0,)).wait(DEADLINE)
     coordinator.schedule(step, (1.0,))
     with pytest.raises(ValueError, match="boo"):
         coordinator.join(DEADLINE)

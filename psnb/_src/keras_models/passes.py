@@ -82,7 +82,7 @@ class Leased(Passes):
             for remote in ended:
                 if remote.status is not ClosureStatus.COMPLETED:
                     self._coordinator.join(progress=False)  # raises what it raised
-                elif (found := remote.fetch()) is not None:
+                elif (found := remote.returned()) is not None:  # its round goes on
                     count += 1
                     yield found
         self._coordinator.join(progress=False)
@@ -118,6 +118,6 @@ class Ordered(Passes):
                     remote.fetch()  # raises what holds it up
             if remote.status is not ClosureStatus.COMPLETED:
                 self._coordinator.join(progress=False)  # raises what it or another one raised
-            yield remote.fetch()
+            yield remote.returned()  # its round goes on
         self._coordinator.join(progress=False)
         self._under_way = None if over or steps is None else batches

@@ -14,12 +14,18 @@ _LOOK_AGAIN = 1.0
 """Seconds between checks whether a closure is held up: there is no callback for that; and between
 two calls of what looks after something else while a coroutine waits for all."""
 
+_LOOK_FOR_EFFECT = 0.01
+"""Likewise, whether the round of a closure that has ended is applied, which takes milliseconds."""
+
 
 class Remote(Protocol):
     """What is needed of a remote value here."""
 
-    def ended_or_held_up(self) -> bool:
-        """Return whether the closure has ended, or is held up for an unknown time."""
+    def done(self) -> bool:
+        """Return whether the closure has ended."""
+
+    def fetchable(self) -> bool:
+        """Return whether it has had its effect, too, or is held up for an unknown time."""
 
     def add_callback(self, callback: Callable[[Any], None]) -> bool:
         """Call back when the closure ends; if it has ended, return False and do not call back."""
@@ -64,15 +70,15 @@ class _Signal:
 
 
 async def until_ended(remote: Remote) -> None:
-    """Return when a closure has ended or is held up; may be cancelled."""
+    """Return when a closure has ended and had its effect, or is held up; may be cancelled."""
     signal = _Signal()
     callback: Callable[[Any], None] = signal.set
-    if remote.add_callback(callback):
-        try:
-            while not remote.ended_or_held_up():
-                await signal.wait(_LOOK_AGAIN)
-        finally:
-            remote.remove_callback(callback)
+    try:
+        remote.add_callback(callback)
+        while not remote.fetchable():
+            await signal.wait(_LOOK_FOR_EFFECT if remote.done() else _LOOK_AGAIN)
+    finally:
+        remote.remove_callback(callback)
 
 
 async def join(queue: Queue, timeout: float | None, look: Callable[[], object] = bool) -> None:

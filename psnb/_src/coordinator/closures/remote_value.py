@@ -36,7 +36,7 @@ class RemoteValue(InputReference):
     or any other coroutine, without blocking the event loop. Thread-safe.
     """
 
-    __slots__ = ("_callbacks", "_cancel", "_condition", "_outcome", "_status", "_value")
+    __slots__ = ("_callbacks", "_cancel", "_condition", "_effect", "_outcome", "_status", "_value")
 
     def __init__(
         self, condition: Condition, cancel: Callable[[RemoteValue], bool] = _nobody_cancels
@@ -47,6 +47,8 @@ class RemoteValue(InputReference):
         # the input that has no value.
         self._outcome: bytes | str | RemoteValue = b""
         self._value: Any = _UNFETCHED  # of a failed one: when and where `fetch` first raised
+        # What has its round applied, and returns what holds that up; or why it was not; or None.
+        self._effect: Callable[[], str] | RemoteValue | None = None
         self._callbacks: list[Callable[[RemoteValue], None]] | None = None  # most have none
 
     def __repr__(self) -> str:
@@ -75,12 +77,44 @@ class RemoteValue(InputReference):
         """Return whether `fetch` would return or raise at once, also if held up; for psnb only."""
         return self.done() or isinstance(self._outcome, str)
 
+    def fetchable(self) -> bool:
+        """Return whether `fetch` would return or raise at once; for psnb only.
+
+        If its round would wait for closures that nobody has scheduled, it is applied without them.
+        """
+        with self._condition:
+            return self._fetchable()
+
+    def owe_effect(self, begin: Callable[[], str]) -> None:
+        """Note, under the condition's lock, that what it pushed is not applied; for the queue only.
+
+        Parameters
+        ----------
+        begin : callable
+            Has it applied as soon as that may be, and returns what holds it up, or an empty string.
+        """
+        self._effect = begin
+
+    def note_effect(self, failed: RemoteValue | None) -> None:
+        """Note likewise that it is, or why it will not be; for the queue only."""
+        self._effect = failed
+
+    def _fetchable(self) -> bool:
+        if not self.done():
+            return self.ended_or_held_up()
+        return not callable(self._effect) or bool(self._effect())
+
     def hold_up(self, trouble: str) -> None:
         """Note what holds the closure up, under the condition's lock; for the queue only."""
         self._outcome = trouble or b""
 
     def fetch(self, timeout: float | None = None) -> Any:
-        """Wait for the closure's end and return what it returned.
+        """Wait for the closure's end and its effect, and return what it returned.
+
+        In mode `Sync` it waits until the round is applied in which the closure has pushed
+        gradients. If nothing else runs or waits to run, the round is applied as it is, as by
+        `ClusterCoordinator.join`. Others that need the result do not wait for the round: closures
+        that have it among their arguments, `done`, `wait` and `psnb.as_completed`.
 
         May be called any number of times, before and after the coordinator's `join` raised.
 
@@ -110,15 +144,28 @@ class RemoteValue(InputReference):
             If it has not ended in time; nothing has changed.
         ServerSilentError
             If its worker was lost, and a server that does not respond must say whether it had its
-            effect; nothing has changed.
+            effect, or apply its round; nothing has changed.
         """
         with self._condition:
-            if not self._condition.wait_for(self.ended_or_held_up, timeout):
+            if not self._condition.wait_for(self._fetchable, timeout):
+                has = "had its effect" if self.done() else "ended"
                 raise timed_out(
-                    f"the closure has not ended within {timeout} s; it is {self._status.value}"
+                    f"the closure has not {has} within {timeout} s; it is {self._status.value}"
                 )
             if not self.done():
                 raise ServerSilentError(self._outcome)
+            effect = self._effect
+            if effect is not None and not isinstance(effect, RemoteValue):
+                raise ServerSilentError(effect())
+        if effect is not None:
+            raise effect.error()
+        return self.returned()
+
+    def returned(self) -> Any:
+        """Return what a closure returned that has ended, or raise as `fetch`; for psnb only.
+
+        Does not wait for its round.
+        """
         if self._status is ClosureStatus.COMPLETED:
             if self._value is _UNFETCHED:
                 # Outside the lock: unpickling runs foreign code. Two threads may both do it; the

@@ -90,6 +90,7 @@ class ScheduledClosures:
         self._on_end, self._on_states = on_end, on_states
         self._dependents = Dependents()
         self._hungry = False  # a connection got fewer closures than it had room for
+        self._owing: list[RemoteValue] = []  # their rounds are not applied
         self._completed = self._failed = self._cancelled = self._retried = 0
 
     def queued(self) -> int:
@@ -172,6 +173,9 @@ class ScheduledClosures:
         if states:
             self._on_states(states)
         self._end(closure, pushed=pushed, succeeded=True)
+        if pushed and self.gate.round is not None and not closure.options.detached:
+            closure.remote.owe_effect(self._begin_effects)
+            self._owing.append(closure.remote)
         closure.remote.set_status(ClosureStatus.COMPLETED, outcome)
         if self._dependents:
             for ready in self._dependents.complete(closure.remote, outcome):
@@ -266,6 +270,7 @@ class ScheduledClosures:
     def stepped(self, failed: RemoteValue | None) -> None:
         """Note that the gate's step was done, or, as the error of a closure, why it failed."""
         self.gate.stepped()
+        self._note_effects(failed)
         self.in_flight.held_up = ""
         if failed is not None and not self.closed:
             self.errors.add(failed)
@@ -315,6 +320,7 @@ class ScheduledClosures:
         if not self.closed:
             self.news.add(EventKind.COORDINATOR_CLOSED, reason)
         self.closed = True
+        self._note_effects(None)  # nobody hears of it any more
         self.cancel_queued(reason)
         for closure in self.in_flight.take_all():
             self._cancel(closure, reason)
@@ -356,6 +362,17 @@ class ScheduledClosures:
             paused=self.paused,
             closed=self.closed,
         )
+
+    def _begin_effects(self) -> str:
+        """Apply a round that nothing else would fill; return what holds rounds up."""
+        if (not self.waiting or not self.begins()) and self.at_rest():
+            self._note_effects(None)
+        return "" if self.in_flight.running() else self.in_flight.held_up
+
+    def _note_effects(self, failed: RemoteValue | None) -> None:
+        owing, self._owing = self._owing, []
+        for remote in owing:
+            remote.note_effect(failed)
 
     def _wait(self, closure: Closure) -> None:
         self.waiting.add(closure)
