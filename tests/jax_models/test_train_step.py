@@ -271,6 +271,15 @@ def test_a_gradient_that_is_nan_says_of_which_batch_also_where_the_loss_is_finit
         step(iter([BATCH]))
 
 
+def test_a_loss_that_is_not_finite_is_refused_also_where_all_gradients_are() -> None:
+    model = Model()
+    step = model.step(lambda params, rows, batch: params["b"].sum() + jnp.log(0 * batch["y"][0]))
+    before = model.params.read()["b"]
+    with pytest.raises(GradientError, match=r"loss is -inf in step 0.*\['y'\] \[3\] -1 to 1"):
+        step(iter([BATCH]))
+    np.testing.assert_array_equal(model.params.read()["b"], before)
+
+
 def test_a_step_is_refused_that_has_nothing_to_train() -> None:
     strategy = InProcessStrategy()
     with pytest.raises(ConfigurationError, match="params=, tables= or both"):

@@ -183,6 +183,21 @@ def test_ids_out_of_range_fractions_and_what_is_missing_are_named() -> None:
         found.program.train(x, metrics, False)
 
 
+def test_a_loss_that_is_not_finite_is_refused_also_where_all_gradients_are() -> None:
+    def loss(y: Any, found: Any) -> Any:
+        return keras.ops.mean(found) + keras.ops.mean(keras.ops.log(y))  # some are 0
+
+    found = nets.compiled(nets.plain(), loss=loss)
+    (x, y), *_ = nets.data()
+    metrics = found.metrics("metrics", (x, y)).variable
+    before = found.read()
+    with pytest.raises(GradientError, match=r"the loss is -inf"):
+        found.program.train((x, y), metrics, False)
+    for value, other in zip(found.read(), before, strict=True):
+        np.testing.assert_array_equal(value, other)
+    assert not metrics.read().any()
+
+
 def test_a_loss_that_is_not_finite_is_returned_where_a_callback_ends_there() -> None:
     found = nets.compiled(nets.plain(), loss="mse")
     (x, y), *_ = nets.data()

@@ -12,6 +12,7 @@ from psnb._src.first_rows import Admission, Always
 from psnb._src.parameters.dense_shards import DenseShard, DenseShards
 from psnb._src.parameters.embedding import Embedding
 from psnb._src.parameters.embedding_spec import EmbeddingSpec
+from psnb._src.parameters.gradients import as_nonfinite
 from psnb._src.parameters.parameter_arguments import as_initializer
 from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.sparse_shards import SparseShards
@@ -44,14 +45,19 @@ class InProcessStrategy:
         return self._parameters
 
     def variable(
-        self, initial_value: ArrayLike, name: str | None = None, optimizer: Optimizer | None = None
+        self,
+        initial_value: ArrayLike,
+        name: str | None = None,
+        optimizer: Optimizer | None = None,
+        nonfinite: str = "refuse",
     ) -> Variable:
         name = name or f"v{len(self._parameters)}"
         value = np.array(initial_value)
         shard = self.transport.shards[len(self._parameters) % len(self.transport.shards)]
         self.transport.call([Request(shard, CreateDense(name, value, optimizer))])
         parts = [DenseShard(shard, name, 0, 0)]
-        spread = DenseShards(name, value.shape, value.dtype, optimizer, parts, self.transport)
+        form = name, value.shape, value.dtype, optimizer
+        spread = DenseShards(*form, parts, self.transport, as_nonfinite(nonfinite, name))
         return self._parameters.setdefault(name, Variable(spread))  # type: ignore[return-value]
 
     def embedding(

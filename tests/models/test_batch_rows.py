@@ -114,6 +114,26 @@ def test_gradients_of_padded_rows_are_left_out() -> None:
     np.testing.assert_allclose(e.lookup([5]), before - 1)
 
 
+@pytest.mark.parametrize("loss", [np.nan, np.inf, -np.inf])
+def test_finite_gradients_of_a_loss_that_is_not_are_refused(loss: float) -> None:
+    strategy = InProcessStrategy()
+    e, v = table(strategy), strategy.variable(np.zeros(3), "v", SGD(1.0))
+    rows = BatchRows()
+    rows.locate(e, [5])
+    rows.fetch()
+    before = np.array(e.lookup([5]))
+    with pytest.raises(GradientError, match=f"the loss is {loss}, so nothing"):
+        rows.push({e: np.ones((1, 2), np.float32), v: np.ones(3)}, loss=loss)
+    np.testing.assert_array_equal(e.lookup([5]), before)
+    assert not v.read().any()
+
+
+def test_parameters_that_all_take_what_is_not_finite_take_its_gradients() -> None:
+    v = InProcessStrategy().variable(np.zeros(3), "v", SGD(1.0), nonfinite="allow")
+    BatchRows().push({v: np.ones(3)}, loss=np.nan)
+    assert v.read().tolist() == [-1, -1, -1]
+
+
 def test_a_batch_for_evaluation_makes_no_rows() -> None:
     e = table(InProcessStrategy())
     rows = BatchRows(training=False)

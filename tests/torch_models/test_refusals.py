@@ -75,6 +75,21 @@ def test_parameters_that_are_not_finite_are_named() -> None:
     assert_same(model, module)
 
 
+@pytest.mark.parametrize("through", [torch.Tensor.backward, torch.autograd.backward])
+def test_a_loss_that_is_not_finite_is_refused_also_where_all_gradients_are(through: Any) -> None:
+    module = WideDeep()
+    model = distributed(module)
+    with (
+        pytest.raises(GradientError, match=r"\[0\] \[4, 3\] int64.*the loss is -inf"),
+        model.step(),
+    ):
+        through(loss_of(model) + torch.zeros(()).log().bfloat16())
+    assert_same(model, module)
+    with model.step():  # what nothing was learned from
+        loss_of(model) + torch.zeros(()).log()
+        loss_of(model).backward()
+
+
 class Scaling(nn.Module):
     """A layer whose gradient can be made bad, one that has none, and a buffer."""
 

@@ -73,7 +73,7 @@ class TrainStep:
             If the batch lacks a feature, ``loss`` uses what no program can take or changes what it
             refers to, or the device is not there.
         GradientError
-            If ids are no integers, or a gradient is not finite.
+            If ids are no integers, or the loss or a gradient is not finite.
         IdOutOfRangeError
             If an id is outside its table.
         StopIteration
@@ -98,7 +98,7 @@ class TrainStep:
         gradients.update(self._program.layout.gradients(pulled.fetched, by_rows))
         value = float(loss)
         try:
-            pulled.rows.push(gradients)
+            pulled.rows.push(gradients, loss=value)
         except GradientError as error:
             raise GradientError(
                 f"the loss is {value} in step {pulled.number}, for a batch of {pulled.examples} "

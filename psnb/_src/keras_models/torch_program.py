@@ -74,10 +74,8 @@ class TorchProgram(KerasProgram):
                 gradients[variable] = change
         loss = found.loss.item()
         try:
-            current.push(gradients)
+            current.push(gradients, loss)
         except GradientError as error:
-            if np.isfinite(loss):
-                raise
             raise GradientError(f"the loss is {loss}; {current.summary()}. {error}") from error
         return loss, [_array(each) for each in found.metrics]
 

@@ -8,6 +8,7 @@ whatever the ids are. Belongs to one thread.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -25,6 +26,7 @@ from psnb._src.parameters import (
 )
 from psnb._src.phases import PULL, counted_as
 from psnb._src.server import GrowingRowIndex, distinct
+from psnb.errors import GradientError
 
 
 class _TableRows:
@@ -151,6 +153,7 @@ class BatchRows:
         self,
         gradients: Mapping[Variable | Embedding, np.ndarray],
         used: Mapping[Embedding, np.ndarray] | None = None,
+        loss: float = 0.0,
     ) -> None:
         """Push gradients in one round trip to each server; in a closure, at its end.
 
@@ -162,6 +165,14 @@ class BatchRows:
         used : mapping, optional
             Of embeddings whose rows were fetched in part for nothing: the positions ``(m,)`` of
             those that get their gradient.
+        loss : float, optional
+            Of which they are the gradients.
+
+        Raises
+        ------
+        GradientError
+            If a gradient is not finite; or the loss, though all gradients may be (those of a part
+            of the model that it does not depend on): then the step has learned from no loss.
         """
         given: dict[Handle, object] = {}
         for handle, gradient in gradients.items():
@@ -172,6 +183,11 @@ class BatchRows:
                     given[rows.table] = rows.ids(at), gradient[at]
             else:
                 given[handle] = gradient
+        if not math.isfinite(loss) and any(shards_of(h).refuses_nonfinite for h in given):
+            raise GradientError(
+                f"the loss is {loss}, so nothing of this step was written. Mend the model or its "
+                "data, or make all parameters with nonfinite='skip' or 'allow'"
+            )
         if given:
             push(given)
 

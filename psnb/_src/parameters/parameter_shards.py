@@ -82,6 +82,11 @@ class ParameterShards:
         return self._tables
 
     @property
+    def refuses_nonfinite(self) -> bool:
+        """Whether a step that is not finite is refused, rather than left out or applied."""
+        return self._nonfinite is NonFinite.REFUSE
+
+    @property
     def clips_by_norm(self) -> bool:
         """Whether the optimizer may clip gradients by a norm that no single shard knows."""
         return self._made is not None and self._made.clipnorm is not None

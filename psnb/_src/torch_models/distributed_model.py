@@ -214,7 +214,8 @@ class DistributedModel:
             earlier one has left, which would be that of one worker; or if this process does not
             have the device.
         GradientError
-            If a gradient is not finite, ids are no integers, or a parameter changed its shape.
+            If the loss or a gradient is not finite, ids are no integers, or a parameter changed its
+            shape.
         IdOutOfRangeError
             If an id is outside its table.
         ServerLostError
@@ -305,16 +306,22 @@ class DistributedModel:
                 "loss.backward() belongs into the block. Call it under torch.no_grad() if nothing "
                 "is to be learned"
             )
-        several: list[dict[Any, Tensor]] = [of_parameters, of_rows, replica.changes()]
+        # What is on the CPU need not be moved; what numpy has no dtype for fits into float32.
+        losses = [e.float() if e.element_size() < 4 else e for e in current.losses]
+        there = {
+            n: each for n, each in enumerate(losses) if each.device.type == replica.device.type
+        }
+        several: list[dict[Any, Tensor]] = [of_parameters, of_rows, replica.changes(), there]
         moved = iter(from_device([each for part in several for each in part.values()]))
-        given, rows, changes = ({key: next(moved) for key in part} for part in several)
+        given, rows, changes, found = ({key: next(moved) for key in part} for part in several)
         try:
-            current.push({**replica.joined(given, changes), **rows})
+            loss = sum(float(found.get(n, each)) for n, each in enumerate(losses))
+            current.push({**replica.joined(given, changes), **rows}, loss)
         except GradientError as error:
             named = [*replica.parameters(), *current.leaves()]
             bad = [n for n, p in named if p.grad is not None and not torch.isfinite(p.grad).all()]
             if not bad:
-                raise
+                raise GradientError(f"{current.summary()}. {error}") from error
             raise GradientError(
                 f"the gradients of {', '.join(map(repr, bad[:5]))} ({len(bad)} of {len(named)} "
                 f"parameters) are not finite; {current.summary()}. {error}"

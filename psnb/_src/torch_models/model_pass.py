@@ -6,14 +6,16 @@ used; their gradients are pushed together with those of all other parameters.
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from psnb._src.models import BatchRows, batch_summary
 from psnb._src.parameters import Embedding, Variable
@@ -62,6 +64,8 @@ class ModelPass:
         Whether variables were fetched.
     expects_gradients : bool
         Whether the model was called where gradients are computed.
+    losses : list of torch.Tensor
+        The numbers that `backward` began with.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class ModelPass:
         self._late = False
         self.has_values = False
         self.expects_gradients = False
+        self.losses: list[Tensor] = []
 
     def fetch(self, variables: tuple[Variable, ...]) -> dict[Variable, Tensor]:
         """Fetch variables, and the rows of all ids that are known by now, in one round trip.
@@ -168,9 +173,9 @@ class ModelPass:
         fields = [(_joined(path), _plain(each).numpy()) for path, each in inputs]
         return f"the batch: {batch_summary(fields) or 'no tensors'}"
 
-    def push(self, gradients: Mapping[Variable | Embedding, np.ndarray]) -> None:
+    def push(self, gradients: Mapping[Variable | Embedding, np.ndarray], loss: float) -> None:
         """Push gradients; see `BatchRows.push`."""
-        self._rows.push(gradients, self._used_rows())
+        self._rows.push(gradients, self._used_rows(), loss)
 
     def _number(self, name: str, ids: Tensor) -> int | None:
         """Return which of the expected ids these are."""
@@ -238,6 +243,28 @@ def computing(current: ModelPass | None) -> Iterator[None]:
         yield
     finally:
         _local.current = before
+
+
+def _noting_losses(backward: Callable[..., None]) -> Callable[..., None]:
+    """Return ``backward`` that tells this thread's pass what it begins with.
+
+    Nothing else in torch knows the loss of a step: gradients may be finite where it is not.
+    """
+
+    @functools.wraps(backward)
+    def noting(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        current: ModelPass | None = getattr(_local, "current", None)
+        if current is not None:
+            for each in tree_leaves(tensors):
+                if isinstance(each, Tensor) and each.numel() == 1:
+                    current.losses.append(each.detach())
+        backward(tensors, *args, **kwargs)
+
+    return noting
+
+
+# `Tensor.backward` calls it, too.
+torch.autograd.backward = _noting_losses(torch.autograd.backward)
 
 
 def current_pass() -> ModelPass:
