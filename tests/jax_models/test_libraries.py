@@ -12,6 +12,7 @@ import pytest
 
 import psnb.jax
 from psnb._src.server import SGD
+from psnb.errors import ConfigurationError
 from tests.models.placing import InProcessStrategy
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
@@ -77,3 +78,52 @@ def test_a_librarys_model_is_a_tree_of_parameters(made: Callable[[], tuple[Any, 
         np.testing.assert_allclose(variable.read(), value - RATE * gradient, rtol=1e-5, atol=1e-7)
     scores = psnb.jax.forward(lambda p, r, b: predict(p, b["x"]), params=params)({"x": X})
     np.testing.assert_allclose(scores, predict(params.read(), X), rtol=1e-5)
+
+
+def test_numbers_that_are_how_a_module_of_equinox_computes_stay() -> None:
+    import equinox
+
+    net = [equinox.nn.Dropout(0.3), equinox.nn.MaxPool1d(2), equinox.nn.AvgPool1d(2)]
+    tree = {"net": net, "table": equinox.nn.Lambda(jnp.arange(3)), "w": 1.0}
+    made = psnb.jax.variables(InProcessStrategy(), tree, SGD())
+    assert list(made.read_leaves()) == ["['w']"]
+    found = made.read()
+    assert (found["net"][0].p, found["net"][1].init, found["net"][2].init) == (0.3, -np.inf, 0)
+    assert found["table"].fn.tolist() == [0, 1, 2]
+
+
+@OTHER
+def test_of_the_state_of_nnx_parameters_alone_are_taken_and_dropout_has_a_key_of_each_step() -> (
+    None
+):
+    from flax import nnx
+
+    class Net(nnx.Module):  # type: ignore[misc,name-defined]
+        def __init__(self, drop: Any, norm: Any) -> None:
+            self.inner, self.drop, self.norm = nnx.Linear(3, 8, rngs=nnx.Rngs(0)), drop, norm
+
+        def __call__(self, x: Any, key: Any) -> Any:
+            return self.drop(self.norm(self.inner(x)), rngs=nnx.Rngs(key)).mean()
+
+    def refused(net: Any, name: str) -> None:
+        strategy = InProcessStrategy()
+        with pytest.raises(ConfigurationError, match=f"{name}.*nnx.split"):
+            psnb.jax.variables(strategy, nnx.split(net)[1], SGD())
+        assert not strategy.parameters
+
+    plain = nnx.LayerNorm(8, rngs=nnx.Rngs(0))
+    refused(Net(nnx.Dropout(0.5, rngs=nnx.Rngs(0)), plain), r"\['drop'\].*RngCount")
+    refused(Net(nnx.Dropout(0.5), nnx.BatchNorm(8, rngs=nnx.Rngs(0))), r"\['norm'\].*BatchStat")
+
+    net = Net(nnx.Dropout(0.5), plain)
+    graph, state, rest = nnx.split(net, nnx.Param, ...)
+
+    def loss(params: Any, rows: Any, batch: Any, key: Any) -> Any:
+        return nnx.merge(graph, params, rest)(batch, key)
+
+    params = psnb.jax.variables(InProcessStrategy(), state, SGD(0.0))
+    step = psnb.jax.step(loss, params=params, seed=1)
+    keys = [jax.random.fold_in(jax.random.key(1), number) for number in range(3)]
+    expected = [net(X, key) for key in keys]
+    np.testing.assert_allclose([step.train_on(X) for _ in keys], expected, rtol=1e-5)
+    assert len(set(map(float, expected))) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from psnb._src.export import DenseSources
 from psnb._src.models import FlatVariables, OptimizerChoice, Strategy, place_flat
 from psnb._src.parameters import Variable
-from psnb.errors import ConfigurationError, GradientError
+from psnb.errors import ConfigurationError
 
 
 class _Leaf:
@@ -24,8 +25,8 @@ class _Leaf:
 class TreeVariables:
     """A tree of parameters on the servers; made by `psnb.jax.variables`.
 
-    Thread-safe, and travels with closures. The leaves that are arrays of floats are on the servers;
-    all others (numbers, integers, functions, as in modules of Equinox) stay as they were.
+    Thread-safe, and travels with closures. The leaves that are floats are on the servers; what is
+    no number (functions, bools) stays as it was.
 
     Parameters
     ----------
@@ -122,8 +123,10 @@ def variables(
     strategy : ParameterServerStrategy
         Whose servers.
     tree : pytree
-        The initial values: any tree of JAX, as those of Haiku, Flax (``nnx.split(model)[1]``) and
-        Equinox. Leaves that are float32 or float64 arrays go to the servers.
+        The initial values: any tree of JAX, as those of Haiku, Flax (``nnx.split(model,
+        nnx.Param, ...)[1]``) and Equinox. What JAX would differentiate by goes to the servers:
+        floats, arrays and Python's. Bools and what is no number stay in the tree; of modules of
+        Equinox all that is no array of floats, as with ``equinox.filter_grad``.
     optimizer : Optimizer or callable
         What the servers do with gradients; or a function from a leaf's name, such as
         ``"['dense']['kernel']"``, to an optimizer. ``clipnorm`` counts the norm of all leaves with
@@ -139,15 +142,16 @@ def variables(
     Raises
     ------
     ConfigurationError
-        If there is no array of floats, a leaf is of half precision, there is no optimizer for one,
-        or the name is taken; nothing was placed.
+        If there are no floats; a leaf is an integer, complex, of half precision, or state of nnx
+        that is no ``nnx.Param``; there is no optimizer for one, or the name is taken; nothing was
+        placed.
     ServerLostError
         If a server is gone.
     """
     arrays, form = _parted(tree)
     if not arrays:
         raise ConfigurationError(
-            f"psnb.jax.variables: there is no array of floats in {type(tree).__name__}: a model's "
+            f"psnb.jax.variables: there are no floats in {type(tree).__name__}: a model's "
             "initial parameters are expected, such as those that its init function returns"
         )
     return TreeVariables(place_flat(strategy, name, arrays, optimizer), form)
@@ -159,19 +163,96 @@ def by_name(flat: FlatVariables) -> TreeVariables:
 
 
 def _parted(tree: Any) -> tuple[dict[str, np.ndarray], Any]:
-    """Return the leaves that are arrays of floats by name, and the tree without them."""
+    """Return the leaves that learn by name, and the tree without them.
+
+    Raises
+    ------
+    ConfigurationError
+        If a leaf is a number that cannot learn.
+    """
     arrays: dict[str, np.ndarray] = {}
 
     def part(path: Any, leaf: Any) -> Any:
-        if not isinstance(leaf, jax.Array | np.ndarray | np.floating):
+        found = _parameter(jax.tree_util.keystr(path), leaf)
+        if found is None:
             return leaf
-        if not jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact):
-            return leaf
-        name = jax.tree_util.keystr(path)
-        if jax.numpy.iscomplexobj(leaf):
-            raise GradientError(f"parameter {name!r} is complex; servers keep floats")
-        arrays[name] = np.asarray(leaf)
-        return _Leaf(name)
+        arrays[jax.tree_util.keystr(path)] = found
+        return _Leaf(jax.tree_util.keystr(path))
 
-    form = jax.tree_util.tree_map_with_path(part, tree)
+    def inner(path: Any, node: Any) -> Any:
+        """Part what a library has its own rules for."""
+        if (kind := _kind_of_nnx(node)) is not None:
+            _check_nnx(jax.tree_util.keystr(path), kind)
+        elif not _is_equinox(node):
+            return part(path, node)
+
+        def below(more: Any, leaf: Any) -> Any:
+            # Of a module of Equinox, arrays of floats learn, and all else is how it computes.
+            stays = _is_equinox(node) and not _is_inexact(leaf)
+            return leaf if stays else part((*path, *more), leaf)
+
+        return jax.tree_util.tree_map_with_path(below, node)
+
+    form = jax.tree_util.tree_map_with_path(
+        inner, tree, is_leaf=lambda node: _kind_of_nnx(node) is not None or _is_equinox(node)
+    )
     return arrays, form
+
+
+def _parameter(name: str, leaf: Any) -> np.ndarray | None:
+    """Return the value of a leaf that JAX would differentiate by; None for what is no number."""
+    if isinstance(leaf, bool) or not isinstance(leaf, int | float | complex | np.number | _ARRAYS):
+        return None
+    if isinstance(leaf, float) and not isinstance(leaf, np.floating):
+        return np.asarray(leaf, jax.dtypes.canonicalize_dtype(np.float64))
+    if isinstance(leaf, int | complex):
+        told = f"a Python {type(leaf).__name__}"
+    elif leaf.dtype == np.bool_:
+        return None
+    elif _is_inexact(leaf) and not jax.numpy.iscomplexobj(leaf):
+        return np.asarray(leaf)
+    else:
+        told = f"of {leaf.dtype}"
+    raise ConfigurationError(
+        f"parameter {name!r} is {told}: servers train floats. Make it one if it is to learn; what "
+        "is not does not belong among the parameters: let the loss refer to it, or have it "
+        "in the batch. A random key would be the same in each step: psnb.jax.step(seed=) gives the "
+        "loss another one for each"
+    )
+
+
+_ARRAYS = jax.Array | np.ndarray
+
+
+def _is_inexact(leaf: Any) -> bool:
+    return isinstance(leaf, np.inexact | _ARRAYS) and jax.numpy.issubdtype(
+        leaf.dtype, jax.numpy.inexact
+    )
+
+
+def _is_equinox(node: Any) -> bool:
+    equinox = sys.modules.get("equinox")
+    return equinox is not None and isinstance(node, equinox.Module)
+
+
+def _kind_of_nnx(node: Any) -> type | None:
+    """Return what a node of the state of an nnx module is, such as ``nnx.Param``."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None:
+        return None
+    # Before Flax 0.12, states had a class of their own.
+    kind = node.type if type(node).__name__ == "VariableState" else type(node)
+    return kind if issubclass(kind, nnx.Variable) else None
+
+
+def _check_nnx(name: str, kind: type) -> None:
+    if not issubclass(kind, sys.modules["flax.nnx"].Param):
+        raise ConfigurationError(
+            f"{name!r} is of nnx.{kind.__name__}: of the state of an nnx module, nnx.Param alone "
+            "learns, and all else would be the same in every step. `graph, params, rest = "
+            "nnx.split(model, nnx.Param, ...)` splits it: give params here, and let the loss call "
+            "nnx.merge(graph, params, rest). For dropout, leave its state out (nnx.Dropout(0.5)) "
+            "and call it with rngs=nnx.Rngs(key), of psnb.jax.step(seed=). Averages that a call "
+            "moves (BatchNorm) are not kept, as a loss returns no state: take LayerNorm, or "
+            "psnb.torch or psnb.keras, which keep them"
+        )
