@@ -15,7 +15,8 @@ import pytest
 from psnb import Adagrad
 from psnb._src import keras_backend
 from psnb._src.keras_models.compiled_model import CompiledModel
-from psnb._src.keras_models.split_keras import split
+from psnb._src.keras_models.keras_program import program
+from psnb._src.keras_models.split_keras import plain_copy, split
 from psnb._src.runtime.worker_context import WorkerContext, entered
 from psnb.errors import (
     ConfigurationError,
@@ -207,6 +208,31 @@ def test_a_loss_that_is_not_finite_is_returned_where_a_callback_ends_there() -> 
     assert np.isnan(loss)
     assert examples == nets.SIZE
     assert not metrics.read().any()
+
+
+def test_what_a_layer_was_adapted_to_is_in_all_copies_of_a_model() -> None:
+    x = (100 + 5 * np.random.default_rng(0).normal(size=(64, 3))).astype(np.float32)
+    norm, other = keras.layers.Normalization(), keras.layers.Normalization()
+    norm.adapt(x)
+    other.adapt(2 * x)
+    inner = keras.Sequential([keras.Input((3,)), other])
+    given = keras.Input((3,))
+    hidden = keras.layers.Concatenate()([norm(given), inner(2 * given)])
+    model = keras.Model(given, keras.layers.Dense(1)(hidden))
+    expected = model.predict(x, verbose=0)
+    assert np.abs(expected).max() < 10  # those that are not normalized are large
+    found = nets.compiled(model, optimizer=keras.optimizers.SGD(0.0), loss="mse")
+    network = pickle.loads(cloudpickle.dumps(found.program.network))  # as on a worker
+    for each in (found.program, program(network, found._values)):
+        np.testing.assert_allclose(each.predict(x), expected, rtol=1e-5, atol=1e-5)
+    plain = plain_copy(model, found.read())
+    np.testing.assert_allclose(plain.predict(x, verbose=0), expected, rtol=1e-5, atol=1e-5)
+    y = np.ones((64, 1), np.float32)
+    metrics = found.metrics("metrics", (x, y)).variable
+    loss, _ = found.program.train((x, y), metrics, False)
+    assert loss == pytest.approx(((expected - 1) ** 2).mean(), rel=1e-4)
+    with pytest.raises(GradientError, match="distribute the model with the other value"):
+        found.write([each + 1 for each in found.read()])
 
 
 def test_weights_of_other_shapes_change_nothing() -> None:

@@ -91,6 +91,66 @@ def test_embeddings_with_lora_weights_are_refused() -> None:
         split(model)
 
 
+class Scores(keras.layers.Layer):
+    """A layer that computes with the weight of another one, which it was given."""
+
+    def __init__(self, of: Any, **options: Any) -> None:
+        super().__init__(**options)
+        self.of = of
+
+    def call(self, x: Any) -> Any:
+        return x @ keras.ops.transpose(self.of.weights[0])
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "of": keras.saving.serialize_keras_object(self.of)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        return cls(keras.saving.deserialize_keras_object(config.pop("of")), **config)
+
+
+@pytest.mark.parametrize("kind", ["Embedding", "Dense"])
+def test_a_layer_that_was_given_to_another_one_is_refused(kind: str) -> None:
+    x = keras.Input((4,))
+    if kind == "Dense":
+        given = keras.layers.Dense(4, use_bias=False, name="given")
+        hidden = given(x)
+    else:
+        given = keras.layers.Embedding(9, 4, name="given")
+        hidden = keras.layers.GlobalAveragePooling1D()(given(x))
+    with pytest.raises(ConfigurationError, match=r"'given' and 'scores' share.*call it twice"):
+        split(keras.Model(x, Scores(given, name="scores")(hidden)))
+
+
+class Words(keras.layers.Layer):
+    """A layer that is called twice: for rows of its weight, and for scores of all of them."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.rows = self.add_weight(shape=(9, 4), initializer="normal", name="rows")
+
+    def call(self, x: Any, scores: bool = False) -> Any:
+        if scores:
+            return x @ keras.ops.transpose(self.rows)
+        return keras.ops.take(self.rows, keras.ops.cast(x, "int32"), axis=0)
+
+
+def test_one_layer_in_the_place_of_both_learns_what_it_learns_in_keras_alone() -> None:
+    x, words = keras.Input((3,), dtype="int32"), Words(name="words")
+    mean = keras.layers.GlobalAveragePooling1D()(words(x))
+    alone = keras.Model(x, words(mean * 10, scores=True))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    found = nets.compiled(alone, keras.optimizers.SGD(0.5), loss=loss)
+    alone.compile(keras.optimizers.SGD(0.5), loss)
+    batch = np.arange(9, dtype=np.int32)[:, None].repeat(3, 1), np.arange(9)
+    metrics = found.metrics("metrics", batch).variable
+    for _ in range(5):
+        loss, _ = found.program.train(batch, metrics, False)
+        assert loss == pytest.approx(alone.train_on_batch(*batch), rel=1e-4)
+    for value, other in zip(found.read(), alone.get_weights(), strict=True):
+        np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-5)
+
+
 def test_modules_of_torch_are_for_psnb_torch() -> None:
     class TorchModuleWrapper(keras.layers.Layer):
         """As Keras calls the layer that it makes of a module."""

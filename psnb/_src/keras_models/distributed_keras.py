@@ -288,9 +288,7 @@ class DistributedKeras:
 
         It has all that models of Keras have: ``summary``, ``get_layer``, calls with a batch.
         """
-        weights, plain = self.get_weights(), plain_copy(self._model)
-        plain.set_weights(weights)
-        return plain
+        return plain_copy(self._model, self.get_weights())
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(keras.Model, name):

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from psnb._src.keras_models.model_inputs import ModelInputs
-from psnb._src.keras_models.split_keras import as_array, layers_of
+from psnb._src.keras_models.split_keras import adapted, as_array, finish, layers_of
 from psnb.errors import ConfigurationError, PsnbError, SerializationError
 
 
@@ -75,7 +75,8 @@ class KerasNetwork:
         self._tail, self._compiled = tail, dict(compiled)
         self.inputs = ModelInputs(tail)
         # What is frozen stays where it is, and travels with the model.
-        frozen = {id(v) for each in layers_of(tail) if not each.trainable for v in each.weights}
+        still = [*adapted(tail), *(each for each in layers_of(tail) if not each.trainable)]
+        frozen = {id(v) for each in still for v in each.weights}
         learning = tail.trainable_variables
         moving = [
             each
@@ -283,4 +284,5 @@ def _rebuilt(model: bytes, custom: bytes, compiled: bytes) -> KerasNetwork:
         network = KerasNetwork(tail, pickle.loads(compiled), names)
     for variable, value in zip(network._local, local, strict=True):
         variable.assign(value)
+    finish(tail)
     return network

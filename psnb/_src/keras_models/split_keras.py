@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,7 @@ def split(model: Any) -> SplitKeras:
         do.
     """
     _check_kind(model)
+    _check_alone(model)
     tables: dict[str, keras.layers.Embedding] = {}
     cloned: list[tuple[Any, Any]] = []
 
@@ -73,6 +74,7 @@ def split(model: Any) -> SplitKeras:
         for theirs, ours in zip(layer.weights, made.weights, strict=True):
             ours.assign(as_array(theirs))  # a copy: JAX frees what Keras trains with
             found[id(theirs)] = ours
+    finish(tail)
     for variable in tail.trainable_variables:
         if variable.constraint is not None:
             raise ConfigurationError(
@@ -82,13 +84,33 @@ def split(model: Any) -> SplitKeras:
     return SplitKeras(tail, tables, [found[id(each)] for each in model.weights])
 
 
-def plain_copy(model: Any) -> Any:
+def plain_copy(model: Any, weights: Sequence[np.ndarray]) -> Any:
     """Return a copy of a model, which has values of its own."""
-    return keras.models.clone_model(
+    found = keras.models.clone_model(
         model,
         clone_function=lambda layer: copied(layer, keras.layers.Lambda),
         recursive=True,
     )
+    found.set_weights(weights)
+    finish(found)
+    return found
+
+
+def adapted(model: Any) -> Iterator[Any]:
+    """Yield the layers that compute with what they have made of their weights, wherever they are.
+
+    So does ``Normalization``, which `adapt` has given a mean and a variance: for what computes, its
+    weights are constants.
+    """
+    for layer in model._flatten_layers():
+        if hasattr(layer, "finalize_state"):
+            yield layer
+
+
+def finish(model: Any) -> None:
+    """Let layers make of their weights what they compute with: Keras does so after loading."""
+    for layer in adapted(model):
+        layer.finalize_state()
 
 
 def copied(layer: Any, of_lambda: type[keras.layers.Lambda]) -> Any:
@@ -149,6 +171,20 @@ def _check_kind(model: Any) -> None:
                 f"layer {layer.name!r} is a module of torch, whose parameters Keras does not see: "
                 "psnb.torch.distribute takes modules"
             )
+
+
+def _check_alone(model: Any) -> None:
+    """Raise ConfigurationError if a layer holds another one of the model."""
+    users: dict[int, Any] = {}
+    for layer in layers_of(model):
+        # A model holds its layers, and operations have no weights.
+        for variable in () if isinstance(layer, keras.Model) else getattr(layer, "weights", ()):
+            if (other := users.setdefault(id(variable), layer)) is not layer:
+                raise ConfigurationError(
+                    f"layers {other.name!r} and {layer.name!r} share weight {variable.path!r}, as "
+                    "one was given to the other, and each would get a weight of its own. Make one "
+                    "layer that does what both do, and call it twice"
+                )
 
 
 def _free(name: str, taken: dict[str, Any]) -> str:
