@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from psnb.errors import ConfigurationError
 from tests.torch_models.wide_deep import (
     IDS,
     OFFSETS,
@@ -159,3 +164,62 @@ def test_gradients_of_an_evaluation_are_no_part_of_the_next_step() -> None:
     step(model.train())
     step_alone(module)
     assert_same(model, module)
+
+
+class Momentum(nn.Module):
+    """A network, and a slow copy of it that is frozen, and moved by what trainers write."""
+
+    def __init__(self, move: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.online = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+        self.teacher = copy.deepcopy(self.online).requires_grad_(False)
+        self.move = move
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            for slow, fast in zip(self.teacher.parameters(), self.online.parameters(), strict=True):
+                self.move(slow, fast)
+        return (self.online(x) - self.teacher(x) - 1).square().mean()
+
+
+def lerp(slow: Tensor, fast: Tensor) -> None:
+    slow.lerp_(fast, 0.5)
+
+
+def replace_data(slow: Tensor, fast: Tensor) -> None:
+    slow.data = slow.data * 0.5 + fast.data * 0.5
+
+
+@pytest.mark.parametrize("move", [lerp, replace_data])
+def test_frozen_parameters_that_forward_moves_are_one_for_all_threads(move: Any) -> None:
+    alone = Momentum(move)
+    model = distributed(alone, sparse=None)
+    optimizer = torch.optim.SGD(alone.online.parameters(), RATE)
+
+    def train(x: Tensor) -> None:
+        with model.step():
+            model(x).backward()
+
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        for number in range(6):
+            x = torch.arange(12.0).reshape(4, 3) / (number + 5)
+            (one, other)[number % 2].submit(train, x).result()
+            optimizer.zero_grad()
+            alone(x).backward()
+            optimizer.step()
+    assert_same(model, alone)
+
+
+def test_a_frozen_embedding_that_forward_moves_is_refused() -> None:
+    class Moved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows, self.out = nn.Embedding(3, 2).requires_grad_(False), nn.Linear(2, 1)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            self.rows.weight.data.mul_(0.5)
+            return self.out(self.rows(ids)).sum()
+
+    model = distributed(Moved(), sparse=None)
+    with pytest.raises(ConfigurationError, match=r"'rows\.weight'.*moves"), model.step():
+        model(torch.tensor([1]))

@@ -62,8 +62,10 @@ class DistributedModel:
     *Buffers* that are part of the state (BatchNorm's running statistics) are on the servers, too: a
     step adds what it changed in them, together with its gradients, and so exactly once; in mode
     `psnb.Sync` the average of a round. This is right for running means and for counts; a buffer
-    that is overwritten rather than moved is for one worker alone. Buffers of bools, and those that
-    are no part of the state, stay on each worker, as do parameters with ``requires_grad=False``.
+    that is overwritten rather than moved is for one worker alone. So are parameters with
+    ``requires_grad=False``, which forward may move (momentum encoders, target networks). Buffers of
+    bools, and those that are no part of the state, stay on each worker, as do the weights of frozen
+    embeddings, which must stay as they are.
 
     *No gradient* counts as a zero gradient, if another parameter of the same optimizer has one.
 

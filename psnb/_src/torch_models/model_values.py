@@ -40,6 +40,8 @@ class ModelValues:
         By the name of the parameter that each replaces, or of the module if it takes any id.
     parameters, buffers : FlatVariables
         All other values, by name.
+    fixed : tuple of str
+        See `SplitModule`.
     names : dict
         For each key of the module's state the name of what it is a value of.
     """
@@ -47,6 +49,7 @@ class ModelValues:
     tables: dict[str, Embedding]
     parameters: FlatVariables
     buffers: FlatVariables
+    fixed: tuple[str, ...]
     names: dict[str, str]
 
     def state(self, module: nn.Module) -> OrderedDict[str, Any]:
@@ -55,7 +58,7 @@ class ModelValues:
             name: torch.tensor(array) for name, array in self.parameters.read().items()
         }
         for name, array in self.buffers.read().items():
-            values[name] = torch.tensor(array).to(module.get_buffer(name).dtype)
+            values[name] = torch.tensor(array).to(tensor_at(module, name).dtype)
         for name, table in self.tables.items():
             values |= read_table(name, table)
         own = module.state_dict()
@@ -157,7 +160,14 @@ def place_values(
         elif form.hashed is not None and len(form.hashed.ids):
             write_rows(table, _as_array(form.hashed.ids), _as_array(form.hashed.rows))
         placed[form.name] = table
-    return ModelValues(placed, parameters, buffers, parts.names)
+    return ModelValues(placed, parameters, buffers, parts.fixed, parts.names)
+
+
+def tensor_at(module: nn.Module, name: str) -> Tensor:
+    """Return a parameter or buffer of a module."""
+    path, _, attribute = name.rpartition(".")
+    found: Tensor = getattr(module.get_submodule(path), attribute)
+    return found
 
 
 def _as_array(value: Tensor) -> np.ndarray:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from psnb._src.models import FlatVariables
 from psnb._src.parameters import Handle, Variable
 from psnb._src.torch_models.model_pass import ModelPass
+from psnb._src.torch_models.model_values import tensor_at
 from psnb._src.torch_models.placed_module import PlacedModule
 from psnb._src.torch_models.worker_state import WorkerState
 from psnb.errors import GradientError
@@ -48,7 +49,7 @@ class Replica:
     def __init__(self, placed: PlacedModule) -> None:
         self.module, self.device = placed.copied()
         self.current: ModelPass | None = None
-        self.state = WorkerState()
+        self.state = WorkerState(placed.values.fixed)
         self.closure: object = None
         self._values = values = placed.values
         self._flat = [
@@ -71,7 +72,7 @@ class Replica:
         for flat, variable in zip(self._flat, parameters.variables, strict=True):
             flat.copy_(found[variable])
         for name, value in buffers.split([found[each] for each in buffers.variables]).items():
-            buffer = self.module.get_buffer(name)
+            buffer = tensor_at(self.module, name)
             buffer.copy_(value)
             self._before[name] = buffer.clone()
 
@@ -102,7 +103,7 @@ class Replica:
         """Return how much less buffers are than before, by name: servers subtract it."""
         found = {}
         for name, before in self._before.items():
-            now = self.module.get_buffer(name).detach()
+            now = tensor_at(self.module, name).detach()
             # What is infinite, in masks, has no difference.
             found[name] = torch.where(now == before, 0.0, before.double() - now.double())
         return found

@@ -57,7 +57,10 @@ class SplitModule:
     tables : list of TableForm
         What becomes tables.
     parameters, buffers : dict
-        The initial values of what becomes parts of variables, by name.
+        The initial values of what becomes parts of variables, by name. Frozen parameters are among
+        the buffers: forward may move them (momentum encoders, target networks).
+    fixed : tuple of str
+        The weights of frozen embeddings: too large to come with each step, they stay in the module.
     names : dict
         For each key of the module's state the name of what it is a value of; several keys may be of
         one parameter.
@@ -67,6 +70,7 @@ class SplitModule:
     tables: list[TableForm]
     parameters: dict[str, np.ndarray]
     buffers: dict[str, np.ndarray]
+    fixed: tuple[str, ...]
     names: dict[str, str]
 
 
@@ -109,8 +113,17 @@ def split(module: nn.Module) -> SplitModule:
         if key in names and id(value) not in own and value.dtype != torch.bool
         if not value.is_complex()
     }
-    # Large tables are not copied: the copy gets a stand-in.
-    memo: dict[int, Any] = {id(form.weight): nn.Parameter(torch.empty(0)) for form in tables}
+    looked_up = {id(each.weight) for each in module.modules() if _is_lookup(each)}
+    frozen = {
+        first.setdefault(id(value), key): value
+        for key, value in module.named_parameters()
+        if not value.requires_grad and value.is_floating_point()
+    }
+    fixed = tuple(name for name, value in frozen.items() if id(value) in looked_up)
+    buffers |= {name: value for name, value in frozen.items() if name not in fixed}
+    # Large tables are not copied: the copy gets a stand-in. Tables of any id have none: what stood
+    # for None in `memo` would stand for each None in the module.
+    memo: dict[int, Any] = {number: nn.Parameter(torch.empty(0)) for number in weights}
     try:
         template = copy.deepcopy(module, memo)
     except Exception as error:
@@ -128,6 +141,7 @@ def split(module: nn.Module) -> SplitModule:
         tables,
         {name: _array(value) for name, value in parameters.items()},
         {name: _buffer_array(value) for name, value in buffers.items()},
+        fixed,
         names,
     )
 

@@ -9,10 +9,11 @@ written. Belongs to one thread.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from psnb.errors import ConfigurationError
@@ -28,9 +29,16 @@ Attribute = tuple[str, str]
 
 
 class WorkerState:
-    """What calls of a module leave behind in its plain attributes: no parameters, no buffers."""
+    """What calls of a module leave behind in its plain attributes, and in frozen embeddings.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    fixed : sequence of str
+        Parameters that stay in the module as they were.
+    """
+
+    def __init__(self, fixed: Sequence[str] = ()) -> None:
+        self._fixed = fixed
         self._calls = 0
         self._left: set[Attribute] = set()
 
@@ -41,15 +49,25 @@ class WorkerState:
         Raises
         ------
         ConfigurationError
-            If it has read what an earlier call left, and leaves something else.
+            If it has read what an earlier call left, and leaves something else; or has moved a
+            frozen embedding.
         """
         if self._calls == _CALLS:
             yield
             return
         self._calls += 1
         before = _values_of(module)
+        fixed = {name: module.get_parameter(name).detach().clone() for name in self._fixed}
         with _reads(module, self._left) as read:
             yield
+        for name, value in fixed.items():
+            if not torch.equal(module.get_parameter(name), value):
+                raise ConfigurationError(
+                    f"{name!r} is the weight of a frozen embedding, and a call of the module moves "
+                    "it: each worker would have another one. Let it learn (requires_grad_()), or "
+                    "keep what moves in a parameter or buffer that functional.embedding looks up "
+                    "in: these are on the servers, and come with each step as a whole"
+                )
         after = _values_of(module)
         self._left = {key for key, value in after.items() if before.get(key) != value}
         for path, name in sorted(read & self._left):
