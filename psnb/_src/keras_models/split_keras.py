@@ -102,9 +102,16 @@ def adapted(model: Any) -> Iterator[Any]:
     So does ``Normalization``, which `adapt` has given a mean and a variance: for what computes, its
     weights are constants.
     """
-    for layer in model._flatten_layers():
+    seen, left = {id(model)}, [model]
+    while left:
+        layer = left.pop()
         if hasattr(layer, "finalize_state"):
             yield layer
+        for value in vars(layer).values():
+            for each in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(each, keras.layers.Layer) and id(each) not in seen:
+                    seen.add(id(each))
+                    left.append(each)
 
 
 def finish(model: Any) -> None:
