@@ -57,8 +57,10 @@ def test_what_does_not_say_its_size_is_not_kept_either_if_it_is_too_large() -> N
 
 def test_many_elements_are_not_kept() -> None:
     taken = TakenElements()
-    for number in range(MOST_ELEMENTS + 1):
+    for number in range(MOST_ELEMENTS):
         taken.add(ONE, number)
+    assert taken.packed(number_of) != b""
+    taken.add(ONE, MOST_ELEMENTS)
     assert taken.packed(number_of) == b""
 
 
