@@ -27,6 +27,7 @@ from tests.integration.helpers import (
     kinds_of,
     pid_of,
     state_of,
+    wait_until_ended,
     wait_until_ready,
     worker_name,
 )
@@ -43,10 +44,13 @@ class Processes:
 
     def __init__(self, client: Client, hearing: Mapping[str, int]) -> None:
         self.client, self._hearing = client, hearing
+        self.leaving: list[int] = []
 
     def terminate(self, name: str) -> None:
         """Ask a process to end."""
-        os.kill(self._hearing.get(name) or pid_of(self.client, name), signal.SIGTERM)
+        pid = self._hearing.get(name) or pid_of(self.client, name)
+        os.kill(pid, signal.SIGTERM)
+        self.leaving.append(pid)
 
     def kill(self, name: str) -> None:
         """Kill a process."""
@@ -65,7 +69,9 @@ def processes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Proces
     So SIGTERM gets to a process below a nanny, to a nanny, or to a process that has none.
     """
     if request.param == "local":
-        yield Processes(request.getfixturevalue("whole"), {})
+        processes = Processes(request.getfixturevalue("whole"), {})
+        yield processes
+        wait_until_ended(*processes.leaving)  # else the cluster seems whole with who still leaves
         return
     with ExitStack() as stack:
         line = CommandLine(tmp_path)

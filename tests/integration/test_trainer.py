@@ -67,9 +67,12 @@ def test_an_epoch_without_files_is_an_error(
     trainer = psnb.Trainer(coordinator, lambda iterator: print(end=next(iterator)[:0]))
     with pytest.raises(errors.ConfigurationError, match="files= is empty"):
         trainer.train_from_dataset(lines, files=[])
-    with pytest.raises(errors.ConfigurationError, match="epoch 2 had no batch"):
-        trainer.train_from_dataset(lines, files=[[tmp_path / "numbers"], []])
-    assert [row.batches for row in trainer.history.rows] == [2]
+    for files in ([[tmp_path / "numbers"], []], lambda epoch: [tmp_path / "numbers"][epoch - 1 :]):
+        with pytest.raises(errors.ConfigurationError, match="files= has none for epoch 2"):
+            trainer.train_from_dataset(lines, epochs=2, files=files)
+        assert [row.batches for row in trainer.history.rows] == [2]
+    with pytest.raises(errors.ConfigurationError, match="no epoch had a batch"):
+        trainer.train_from_dataset(data.Dataset.range(0).batch(8), epochs=2)
 
 
 def test_debug_prints_where_the_time_went(

@@ -99,6 +99,8 @@ class EpochSource:
                     f"files= has {len(self._files)} entries, one an epoch, and none for epoch "
                     f"{epoch}"
                 )
+            if isinstance(files, list | tuple) and not files:
+                raise ConfigurationError(f"files= has none for epoch {epoch}: give one at least")
             return self._dataset.with_files(files)
         if callable(self._dataset):
             found = self._dataset(epoch)

@@ -207,7 +207,7 @@ class Trainer:
         ConfigurationError
             If an argument is of the wrong kind, or this trainer is training. Or if it is to go on
             in the middle of an epoch, and the dataset is another one: other files, another batch
-            size; nothing was restored. Or if an epoch has no batch: it has no files, for example.
+            size; nothing was restored. Or if an epoch has no files, or no epoch a batch.
         CheckpointError
             With ``resume=True``: if all checkpoints are damaged, or the newest does not fit the
             parameters.

@@ -168,6 +168,12 @@ class TrainingRun:
             while self._done < self._plan.epochs:
                 self._check()
                 self._train(self._done + 1)
+            # Of several epochs one may be empty, such as a part of a day; not all of them.
+            if self._rows and not any(row.batches for row in self._rows):
+                raise ConfigurationError(
+                    "no epoch had a batch, so nothing was trained: the dataset is empty, or "
+                    "smaller than one batch"
+                )
         except (_StopRequestedError, KeyboardInterrupt) as asked:
             self._stopped = self._reason or "interrupted"
             if isinstance(asked, KeyboardInterrupt) and not self._ends_soon():
@@ -201,11 +207,6 @@ class TrainingRun:
         self._rhythm.count_from(iterator.progress().visits)  # what is resumed was saved
         self._trainer.worker.train(self._coordinator, self._trainer.step, iterator, self._watch)
         current.end()
-        if not iterator.progress().visits:
-            raise ConfigurationError(
-                f"epoch {epoch} had no batch, so nothing was trained: its dataset is empty, or has "
-                "no files"
-            )
         self._print_if_due(current)
         row = self._end_epoch({} if plan.validate is None else plan.validate())
         self._tell("on_epoch", row)
