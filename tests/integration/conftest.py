@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from distributed import Client
+from distributed import Client, LocalCluster
 
 from tests.integration.clusters import BOTH, cluster_of
 from tests.integration.helpers import wait_until_whole
@@ -42,3 +42,19 @@ def whole(started: Client) -> Client:
     """That cluster, once nobody is missing."""
     wait_until_whole(started, 4)
     return started
+
+
+@pytest.fixture
+def plain() -> Iterator[Client]:
+    """A Dask cluster of two workers that psnb did not start and that knows no roles."""
+    with (
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=False,
+            memory_limit=None,
+            dashboard_address="127.0.0.1:0",
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client

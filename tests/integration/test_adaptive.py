@@ -27,22 +27,6 @@ def small() -> Iterator[Client]:
 
 
 @pytest.fixture
-def plain() -> Iterator[Client]:
-    """A cluster of two workers that psnb did not start and that knows no roles."""
-    with (
-        LocalCluster(
-            n_workers=2,
-            threads_per_worker=1,
-            processes=False,
-            memory_limit=None,
-            dashboard_address="127.0.0.1:0",
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
-
-
-@pytest.fixture
 def make_steps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Steps]]:
     """Make closures that run until they are told to end, at the latest with the test."""
     made: list[Steps] = []

@@ -13,7 +13,7 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import psnb
 from psnb import errors
@@ -35,22 +35,6 @@ def command_line_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
             client.wait_for_workers(3, timeout=DEADLINE)
             address = client.scheduler.address
         yield address
-
-
-@pytest.fixture
-def plain() -> Iterator[Client]:
-    """A Dask cluster of two workers that psnb did not start and that knows no roles."""
-    with (
-        LocalCluster(
-            n_workers=2,
-            threads_per_worker=1,
-            processes=False,
-            memory_limit=None,
-            dashboard_address="127.0.0.1:0",
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
 
 
 def _names(client: Client) -> dict[str, str]:

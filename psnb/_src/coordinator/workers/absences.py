@@ -13,7 +13,8 @@ class Absences:
     Parameters
     ----------
     patience : float
-        Seconds that a worker may be absent before it is told: a nanny starts one again sooner.
+        Seconds that a worker may be absent before a warning names it; a nanny starts one again
+        sooner.
     """
 
     def __init__(self, patience: float) -> None:

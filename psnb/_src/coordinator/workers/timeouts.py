@@ -22,7 +22,7 @@ class Timeouts:
     worker : float or None
         How long queued work waits while there is no worker at all; None waits for ever.
     heartbeat : float
-        How long a worker may give no sign of life, or be missing though closures wait for it.
+        How long a worker may be unresponsive, or missing though closures wait for it.
     drain : float
         How long a worker that leaves may take to finish its closures.
 
