@@ -64,6 +64,11 @@ class Counter:
         assert self.counted() == {float(self.scheduled)}
 
 
+def wait_until_copied(strategy: psnb.ParameterServerStrategy) -> None:
+    """Wait until each shard has its copies: before, a server that dies takes its shards along."""
+    wait_until(lambda: strategy.copies_complete, "each shard has a copy", 2 * DEADLINE)
+
+
 def _signal(number: signal.Signals, client: Client, addresses: tuple[str, ...]) -> None:
     pids = client.run(os.getpid, workers=list(addresses))  # of all first: the dead do not answer
     for address in addresses:

@@ -14,6 +14,7 @@ import numpy as np
 from distributed import Client
 
 import psnb
+from tests.integration.counting import wait_until_copied
 
 
 def parameters_of(strategy: psnb.ParameterServerStrategy) -> None:
@@ -40,6 +41,7 @@ def main(file: str, make: str) -> None:
         strategy = eval(make, {"psnb": psnb, "client": client})
         coordinator = psnb.ClusterCoordinator(strategy)
         parameters_of(strategy)
+        wait_until_copied(strategy)  # if it has replicas: a server is killed with the notebook
     parameters: dict[str, Any] = dict(strategy.parameters)
     first = int(-parameters["dense"].read()[0])
     number = 2 * first + 100  # nobody has used these ids

@@ -14,7 +14,7 @@ from psnb._src.checkpoint.manifest import Manifest
 from psnb._src.strategy import core_of
 from tests.checkpoint.saved import released
 from tests.conftest import wait_until
-from tests.integration.counting import kill
+from tests.integration.counting import kill, wait_until_copied
 
 ROWS, DIM = 1000, 4
 IDS = np.arange(ROWS)
@@ -70,14 +70,10 @@ def test_a_copy_that_took_over_writes_all_and_the_others_what_changed(
     whole: Client, tmp_path: Path
 ) -> None:
     with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
-
-        def copied() -> bool:
-            return all(place.copies for place in core_of(strategy).layout.places)
-
         trained = Trained(strategy, tmp_path)
         trained.save()
         assert files_a_shard(trained.save()) == [2, 2]
-        wait_until(copied, "each shard has a copy")
+        wait_until_copied(strategy)
         first = core_of(strategy).layout.places[0].primary
         assert first is not None
         kill(whole, first.address)

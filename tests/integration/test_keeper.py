@@ -27,7 +27,7 @@ from psnb._src.strategy import servers as servers_module
 from psnb._src.strategy.server_control import ServerControl
 from psnb._src.threads.aside import on_loop
 from tests.conftest import DEADLINE, wait_until
-from tests.integration.counting import Counter
+from tests.integration.counting import Counter, wait_until_copied
 from tests.integration.helpers import address_of, frozen, pid_of, wait_until_whole
 
 SERVERS = 3
@@ -52,14 +52,6 @@ def harmless() -> Iterator[Client]:
     """A worker and three servers in this process, for tests that kill nobody."""
     with psnb.local_cluster(workers=1, servers=SERVERS, processes=False) as client:
         yield client
-
-
-def copied(strategy: psnb.ParameterServerStrategy) -> bool:
-    return all(place.copies for place in strategy._core.layout.places)
-
-
-def wait_until_copied(strategy: psnb.ParameterServerStrategy) -> None:
-    wait_until(lambda: copied(strategy), "each shard has a copy", 2 * DEADLINE)
 
 
 def kinds(strategy: psnb.ParameterServerStrategy) -> list[EventKind]:

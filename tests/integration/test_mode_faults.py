@@ -20,6 +20,7 @@ from psnb._src.server.table_operations import (
 )
 from tests.conftest import DEADLINE, wait_until
 from tests.integration import dying
+from tests.integration.counting import wait_until_copied
 from tests.integration.helpers import (
     address_of,
     kill_myself,
@@ -94,6 +95,7 @@ def test_a_killed_server_that_has_copies_changes_nothing_either(
         for number, batch in enumerate(data):
             coordinator.schedule(step, (number, *batch))
         wait_until(begun.exists, "the third round runs")
+        wait_until_copied(strategy)
         os.kill(pid_of(whole, "server-0"), signal.SIGKILL)
         go_on.touch()
         coordinator.join(2 * DEADLINE)

@@ -21,6 +21,7 @@ from psnb._src.placement.layout import ServerAddress
 from psnb._src.runtime.notice import GRACE
 from psnb._src.strategy.servers import Servers
 from tests.conftest import DEADLINE, wait_until
+from tests.integration.counting import wait_until_copied
 from tests.integration.helpers import (
     CommandLine,
     Steps,
@@ -185,15 +186,11 @@ def test_a_server_with_copies_that_is_killed_loses_nothing(processes: Processes)
         training = Training(strategy)
         training.go_on(50)
         training.check()
-        wait_until(lambda: all_copied(strategy), "all shards have copies")
+        wait_until_copied(strategy)
         processes.kill(name_of(processes.client, strategy.server_addresses[0]))
         training.go_on(50)
         training.check()
         assert EventKind.SHARDS_TAKEN_OVER in kinds(strategy)
-
-
-def all_copied(strategy: psnb.ParameterServerStrategy) -> bool:
-    return all(place.copies for place in strategy._core.servers.layout.places)
 
 
 def lost(strategy: psnb.ParameterServerStrategy) -> bool:

@@ -12,8 +12,8 @@ import psnb
 from psnb import EventKind, errors
 from psnb._src.parameters.server_client import process_client
 from psnb._src.strategy import core_of
-from tests.conftest import DEADLINE, wait_until
-from tests.integration.counting import Counter
+from tests.conftest import DEADLINE
+from tests.integration.counting import Counter, wait_until_copied
 from tests.integration.helpers import address_of
 
 
@@ -115,10 +115,7 @@ def test_with_copies_servers_come_and_go_likewise(growing: Growing) -> None:
         counter.wait_for(100)
         strategy.rebalance(drain=["server-0"])
         assert set(shards(strategy).values()) == {3}
-        wait_until(
-            lambda: all(place.copies for place in strategy._core.layout.places),
-            "each shard has a copy",
-        )
+        wait_until_copied(strategy)
         gone = address_of(growing.client, "server-0")
         assert all(server.address != gone for server in strategy._core.layout.servers)
         counter.require_all()

@@ -13,7 +13,7 @@ import psnb
 from psnb import EventKind, errors
 from psnb._src.parameters.handles import shards_of
 from tests.conftest import DEADLINE, wait_until
-from tests.integration.counting import Counter, Lose, kill, terminate
+from tests.integration.counting import Counter, Lose, kill, terminate, wait_until_copied
 from tests.integration.helpers import frozen
 
 TERMINATED = [EventKind.SERVER_RETIRING, EventKind.SERVER_RETIRED]
@@ -21,10 +21,6 @@ KILLED = [EventKind.SERVER_LOST, EventKind.SHARDS_TAKEN_OVER]
 LOSSES = pytest.mark.parametrize(
     ("lose", "told"), [(terminate, TERMINATED), (kill, KILLED)], ids=["graceful", "abrupt"]
 )
-
-
-def wait_until_copied(strategy: psnb.ParameterServerStrategy) -> None:
-    wait_until(lambda: strategy.copies_complete, "each shard has a copy")
 
 
 def primary(strategy: psnb.ParameterServerStrategy, shard: int = 0) -> str:

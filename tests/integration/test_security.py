@@ -22,7 +22,7 @@ from psnb import errors
 from psnb._src.cluster import start_local as clusters
 from psnb._src.cluster.cluster import identity
 from tests.conftest import DEADLINE, wait_until
-from tests.integration.counting import Counter, kill
+from tests.integration.counting import Counter, kill, wait_until_copied
 from tests.integration.helpers import wait_until_whole
 
 
@@ -122,7 +122,7 @@ def test_closures_train_and_workers_join_behind_certificates(private: Client) ->
         np.testing.assert_array_equal(v.read(), np.full(100_000, 100))
         np.testing.assert_array_equal(table.lookup([3]), [[100, 100]])
         # Servers reach each other, too.
-        wait_until(lambda: all(place.copies for place in strategy._core.layout.places), "copies")
+        wait_until_copied(strategy)
 
 
 @pytest.mark.second_tier(
@@ -132,7 +132,7 @@ def test_copies_take_over_behind_certificates(private: Client) -> None:
     with psnb.ParameterServerStrategy(private, replicas=1) as strategy:
         counter = Counter(strategy)
         places = strategy._core.layout.places
-        wait_until(lambda: all(place.copies for place in strategy._core.layout.places), "copies")
+        wait_until_copied(strategy)
         counter.schedule(500)
         counter.wait_for(50)
         kill(private, next(place.primary.address for place in places if place.primary))

@@ -21,7 +21,7 @@ from psnb._src.server.operations import ApplyCommit
 from tests.conftest import DEADLINE, wait_until
 from tests.integration import dying
 from tests.integration.clusters import on_both
-from tests.integration.counting import Counter
+from tests.integration.counting import Counter, wait_until_copied
 from tests.integration.helpers import frozen
 
 PATIENCE = 2.0
@@ -32,13 +32,6 @@ SOON = 4 * PATIENCE
 
 def patient(client: Client, replicas: int = 0) -> psnb.ParameterServerStrategy:
     return psnb.ParameterServerStrategy(client, replicas=replicas, heartbeat_timeout=PATIENCE)
-
-
-def wait_until_copied(strategy: psnb.ParameterServerStrategy) -> None:
-    wait_until(
-        lambda: all(place.copies for place in strategy._core.layout.places),
-        "each shard has a copy",
-    )
 
 
 def kinds(strategy: psnb.ParameterServerStrategy) -> list[EventKind]:
@@ -193,11 +186,10 @@ def test_all_servers_may_freeze_at_once_for_longer_than_anybody_is_patient(
 NOTEBOOK = """
 import sys, threading, numpy as np, psnb
 from distributed import Client
-from tests.integration.counting import Counter
+from tests.integration.counting import Counter, wait_until_copied
 with Client(sys.argv[1]) as client:
     with psnb.ParameterServerStrategy(client, replicas=1, heartbeat_timeout=2) as strategy:
-        while not all(place.copies for place in strategy._core.layout.places):
-            threading.Event().wait(0.05)
+        wait_until_copied(strategy)
         counter = Counter(strategy)
         counter.wait_for(100)
         print("ready", flush=True)

@@ -11,7 +11,7 @@ from distributed import Client
 
 import psnb
 from psnb.errors import ConfigurationError
-from tests.integration.counting import kill
+from tests.integration.counting import kill, wait_until_copied
 
 ROUNDED = 2.0**-11
 ROWS, DIM = 50_000, 32
@@ -73,6 +73,7 @@ def test_copies_have_what_the_servers_have(whole: Client) -> None:
         for seed in range(3):
             e.push(np.arange(20), values((20, 3)) * seed)
         before = e.lookup(np.arange(20))
+        wait_until_copied(half)
         kill(whole, half.server_addresses[0])
         np.testing.assert_array_equal(e.lookup(np.arange(20)), before)
 

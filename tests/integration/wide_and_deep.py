@@ -19,6 +19,7 @@ from distributed import Client
 
 import psnb
 from psnb.data import Ragged
+from tests.integration.counting import wait_until_copied
 from tests.integration.helpers import kill_myself, wait_for_file
 
 COLUMNS = tuple(f"c{number}" for number in range(24))
@@ -89,8 +90,9 @@ def ids_of(batch: Batch) -> dict[str, Any]:
 
 @contextmanager
 def synchronous(client: Client, **options: Any) -> Iterator[psnb.ParameterServerStrategy]:
-    """Two closures a round on all servers of a cluster."""
+    """Two closures a round on all servers of a cluster; with replicas, they are there."""
     with psnb.ParameterServerStrategy(client, mode=psnb.Sync(2), **options) as strategy:
+        wait_until_copied(strategy)
         yield strategy
 
 
