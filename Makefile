@@ -22,10 +22,11 @@ CORE := tests/checkpoint/test_manager.py tests/cluster tests/dask_internals \
 	tests/parameters/test_comm_server_client.py tests/placement tests/strategy \
 	tests/transport/test_connecting.py tests/transport/test_stream.py
 
-# Three on two cores: at times a test waits, for a process that starts or a limit that passes.
+# Two on two cores: a third fills the moments in which a test waits, but imports, compiles and
+# collects all once more, a tenth of the CPU time; and a busy machine has no such moments.
 # A file's tests stay together, for they share clusters; files keep their order, as in CORE, but for
 # the longest, which are the first.
-SIDE_BY_SIDE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # Node is needed by those who work on psnb, for the front end; not by those who install a wheel.
 FRONTEND := extension/lib/frontend.stamp
