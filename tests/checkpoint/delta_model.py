@@ -81,6 +81,10 @@ class Model:
         self.meanwhile()
         return taken
 
+    def settled(self) -> bool:
+        """No server takes the place of another here."""
+        return False
+
     def note_checkpoint(self, path: Place) -> None:
         """Nobody recovers here."""
 

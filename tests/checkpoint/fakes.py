@@ -50,6 +50,7 @@ class Strategy:
         self.taken: list[InHand] = []
         self.when_prepared: Callable[[], object] = lambda: None
         self.when_taken: Callable[[], object] = lambda: None
+        self.settles: Callable[[], bool] = lambda: False
 
     def parameters(self) -> Mapping[str, Parameter]:
         return self.made
@@ -66,6 +67,9 @@ class Strategy:
         taken = [(n, p.describe(), None, p.states()) for n, p in self.made.items()]
         self.taken.append(InHand(taken, meanwhile))
         return self.taken[-1]
+
+    def settled(self) -> bool:
+        return self.settles()
 
     def note_checkpoint(self, path: Path) -> None:
         self.noted.append(path)

@@ -36,6 +36,10 @@ class Model:
     def snapshots(self, since: object = None) -> InHand:
         return InHand([in_hand(name, each) for name, each in self.parameters().items()])
 
+    def settled(self) -> bool:
+        """No server takes the place of another here."""
+        return False
+
     def note_checkpoint(self, path: Path) -> None:
         self.noted.append(path)
 

@@ -127,6 +127,10 @@ class _Saved:
         servers = self._strategy.transport
         return TableSnapshots(servers, self.parameters(), lambda: servers.servers, since)
 
+    def settled(self) -> bool:
+        """No server takes the place of another here."""
+        return False
+
     def note_checkpoint(self, path: Place) -> None:
         """Nobody recovers here."""
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 from distributed import Client
+from safetensors.numpy import load_file
 
 import psnb
 from psnb import EventKind, errors
@@ -119,6 +123,43 @@ def test_with_copies_servers_come_and_go_likewise(growing: Growing) -> None:
         gone = address_of(growing.client, "server-0")
         assert all(server.address != gone for server in strategy._core.layout.servers)
         counter.require_all()
+
+
+def test_a_server_is_drained_onto_one_that_has_not_joined_yet(growing: Growing) -> None:
+    with psnb.ParameterServerStrategy(growing.client, shards=2) as strategy:
+        growing.add_server("server-1")
+        assert strategy.rebalance(drain=["server-0"]) == 2
+        assert strategy.server_addresses == (address_of(growing.client, "server-1"),)
+
+
+def test_a_drained_server_first_writes_the_checkpoint_that_it_has_begun(
+    growing: Growing, tmp_path: Path
+) -> None:
+    with psnb.ParameterServerStrategy(growing.client, shards=2) as strategy:
+        strategy.variable(np.arange(3.0), name="v")
+        growing.add_server("server-1")
+        drained, other = (address_of(growing.client, f"server-{number}") for number in "01")
+        begun, go_on = threading.Event(), threading.Event()
+
+        def progress(share: float) -> None:
+            begun.set()
+            assert go_on.wait(DEADLINE)
+
+        taken = strategy._core.snapshots()
+        with ThreadPoolExecutor(2) as pool:
+            writing = pool.submit(taken.write, str(tmp_path), {("v", 0): "v"}, progress)
+            assert begun.wait(DEADLINE)
+            moving = pool.submit(strategy.rebalance, [drained])
+            wait_until(lambda: shards(strategy) == {other: 2}, "the shards have moved")
+            try:
+                assert not moving.done()
+                assert drained in strategy.server_addresses
+            finally:
+                go_on.set()
+            assert list(writing.result(DEADLINE)) == ["v"]
+            moving.result(DEADLINE)
+        assert strategy.server_addresses == (other,)
+        assert load_file(tmp_path / "v")["values"].tolist() == [0, 1, 2]
 
 
 def test_optimizers_state_moves_with_its_shard(growing: Growing) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
+from psnb._src.checkpoint.folder_manager import FolderManager
 from psnb._src.parameters.handles import shards_of
+from psnb.checkpoint import load
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter, Lose, kill, terminate, wait_until_copied
 from tests.integration.helpers import frozen
@@ -95,6 +99,37 @@ def test_what_the_notebook_and_other_threads_write_survives(whole: Client) -> No
         enough.set()
         thread.join(DEADLINE)
         counter.require_all()
+
+
+class Killing:
+    """A strategy of which a server is killed when its first snapshots are taken."""
+
+    def __init__(self, strategy: psnb.ParameterServerStrategy) -> None:
+        self._core, self._client = strategy._core, strategy.client
+        self._lost: str | None = primary(strategy)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+    def snapshots(self, since: Any = None) -> Any:
+        taken = self._core.snapshots(since)
+        if self._lost is not None:
+            kill(self._client, self._lost)
+            self._lost = None
+        return taken
+
+
+def test_a_checkpoint_of_a_server_that_dies_before_it_was_written_is_taken_from_the_copies(
+    whole: Client, tmp_path: Path
+) -> None:
+    with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
+        for name in "ab":
+            strategy.variable(np.arange(3.0), name=name)
+        wait_until_copied(strategy)
+        saved = load(FolderManager(Killing(strategy), tmp_path, 1).save())
+        assert [saved[name].tolist() for name in "ab"] == 2 * [[0, 1, 2]]
+        kinds = [event.kind for event in strategy.server_events()]
+        assert EventKind.SERVER_LOST in kinds
 
 
 def _freeze_a_server(client: Client) -> None:

@@ -183,6 +183,17 @@ def test_all_servers_may_freeze_at_once_for_longer_than_anybody_is_patient(
         assert EventKind.SERVER_LOST not in kinds(strategy)
 
 
+def test_what_asks_all_servers_waits_for_the_copies_of_one_that_is_silent(whole: Client) -> None:
+    with patient(whole, replicas=1) as strategy:
+        strategy.variable(np.zeros(100), name="v")
+        wait_until_copied(strategy)
+        for ask in (strategy.memory, strategy.rebalance):
+            first, _ = pids(strategy)
+            with frozen(first):
+                assert ask() is not None
+            wait_until_copied(strategy)
+
+
 NOTEBOOK = """
 import sys, threading, numpy as np, psnb
 from distributed import Client

@@ -147,9 +147,12 @@ def test_one_that_makes_no_progress_is_told_by_name(servers: Scripted, tmp_path:
 def test_one_that_has_ended_is_told_and_nothing_is_written(
     servers: Scripted, tmp_path: Path
 ) -> None:
+    made = taken(servers, servers.servers[:2])
     with pytest.raises(ServerLostError, match="server-2"):
-        taken(servers, servers.servers[:2]).write(str(tmp_path), FILES, bool)
+        made.write(str(tmp_path), FILES, bool)
     assert list(tmp_path.iterdir()) == []
+    made.close()
+    assert len(servers.sent(ReleaseSnapshot)) == 3
 
 
 def test_what_is_not_written_is_released_once(servers: Scripted, tmp_path: Path) -> None:

@@ -72,3 +72,27 @@ def test_those_who_ask_at_the_same_time_ask_once() -> None:
         assert asked == ["s", "s"]
 
     asyncio.run(several())
+
+
+def test_nobody_is_answered_by_a_question_that_was_sent_before() -> None:
+    async def several() -> None:
+        asked: list[Layout] = []
+        sent, go = asyncio.Event(), asyncio.Event()
+
+        async def ask(strategy: str) -> Any:
+            asked.append(SECOND if asked else FIRST)
+            sent.set()
+            layout = asked[-1]
+            await go.wait()
+            return layout.packed()
+
+        cache = LayoutCache(ask)
+        first = asyncio.create_task(cache.refresh("s"))
+        await sent.wait()
+        later = [asyncio.create_task(cache.refresh("s")) for _ in range(3)]
+        await asyncio.sleep(0)  # they see what is on its way
+        go.set()
+        assert await asyncio.gather(first, *later) == [FIRST, SECOND, SECOND, SECOND]
+        assert asked == [FIRST, SECOND]
+
+    asyncio.run(several())

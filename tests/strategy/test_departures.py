@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 import pytest
 
+from psnb._src.monitor import EventLog
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
-from psnb._src.strategy.departures import holds
+from psnb._src.strategy.departures import Departures, holds
 
 A, B, C = (ServerAddress(f"tcp://{name}", name) for name in "abc")
 
@@ -27,3 +31,23 @@ def test_it_does_while_it_is_needed(
 ) -> None:
     layout = Layout("s", 1, replicas, 10.0, (ShardPlace(B), place))
     assert holds(layout, A, others) is expected
+
+
+class Given:
+    """Servers, of which those are noted that are given up."""
+
+    def __init__(self) -> None:
+        self.events, self.up = EventLog(), list[ServerAddress]()
+
+    def give_up(self, server: ServerAddress) -> None:
+        self.up.append(server)
+
+
+def test_it_stays_until_it_has_written_its_part_of_a_checkpoint() -> None:
+    servers, layout = Given(), Layout("s", 1, 0, 10.0, (ShardPlace(B),))
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        departures = Departures(loop, servers)  # type: ignore[arg-type]
+        departures.follow(layout, {A}, [B], writing={A})
+        assert servers.up == []
+        departures.follow(layout, {A}, [B])
+        assert servers.up == [A]

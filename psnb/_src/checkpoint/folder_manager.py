@@ -28,9 +28,12 @@ from psnb._src.excerpt import excerpt
 from psnb._src.monitor import CheckpointStatistics, html_table
 from psnb._src.remote_path import Place, as_place
 from psnb._src.threads import aside
-from psnb.errors import CheckpointError
+from psnb.errors import CheckpointError, ServerLostError
 
 logger = logging.getLogger("psnb")
+
+_ATTEMPTS = 5
+"""How often a checkpoint is begun: each time, servers have ended on which it was taken."""
 
 
 class SavedStrategy(Protocol):
@@ -44,6 +47,9 @@ class SavedStrategy(Protocol):
 
     def snapshots(self, since: Mapping[ShardKey, str] | None = None) -> Snapshots:
         """Take snapshots of all of them; with marks, of what changed since then."""
+
+    def settled(self) -> bool:
+        """Wait until each shard is on a server that answers; return whether that is so."""
 
     def note_checkpoint(self, path: Place) -> None:
         """Remember the checkpoint, for recovery."""
@@ -138,6 +144,9 @@ class FolderManager:
         moment, and while they write, training goes on. ``status.held`` tells how long closures were
         held. What this notebook writes to parameters by itself is not held.
 
+        If a server ends before it has written, and others have its shards, as copies or because it
+        was drained, all is saved anew, as of a later moment.
+
         With ``consistent=False`` closures are not held. Each shard of a parameter is then saved as
         it was at one moment (no update of it is half there), but those moments differ slightly.
 
@@ -159,7 +168,8 @@ class FolderManager:
         CheckpointError
             If it cannot be written, by the notebook or a server; earlier ones are untouched.
         ServerLostError
-            If a server is gone; earlier ones are untouched.
+            If a server is gone, or does not respond, whose shards no other has; earlier ones are
+            untouched.
         ServerSilentError
             If a server that does not respond must say whether closures had their effect.
         TimeoutError
@@ -168,16 +178,7 @@ class FolderManager:
         aside(self._until_loaded)
         self._status = CheckpointStatistics("saving")
         try:
-            with in_use(self._folder, self._may_build_on()) as base:
-                self._strategy.prepare_snapshots()
-                began = time.monotonic()
-                with nullcontext() if self._held is None else self._held(timeout):
-                    content, run = self._content(metadata or {}), self._run()
-                    taken = self._strategy.snapshots(self._since(base))
-                pause = 0.0 if self._held is None else time.monotonic() - began
-                with closing(taken):
-                    self._base = self._write(taken, content, run, base)
-                    path = self._base.path
+            path, pause = self._saved(metadata or {}, timeout)
             self._strategy.note_checkpoint(path)
             # In another thread: an interrupt must not leave a checkpoint half removed.
             aside(self._folder.prune, self._max_to_keep)
@@ -187,6 +188,31 @@ class FolderManager:
             raise
         self._status = CheckpointStatistics("saved", str(path), 1.0, held=pause)
         return path
+
+    def _saved(self, metadata: Mapping[str, Any], timeout: float | None) -> tuple[Place, float]:
+        """Write the next checkpoint; return it, and for how many seconds closures were held.
+
+        If a server has ended that still had to write, while others have its shards, it is begun
+        anew, as of a later moment: what the other servers have taken is of a moment that cannot be
+        had again.
+        """
+        pause, left = 0.0, _ATTEMPTS
+        while True:
+            left -= 1
+            with in_use(self._folder, self._may_build_on()) as base:
+                self._strategy.prepare_snapshots()
+                began = time.monotonic()
+                with nullcontext() if self._held is None else self._held(timeout):
+                    content, run = self._content(metadata), self._run()
+                    taken = self._strategy.snapshots(self._since(base))
+                pause += 0.0 if self._held is None else time.monotonic() - began
+                try:
+                    with closing(taken):
+                        self._base = new = self._write(taken, content, run, base)
+                    return new.path, pause
+                except ServerLostError:
+                    if not left or not self._strategy.settled():
+                        raise
 
     def restore(
         self,

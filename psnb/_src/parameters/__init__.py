@@ -1,7 +1,11 @@
 """Parameters as users see them (variables, embeddings), and the client side of the servers."""
 
 from psnb._src.parameters.accumulated import accumulating
-from psnb._src.parameters.comm_server_client import PATIENCE, CommServerClient
+from psnb._src.parameters.comm_server_client import (
+    FAILOVER_TIMEOUT,
+    PATIENCE,
+    CommServerClient,
+)
 from psnb._src.parameters.commit import UndecidedError
 from psnb._src.parameters.control_connection import ControlConnection
 from psnb._src.parameters.dense_shards import DenseShard, DenseShards
@@ -42,6 +46,7 @@ from psnb._src.parameters.updates import Round, Updates, buffered
 from psnb._src.parameters.variable import Variable
 
 __all__ = [
+    "FAILOVER_TIMEOUT",
     "PATIENCE",
     "CommServerClient",
     "ControlConnection",

@@ -35,7 +35,7 @@ from psnb._src.parameters.server_connection import (
     ServerConnection,
     open_connection,
 )
-from psnb._src.parameters.server_lives import FAILOVER_TIMEOUT, ServerLives
+from psnb._src.parameters.server_lives import ServerLives
 from psnb._src.placement import Layout, LayoutCache, ServerAddress, ShardId
 from psnb._src.server import Commit, HostOperation, Part, ServerAnswer
 from psnb._src.threads import uninterrupted
@@ -59,6 +59,9 @@ RETRIES = 3
 
 PATIENCE = 10.0
 """Seconds for which a server may be silent, if no layout says how many."""
+
+FAILOVER_TIMEOUT = 20.0
+"""Seconds in which a copy takes over from a server that has not responded for as long as it may."""
 
 _PAUSE = 0.05
 """Seconds before the first try again; twice as long before each further one, up to 0.2."""
@@ -129,7 +132,7 @@ class CommServerClient(ServerClient):
         # Since when those are under way that no thread waits for; each operation is atomic.
         self._unattended: dict[RequestBatch, float] = {}
         self._looks_after = False  # the event loop's alone
-        self._lives = ServerLives(pool, self._heard, self._patience, self._copied)
+        self._lives = ServerLives(pool, self._heard, self._look_again, look_again)
         self._closed: CoordinatorClosedError | None = None
 
     def close(self, why: CoordinatorClosedError | None = None) -> None:
@@ -437,9 +440,17 @@ class CommServerClient(ServerClient):
         ):
             return lost(request, error)
         moves = there != server or error is None or copied
-        if waited < (FAILOVER_TIMEOUT if moves else self._patience(server)):
+        if waited < self._longest(request, server, moves):
             return None
         return silent(request, f"for {waited:.0f} s it was not to be found: {error or 'it moves'}")
+
+    def _longest(self, request: Request, server: ServerAddress, moves: bool) -> float:
+        """Return the seconds to wait for a server that does not answer.
+
+        The notebook is as patient, and only then lets a copy take over. So who waited just as long
+        would give up at that very moment.
+        """
+        return self._patience(request, server) + (FAILOVER_TIMEOUT if moves else 0.0)
 
     def _copied(self, request: Request) -> bool:
         if isinstance(request.to, ServerAddress):
@@ -453,9 +464,16 @@ class CommServerClient(ServerClient):
         connection = self._open.get(server.address)
         return connection.heard if connection is not None else 0
 
-    def _patience(self, server: ServerAddress) -> float:
+    def _patience(self, request: Request, server: ServerAddress) -> float:
         """Return the seconds for which a server may be silent."""
-        found = [layout.patience for layout in self._layouts.all() if server in layout.servers]
+        to = request.to
+        strategy = None if isinstance(to, ServerAddress) else to.strategy
+        found = [
+            layout.patience
+            for layout in self._layouts.all()
+            # The first: a server from which others have taken over is in no layout any more.
+            if layout.strategy == strategy or server in layout.servers
+        ]
         return min(found, default=self._heartbeat_timeout)
 
     def _look_after(self) -> None:
@@ -476,15 +494,18 @@ class CommServerClient(ServerClient):
 
     async def _look_again(self, batch: RequestBatch) -> None:
         """Send requests again whose shards have moved; check whether the other servers live."""
-        waiting = batch.waiting()
         with contextlib.suppress(OSError, PsnbError):
-            await self._refresh(batch, list(waiting))
+            await self._refresh(batch, list(batch.waiting()))
         elsewhere = []
-        for position, server in waiting.items():
-            if self._server(batch.requests[position].to) not in (server, None):
+        for position, server in batch.waiting().items():
+            request, silence = batch.requests[position], self._lives.silence(server)
+            if self._server(request.to) not in (server, None):
                 elsewhere.append(position)
+            elif silence >= self._longest(request, server, self._copied(request)):
+                reason = f"it says nothing for {silence:.0f} s"
+                batch.failed([position], silent(request, reason))
             else:
-                self._lives.follow(server, batch)
+                self._lives.follow(server, batch, self._patience(request, server))
         self._start(batch, elsewhere)
 
 

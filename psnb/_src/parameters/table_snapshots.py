@@ -133,8 +133,8 @@ class TableSnapshots:
             If a server is gone.
         """
         # The servers release what they have written, and soon also what nobody uses.
+        parts = self._parts({files[each]: header for each, header in self._open.items()})
         headers, self._open = self._open, {}
-        parts = self._parts({files[each]: header for each, header in headers.items()})
         there = dict.fromkeys(parts)
         most = sum(each.rows * each.row_nbytes for each in headers.values())
         try:

@@ -8,7 +8,7 @@ higher version, and all other processes follow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -131,6 +131,19 @@ class Layout:
     def incomplete(self) -> bool:
         """Whether a shard was lost with all servers that had it."""
         return any(place.primary is None and place.heir is None for place in self.places)
+
+    def served(self, answers: Callable[[ServerAddress], bool]) -> bool | None:
+        """Return whether each shard is on a server that answers; None while others may take over.
+
+        Parameters
+        ----------
+        answers : callable
+            Returns whether a server answers, as far as is known.
+        """
+        left = [each for each in self.places if each.primary is None or not answers(each.primary)]
+        if all(any(map(answers, place.servers)) for place in left):
+            return None if left else True
+        return False
 
     def with_places(self, places: Sequence[ShardPlace]) -> Layout:
         """Return the next layout; this one if nothing has changed."""

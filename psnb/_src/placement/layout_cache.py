@@ -31,6 +31,7 @@ class LayoutCache:
         self._ask = ask
         self._layouts: dict[str, Layout] = {}  # each operation on it is atomic
         self._asking: dict[str, asyncio.Task[Layout]] = {}
+        self._sent: set[str] = set()  # of which the question is on its way
 
     def known(self, strategy: str) -> Layout | None:
         """Return the newest layout that is known here; any thread."""
@@ -49,6 +50,9 @@ class LayoutCache:
     async def refresh(self, strategy: str) -> Layout:
         """Ask the scheduler for a strategy's layout; callers at the same time share a request.
 
+        The answer is not older than the call: what made the caller ask, a server that was given up
+        for example, has been published before. So nobody shares a request that was sent earlier.
+
         Raises
         ------
         ServerLostError
@@ -56,6 +60,8 @@ class LayoutCache:
         OSError
             If the scheduler does not answer.
         """
+        while strategy in self._sent:
+            await asyncio.wait([self._asking[strategy]])
         asking = self._asking.get(strategy)
         if asking is None:
             asking = asyncio.create_task(self._refresh(strategy), name="psnb layout")
@@ -65,10 +71,12 @@ class LayoutCache:
 
     def _asked(self, strategy: str, asking: asyncio.Task[Layout]) -> None:
         del self._asking[strategy]
+        self._sent.discard(strategy)
         if not asking.cancelled():
             asking.exception()  # nobody may wait for it any more
 
     async def _refresh(self, strategy: str) -> Layout:
+        self._sent.add(strategy)
         async with asyncio.timeout(ASK_TIMEOUT):
             packed = await self._ask(strategy)
         if packed is None or isinstance(packed, str):

@@ -56,12 +56,15 @@ class ObservedServer:
         What it reported, by the shards' numbers.
     leaves : bool
         Whether it reported that its process will end soon.
+    writes : bool
+        Whether it reported that it writes a checkpoint.
     """
 
     health: Health
     heard: int = 0
     holdings: Mapping[int, ShardStatus] = field(default_factory=dict)
     leaves: bool = False
+    writes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

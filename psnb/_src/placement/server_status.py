@@ -18,7 +18,10 @@ class ServerStatus:
         What it holds, by the shards' numbers.
     leaves : bool
         Whether its process was asked to end: its shards must go elsewhere soon.
+    writes : bool
+        Whether it writes a checkpoint: nobody else has the moment that is saved.
     """
 
     shards: Mapping[int, ShardStatus]
     leaves: bool = False
+    writes: bool = False

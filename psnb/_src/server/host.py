@@ -244,7 +244,7 @@ class Host:
         rest = [(index, hosted) for index, hosted in self._hosted.items() if index not in places]
         self._drop([index for index, hosted in rest if hosted.version <= versions[index]])
         shards = {index: hosted.status() for index, hosted in self._hosted.items()}
-        return ServerStatus(shards, self.leaves)
+        return ServerStatus(shards, self.leaves, bool(self._writings))
 
     def _measure(self) -> dict[int, dict[str, int]]:
         """Return the bytes of all tables of each shard, including copies."""

@@ -34,8 +34,9 @@ from psnb._src.parameters import (
 from psnb._src.placement import Layout, ShardId
 from psnb._src.remote_path import Place
 from psnb._src.runtime import UploadedModule, Uploads, read_files
-from psnb._src.server import FenceCommits, MeasureShards
+from psnb._src.server import FenceCommits
 from psnb._src.strategy.departures import Departures, LastSave, no_last_save
+from psnb._src.strategy.measuring import measured
 from psnb._src.strategy.rebalancing import rebalance
 from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.recovery import recover_shards
@@ -261,6 +262,10 @@ class StrategyCore:
         with self._lock:
             return self._save_last
 
+    def settled(self) -> bool:
+        """Wait until each shard is on a server that answers; see `Reconciler.settled`."""
+        return on_loop(self._loop, self.reconciler.settled)
+
     def note_checkpoint(self, path: Place) -> None:
         """Remember a checkpoint, for recovery."""
         with self._lock:
@@ -300,10 +305,10 @@ class StrategyCore:
 
     def memory(self) -> dict[str, dict[str, int]]:
         """Ask the servers for the bytes of all tables, by address and table."""
-        servers = self.layout.servers
-        answers = self.server_client.call([Request(each, MeasureShards()) for each in servers])
+        self.check_open()
+        sizes = on_loop(self._loop, lambda: measured(self.servers, self.reconciler))
         found: dict[str, dict[str, int]] = {}
-        for server, shards in zip(servers, answers, strict=True):
+        for server, shards in sizes.items():
             tables = found.setdefault(server.address, {})
             for shard in shards.values():
                 for table, nbytes in shard.items():

@@ -60,7 +60,11 @@ class Departures:
         self._saving = False  # it was begun; until none leaves any more
 
     def follow(
-        self, layout: Layout, leaving: Set[ServerAddress], usable: Collection[ServerAddress]
+        self,
+        layout: Layout,
+        leaving: Set[ServerAddress],
+        usable: Collection[ServerAddress],
+        writing: Collection[ServerAddress] = (),
     ) -> None:
         """Go on with each of them, in each round of the reconciler.
 
@@ -72,6 +76,8 @@ class Departures:
             The servers that leave.
         usable : collection of ServerAddress
             Those that may take their shards.
+        writing : collection of ServerAddress
+            Those that write a checkpoint, which is waited for as long as their processes wait.
         """
         self._began = {server: self._began[server] for server in leaving & self._began.keys()}
         for server in leaving:
@@ -82,7 +88,7 @@ class Departures:
                 text += f"its {held} shards move to {len(usable)} others"
                 self._servers.events.add(EventKind.SERVER_RETIRING, text)
         for server in leaving:
-            if not holds(layout, server, len(usable)):
+            if server not in writing and not holds(layout, server, len(usable)):
                 self._tell_retired(server, "has handed over all shards")
                 self._servers.give_up(server)
         if not leaving:

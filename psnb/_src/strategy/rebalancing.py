@@ -7,7 +7,6 @@ everything and takes over. Requests at that moment are sent again.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
 
 from distributed import Client
@@ -16,6 +15,7 @@ from psnb._src.cluster import roles
 from psnb._src.dask_internals import scheduler_identity
 from psnb._src.monitor import EventKind
 from psnb._src.placement import moves
+from psnb._src.strategy.measuring import measured
 from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.servers import Servers
 from psnb.errors import ConfigurationError
@@ -51,16 +51,18 @@ async def rebalance(
             'dask worker ADDRESS --resources "ps=1"'
         )
     await servers.start(fresh)
+    sizes = await measured(servers, reconciler)
     layout = servers.layout
-    usable = [server for server in servers.running if server.address not in drained]
+    usable = [
+        server
+        for server in servers.running
+        if server.address not in drained and (server in sizes or not reconciler.is_silent(server))
+    ]
     weights = [0.0] * len(layout.places)
-    primaries = {place.primary for place in layout.places} - {None}
-    for weighed in await asyncio.gather(
-        *(servers.control.weigh(each) for each in primaries if each)
-    ):
-        for index, nbytes in weighed.items():
-            weights[index] = max(weights[index], float(nbytes))
-    wanted = dict(moves(layout, usable, weights))
+    for shards in sizes.values():
+        for index, tables in shards.items():
+            weights[index] = max(weights[index], float(sum(tables.values())))
+    wanted = dict(moves(layout, usable, weights)) if usable else {}
     await reconciler.arrange(
         wanted, [server for server in servers.running if server.address in drained]
     )

@@ -24,6 +24,7 @@ from distributed import Client
 from psnb._src.cluster import roles
 from psnb._src.dask_internals import event_loop, has_ended, scheduler_identity
 from psnb._src.monitor import EventKind
+from psnb._src.parameters import FAILOVER_TIMEOUT
 from psnb._src.placement import (
     PUBLISH_AGAIN,
     DesiredLayout,
@@ -133,8 +134,8 @@ class Reconciler:
                 )
         left = [
             server
-            for server, watched in self._watched.items()
-            if not watched.is_silent and server not in self._drained
+            for server in self._servers.running  # those that have just joined are not watched yet
+            if not self.is_silent(server) and server not in self._drained
         ]
         if self._drained and len(left) <= self._servers.layout.replicas:
             raise ServerLostError(
@@ -145,13 +146,45 @@ class Reconciler:
             places[index].primary in (home, None) and not places[index].heir
             for index, home in self._homes.items()
         )
-        return moved and not any(
-            server in place.servers for place in places for server in self._drained
-        )
+        return moved and all(self._is_empty(server) for server in self._drained)
 
-    def _is_silent(self, server: ServerAddress) -> bool:
+    def _is_empty(self, server: ServerAddress) -> bool:
+        """Return whether a server has nothing any more that is wanted of it."""
+        layout, watched = self._servers.layout, self._watched.get(server)
+        if server in layout.servers:
+            return False
+        if watched is None or watched.is_silent:
+            return True
+        # What it has said after it had heard of that: before, a save might have begun.
+        return watched.observed.heard >= layout.version and not watched.observed.writes
+
+    def _answers(self, server: ServerAddress) -> bool:
+        watched = self._watched.get(server)
+        return watched is not None and not watched.is_silent
+
+    def is_silent(self, server: ServerAddress) -> bool:
+        """Return whether a server does not respond, as far as is known."""
         watched = self._watched.get(server)
         return watched is not None and watched.is_silent
+
+    async def settled(self) -> bool:
+        """Wait until each shard is on a server that answers, while copies may take over.
+
+        On the client's event loop. Who finds a server lost, or unresponsive, asks this before that
+        is an error: then the layout may name others, and it can be tried again.
+
+        Returns
+        -------
+        bool
+            Whether that is so, as far as is known.
+        """
+        end = self._loop.time() + FAILOVER_TIMEOUT
+        while self._loop.time() < end and not self._task.done():
+            await self.next_round()  # at least one: what is lost may be noticed only then
+            served = self._servers.layout.served(self._answers)
+            if served is not None:
+                return served
+        return False
 
     async def next_round(self) -> None:
         """Return when one more round was made; on the client's event loop."""
@@ -190,6 +223,7 @@ class Reconciler:
                         await self._news.wait()
                 self._news.clear()
         finally:
+            self._rounds.set()
             for watched in self._watched.values():
                 watched.close()
             if self._recruiting is not None:
@@ -222,8 +256,9 @@ class Reconciler:
                     self._published = now - PUBLISH_AGAIN + _PUBLISH_SOON
         for kind, text in changes(before, after):
             self._servers.events.add(kind, text)
-        able = [each for each in usable if not self._is_silent(each)]
-        self._departures.follow(after, leaving, able)
+        able = [each for each in usable if not self.is_silent(each)]
+        writing = {server for server, each in observed.items() if each.writes}
+        self._departures.follow(after, leaving, able, writing)
         for watched in self._watched.values():
             watched.beat(after, self._news)
         if after is not before:

@@ -87,9 +87,14 @@ class ServerControl:
         """Tell a server which shards to hold; raises as `ask`."""
         await self.ask(server, _following(server, layout))
 
+    async def measure(self, server: ServerAddress) -> dict[int, dict[str, int]]:
+        """Return the bytes of each table of each shard that the server holds; raises as `ask`."""
+        tables: dict[int, dict[str, int]] = await self.ask(server, MeasureShards())
+        return tables
+
     async def weigh(self, server: ServerAddress) -> dict[int, int]:
         """Return the bytes of each shard that the server holds; raises as `ask`."""
-        tables = await self.ask(server, MeasureShards())
+        tables = await self.measure(server)
         return {index: sum(shard.values()) for index, shard in tables.items()}
 
     async def host(

@@ -258,7 +258,7 @@ class ParameterServerStrategy:
         Raises
         ------
         ServerLostError
-            If a server is gone.
+            If a server is gone, or does not respond, and no copy takes over.
         """
         return self._core.memory()
 
@@ -489,7 +489,7 @@ class ParameterServerStrategy:
         ----------
         drain : sequence of str
             Names or addresses of servers to be emptied; after this returns they can be retired with
-            ``client.retire_workers``.
+            ``client.retire_workers``. One that writes a checkpoint ends that first.
 
         Returns
         -------
@@ -501,9 +501,9 @@ class ParameterServerStrategy:
         ConfigurationError
             If one of ``drain`` is not a server, or too few servers would be left.
         ServerLostError
-            If a server to which shards move, or which must say how large they are, dies or does not
-            respond; or if too few servers are left. All other shards are where they were or where
-            they should be; call it again.
+            If a server to which shards move, or which alone has some, dies or does not respond; or
+            if too few servers are left. All other shards are where they were or where they should
+            be; call it again.
         """
         self._core.check_open()
         return self._core.rebalance(frozenset(drain))

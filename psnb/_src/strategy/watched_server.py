@@ -72,7 +72,7 @@ class WatchedServer:
             news.set()  # the connection broke: the next beat, at once, tells more
         else:
             self.observed = ObservedServer(
-                Health.ALIVE, layout.version, status.shards, status.leaves
+                Health.ALIVE, layout.version, status.shards, status.leaves, status.writes
             )
         if self.observed != before:
             news.set()
