@@ -16,7 +16,7 @@ import psnb
 from psnb import EventKind, errors
 from psnb._src.parameters.server_client import process_client
 from psnb._src.strategy import core_of
-from tests.conftest import DEADLINE
+from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter, wait_until_copied
 from tests.integration.helpers import address_of
 
