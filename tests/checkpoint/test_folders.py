@@ -179,8 +179,10 @@ def test_another_checksum_is_damage_and_told_with_the_place(address: str) -> Non
     manager = FolderManager(strategy, address, max_to_keep=2)
     path = manager.save()
     (damaged, *_) = psnb.checkpoint.load(path).files
-    with fsspec.open(str(damaged), "r+b" if isinstance(damaged, Path) else "wb") as file:
-        file.write(b"something else")
+    with fsspec.open(str(damaged), "rb") as file:
+        content = file.read()
+    with fsspec.open(str(damaged), "wb") as file:
+        file.write(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(CheckpointError) as raised:
         manager.restore()
     assert str(path) in str(raised.value)

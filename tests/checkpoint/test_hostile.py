@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -138,7 +140,7 @@ def sightings(number: int) -> Callable[[State], object]:
 
 HOSTILE: dict[str, tuple[str, Callable[[State], object], str]] = {
     "one id over and over": (ANY, repeat(), r"id \d+ is there 200000 times"),
-    "one fixed id over and over": (FIXED, repeat(), "id 0 is there 200000 times"),
+    "one fixed id over and over": (FIXED, repeat(times=4), "id 0 is there 4 times"),
     "one waiting id over and over": (WAITING, repeat("waiting.ids"), "is there 200000 times"),
     "a row index of the file's choosing": (WAITING, sightings(2**31 + 10**8), "found 2247483648"),
     "no sightings": (WAITING, sightings(0), "waiting.sightings of 'e': expected 1"),
@@ -230,7 +232,7 @@ def test_shards_in_another_order_are_refused(model: Model, saved: Path) -> None:
         entry["shards"].reverse()
 
     forge(saved, turn)
-    with pytest.raises(CheckpointError, match="is none of shard 0 of 3"):
+    with pytest.raises(CheckpointError, match=r"is none of shard 0 of 3|expected 4 rows"):
         Checkpoint(saved, model.parameters)
 
 
@@ -239,8 +241,62 @@ def test_any_flipped_bit_is_noticed(model: Model, saved: Path) -> None:
     whole = file.read_bytes()
     for at in range(0, len(whole), 19):
         file.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
-        with pytest.raises(CheckpointError, match="its checksum is"):
+        # In the header, which is read first, it may be another fault.
+        header = 8 + int.from_bytes(whole[:8], "little")
+        said = "is damaged" if at < header else "is damaged: its checksum is"
+        with pytest.raises(CheckpointError, match=said):
             Checkpoint(saved, model.parameters)
+
+
+def bytes_read() -> int:
+    """Return how many bytes this process has read from files."""
+    counts = Path("/proc/self/io").read_text().splitlines()
+    return int(dict(each.split(": ") for each in counts)["rchar"])
+
+
+CLAIMS: dict[str, tuple[str, Callable[[dict[str, Any], int], None], int]] = {
+    "rows that are not in the file": (ANY, lambda head, size: enlarge(head, size), 0),
+    "bytes behind the arrays": (ANY, lambda head, size: None, 1 << 36),
+    "more rows than the table has": (FIXED, lambda head, size: enlarge(head, size), 1 << 36),
+    "wider rows than the table has": (ANY, lambda head, size: widen(head, size), 1 << 36),
+    "more numbers than the variable has": (W, lambda head, size: enlarge(head, size), 1 << 36),
+}
+
+
+def enlarge(head: dict[str, Any], size: int) -> None:
+    """Let a header say that its values are so many bytes longer, with everything behind them."""
+    head.pop("__metadata__", None)
+    form = head["values"]
+    end = form["data_offsets"][1]
+    for each in head.values():
+        each["data_offsets"] = [at + size * (at >= end) for at in each["data_offsets"]]
+    form["data_offsets"] = [end - 4 * math.prod(form["shape"]), end + size]
+    form["shape"][0] += size // (4 * math.prod(form["shape"][1:]))
+
+
+def widen(head: dict[str, Any], size: int) -> None:
+    rows = head["values"]["shape"][0]
+    enlarge(head, size - size % (4 * rows))
+    head["values"]["shape"] = [rows, DIM + size // (4 * rows)]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("case", CLAIMS)
+def test_what_a_header_claims_is_refused_before_the_file_is_read(
+    model: Model, saved: Path, case: str
+) -> None:
+    file, change, size = CLAIMS[case]
+    whole = (saved / file).read_bytes()
+    start = 8 + int.from_bytes(whole[:8], "little")
+    head = json.loads(whole[8:start])
+    change(head, 1 << 36)
+    text = json.dumps(head).encode()
+    (saved / file).write_bytes(len(text).to_bytes(8, "little") + text + whole[start:])
+    os.truncate(saved / file, len(text) + 8 + len(whole) - start + size)  # without a byte on disk
+    before = bytes_read()
+    with pytest.raises(CheckpointError, match=f"shard {file} of .* is damaged: (?!its checksum)"):
+        Checkpoint(saved, model.parameters)
+    assert bytes_read() - before < 1 << 20
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "missing", "text"])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export as jax_export
@@ -148,21 +149,49 @@ def test_a_size_is_compiled_once(tmp_path: Path) -> None:
         assert loaded._state.computation._run._cache_size() == 1  # type: ignore[attr-defined]
 
 
-def test_programs_that_call_their_own_process_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "target", ["xla_ffi_python_cpu_callback", "AllocateBuffer", "lapack_sgesdd", "Sharding-"]
+)
+def test_programs_that_call_what_no_model_needs_are_refused(tmp_path: Path, target: str) -> None:
     path = psnb.export(tmp_path / "m", made(lambda p, r, b: b["x"] * 2), example=BATCH)
 
     def calls(x: Any) -> Any:
         return jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
-    target = "xla_ffi_python_cpu_callback"
     check = jax_export.DisabledSafetyCheck.custom_call(target)
     hostile = jax_export.export(jax.jit(calls), disabled_checks=[check], platforms=["cpu"])(
         jax.ShapeDtypeStruct((4, 3), np.float32)
     )
     (path / "program.jax").write_bytes(hostile.serialize())
     forge(path)
-    with pytest.raises(ExportError, match="of its own process"):
+    with pytest.raises(ExportError, match=f"calls '{target}', which is no operation of a model"):
         psnb.load_model(path)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda x: jnp.linalg.qr(jnp.eye(3) + x[0, 0])[0].sum(),
+        lambda x: jnp.linalg.svd(jnp.eye(3) + x[0, 0])[1].sum(),
+        lambda x: jnp.linalg.inv(jnp.eye(3) + x[0, 0]).sum(),
+        lambda x: jnp.linalg.cholesky(jnp.eye(3) + x[0, 0] ** 2).sum(),
+        lambda x: jax.lax.approx_max_k(jnp.arange(8.0) * x[0, 0], 2)[0].sum(),
+        lambda x: jax.scipy.linalg.solve_triangular(jnp.eye(3) + x[0, 0], jnp.ones(3)).sum(),
+        lambda x: jax.random.normal(jax.random.key(0), (3,)).sum(),
+        lambda x: (jax.lax.top_k(x, 2)[0] + jnp.sort(x)[:, :2] + jnp.arcsin(x)[:, :2]).sum(),
+    ],
+)
+def test_operations_beside_those_of_xla_are_exported(tmp_path: Path, what: Any) -> None:
+    forward = made(lambda p, r, b: what(b["x"]) + 0 * b["x"].sum(1))
+    loaded = psnb.load_model(psnb.export(tmp_path / "m", forward, example=BATCH))
+    np.testing.assert_allclose(loaded.predict(BATCH), what(X) + np.zeros(4), atol=1e-5)
+
+
+@pytest.mark.skipif(not hasattr(jax.lax, "empty"), reason="this JAX has no such operation")
+def test_what_cannot_be_loaded_is_not_exported(tmp_path: Path) -> None:
+    forward = made(lambda p, r, b: b["x"] + jax.lax.empty((3,), np.float32))
+    with pytest.raises(ConfigurationError, match=r"calls 'AllocateBuffer'.*report it"):
+        psnb.export(tmp_path / "m", forward, example=BATCH)
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 100], ids=["empty", "text"])

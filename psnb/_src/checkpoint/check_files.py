@@ -1,13 +1,15 @@
 """Checks of a checkpoint's files, before anything of it is loaded. Pure.
 
-A file is read piece by piece for its checksum. Of its arrays, only those whose numbers matter are
-read into memory, for example ids. So a check needs memory for the ids of one shard only.
+A file's header comes first: what it says of arrays must fit the file's size and the parameter. Only
+then is the file read, piece by piece, for its checksum; a forged one may claim any size. Of its
+arrays, only those whose numbers matter are read into memory, for example ids. So a check needs
+memory for the ids of one shard only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
@@ -77,26 +79,45 @@ def check_files(
                 parts.append(arrays)
                 continue
             try:
-                path = stored.file(file)
-                sum_ = checksum(path)
-                if sum_ != expected:
-                    raise OSError(f"its checksum is {sum_}, expected {expected:.16}")
-                arrays = mapped_arrays(path)
-                # What compiled loops read is copied: a file may put its arrays at any byte.
-                read = partial(_copied, arrays)
-                form = forms(file, arrays)
-                parameter.check_state(SavedShard(number, len(entry.shards), form, read, part=part))
+                whole = _SealedFile(stored.file(file), expected)
+                arrays, form = whole.arrays, forms(file, whole.arrays)
+                saved = SavedShard(number, len(entry.shards), form, whole.read, part=part)
+                parameter.check_state(saved)
+                whole.check()
                 parts.append(arrays)
                 first = file_key(entry, number, next(iter(files)))
                 if part and len(parts) == len(files) and first not in known:
                     last = LastValues(parts)
-                    whole = SavedShard(number, len(entry.shards), last.forms(), last.read)
-                    parameter.check_state(whole)
+                    shard = SavedShard(number, len(entry.shards), last.forms(), last.read)
+                    parameter.check_state(shard)
             except (OSError, SafetensorError, ValueError) as error:
                 raise damaged(stored, file, entry.name, error) from error
         found.append(parts)
     return found
 
 
-def _copied(arrays: State, name: str) -> np.ndarray:
-    return arrays[name].copy()
+class _SealedFile:
+    """The arrays of a file, whose checksum is checked before the first is read.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file, of which only the header is read.
+    expected : str
+        Its checksum.
+    """
+
+    def __init__(self, path: Path, expected: str) -> None:
+        self.arrays = mapped_arrays(path)
+        self._path, self._expected, self._checked = path, expected, False
+
+    def check(self) -> None:
+        """Raise OSError unless the checksum is right; only the first call reads the file."""
+        if not self._checked and (found := checksum(self._path)) != self._expected:
+            raise OSError(f"its checksum is {found}, expected {self._expected:.16}")
+        self._checked = True
+
+    def read(self, name: str) -> np.ndarray:
+        """Return an array, as a copy for compiled loops: in a file it may begin at any byte."""
+        self.check()
+        return self.arrays[name].copy()

@@ -19,7 +19,7 @@ from psnb._src.data import Ragged
 from psnb._src.export import DenseSources, Exported, Fetch, ModelFeed, check_nested, leaves_of
 from psnb._src.jax_models.batch_form import BatchForm, form_of
 from psnb._src.jax_models.batch_function import BatchFunction, as_ids
-from psnb._src.jax_programs import IDS, PROGRAM, with_x64
+from psnb._src.jax_programs import IDS, PROGRAM, foreign_calls, with_x64
 from psnb._src.parameters import Embedding, table_source
 from psnb.errors import ConfigurationError
 
@@ -281,7 +281,7 @@ def _exported(
         order = list(forms)
         used = _used(of(order), forms)
         program = jax_export.export(jax.jit(of(used), keep_unused=True), platforms=_PLATFORMS)
-        return program(*(forms[each] for each in used)), used
+        made = program(*(forms[each] for each in used))
     except Exception as error:  # whatever the user's code raises when it is traced
         if isinstance(error, ConfigurationError):
             raise
@@ -289,6 +289,13 @@ def _exported(
             f"psnb.export: {what} cannot be exported for batches of any size: "
             f"{type(error).__name__}: {str(error)[:600]}"
         ) from error
+    for target in foreign_calls(made.mlir_module()):
+        raise ConfigurationError(
+            f"psnb.export: {what} calls {target!r:.80}, which is no operation that exported models "
+            "may call: write what it does with jax.numpy or jax.lax; if it checks all of its "
+            "arguments, report it"
+        )
+    return made, used
 
 
 def _used(

@@ -30,9 +30,19 @@ PROGRAM, IDS = "program.jax", "ids.jax"
 COMBINERS = ("sum", "mean", "sqrtn")
 """How rows of bags become one."""
 
-_CUSTOM = re.compile(r"custom_call\s*@\"?([\w.$]+)|call_target_name\s*=\s*\"([^\"]*)\"")
-_FOREIGN = re.compile(r"callback|python|pybind", re.IGNORECASE)
-"""Calls into the process that a program comes from, where an address would be called here."""
+_CUSTOM = re.compile(
+    r"custom_call\s*@(?:\"([^\"]*)\"|([\w.$-]+))|call_target_name\s*=\s*\"([^\"]*)\""
+)
+_CALLED = re.compile(
+    r"(lapack|cusolver|cusparse)_[a-z0-9]+_ffi|cu_threefry2x32_ffi|cu_lu_pivots_to_permutation"
+    r"|(mhlo|chlo)\.\w+|stablehlo\.dynamic_\w+|ApproxTopK|shape_assertion"
+    r"|Sharding|SPMD\w+Shape|annotate_device_placement",
+    re.ASCII,
+)
+"""What programs call beside XLA's operations: of what `jax.export` says is stable.
+
+Others are refused: they call addresses in the process that a program comes from (callbacks), give
+memory that nobody has written (``AllocateBuffer``), or take sizes from their arguments."""
 
 
 class JaxComputation:
@@ -183,10 +193,15 @@ def _program(programs: Mapping[str, bytes], name: str) -> jax_export.Exported:
         raise
     except Exception as error:  # of the parsers of two libraries
         raise ValueError(f"{name} is no program of JAX: {error}") from error
-    for found in _CUSTOM.findall(text):
-        target = "".join(found)
-        require(not _FOREIGN.search(target), f"{name} calls {target!r:.80} of its own process")
+    for target in foreign_calls(text):
+        raise ValueError(f"{name} calls {target!r:.80}, which is no operation of a model")
     return program
+
+
+def foreign_calls(text: str) -> list[str]:
+    """Return what a program in StableHLO calls that no exported model may call."""
+    targets = ("".join(found) for found in _CUSTOM.findall(text))
+    return [target for target in targets if not _CALLED.fullmatch(target)]
 
 
 def _features(

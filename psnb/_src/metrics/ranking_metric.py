@@ -76,11 +76,13 @@ class RankingMetric(MergeableMetric):
         array = probabilities("scores", scores, size).astype(np.float64, copy=False)
         places = (array * (self.buckets - 1)).astype(np.intp) + self.buckets * side
         counts = self.form.zeros()
+        if weights is None:  # no further digits
+            found = np.bincount(places, minlength=2 * self.buckets).reshape(2, self.buckets)
+            np.multiply(found, UNIT, out=counts[0])
+            return MetricState(self, counts)
         for digit, each in enumerate(digits):
-            found = np.bincount(places, None if weights is None else each, 2 * self.buckets)
+            found = np.bincount(places, each, 2 * self.buckets)
             counts[digit] = found.reshape(2, self.buckets)
-        if weights is None:
-            counts *= UNIT
         return MetricState(self, carried(counts))
 
     def error_bound(self, state: MetricState) -> float:

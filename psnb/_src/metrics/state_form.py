@@ -122,11 +122,10 @@ class ScoreCounts(StateForm):
         first = np.flatnonzero(new)
         made = np.empty(first.size, self.zeros().dtype)
         made["score"] = ranked[first]
-        for side, name in enumerate(("negatives", "positives")):
-            # Not bincount, whose float64 sums hold 53 bits.
-            each = counts[:, side, order]
-            made[name] = carried(np.add.reduceat(each, first, axis=1)).T if first.size else 0
-        return made[(made["negatives"] > 0).any(axis=1) | (made["positives"] > 0).any(axis=1)]
+        negatives, positives = (_sums(counts[:, side], order, first) for side in range(2))
+        made["negatives"], made["positives"] = negatives.T, positives.T
+        counted = negatives.any(axis=0) | positives.any(axis=0)
+        return made if counted.all() else made[counted]
 
     def join(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         joined = np.concatenate(arrays)
@@ -146,11 +145,25 @@ class ScoreCounts(StateForm):
         return array.dtype == self.zeros().dtype and array.ndim == 1
 
 
+def _sums(digits: np.ndarray, order: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Return the sums of groups, ``(DIGITS, groups)``, of digits ``(DIGITS, scores)``.
+
+    Further digits are mostly zero: only small and odd weights have them. Those are not sorted.
+    """
+    found = np.zeros((DIGITS, first.size), np.int64)
+    for digit, each in enumerate(digits):
+        if first.size and (digit == 0 or each.any()):
+            # Not bincount, whose float64 sums hold 53 bits.
+            found[digit] = np.add.reduceat(each[order], first)
+    return carried(found)
+
+
 def carried(counts: np.ndarray) -> np.ndarray:
     """Bring digits (the first axis) that were added into their range; in place."""
     for digit in range(DIGITS - 1, 0, -1):
-        counts[digit - 1] += counts[digit] >> DIGIT_BITS
-        counts[digit] &= (1 << DIGIT_BITS) - 1
+        if counts[digit].any():
+            counts[digit - 1] += counts[digit] >> DIGIT_BITS
+            counts[digit] &= (1 << DIGIT_BITS) - 1
     if counts.size and counts[0].min() < 0:
         raise ConfigurationError(
             "a count of a metric would be negative, or 2**43 and more: subtract only a state of "

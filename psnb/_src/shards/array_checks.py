@@ -47,7 +47,7 @@ def check_array(what: str, array: Any, dtype: np.dtype, shape: tuple[int, ...]) 
 
 def check_ids(what: str, ids: Any) -> None:
     """Raise GradientError unless these are ids: uint64, one axis."""
-    _check_flat(what, ids, ID)
+    check_flat(what, form(what, ids), ID)
 
 
 def check_distinct(what: str, ids: np.ndarray) -> None:
@@ -70,11 +70,13 @@ def check_within(what: str, numbers: np.ndarray, low: int, high: int) -> None:
 
 def check_positions(what: str, rows: Any, count: int) -> None:
     """Raise ConfigurationError unless these are positions among so many: int64, one axis."""
-    _check_flat(what, rows, POSITION)
+    check_flat(what, form(what, rows), POSITION)
     check_within(what, rows, 0, count - 1)
 
 
-def _check_flat(what: str, array: Any, dtype: np.dtype) -> None:
-    found, shape = form(what, array)
-    if found != dtype or len(shape) != 1:
-        raise GradientError(f"{what}: expected {dtype} of one axis, found {found} of shape {shape}")
+def check_flat(what: str, found: Form, dtype: np.dtype) -> int:
+    """Return how many numbers there are, or raise GradientError unless they are of one axis."""
+    kind, shape = found
+    if kind != dtype or len(shape) != 1:
+        raise GradientError(f"{what}: expected {dtype} of one axis, found {kind} of shape {shape}")
+    return shape[0]

@@ -9,10 +9,11 @@ import numpy as np
 
 from psnb._src.first_rows import MOST_SIGHTINGS
 from psnb._src.shards.array_checks import (
+    ID,
     Form,
     check_distinct,
+    check_flat,
     check_form,
-    check_ids,
     check_within,
     forms,
 )
@@ -88,10 +89,14 @@ class Expected:
         named = {f"slot.{name}": slot for name, slot in slots.items()}
         self.check_numbers(forms(self.name, {"values": values, **named}), shape)
 
-    def check_tail(self, found: Mapping[str, Form], tail: Mapping[str, np.ndarray]) -> None:
-        """Raise ConfigurationError unless this tail can be loaded."""
+    def check_tail_forms(self, found: Mapping[str, Form]) -> None:
+        """Raise GradientError unless the arrays of the tail are there, each of its form."""
         self._require(found, self.tail)
         check_form(self._what("step"), found["step"], _STEP, (1,))
+
+    def check_tail(self, found: Mapping[str, Form], tail: Mapping[str, np.ndarray]) -> None:
+        """Raise ConfigurationError unless this tail can be loaded."""
+        self.check_tail_forms(found)
         check_within(self._what("step"), tail["step"], 0, _MOST_STEPS)
 
     def _what(self, name: str) -> str:
@@ -134,6 +139,15 @@ class ExpectedRows(Expected):
     def read(self) -> frozenset[str]:
         return self.tail | {"ids"}
 
+    def check_row_forms(self, found: Mapping[str, Form]) -> int:
+        """Return how many rows there are, or raise GradientError unless their arrays fit."""
+        self._require(found, self.arrays)
+        count = check_flat(self._what("ids"), found["ids"], ID)
+        self.check_numbers(found, (count, self.dim))
+        for name in ROW_USE if self.uses else ():
+            check_form(self._what(name), found[name], _USE, (count,))
+        return count
+
     def check_rows(self, found: Mapping[str, Form], arrays: Mapping[str, np.ndarray]) -> None:
         """Raise ConfigurationError unless these are rows of this shard, each once.
 
@@ -144,15 +158,11 @@ class ExpectedRows(Expected):
         arrays : mapping of str to numpy.ndarray
             At least the arrays named by `read`.
         """
-        self._require(found, self.arrays)
-        ids, what = arrays["ids"], self._what("ids")
-        check_ids(what, ids)
-        self.check_numbers(found, (ids.size, self.dim))
-        for name in ROW_USE if self.uses else ():
-            check_form(self._what(name), found[name], _USE, (ids.size,))
+        self.check_row_forms(found)
+        ids = arrays["ids"]
         if self.fixed is not None:
             self._check_own(ids, *self.fixed)
-        check_distinct(what, ids)
+        check_distinct(self._what("ids"), ids)
 
     def check_state(self, found: Mapping[str, Form], arrays: Mapping[str, np.ndarray]) -> None:
         """Raise ConfigurationError unless this whole state can be loaded."""
@@ -162,15 +172,19 @@ class ExpectedRows(Expected):
             both = np.concatenate([arrays["ids"], arrays["waiting.ids"]])
             check_distinct(f"ids and waiting.ids of {self.name!r}", both)
 
+    def check_tail_forms(self, found: Mapping[str, Form]) -> None:
+        super().check_tail_forms(found)
+        if self.waits:
+            count = check_flat(self._what("waiting.ids"), found["waiting.ids"], ID)
+            what, sightings = self._what("waiting.sightings"), found["waiting.sightings"]
+            check_form(what, sightings, _SIGHTINGS, (count,))
+
     def check_tail(self, found: Mapping[str, Form], tail: Mapping[str, np.ndarray]) -> None:
         super().check_tail(found, tail)
         if self.waits:
-            ids, sightings = tail["waiting.ids"], tail["waiting.sightings"]
-            what = self._what("waiting.sightings")
-            check_ids(self._what("waiting.ids"), ids)
-            check_form(what, found["waiting.sightings"], _SIGHTINGS, (ids.size,))
+            what, sightings = self._what("waiting.sightings"), tail["waiting.sightings"]
             check_within(what, sightings, 1, MOST_SIGHTINGS)
-            check_distinct(self._what("waiting.ids"), ids)
+            check_distinct(self._what("waiting.ids"), tail["waiting.ids"])
 
     def _check_own(self, ids: np.ndarray, rows: int, index: int, shards: int) -> None:
         what = self._what("ids")

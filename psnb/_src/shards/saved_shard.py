@@ -29,7 +29,8 @@ class SavedShard:
     forms : mapping of str to Form
         The arrays that it has.
     read : callable
-        Returns one of these arrays, by its name.
+        Returns one of these arrays, by its name. The checks ask for the first one when all forms
+        have turned out to be right.
     part : bool
         Whether it is only some rows of the shard.
     """
@@ -52,6 +53,7 @@ def check_saved_slice(expected: Expected, shape: tuple[int, ...], saved: SavedSh
         start, stop = row_ranges(shape[0], saved.shards)[saved.number]
         shape = (stop - start, *shape[1:])
     expected.check_numbers(saved.forms, shape)
+    expected.check_tail_forms(saved.forms)
     expected.check_tail(saved.forms, {"step": saved.read("step")})
 
 
@@ -62,12 +64,15 @@ def check_saved_rows(expected: ExpectedRows, saved: SavedShard) -> None:
     can be checked alone.
     """
     expected.check_names(saved.forms)
+    count = expected.check_row_forms(saved.forms)
+    expected.check_tail_forms(saved.forms)
+    if expected.fixed is not None and not saved.part:
+        rows = len(range(saved.number, expected.fixed[0], saved.shards))
+        if count != rows:
+            raise GradientError(f"expected {rows} rows, found {count}")
     arrays = {name: saved.read(name) for name in expected.read}
     expected.check_state(saved.forms, arrays)
     if expected.fixed is not None:
-        rows = len(range(saved.number, expected.fixed[0], saved.shards))
-        if arrays["ids"].size != rows and not saved.part:
-            raise GradientError(f"expected {rows} rows, found {arrays['ids'].size}")
         return
     for name in ("ids", "waiting.ids"):
         ids = arrays.get(name, _NO_IDS)

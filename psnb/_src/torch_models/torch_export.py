@@ -21,7 +21,7 @@ from psnb._src.export import DenseSources, Exported, Fetch, ModelFeed, check_nes
 from psnb._src.parameters import Embedding, table_source
 from psnb._src.torch_models.as_tensors import TensorBags, as_torch
 from psnb._src.torch_models.served_modules import ServedEmbedding, ServedEmbeddingBag
-from psnb._src.torch_programs import OPERATORS, PROGRAM, is_pure
+from psnb._src.torch_programs import OPERATORS, PROGRAM, is_allowed
 from psnb.errors import ConfigurationError
 
 
@@ -341,6 +341,8 @@ def _graph(
         if node.op == "call_function" and not _asserts(node):
             name, args = _called(node)
             kwargs = {key: _written(each, numbers) for key, each in node.kwargs.items()}
+            if name == "aten.zeros.default":
+                kwargs.pop("memory_format", None)  # of ``empty``
             nodes.append([name, [_written(each, numbers) for each in args], kwargs])
             numbers[node] = len(numbers)
     forms = [(str(n.meta["val"].dtype).removeprefix("torch."), _sizes(n)) for n in outputs]
@@ -361,17 +363,31 @@ def _sizes(node: Any) -> tuple[int | None, ...]:
     return tuple(size if isinstance(size, int) else None for size in node.meta["val"].shape)
 
 
+_ZEROS = {
+    "aten.empty.memory_format": "aten.zeros.default",
+    "aten.empty_like.default": "aten.zeros_like.default",
+    "aten.new_empty.default": "aten.new_zeros.default",
+}
+"""What memory that nobody has written is replaced by: what a model makes of it is well-defined."""
+
+
 def _called(node: Any) -> tuple[str, list[Any]]:
     target = node.target
     if target is torch.ops.psnb.lookup.default:
         return "lookup", list(node.args[:2])
-    if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten" and is_pure(target):
-        return str(target), list(node.args)
+    if isinstance(target, torch._ops.OpOverload):
+        if str(target) in _ZEROS:
+            return _ZEROS[str(target)], list(node.args)
+        if is_allowed(target):
+            return str(target), list(node.args)
     name = getattr(target, "__name__", str(target))
     if name in OPERATORS:
         return name, list(node.args)
     raise ConfigurationError(
-        f"psnb.export: the module calls {target}, which is no operator of ATen that can be exported"
+        f"psnb.export: the module calls {target}, which is no operator of ATen that can be "
+        "exported: those are listed in psnb/_src/torch_programs/allowed_operators.py. Write what "
+        "it does with others, in forward; if you think that it belongs there (it changes nothing, "
+        "and checks all of its arguments), report it"
     )
 
 

@@ -2,8 +2,8 @@
 
 ``torch.export`` traces a module to a graph of ATen operators. Its own file format pickles a part,
 and names functions that are looked up when it is loaded; so the graph is JSON here, whose
-operators are those of ATen that change nothing, arithmetic of sizes, and ``lookup``, which asks a
-table for rows::
+operators are those of `allowed_operators`, arithmetic of sizes, and ``lookup``, which asks a table
+for rows::
 
     {"inputs": [["feed", "x"], ["dense", "linear.weight"], …],
      "nodes": [["aten.linear.default", [{"node": 0}, {"node": 1}], {}], …],
@@ -27,6 +27,8 @@ import torch
 from psnb._src.data import Ragged
 from psnb._src.export import ModelFeed, ModelManifest, StoredTable
 from psnb._src.sealed_json import keys, require
+from psnb._src.torch_programs.allowed_operators import is_allowed
+from psnb._src.torch_programs.call_checks import checked
 
 PROGRAM = "program.torch.json"
 """The file of the graph."""
@@ -42,22 +44,19 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 """Arithmetic of sizes, by the names of Python's and PyTorch's functions."""
 
 _NAME = re.compile(r"aten\.([a-z_][a-z_0-9]*)\.([A-Za-z_0-9]+)", re.ASCII)
-_FILES = {"from_file"}
-"""Operators that open files."""
-
 _KINDS: dict[str, Any] = {
     kind: {
         str(each).removeprefix("torch."): each
         for each in vars(torch).values()
         if isinstance(each, cls)
     }
-    for kind, cls in (
-        ("dtype", torch.dtype),
-        ("layout", torch.layout),
-        ("memory_format", torch.memory_format),
-    )
+    for kind, cls in (("dtype", torch.dtype), ("memory_format", torch.memory_format))
 }
-"""What arguments are beside numbers, by kind and name."""
+_KINDS["layout"] = {"strided": torch.strided}
+"""What arguments are beside numbers, by kind and name; no sparse tensors, which nothing checks."""
+
+for _name in [name for name in _KINDS["dtype"] if re.match("q|bits|u?int[1-7]$", name)]:
+    del _KINDS["dtype"][_name]  # of quantized tensors, and of parts of bytes
 
 
 class TorchComputation:
@@ -216,12 +215,9 @@ def _called(
         return OPERATORS[name]
     match = _NAME.fullmatch(name)
     found = getattr(getattr(torch.ops.aten, match[1], None), match[2], None) if match else None
-    if not isinstance(found, torch._ops.OpOverload) or not is_pure(found):
-        raise ValueError(f"its program calls {name!r:.80}, which is no operator of a model")
-    return found
-
-
-def is_pure(called: Any) -> bool:
-    """Return whether an operator of ATen changes nothing and opens nothing."""
-    name = str(called._schema.name).partition("::")[2]
-    return not called._schema.is_mutable and name not in _FILES
+    if not isinstance(found, torch._ops.OpOverload) or not is_allowed(found):
+        raise ValueError(
+            f"its program calls {name!r:.80}, which is no operator of a model: psnb.export of this "
+            "version writes no such program; trust none that has it"
+        )
+    return checked(found)
