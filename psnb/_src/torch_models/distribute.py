@@ -72,4 +72,4 @@ def distribute(
     where = device_name(device)
     parts = split(module)
     values = place_values(strategy, parts, sparse, dense, name or type(module).__name__)
-    return DistributedModel(PlacedModule(parts.template, values, where))
+    return DistributedModel(PlacedModule(parts.graph, values, where))

@@ -93,7 +93,7 @@ class DistributedModel:
 
     def __psnb_referred__(self) -> tuple[object, ...]:
         """Return what may change of what travels: functions that capture it travel again then."""
-        return self._placed.template, *self._replicas.modes().values()
+        return self._placed.graph, *self._replicas.modes().values()
 
     def __repr__(self) -> str:
         placed = self._placed
@@ -237,6 +237,7 @@ class DistributedModel:
         try:
             with computing(current):
                 yield
+            current.check()
             self._push(replica, current)
         finally:
             replica.current = None
@@ -264,6 +265,7 @@ class DistributedModel:
         with computing(current), replica.state.calling(replica.module):
             result = replica.module(*args, **kwargs)
         replica.check()
+        current.check()
         if (plan := current.learned()) is not None:
             self._plan = plan
         return result
@@ -291,7 +293,9 @@ class DistributedModel:
 
     def _pass(self, replica: Replica, *, training: bool, learns: bool) -> ModelPass:
         tables = self._placed.values.tables
-        return ModelPass(tables, replica.device, training=training, learns=learns)
+        return ModelPass(
+            tables, replica.device, training=training, learns=learns, owner=replica.owner
+        )
 
     def _refresh(self, replica: Replica, current: ModelPass) -> None:
         """Fetch what is missing for a call."""
