@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import psnb.torch
+from psnb._src.runtime import dumps, loads
 from psnb._src.server import SGD, Adam
 from psnb.errors import ConfigurationError
 from tests.models.placing import InProcessStrategy
@@ -444,3 +445,44 @@ def test_the_module_stays_as_it_is() -> None:
     assert type(net.table.weight) is nn.Parameter
     assert net.decayed[0] is net.table.weight
     assert all(torch.equal(before[key], value) for key, value in net.state_dict().items())
+
+
+class Both:
+    """Keeps a module and its distributed model, as trainers do."""
+
+    def __init__(self) -> None:
+        self.net = Listed()
+        self.model = distributed(self.net)
+        self.served = self.model.module
+
+
+USES: dict[str, Callable[[Both], Any]] = {
+    "an attribute": lambda both: both.net.decayed,
+    "a call": lambda both: both.net(IDS),
+    "model.module": lambda both: both.served.out,
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=list(USES))
+def test_what_a_closure_has_captured_of_the_module_itself_is_refused_where_it_is_used(
+    use: Callable[[Both], Any],
+) -> None:
+    there: Both = loads(dumps(Both(), "it"))
+    with pytest.raises(ConfigurationError, match=r"a closure uses the module itself .* model\.mod"):
+        use(there)
+
+
+def test_what_a_closure_has_captured_of_parameters_is_refused_where_it_is_used() -> None:
+    net = Listed()
+    distributed(net)
+    weight = loads(dumps([net.out.weight], "it"))[0]
+    for use in (lambda: 2 * weight, lambda: weight.sum(), lambda: torch.stack([weight])):
+        with pytest.raises(ConfigurationError, match=r"a closure uses parameter 'out\.weight'"):
+            use()
+
+
+def test_a_copy_of_the_module_travels_with_its_values() -> None:
+    net = Net()
+    distributed(net)
+    before = loads(dumps(copy.deepcopy(net), "it"))
+    assert torch.equal(before.out.weight, net.out.weight)

@@ -8,6 +8,7 @@ from torch import nn
 from psnb._src.models import OptimizerChoice, Strategy
 from psnb._src.torch_models.distributed_model import DistributedModel
 from psnb._src.torch_models.model_values import place_values
+from psnb._src.torch_models.module_graph import keep_here
 from psnb._src.torch_models.placed_module import PlacedModule, device_name
 from psnb._src.torch_models.split_module import split
 from psnb.errors import ConfigurationError
@@ -72,4 +73,5 @@ def distribute(
     where = device_name(device)
     parts = split(module)
     values = place_values(strategy, parts, sparse, dense, name or type(module).__name__)
+    keep_here(module, "the module that psnb.torch.distribute was given")
     return DistributedModel(PlacedModule(parts.graph, values, where))

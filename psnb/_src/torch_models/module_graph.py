@@ -9,7 +9,6 @@ lead to what the copy has. So a graph is copied by pickling it, where functions 
 from __future__ import annotations
 
 import copy
-import dis
 import io
 import pickle
 from bisect import bisect_left
@@ -26,6 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from psnb._src.models import functions_of, leads_to, used_global
+from psnb._src.runtime import leave_behind
 from psnb._src.torch_models.table_weight import TableWeight
 from psnb.errors import ConfigurationError
 
@@ -169,11 +170,29 @@ def check_module(module: nn.Module) -> None:
             "another function of torch.nn.modules.module), which workers would not run: remove "
             "them, and register what the model needs at its own modules"
         )
-    kinds = {base for each in module.modules() for base in type(each).__mro__}
-    for value in (value for kind in kinds for value in vars(kind).values()):
-        function = getattr(value, "__func__", value)
-        if isinstance(function, FunctionType):
+    for kind in {type(each) for each in module.modules()}:
+        for function in functions_of(kind):
             _check_globals(function, known)
+
+
+def keep_here(module: nn.Module, served: str) -> None:
+    """Let closures that have captured a module, or a part of it, say what to capture instead.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The module.
+    served : str
+        What it is.
+    """
+    known = _Known(module)
+    why = (
+        f"a closure uses {{}} of {served}: on a worker that would be a copy that does not learn. "
+        "In closures use model.module, of the distributed model; copy.deepcopy, before the "
+        "closure, keeps the values of then"
+    )
+    for each in (*module.modules(), *known.tensors.values()):
+        leave_behind(each, why.format(known.of(each)))
 
 
 class _Known:
@@ -202,6 +221,12 @@ class _Known:
         if id(value) in self.names or (span := _span(value)) is None:
             return None
         return self._at(span)
+
+    def touched(self, value: object) -> str | None:
+        """Return which part of the module a value is, or shows the memory of."""
+        if (what := self.of(value)) is None and (shown := self.shown(value)) is not None:
+            return f"the memory of {self.of(shown)}"
+        return what
 
     def check_apart(self) -> None:
         """Raise ConfigurationError if memory of a parameter is that of another one, or a buffer."""
@@ -248,28 +273,11 @@ class _Pickler(cloudpickle.Pickler):
         self.known = known
 
 
-class _FoundError(Exception):
-    """Ends the search for what leads to a module."""
-
-
-class _Searching(_Pickler):
-    """Raises `_FoundError` if what is pickled leads to the module, or a part of it."""
-
-    def persistent_id(self, obj: Any) -> Any:
-        if self.known.of(obj) or self.known.shown(obj) is not None:
-            raise _FoundError
-        # What cannot be followed there is found when the copy is checked.
-        return 0 if isinstance(obj, Tensor | type | ModuleType) else None
-
-
 class _Checking(_Pickler):
     """Raises ConfigurationError if what is pickled leads to the module, or a part of it."""
 
     def persistent_id(self, obj: Any) -> Any:
-        what = self.known.of(obj)
-        if what is None and (shown := self.known.shown(obj)) is not None:
-            what = f"the memory of {self.known.of(shown)}"
-        if what is not None:
+        if (what := self.known.touched(obj)) is not None:
             raise ConfigurationError(
                 f"a class of the module, or one of its functions, refers to {what} as a global or "
                 "an attribute of a class, which a copy for workers would share with it: refer to "
@@ -342,10 +350,9 @@ class _Copier(_Pickler):
 
     def _leads(self, function: FunctionType) -> bool:
         try:
-            _Searching(self.known).dump(function)
+            return leads_to(function, self.known.touched, (Tensor,)) is not None
         except Exception:  # of what cannot be pickled nobody can say that it leads nowhere
             return True
-        return False
 
     def _hidden(self, what: str, parameter: Tensor) -> ConfigurationError:
         return ConfigurationError(
@@ -365,26 +372,11 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _check_globals(function: FunctionType, known: _Known) -> None:
-    for code in _codes(function.__code__):
-        for name in code.co_names:  # attributes are among them
-            what = known.of(function.__globals__.get(name))
-            if what is not None and name in _globals(code):
-                raise ConfigurationError(
-                    f"{function.__qualname__}, a function that uses global {name!r}, which is "
-                    f"{what}: it would stay as it is now. Refer to it by an attribute of a module"
-                )
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """Yield the code of a function, and of those within it."""
-    yield code
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _codes(each)
-
-
-def _globals(code: CodeType) -> set[str]:
-    return {each.argval for each in dis.get_instructions(code) if "GLOBAL" in each.opname}
+    if (used := used_global(function, known.of)) is not None:
+        raise ConfigurationError(
+            f"{function.__qualname__}, a function that uses global {used[0]!r}, which is "
+            f"{used[1]}: it would stay as it is now. Refer to it by an attribute of a module"
+        )
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, known: _Known) -> None:
