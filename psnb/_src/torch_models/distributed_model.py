@@ -57,7 +57,8 @@ class DistributedModel:
     -----
     *Rows.* A step asks each server once and tells it once, if ids are inputs of the model or views
     of them (``ids[:, 3]``), which is learned from the first batch, or declared. Ids that the module
-    computes are asked for table by table.
+    computes are asked for table by table. What computes with the weight of a table itself, such as
+    a penalty or an output layer, gets all rows, and pushes the gradients of all.
 
     *Buffers* that are part of the state (BatchNorm's running statistics) are on the servers, too: a
     step adds what it changed in them, together with its gradients, and so exactly once; in mode
