@@ -327,6 +327,27 @@ def test_the_gradient_of_a_whole_table_is_refused_with_where_those_of_rows_are()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
 
+def test_backward_into_given_parameters_goes_into_the_rows_of_tables() -> None:
+    alone = Listed()
+    model = distributed(alone)
+    with model.step():
+        model(IDS).backward(inputs=[model.module.table.weight, model.module.out.weight])
+    alone(IDS).backward(inputs=[alone.table.weight, alone.out.weight])
+    torch.optim.SGD([alone.table.weight, alone.out.weight], RATE).step()
+    assert_same(model, alone)
+
+
+def test_gradients_with_respect_to_a_table_are_refused() -> None:
+    model = distributed(Listed())
+    with model.step():
+        loss = model(IDS)
+        with pytest.raises(
+            ConfigurationError, match=r"torch\.autograd\.grad with respect to the w"
+        ):
+            torch.autograd.grad(loss, [model.module.table.weight], allow_unused=True)
+        loss.backward()
+
+
 def test_the_rows_of_a_table_are_refused_outside_of_a_step() -> None:
     model = distributed(Listed())
     with pytest.raises(ConfigurationError, match=r"'table\.weight', was called by itself"):

@@ -305,13 +305,25 @@ def _noting_losses(backward: Callable[..., None]) -> Callable[..., None]:
     def noting(tensors: Any, *args: Any, **kwargs: Any) -> None:
         passes: tuple[ModelPass, ...] = getattr(_local, "passes", ())
         if passes:
-            current = passes[-1]
             for each in tree_leaves(tensors):
                 if isinstance(each, Tensor) and each.numel() == 1:
-                    current.losses.append(each.detach())
+                    passes[-1].losses.append(each.detach())
+        if kwargs.get("inputs") is not None:
+            kwargs["inputs"] = [e for i in tree_leaves(kwargs["inputs"]) for e in _leaves_of(i)]
         backward(tensors, *args, **kwargs)
 
     return noting
+
+
+def _leaves_of(value: Any) -> list[Any]:
+    """Return the rows that take the gradient of a table's weight; what else it is, itself."""
+    if getattr(value, "owner", None) is None:
+        return [value]
+    return [
+        leaf
+        for name, leaf in current_pass(value.owner, value.table).leaves()
+        if name == value.table
+    ]
 
 
 # `Tensor.backward` calls it, too.

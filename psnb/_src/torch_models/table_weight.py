@@ -80,6 +80,11 @@ class TableWeight(Tensor):
         if func in _FORM:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **given)
+        if func is torch.autograd.grad:
+            raise ConfigurationError(
+                "torch.autograd.grad with respect to the weight of an embedding whose rows are on "
+                "servers: let the model return embedding(ids), and take the gradient of that"
+            )
         if (own := _OWN.get(func)) is not None and isinstance(args[own.weight], TableWeight):
             return own(*args, **given)
         return func(*tree_map(_whole, args), **tree_map(_whole, given))
