@@ -204,7 +204,7 @@ class _Known:
         self.tensors = {id(each): each for _, each in named}
         self.names = {id(each): name for name, each in named}
         learns = [each for _, each in module.named_parameters() if each.requires_grad]
-        spans = [(span, each) for each in learns if (span := _span(each)) is not None]
+        spans = [(span, each) for each in learns if (span := span_of(each)) is not None]
         self._spans = sorted(spans, key=lambda entry: entry[0])
         self._starts = [start for (start, _), _ in self._spans]
 
@@ -218,7 +218,7 @@ class _Known:
 
     def shown(self, value: object) -> Tensor | None:
         """Return the parameter whose memory something else shows."""
-        if id(value) in self.names or (span := _span(value)) is None:
+        if id(value) in self.names or (span := span_of(value)) is None:
             return None
         return self._at(span)
 
@@ -235,7 +235,7 @@ class _Known:
                 raise self._same_memory(second, first)
         own = {id(each) for _, each in self._spans}
         for each in self.tensors.values():
-            span = _span(each) if id(each) not in own else None
+            span = span_of(each) if id(each) not in own else None
             if span is not None and (shown := self._at(span)) is not None:
                 raise self._same_memory(each, shown)
 
@@ -252,7 +252,7 @@ class _Known:
         )
 
 
-def _span(value: object) -> Span | None:
+def span_of(value: object) -> Span | None:
     """Return where the elements of a tensor or an array are; None if it has no memory to show."""
     if isinstance(value, np.ndarray):
         start = value.__array_interface__["data"][0]
@@ -336,7 +336,7 @@ class _Copier(_Pickler):
         return made
 
     def _view(self, tensor: Tensor, parameter: Tensor) -> Tensor:
-        span, whole = _span(tensor), _span(parameter)
+        span, whole = span_of(tensor), span_of(parameter)
         assert span is not None
         assert whole is not None
         good = tensor.is_leaf and tensor.dtype == parameter.dtype and parameter.is_contiguous()

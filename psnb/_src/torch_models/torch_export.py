@@ -21,6 +21,7 @@ from psnb._src.export import DenseSources, Exported, Fetch, ModelFeed, check_nes
 from psnb._src.parameters import Embedding, table_source
 from psnb._src.torch_models.as_tensors import TensorBags, as_torch
 from psnb._src.torch_models.hashed_embedding import HashedEmbedding
+from psnb._src.torch_models.module_graph import span_of
 from psnb._src.torch_models.table_weight import TableWeight
 from psnb._src.torch_programs import OPERATORS, PROGRAM, is_pure
 from psnb.errors import ConfigurationError
@@ -351,6 +352,8 @@ def _graph(
     for node in program.graph.nodes:
         if node.op == "placeholder":
             target = specs[node.name].target
+            if target in program.constants:
+                target = _named(values[target], program.state_dict) or target
             entry = next(given) if target is None else ["dense", target.removeprefix("module.")]
             if not node.users:
                 continue
@@ -373,6 +376,28 @@ def _graph(
         "outputs": [{"node": numbers[node]} for node in outputs],
     }
     return graph, dense, forms
+
+
+def _named(constant: Tensor, state: Mapping[str, Tensor]) -> str | None:
+    """Return the parameter or buffer that a constant is, to which the module has a reference.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is a part of one: a model that follows checkpoints would keep the part as it is.
+    """
+    span = span_of(constant)
+    for name, value in state.items():
+        own = span_of(value)
+        if span is None or own is None or own[1] <= span[0] or span[1] <= own[0]:
+            continue
+        if own == span and (value.shape, value.stride()) == (constant.shape, constant.stride()):
+            return name
+        raise ConfigurationError(
+            f"psnb.export: the module holds a tensor that shows the memory of "
+            f"{name.removeprefix('module.')!r}: take it of the parameter in forward"
+        )
+    return None
 
 
 def _asserts(node: Any) -> bool:
