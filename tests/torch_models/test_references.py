@@ -311,6 +311,11 @@ def test_a_table_that_forward_would_change_is_refused(write: Callable[[Tensor], 
     model = distributed(alone)
     with (
         pytest.raises(ConfigurationError, match=r"'table\.weight', whose rows are on servers"),
+        torch.no_grad(),
+    ):
+        model(IDS)
+    with (
+        pytest.raises(ConfigurationError, match=r"'table\.weight', whose rows are on servers"),
         model.step(),
     ):
         model(IDS).backward()

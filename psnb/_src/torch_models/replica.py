@@ -147,12 +147,15 @@ class _KeptWeight:
 
     def __init__(self, module: nn.Module, name: str) -> None:
         self._path, _, self._attribute = name.rpartition(".")
+        self._parts = self._path.split(".") if self._path else []
         self._module = module
         self.parameter = module.get_parameter(name)
         self._shape = self.parameter.shape
 
     def change(self) -> str | None:
         """Return what has become of it, if it is not what it was."""
+        if self._is_there():
+            return None
         try:
             now = getattr(self._module.get_submodule(self._path), self._attribute)
             shape = now.shape
@@ -161,6 +164,14 @@ class _KeptWeight:
         if shape != self._shape:
             return f"changed its shape from {tuple(self._shape)} to {tuple(shape)}"
         return None if self._is_same(now) else "was replaced by another tensor"
+
+    def _is_there(self) -> bool:
+        """Return whether it is where it was; seldom False, and quickly found."""
+        holder: nn.Module | None = self._module
+        for part in self._parts:
+            holder = holder._modules.get(part) if holder is not None else None
+        now = holder._parameters.get(self._attribute) if holder is not None else None
+        return now is not None and self._is_same(now)
 
     def _is_same(self, now: Tensor) -> bool:
         return now is self.parameter
@@ -175,7 +186,8 @@ class _Kept(_KeptWeight):
         self._shape, self._address = part.shape, part.data_ptr()
 
     def _is_same(self, now: Tensor) -> bool:
-        return now is self.parameter and now.data_ptr() == self._address
+        same = now is self.parameter and now.shape == self._shape
+        return same and now.data_ptr() == self._address
 
 
 def _by_variable(flat: FlatVariables, arrays: Mapping[str, np.ndarray]) -> dict[Handle, np.ndarray]:
