@@ -89,6 +89,8 @@ KNOWN_PRIVATE = {
     "_schema",  # of operators of PyTorch: whether they change what they are given
     "_ops",  # of torch: what an operator is
     "_version",  # of tensors: there is no other count of their changes
+    *("_C", "_make_wrapper_subclass", "_is_param", "_modules"),  # of torch: tensors of one's own
+    *("_backward_hooks", "_post_accumulate_grad_hooks", "_has_any_global_hook"),  # of torch
     *("_strip_protocol", "_get_kwargs_from_urls", "_parent"),  # of fsspec
 }
 """Private names that psnb does not define and uses all the same."""

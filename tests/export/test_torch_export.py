@@ -171,3 +171,56 @@ def test_what_cannot_be_exported_is_told(
     with pytest.raises(ConfigurationError, match=said):
         psnb.export(tmp_path / "m", model, example=example)
     assert list(tmp_path.iterdir()) == []
+
+
+class Hooked(nn.Module):
+    """A hook of an embedding, and parameters that a function and a list refer to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(10, 4), nn.Linear(4, 4)
+        self.table.register_forward_hook(lambda module, args, rows: 3 * rows)
+        self.score = lambda rows: self.out(rows).sum(1)
+        self.kept = [self.out.weight]
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.score(self.table(ids)) * self.kept[0].square().sum()
+        return found
+
+
+def test_hooks_and_references_are_those_of_the_model_also_when_it_follows(tmp_path: Path) -> None:
+    strategy, ids = InProcessStrategy(), IDS[:, 0]
+    model = psnb.torch.distribute(Hooked(), strategy, sparse=SGD(0.01), dense=SGD(0.01))
+    manager = manager_of(strategy, tmp_path)
+    folder = psnb.export(tmp_path / "model", model.eval(), example=ids, follow=manager)
+    loaded = psnb.load_model(folder)
+    for _ in range(2):
+        with torch.no_grad():
+            expected = model.eval()(ids)
+        np.testing.assert_allclose(loaded.predict({"ids": ids.numpy()}), expected, rtol=1e-5)
+        model.train()
+        with model.step():
+            model(ids).sum().backward()
+        manager.save()
+        assert loaded.refresh()
+
+
+def test_all_rows_of_a_table_cannot_be_exported(tmp_path: Path) -> None:
+    class Whole(Hooked):
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.table(ids) @ self.table.weight.T
+
+    model = psnb.torch.distribute(Whole(), InProcessStrategy(), sparse=SGD(0.1), dense=SGD(0.1))
+    with pytest.raises(ConfigurationError, match="uses all rows of an embedding"):
+        psnb.export(tmp_path / "model", model.eval(), example=IDS[:, 0])
+
+
+def test_a_view_of_a_parameter_that_the_module_holds_cannot_be_exported(tmp_path: Path) -> None:
+    class Shown(Hooked):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kept = [self.out.weight.data[:2]]
+
+    model = psnb.torch.distribute(Shown(), InProcessStrategy(), sparse=SGD(0.1), dense=SGD(0.1))
+    with pytest.raises(ConfigurationError, match=r"shows the memory of 'out\.weight'"):
+        psnb.export(tmp_path / "model", model.eval(), example=IDS[:, 0])

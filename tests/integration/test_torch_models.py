@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import psnb
 import psnb.torch
-from psnb.errors import GradientError, IdOutOfRangeError
+from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
 from tests.integration import wide_and_deep as wd
 from tests.integration.torch_wide_deep import (
     Inputs,
@@ -169,3 +169,61 @@ def test_gradients_that_are_nan_say_which_element_of_which_file_the_batch_is(
     assert "'weight' (1 of 2 parameters) are not finite; the batch: [0] [4] 0.5 to 0.5, 1" in told
     where = f"element 2 (its first example is of {tmp_path / 'a'}, record 9) of split 0 of 1"
     assert where in told
+
+
+class Referring(nn.Module):
+    """A table and a layer that functions, lists and hooks refer to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.out = nn.Embedding(9, 4), nn.Linear(4, 4)
+        self.score = lambda rows: self.out(rows) @ self.words.weight.T
+        self.decayed = [self.words.weight, self.out.weight]
+        self.words.register_forward_hook(lambda module, args, rows: 2 * rows)
+        self.out.bias.register_hook(lambda gradient: gradient * 0.5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        loss = nn.functional.cross_entropy(self.score(self.words(ids)), ids)
+        return loss + 0.1 * sum(each.square().mean() for each in self.decayed)
+
+
+class Training:
+    """Keeps a module and its distributed model."""
+
+    def __init__(self, strategy: psnb.ParameterServerStrategy) -> None:
+        self.net = Referring()
+        self.model = psnb.torch.distribute(
+            self.net, strategy, sparse=psnb.SGD(0.5), dense=psnb.SGD(0.5)
+        )
+
+    def step(self) -> float:
+        with self.model.step():
+            loss = self.model(torch.arange(9))
+            loss.backward()
+        return loss.item()
+
+    def penalised(self) -> None:
+        with self.model.step():
+            (self.model(torch.arange(9)) + self.net.out.weight.sum()).backward()
+
+
+def test_what_refers_to_a_module_from_anywhere_refers_to_what_is_served(cluster: Client) -> None:
+    with psnb.ParameterServerStrategy(cluster, mode=psnb.Sync(1)) as strategy:
+        training = Training(strategy)
+        alone, coordinator = training.net, psnb.ClusterCoordinator(strategy)
+        coordinator.schedule(training.penalised)
+        with pytest.raises(ConfigurationError, match="a closure uses the module itself"):
+            coordinator.join()
+        losses = coordinator.fetch([coordinator.schedule(training.step) for _ in range(4)])
+        coordinator.join()
+        optimizer = torch.optim.SGD(alone.parameters(), 0.5)
+        expected = []
+        for _ in losses:
+            optimizer.zero_grad()
+            loss = alone(torch.arange(9))
+            loss.backward()
+            optimizer.step()
+            expected.append(loss.item())
+        assert losses == pytest.approx(expected, rel=1e-5)
+        for key, value in training.model.state_dict().items():
+            torch.testing.assert_close(value, alone.state_dict()[key], rtol=1e-5, atol=1e-6)

@@ -200,3 +200,43 @@ def test_a_gradient_that_is_not_finite_where_the_loss_is_ends_nothing_quietly() 
     with pytest.raises(GradientError):
         found.program.train(batch, metrics, True)
     assert not metrics.read().any()
+
+
+class Regularized(keras.losses.Loss):
+    """A loss that holds what it penalises."""
+
+    def __init__(self, penalised: Any) -> None:
+        super().__init__()
+        self.penalised = penalised
+
+    def call(self, y: Any, found: Any) -> Any:
+        return keras.ops.mean((y - found) ** 2) + sum(
+            keras.ops.sum(each**2) for each in self.penalised
+        )
+
+
+def test_a_loss_or_metric_that_refers_to_the_model_is_refused_by_name() -> None:
+    model = nets.plain()
+    dense = model.layers[-1]
+
+    def penalty(y: Any, found: Any) -> Any:
+        return keras.ops.mean((y - found) ** 2) + keras.ops.sum(dense.kernel**2)
+
+    def of_all(y: Any, found: Any) -> Any:
+        return sum(keras.ops.sum(each**2) for each in model.trainable_weights)
+
+    for compiled, message in (
+        ({"loss": penalty}, f"loss= uses layer '{dense.name}' beside the model.*add_loss"),
+        ({"loss": "mse", "metrics": [of_all]}, "metrics= uses the model itself"),
+        ({"loss": Regularized(model.weights[1:])}, "loss= uses weight 'dense"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            nets.compiled(model, **compiled)
+
+
+def test_a_layer_that_refers_to_another_one_beside_the_graph_is_refused_by_name() -> None:
+    x = keras.Input((3,))
+    dense = keras.layers.Dense(2)
+    tied = keras.layers.Lambda(lambda h: h @ keras.ops.transpose(dense.kernel), name="tied")
+    with pytest.raises(ConfigurationError, match="layer 'tied' uses layer 'dense"):
+        split(keras.Model(x, tied(dense(x))))

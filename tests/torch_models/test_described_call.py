@@ -34,7 +34,7 @@ def distributed() -> tuple[psnb.torch.DistributedModel, InProcessStrategy]:
 def test_a_description_begins_with_the_pull_and_ends_with_backward_and_the_push() -> None:
     described = distributed()[0].describe(IDS, X)
     names = [each.name for each in described]
-    count = names.index("ServedEmbedding")
+    count = names.index("Embedding")
     assert set(names[:count]) == {"pull"}
     assert names[-count - 1] == "backward"
     assert set(names[-count:]) == {"push"}
@@ -58,7 +58,7 @@ def test_modules_are_told_in_the_order_of_their_calls_with_the_operations_in_the
         ("layers.2", 1),
     ]
     names = [each.name for each in described]
-    assert names[names.index("ServedEmbedding") + 1 :][:3] == ["view", "embedding", "view"]
+    assert names[names.index("Embedding") + 1 :][:3] == ["view", "embedding", "view"]
     linear = next(each for each in described if each.name == "addmm")
     assert (linear.depth, linear.outputs) == (2, ("f32[2,1]",))
 

@@ -56,6 +56,8 @@ class CompiledModel:
     ) -> None:
         self._strategy, self._name = strategy, name
         own = as_optimizer(optimizer) if sparse is None or dense is None else None
+        for what, each in compiled.items():
+            parts.model.check(f"{what}=", each)
         network = KerasNetwork(parts.tail, compiled)
         values = place(strategy, parts, network, sparse or own, dense or own, name)  # type: ignore[arg-type]
         steered = [

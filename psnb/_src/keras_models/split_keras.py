@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from psnb._src.keras_models.references import ModelParts
 from psnb._src.keras_models.served_layers import PickledLambda, TableLookup, lambda_shape
 from psnb.errors import ConfigurationError
 
@@ -23,6 +24,8 @@ class SplitKeras:
     ----------
     tail : keras.Model
         The model with lookups in place of embeddings; its other variables have its values.
+    model : ModelParts
+        The model that it was made of.
     tables : dict
         The embeddings, by the name of their table.
     weights : list
@@ -30,6 +33,7 @@ class SplitKeras:
     """
 
     tail: keras.Model
+    model: ModelParts
     tables: dict[str, keras.layers.Embedding]
     weights: list[Any]
 
@@ -45,6 +49,9 @@ def split(model: Any) -> SplitKeras:
     """
     _check_kind(model)
     _check_alone(model)
+    parts = ModelParts(model, layers_of(model))
+    for layer in layers_of(model):
+        parts.check_layer(layer)
     tables: dict[str, keras.layers.Embedding] = {}
     cloned: list[tuple[Any, Any]] = []
 
@@ -81,7 +88,7 @@ def split(model: Any) -> SplitKeras:
                 f"weight {variable.path!r} has a constraint, which servers do not apply after an "
                 "update; weight_decay= or clipnorm= of the optimizer keep weights small"
             )
-    return SplitKeras(tail, tables, [found[id(each)] for each in model.weights])
+    return SplitKeras(tail, parts, tables, [found[id(each)] for each in model.weights])
 
 
 def plain_copy(model: Any, weights: Sequence[np.ndarray]) -> Any:

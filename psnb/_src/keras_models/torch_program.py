@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -24,7 +24,7 @@ from psnb._src.torch_models import (
     ModelPass,
     OperationRecorder,
     PlannedIds,
-    ServedEmbedding,
+    TracedEmbedding,
     described_call,
     exported,
     tensor_of,
@@ -48,7 +48,7 @@ class TorchProgram(KerasProgram):
 
     def _exported(self, x: dict[str, np.ndarray]) -> Exported:
         tables = self._values.tables
-        module = _Prediction(self.network, self._values.flat.read(), list(tables))
+        module = _Prediction(self.network, self._values.flat.read(), tables)
         flat = self._values.flat.sources()
         # As `_Prediction` calls them.
         parts = {f"_values.{at}": flat.parts[name] for at, name in enumerate(flat.parts)}
@@ -135,12 +135,12 @@ class _Prediction(nn.Module):
     """The outputs for inputs, as PyTorch traces them."""
 
     def __init__(
-        self, network: KerasNetwork, values: Mapping[str, np.ndarray], tables: Sequence[str]
+        self, network: KerasNetwork, values: Mapping[str, np.ndarray], tables: Mapping[str, Any]
     ) -> None:
         super().__init__()
         self._network, self._names, self._tables = network, list(values), list(tables)
         self._values = nn.ParameterList([tensor_of(each) for each in values.values()])
-        self._lookups = nn.ModuleList([ServedEmbedding(each) for each in tables])
+        self._lookups = nn.ModuleList([TracedEmbedding(each) for each in tables.values()])
 
     def forward(self, **x: Tensor) -> Any:
         values = dict(zip(self._names, self._values, strict=True))

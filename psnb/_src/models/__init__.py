@@ -12,6 +12,7 @@ from psnb._src.models.flat_variables import (
     optimizer_for,
     place_flat,
 )
+from psnb._src.models.references import functions_of, leads_to, used_global
 from psnb._src.models.step_description import (
     StepDescription,
     StepOperation,
@@ -32,8 +33,11 @@ __all__ = [
     "array_text",
     "batch_summary",
     "check_free",
+    "functions_of",
+    "leads_to",
     "optimizer_for",
     "place_flat",
     "pulling",
     "pushing",
+    "used_global",
 ]

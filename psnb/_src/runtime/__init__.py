@@ -1,6 +1,7 @@
 """What runs inside a worker process: sessions, per-worker values, the worker plugin."""
 
 from psnb._src.runtime import session_messages, worker_memory
+from psnb._src.runtime.left_behind import leave_behind
 from psnb._src.runtime.module_files import Uploads, is_local, read_files
 from psnb._src.runtime.packing import (
     InputReference,
@@ -50,6 +51,7 @@ __all__ = [
     "exchange_writer",
     "is_local",
     "latest_element",
+    "leave_behind",
     "loads",
     "make_dataset",
     "make_iterator",

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import cloudpickle
 
 from psnb._src.excerpt import error_text, excerpt, is_interrupt, text_of
+from psnb._src.runtime.left_behind import left_behind
 from psnb._src.runtime.remote_traceback import NOWHERE, RemoteTraceback
 from psnb._src.shown_error import briefly
 from psnb._src.users_code import users_level
@@ -101,6 +102,11 @@ class _Pickler(cloudpickle.Pickler):
         super().__init__(buffer, protocol=PROTOCOL)
         self._references, self._inputs = references, inputs
         self._places: dict[InputReference, int] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        if (stays := left_behind(obj)) is not None:
+            return stays.__reduce__()
+        return super().reducer_override(obj)
 
     def persistent_id(self, obj: Any) -> tuple[str, int] | None:
         if isinstance(obj, PerWorkerReference):

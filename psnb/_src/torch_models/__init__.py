@@ -8,8 +8,7 @@ from psnb._src.torch_models.hashed_embedding import HashedEmbedding
 from psnb._src.torch_models.id_plan import PlannedIds
 from psnb._src.torch_models.model_pass import ModelPass
 from psnb._src.torch_models.module_stage import ModuleStage, stage
-from psnb._src.torch_models.served_modules import ServedEmbedding
-from psnb._src.torch_models.torch_export import exported
+from psnb._src.torch_models.torch_export import TracedEmbedding, exported
 
 __all__ = [
     "DistributedModel",
@@ -18,8 +17,8 @@ __all__ = [
     "ModuleStage",
     "OperationRecorder",
     "PlannedIds",
-    "ServedEmbedding",
     "TensorBags",
+    "TracedEmbedding",
     "as_torch",
     "described_call",
     "distribute",

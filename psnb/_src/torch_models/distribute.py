@@ -8,6 +8,7 @@ from torch import nn
 from psnb._src.models import OptimizerChoice, Strategy
 from psnb._src.torch_models.distributed_model import DistributedModel
 from psnb._src.torch_models.model_values import place_values
+from psnb._src.torch_models.module_graph import keep_here
 from psnb._src.torch_models.placed_module import PlacedModule, device_name
 from psnb._src.torch_models.split_module import split
 from psnb.errors import ConfigurationError
@@ -26,7 +27,8 @@ def distribute(
 
     Its ``nn.Embedding`` and ``nn.EmbeddingBag`` become tables with the same initial rows, and
     `psnb.torch.Embedding` tables of any id; embeddings that share their weight share a table. All
-    other parameters become parts of few variables. The module itself stays as it is.
+    other parameters become parts of few variables. The module itself stays as it is, so closures
+    use the model: what they have captured of the module raises where it is used.
 
     Parameters
     ----------
@@ -58,8 +60,9 @@ def distribute(
     ------
     ConfigurationError
         If an embedding has ``max_norm``, or a bag ``scale_grad_by_freq``; a parameter is of half
-        precision or has no shape yet; there is no optimizer for one; a name is taken; or there is
-        no such kind of device. Nothing was placed.
+        precision or has no shape yet, or is referred to in a way that cannot be followed; there is
+        no optimizer for one; a name is taken; or there is no such kind of device. Nothing was
+        placed.
     SerializationError
         If the module cannot be pickled; the message names the part that cannot.
     ServerLostError
@@ -72,4 +75,5 @@ def distribute(
     where = device_name(device)
     parts = split(module)
     values = place_values(strategy, parts, sparse, dense, name or type(module).__name__)
-    return DistributedModel(PlacedModule(parts.template, values, where))
+    keep_here(module, "the module that psnb.torch.distribute was given")
+    return DistributedModel(PlacedModule(parts.graph, values, where))

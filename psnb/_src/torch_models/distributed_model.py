@@ -57,7 +57,8 @@ class DistributedModel:
     -----
     *Rows.* A step asks each server once and tells it once, if ids are inputs of the model or views
     of them (``ids[:, 3]``), which is learned from the first batch, or declared. Ids that the module
-    computes are asked for table by table.
+    computes are asked for table by table. What computes with the weight of a table itself, such as
+    a penalty or an output layer, gets all rows, and pushes the gradients of all.
 
     *Buffers* that are part of the state (BatchNorm's running statistics) are on the servers, too: a
     step adds what it changed in them, together with its gradients, and so exactly once; in mode
@@ -93,7 +94,7 @@ class DistributedModel:
 
     def __psnb_referred__(self) -> tuple[object, ...]:
         """Return what may change of what travels: functions that capture it travel again then."""
-        return self._placed.template, *self._replicas.modes().values()
+        return self._placed.graph, *self._replicas.modes().values()
 
     def __repr__(self) -> str:
         placed = self._placed
@@ -237,6 +238,7 @@ class DistributedModel:
         try:
             with computing(current):
                 yield
+            current.check()
             self._push(replica, current)
         finally:
             replica.current = None
@@ -264,6 +266,7 @@ class DistributedModel:
         with computing(current), replica.state.calling(replica.module):
             result = replica.module(*args, **kwargs)
         replica.check()
+        current.check()
         if (plan := current.learned()) is not None:
             self._plan = plan
         return result
@@ -291,7 +294,9 @@ class DistributedModel:
 
     def _pass(self, replica: Replica, *, training: bool, learns: bool) -> ModelPass:
         tables = self._placed.values.tables
-        return ModelPass(tables, replica.device, training=training, learns=learns)
+        return ModelPass(
+            tables, replica.device, training=training, learns=learns, owner=replica.owner
+        )
 
     def _refresh(self, replica: Replica, current: ModelPass) -> None:
         """Fetch what is missing for a call."""

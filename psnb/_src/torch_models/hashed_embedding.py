@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from psnb._src.server import Initializer
+from psnb._src.torch_models.model_pass import current_pass
 
 
 class HashedEmbedding(nn.Module):
@@ -27,19 +29,26 @@ class HashedEmbedding(nn.Module):
 
     ids: Tensor
     rows: Tensor
+    table: str
+    owner: object
 
     def __init__(self, dim: int, initializer: Initializer | float | None = None) -> None:
         super().__init__()
         self.dim, self.initializer = int(dim), initializer
+        self.table, self.owner = "", None  # of a distributed module: whose passes it looks up with
         self.register_buffer("ids", torch.empty(0, dtype=torch.int64))  # ascending
         self.register_buffer("rows", torch.empty(0, self.dim))
 
     def extra_repr(self) -> str:
         """Return what is shown of it."""
-        return f"dim={self.dim}, {len(self.ids)} rows"
+        held = f"table {self.table!r}" if self.table else f"{len(self.ids)} rows"
+        return f"dim={self.dim}, {held}"
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the rows of ids of any shape; zeros for those without one."""
+        if self.table:
+            weight, position = current_pass(self.owner, self.table).look_up(self.table, ids)
+            return functional.embedding(position, weight)
         if not len(self.ids):
             return self.rows.new_zeros(*ids.shape, self.dim)
         wide = ids.long()

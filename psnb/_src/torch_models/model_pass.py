@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as functional
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -32,6 +33,9 @@ from psnb._src.torch_models.id_plan import (
 from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
 
 _local = threading.local()
+
+_WHOLE: Path = ("", "all rows")
+"""Where in the inputs ids are that are all of their table."""
 
 
 class _ExpectedIds(NamedTuple):
@@ -57,6 +61,8 @@ class ModelPass:
         Whether ids that are not known get rows.
     learns : bool
         Whether rows take gradients.
+    owner : object
+        Whose tables these are: what looks up with the pass has the same owner.
 
     Attributes
     ----------
@@ -69,8 +75,15 @@ class ModelPass:
     """
 
     def __init__(
-        self, tables: Mapping[str, Embedding], device: torch.device, *, training: bool, learns: bool
+        self,
+        tables: Mapping[str, Embedding],
+        device: torch.device,
+        *,
+        training: bool,
+        learns: bool,
+        owner: object = None,
     ) -> None:
+        self.owner = owner
         self._tables, self._device, self._learns = tables, device, learns
         self._names = {table: name for name, table in tables.items()}
         self._rows = BatchRows(training=training)
@@ -82,6 +95,8 @@ class ModelPass:
         self._versions: dict[Path, int] = {}
         self._used: list[PlannedIds] = []
         self._late = False
+        self._all_ids: dict[str, Tensor] = {}
+        self._given: list[tuple[str, Tensor, int]] = []
         self.has_values = False
         self.expects_gradients = False
         self.losses: list[Tensor] = []
@@ -110,7 +125,9 @@ class ModelPass:
         self.expects_gradients |= self._learns and torch.is_grad_enabled()
         ids: dict[str, list[Tensor]] = {}
         for entry in plan:
-            if (found := planned(entry, self._inputs)) is not None:
+            whole = entry.path == _WHOLE
+            found = self._all(entry.table) if whole else planned(entry, self._inputs)
+            if found is not None:
                 ids.setdefault(entry.table, []).append(found)
         for name, several in ids.items():
             self.expect_ids(name, several)
@@ -131,11 +148,9 @@ class ModelPass:
 
     def look_up(self, name: str, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows of a table, and the positions of ids among them."""
-        entry = located(name, ids, self._inputs)
-        if entry is not None and self._versions[entry.path] == _version(ids):
+        entry = self._entry(name, ids)
+        if entry is not None:
             self._used.append(entry)
-        else:
-            entry = None  # it was changed in its place, so it is not what a batch has there
         number = self._number(name, ids)
         if number is None:
             known = sum(map(len, self._leaves.get(name, ())))
@@ -143,8 +158,29 @@ class ModelPass:
             self.fetch(())
             self._late |= sum(map(len, self._leaves.get(name, ()))) > known and entry is not None
             number = len(self._ahead) - 1
-        self._looked_up.setdefault(name, set()).add(number)
+        if torch.is_grad_enabled() or ids is not self._all_ids.get(name):
+            self._looked_up.setdefault(name, set()).add(number)
         return self._weight(name), self._ahead[number][1].reshape(ids.shape)
+
+    def whole(self, name: str) -> Tensor:
+        """Return all rows of a table, in the order of their ids."""
+        weight, position = self.look_up(name, self._all(name))
+        found = functional.embedding(position, weight)
+        self._given.append((name, found, _version(found)))
+        return found
+
+    def check(self) -> None:
+        """Raise ConfigurationError if all rows of a table were written to, which changes none."""
+        for name, found, version in self._given:
+            if _version(found) != version:
+                raise ConfigurationError(
+                    f"{name!r}, whose rows are on servers, was changed in its place: that would be "
+                    "lost. Let it learn by its gradient, or write to it with model.load_state_dict"
+                )
+
+    def has_gradient(self, name: str) -> bool:
+        """Return whether rows of a table have got a gradient."""
+        return any(leaf.grad is not None for leaf in self._leaves.get(name, ()))
 
     def find(self, name: str, number: int | None) -> int | None:
         """Return the position of an id; None if it is not used."""
@@ -176,6 +212,20 @@ class ModelPass:
     def push(self, gradients: Mapping[Variable | Embedding, np.ndarray], loss: float) -> None:
         """Push gradients; see `BatchRows.push`."""
         self._rows.push(gradients, self._used_rows(), loss)
+
+    def _all(self, name: str) -> Tensor:
+        """Return all ids of a table: the same tensor each time."""
+        if name not in self._all_ids:
+            self._all_ids[name] = torch.arange(self._tables[name].rows or 0)
+        return self._all_ids[name]
+
+    def _entry(self, name: str, ids: Tensor) -> PlannedIds | None:
+        if ids is self._all_ids.get(name):
+            return PlannedIds(name, _WHOLE, None)
+        entry = located(name, ids, self._inputs)
+        if entry is not None and self._versions[entry.path] != _version(ids):
+            return None  # it was changed in its place, so it is not what a batch has there
+        return entry
 
     def _number(self, name: str, ids: Tensor) -> int | None:
         """Return which of the expected ids these are."""
@@ -235,14 +285,14 @@ def _version(ids: Tensor) -> int:
 
 
 @contextmanager
-def computing(current: ModelPass | None) -> Iterator[None]:
-    """Let the tables of this thread's modules look up with a pass."""
-    before = getattr(_local, "current", None)
-    _local.current = current
+def computing(current: ModelPass) -> Iterator[None]:
+    """Let the tables of its owner look up with a pass, in this thread."""
+    before: tuple[ModelPass, ...] = getattr(_local, "passes", ())
+    _local.passes = (*before, current)
     try:
         yield
     finally:
-        _local.current = before
+        _local.passes = before
 
 
 def _noting_losses(backward: Callable[..., None]) -> Callable[..., None]:
@@ -253,26 +303,40 @@ def _noting_losses(backward: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(backward)
     def noting(tensors: Any, *args: Any, **kwargs: Any) -> None:
-        current: ModelPass | None = getattr(_local, "current", None)
-        if current is not None:
+        passes: tuple[ModelPass, ...] = getattr(_local, "passes", ())
+        if passes:
             for each in tree_leaves(tensors):
                 if isinstance(each, Tensor) and each.numel() == 1:
-                    current.losses.append(each.detach())
+                    passes[-1].losses.append(each.detach())
+        if kwargs.get("inputs") is not None:
+            kwargs["inputs"] = [e for i in tree_leaves(kwargs["inputs"]) for e in _leaves_of(i)]
         backward(tensors, *args, **kwargs)
 
     return noting
+
+
+def _leaves_of(value: Any) -> list[Any]:
+    """Return the rows that take the gradient of a table's weight; what else it is, itself."""
+    if getattr(value, "owner", None) is None:
+        return [value]
+    return [
+        leaf
+        for name, leaf in current_pass(value.owner, value.table).leaves()
+        if name == value.table
+    ]
 
 
 # `Tensor.backward` calls it, too.
 torch.autograd.backward = _noting_losses(torch.autograd.backward)
 
 
-def current_pass() -> ModelPass:
-    """Return the pass of this thread, or raise ConfigurationError if there is none."""
-    found: ModelPass | None = getattr(_local, "current", None)
-    if found is None:
-        raise ConfigurationError(
-            "a part of a distributed model was called by itself: call it within `with "
-            "model.step():`, or call the model"
-        )
-    return found
+def current_pass(owner: object, table: str) -> ModelPass:
+    """Return the innermost pass of an owner in this thread; ConfigurationError if there is none."""
+    for found in reversed(getattr(_local, "passes", ())):
+        if found.owner is owner:
+            current: ModelPass = found
+            return current
+    raise ConfigurationError(
+        f"a part of a distributed model, which uses table {table!r}, was called by itself: call it "
+        "within `with model.step():`, or call the model"
+    )

@@ -61,9 +61,10 @@ class ModelValues:
             values[name] = torch.tensor(array).to(tensor_at(module, name).dtype)
         for name, table in self.tables.items():
             values |= read_table(name, table)
-        own = module.state_dict()
+        own = module.state_dict(keep_vars=True)
         return OrderedDict(
-            (key, values[name] if name in values else own[key]) for key, name in self.names.items()
+            (key, values[name] if name in values else _detached(own[key]))
+            for key, name in self.names.items()
         )
 
     def sources(self) -> DenseSources:
@@ -168,6 +169,10 @@ def tensor_at(module: nn.Module, name: str) -> Tensor:
     path, _, attribute = name.rpartition(".")
     found: Tensor = getattr(module.get_submodule(path), attribute)
     return found
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def _as_array(value: Tensor) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from torch import nn
 
 from psnb._src.torch_models.checked_state import IncompatibleKeys, check_keys
 from psnb._src.torch_models.model_values import ModelValues
+from psnb._src.torch_models.module_graph import ModuleGraph
 from psnb.errors import ConfigurationError, GradientError
 
 
@@ -22,17 +22,22 @@ class PlacedModule:
 
     Attributes
     ----------
-    template : torch.nn.Module
-        The module with lookups in place of embeddings, and without values that are on servers.
+    graph : ModuleGraph
+        The module without values that are on servers.
     values : ModelValues
         Where its values are.
     device : str
         Where workers compute.
     """
 
-    template: nn.Module
+    graph: ModuleGraph
     values: ModelValues
     device: str
+
+    @property
+    def template(self) -> nn.Module:
+        """The module."""
+        return self.graph.module
 
     def state(self) -> OrderedDict[str, Any]:
         """Read the state of the undistributed module."""
@@ -50,19 +55,19 @@ class PlacedModule:
         """
         keys = check_keys(state, self.values.names, strict=strict)
         checked = self.values.check(state)
-        template = copy.deepcopy(self.template)
+        graph = self.graph.copied(torch.device("cpu"))
         local = {key: state[key] for key in self.values.names if key in state}
         local = {key: value for key, value in local.items() if self.values.is_local(key)}
         try:
-            template.load_state_dict(local, strict=False)
+            graph.module.load_state_dict(local, strict=False)
         except RuntimeError as error:
             raise GradientError(
                 f"what stays on workers cannot be loaded: {error}. Nothing was changed"
             ) from error
         self.values.write(checked)
-        return replace(self, template=template), keys
+        return replace(self, graph=graph), keys
 
-    def copied(self) -> tuple[nn.Module, torch.device]:
+    def copied(self) -> tuple[ModuleGraph, torch.device]:
         """Return a copy of the module on its device, and the device.
 
         Raises
@@ -72,7 +77,7 @@ class PlacedModule:
         """
         device = torch.device(self.device)
         try:
-            return copy.deepcopy(self.template).to(device), device
+            return self.graph.copied(device), device
         except (AssertionError, RuntimeError) as error:
             raise ConfigurationError(
                 f"this process cannot compute on device {self.device!r}: {error}. Each worker "

@@ -10,9 +10,12 @@ from torch import Tensor, nn
 
 from psnb._src.models import FlatVariables
 from psnb._src.parameters import Handle, Variable
+from psnb._src.torch_models.hashed_embedding import HashedEmbedding
 from psnb._src.torch_models.model_pass import ModelPass
 from psnb._src.torch_models.model_values import tensor_at
+from psnb._src.torch_models.module_graph import set_hooks
 from psnb._src.torch_models.placed_module import PlacedModule
+from psnb._src.torch_models.table_weight import TableWeight
 from psnb._src.torch_models.worker_state import WorkerState
 from psnb.errors import GradientError
 
@@ -37,6 +40,8 @@ class Replica:
         What calls of the module leave behind.
     closure : object
         The closure that it was used in the last time; None outside of closures.
+    owner : object
+        Of the passes that its tables look up with.
 
     Raises
     ------
@@ -47,7 +52,8 @@ class Replica:
     # Made where it is first needed, which may be under torch.inference_mode().
     @torch.inference_mode(mode=False)
     def __init__(self, placed: PlacedModule) -> None:
-        self.module, self.device = placed.copied()
+        graph, self.device = placed.copied()
+        self.module = graph.module
         self.current: ModelPass | None = None
         self.state = WorkerState(placed.values.fixed)
         self.closure: object = None
@@ -58,6 +64,17 @@ class Replica:
         ]
         parts = values.parameters.split(self._flat)
         self._kept = {name: _Kept(self.module, name, part) for name, part in parts.items()}
+        for name, hooks in graph.hooks.items():
+            set_hooks(self._kept[name].parameter, hooks)
+        for view in graph.views:
+            start = parts[view.of].storage_offset() + view.offset
+            view.tensor.data = parts[view.of].as_strided(view.size, view.stride, start)
+        weights = dict(graph.weights())
+        self._kept_weights = {name: _KeptWeight(self.module, name) for name in weights}
+        self.owner = object()
+        for each in (*weights.values(), *self.module.modules()):
+            if isinstance(each, TableWeight | HashedEmbedding):
+                each.owner = self.owner
         self._before: dict[str, Tensor] = {}
 
     @property
@@ -83,8 +100,9 @@ class Replica:
 
     def check(self) -> None:
         """Raise GradientError if a parameter is another one than that which was placed."""
-        for name, kept in self._kept.items():
-            if (what := kept.change()) is not None:
+        kept: dict[str, _Kept | _KeptWeight] = {**self._kept, **self._kept_weights}
+        for name, each in kept.items():
+            if (what := each.change()) is not None:
                 raise GradientError(
                     f"parameter {name!r} {what} while the module ran: servers keep it as it was "
                     "placed. A model whose layers change is another model: place it anew, under "
@@ -124,18 +142,20 @@ class Replica:
             parameter.grad = None
 
 
-class _Kept:
-    """A parameter that shows its part of a flat tensor."""
+class _KeptWeight:
+    """A parameter that is to stay the one that it is."""
 
-    def __init__(self, module: nn.Module, name: str, part: Tensor) -> None:
+    def __init__(self, module: nn.Module, name: str) -> None:
         self._path, _, self._attribute = name.rpartition(".")
+        self._parts = self._path.split(".") if self._path else []
         self._module = module
         self.parameter = module.get_parameter(name)
-        self.parameter.data = part
-        self._shape, self._address = part.shape, part.data_ptr()
+        self._shape = self.parameter.shape
 
     def change(self) -> str | None:
         """Return what has become of it, if it is not what it was."""
+        if self._is_there():
+            return None
         try:
             now = getattr(self._module.get_submodule(self._path), self._attribute)
             shape = now.shape
@@ -143,9 +163,31 @@ class _Kept:
             return "was taken away"
         if shape != self._shape:
             return f"changed its shape from {tuple(self._shape)} to {tuple(shape)}"
-        if now is not self.parameter or now.data_ptr() != self._address:
-            return "was replaced by another tensor"
-        return None
+        return None if self._is_same(now) else "was replaced by another tensor"
+
+    def _is_there(self) -> bool:
+        """Return whether it is where it was; seldom False, and quickly found."""
+        holder: nn.Module | None = self._module
+        for part in self._parts:
+            holder = holder._modules.get(part) if holder is not None else None
+        now = holder._parameters.get(self._attribute) if holder is not None else None
+        return now is not None and self._is_same(now)
+
+    def _is_same(self, now: Tensor) -> bool:
+        return now is self.parameter
+
+
+class _Kept(_KeptWeight):
+    """A parameter that shows its part of a flat tensor."""
+
+    def __init__(self, module: nn.Module, name: str, part: Tensor) -> None:
+        super().__init__(module, name)
+        self.parameter.data = part
+        self._shape, self._address = part.shape, part.data_ptr()
+
+    def _is_same(self, now: Tensor) -> bool:
+        same = now is self.parameter and now.shape == self._shape
+        return same and now.data_ptr() == self._address
 
 
 def _by_variable(flat: FlatVariables, arrays: Mapping[str, np.ndarray]) -> dict[Handle, np.ndarray]:

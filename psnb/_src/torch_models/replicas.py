@@ -10,6 +10,7 @@ import threading
 from torch import nn
 
 from psnb._src.runtime import current_context
+from psnb._src.torch_models.module_graph import keep_here
 from psnb._src.torch_models.placed_module import PlacedModule
 from psnb._src.torch_models.replica import Replica
 
@@ -45,6 +46,8 @@ class Replicas:
         if (found := self._found()) is None:
             self._local.replica = Replica(self.placed)
             _set_modes(self._local.replica.module, self._modes)
+            if current_context() is None:
+                keep_here(self._local.replica.module, "the notebook's model.module")
             found = self._found()
             assert found is not None
         return found

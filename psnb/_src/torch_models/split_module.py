@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +13,14 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from psnb._src.torch_models.hashed_embedding import HashedEmbedding
-from psnb._src.torch_models.served_modules import (
-    ServedEmbedding,
-    ServedEmbeddingBag,
-    check_embedding,
+from psnb._src.torch_models.module_graph import (
+    ModuleGraph,
+    check_module,
+    check_part,
+    check_references,
+    hooks_of,
 )
+from psnb._src.torch_models.table_weight import TableWeight
 from psnb.errors import ConfigurationError, SerializationError
 
 _LOOKUPS = (nn.Embedding, nn.EmbeddingBag)
@@ -52,8 +54,8 @@ class SplitModule:
 
     Attributes
     ----------
-    template : torch.nn.Module
-        The module with lookups in place of embeddings, and without values that are on servers.
+    graph : ModuleGraph
+        The module without values that are on servers; the weights of tables only stand for them.
     tables : list of TableForm
         What becomes tables.
     parameters, buffers : dict
@@ -66,7 +68,7 @@ class SplitModule:
         one parameter.
     """
 
-    template: nn.Module
+    graph: ModuleGraph
     tables: list[TableForm]
     parameters: dict[str, np.ndarray]
     buffers: dict[str, np.ndarray]
@@ -90,6 +92,7 @@ def split(module: nn.Module) -> SplitModule:
                 f"{key!r} has no shape before the module has seen a batch: call the module once, "
                 "on a batch like those of training, before it is put on servers"
             )
+    check_module(module)
     tables = list(_tables(module))
     weights = {id(form.weight): form.name for form in tables if form.weight is not None}
     # Of one tensor with several names, the first one counts.
@@ -121,23 +124,27 @@ def split(module: nn.Module) -> SplitModule:
     }
     fixed = tuple(name for name, value in frozen.items() if id(value) in looked_up)
     buffers |= {name: value for name, value in frozen.items() if name not in fixed}
-    # Large tables are not copied: the copy gets a stand-in. Tables of any id have none: what stood
-    # for None in `memo` would stand for each None in the module.
-    memo: dict[int, Any] = {number: nn.Parameter(torch.empty(0)) for number in weights}
-    try:
-        template = copy.deepcopy(module, memo)
-    except Exception as error:
-        raise _cannot_travel(module, error) from error
-    template = _with_lookups(module, template, tables, weights)
+    instead: dict[int, Any] = {
+        id(form.weight): TableWeight(form.name, form.weight)
+        for form in tables
+        if form.weight is not None
+    }
+    for form in tables:
+        if form.hashed is not None:
+            instead |= {id(buffer): buffer[:0].clone() for buffer in form.hashed.buffers()}
+    graph = _copied(module, instead)
+    _serve_hashed(module, graph.module, tables)
     for name in parameters:
-        value = template.get_parameter(name)
+        value = graph.module.get_parameter(name)
         value.data = value.data.new_zeros(()).expand(value.shape)
     try:
-        cloudpickle.dumps(template)
+        check_references(module, graph)
+    except ConfigurationError:
+        raise
     except Exception as error:
-        raise _cannot_travel(template, error) from error
+        raise _cannot_travel(graph.module, error) from error
     return SplitModule(
-        template,
+        graph,
         tables,
         {name: _array(value) for name, value in parameters.items()},
         {name: _buffer_array(value) for name, value in buffers.items()},
@@ -157,13 +164,15 @@ def _tables(module: nn.Module) -> Iterator[TableForm]:
         if isinstance(each, HashedEmbedding):
             yield TableForm(path or "embedding", each.dim, None, each)
         elif _is_lookup(each):
-            check_embedding(path, each)
+            _check_embedding(path, each)
             weight = each.weight
             assert isinstance(weight, Tensor)
             using = users[id(weight)]
-            # What a layer uses as a whole (a tied output layer, say) is a parameter like others.
+            # What a layer uses as a whole (a tied output layer, say) is a parameter like others,
+            # and so is what has hooks: they get the gradient of the whole.
             if (
                 weight.requires_grad
+                and not any(hooks_of(weight))
                 and using[0][0] is each
                 and all(_is_lookup(m) for m, _ in using)
             ):
@@ -171,35 +180,68 @@ def _tables(module: nn.Module) -> Iterator[TableForm]:
 
 
 def _is_lookup(module: nn.Module) -> bool:
-    return any(
+    return "weight" in module._parameters and any(
         isinstance(module, kind) and type(module).forward is kind.forward for kind in _LOOKUPS
     )
 
 
-def _with_lookups(
-    module: nn.Module, template: nn.Module, tables: list[TableForm], weights: dict[int, str]
-) -> nn.Module:
-    """Return the copy of a module with lookups in place of embeddings."""
-    hashed = {id(form.hashed): form.name for form in tables if form.hashed is not None}
-    made: dict[int, nn.Module] = {}
-    for path, each in module.named_modules(remove_duplicate=False):
-        if id(each) in hashed:
-            new: nn.Module = ServedEmbedding(hashed[id(each)])
-        elif _is_lookup(each) and id(each.weight) in weights:
-            name = weights[id(each.weight)]
-            if isinstance(each, nn.EmbeddingBag):
-                new = ServedEmbeddingBag(name, each)
-            else:
-                assert isinstance(each, nn.Embedding)
-                new = ServedEmbedding(name, each.padding_idx, each.scale_grad_by_freq)
-        else:
+def _serve_hashed(module: nn.Module, copied: nn.Module, tables: list[TableForm]) -> None:
+    """Let the embeddings of any id in the copy of a module look up in their tables."""
+    names = {id(form.hashed): form.name for form in tables if form.hashed is not None}
+    for path, each in module.named_modules():
+        if (name := names.get(id(each))) is not None:
+            copied.get_submodule(path).table = name  # type: ignore[assignment]
+
+
+def _copied(module: nn.Module, instead: Mapping[int, Any]) -> ModuleGraph:
+    """Copy a module, with other things in place of some tensors."""
+    try:
+        return ModuleGraph.of(module, instead)
+    except ConfigurationError as error:
+        raise _not_followed(module, instead, error) from error
+    except Exception as error:
+        raise _cannot_travel(module, error) from error
+
+
+def _not_followed(
+    module: nn.Module, instead: Mapping[int, Any], error: ConfigurationError
+) -> ConfigurationError:
+    """Return the error for what refers to parameters in vain, with what it is."""
+    for where, value in _attributes(module):
+        try:
+            check_part(module, instead, value)
+        except ConfigurationError as reason:
+            return ConfigurationError(f"{where} holds {reason}")
+        except Exception:  # another one's turn
             continue
-        new = made.setdefault(id(each), new).train(each.training)
-        if not path:
-            return new
-        parent, _, attribute = path.rpartition(".")
-        setattr(template.get_submodule(parent), attribute, new)
-    return template
+    return error
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield what modules hold beside their parts, and the hooks of parameters, inner ones first."""
+    for path, each in reversed(list(module.named_modules())):
+        for name, value in vars(each).items():
+            if name not in ("_parameters", "_buffers", "_modules"):
+                yield f"{f'{path}.{name}' if path else name!r} of {type(module).__name__}", value
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            yield f"a hook of parameter {name!r}", hooks_of(parameter)
+
+
+def _check_embedding(name: str, module: nn.Embedding | nn.EmbeddingBag) -> None:
+    """Raise ConfigurationError if servers cannot do what an embedding does."""
+    if module.max_norm is not None:
+        raise ConfigurationError(
+            f"{name!r} has max_norm={module.max_norm}, which shrinks rows whenever they are looked "
+            "up: with several workers that would be lost or done twice. Leave it out; an optimizer "
+            "with weight_decay= or clipnorm= keeps rows small"
+        )
+    if isinstance(module, nn.EmbeddingBag) and module.scale_grad_by_freq:
+        # PyTorch 2.13 divides by counts of other ids: of [1, 3, 3, 5] it halves the gradient of 5.
+        raise ConfigurationError(
+            f"{name!r} is an EmbeddingBag with scale_grad_by_freq=True, of which PyTorch's own "
+            "gradient is wrong on the CPU. Leave it out; an nn.Embedding may have it"
+        )
 
 
 def _array(value: Tensor) -> np.ndarray:
@@ -219,19 +261,15 @@ def _buffer_array(value: Tensor) -> np.ndarray:
 
 def _cannot_travel(module: nn.Module, error: Exception) -> SerializationError:
     """Return the error for a module that cannot be copied or pickled, with the part that cannot."""
-    for path, each in reversed(list(module.named_modules())):
-        for name, value in vars(each).items():
-            if name in ("_parameters", "_buffers", "_modules"):
-                continue
-            try:
-                cloudpickle.dumps(value)
-            except Exception as reason:
-                where = f"{path}.{name}" if path else name
-                return SerializationError(
-                    f"{where!r} of {type(module).__name__}, {type(value).__name__}, cannot be "
-                    f"pickled: {reason}. The module travels to workers: make there what cannot "
-                    "travel (locks, files, connections), in forward when it is first needed"
-                )
+    for where, value in _attributes(module):
+        try:
+            cloudpickle.dumps(value)
+        except Exception as reason:
+            return SerializationError(
+                f"{where}, {type(value).__name__}, cannot be pickled: {reason}. The module travels "
+                "to workers: make there what cannot travel (locks, files, connections), in forward "
+                "when it is first needed"
+            )
     return SerializationError(
         f"{type(module).__name__} cannot be copied to workers: {error}. The module travels to them"
     )

@@ -20,7 +20,9 @@ from torch import Tensor, nn
 from psnb._src.export import DenseSources, Exported, Fetch, ModelFeed, check_nested, leaves_of
 from psnb._src.parameters import Embedding, table_source
 from psnb._src.torch_models.as_tensors import TensorBags, as_torch
-from psnb._src.torch_models.served_modules import ServedEmbedding, ServedEmbeddingBag
+from psnb._src.torch_models.hashed_embedding import HashedEmbedding
+from psnb._src.torch_models.module_graph import span_of
+from psnb._src.torch_models.table_weight import TableWeight
 from psnb._src.torch_programs import OPERATORS, PROGRAM, is_allowed
 from psnb.errors import ConfigurationError
 
@@ -37,22 +39,29 @@ def _(ids: Tensor, table: str, dim: int, double: bool) -> Tensor:
     return ids.new_empty((*ids.shape, dim), dtype=dtype)
 
 
-class _TracedEmbedding(nn.Module):
-    """In place of `ServedEmbedding`."""
+class TracedEmbedding(nn.Module):
+    """In place of an embedding whose rows are in a table.
+
+    Parameters
+    ----------
+    table : Embedding
+        The table.
+    """
 
     def __init__(self, table: Embedding) -> None:
         super().__init__()
         self._given = table.name, table.dim, table.dtype == np.float64
 
     def forward(self, ids: Tensor) -> Tensor:
+        """Return the rows of ids of any shape."""
         found: Tensor = torch.ops.psnb.lookup(ids, *self._given)
         return found
 
 
-class _TracedEmbeddingBag(_TracedEmbedding):
-    """In place of `ServedEmbeddingBag`: sums by bag, in operators that take any sizes."""
+class _TracedEmbeddingBag(TracedEmbedding):
+    """In place of an ``EmbeddingBag``: sums by bag, in operators that take any sizes."""
 
-    def __init__(self, table: Embedding, served: ServedEmbeddingBag) -> None:
+    def __init__(self, table: Embedding, served: nn.EmbeddingBag) -> None:
         super().__init__(table)
         self._mode, self._padding = served.mode, served.padding_idx
         self._last = served.include_last_offset
@@ -172,19 +181,34 @@ def exported(
 
 
 def _traceable(module: nn.Module, tables: Mapping[str, Embedding]) -> nn.Module:
-    """Return a module whose lookups can be traced."""
-    for path, each in list(module.named_modules(remove_duplicate=False)):
-        if isinstance(each, ServedEmbeddingBag):
-            new: nn.Module = _TracedEmbeddingBag(tables[each.table], each)
-        elif isinstance(each, ServedEmbedding):
-            new = _TracedEmbedding(tables[each.table])
-        else:
-            continue
-        if not path:
-            return new
-        parent, _, attribute = path.rpartition(".")
-        setattr(module.get_submodule(parent), attribute, new)
+    """Let the embeddings of a module look up in a way that can be traced."""
+    for each in list(module.modules()):
+        weight = each._parameters.get("weight")
+        if isinstance(each, HashedEmbedding):
+            _trace(each, TracedEmbedding(tables[each.table]))
+        elif isinstance(weight, TableWeight):
+            table = tables[weight.table]
+            bag = isinstance(each, nn.EmbeddingBag)
+            del each._parameters["weight"]
+            _trace(each, _TracedEmbeddingBag(table, each) if bag else TracedEmbedding(table))
     return module
+
+
+def _trace(module: nn.Module, traced: TracedEmbedding) -> None:
+    """Let a module, which keeps its hooks, do what another one does."""
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        return traced.forward(*args, **kwargs)
+
+    def weight(self: nn.Module) -> Tensor:
+        raise ConfigurationError(
+            "psnb.export: forward uses all rows of an embedding, which a model that is exported "
+            "only looks up by ids"
+        )
+
+    kind = type(module)
+    own = {"forward": forward, "weight": property(weight), "__module__": kind.__module__}
+    module.__class__ = type(kind.__name__, (kind,), own)
 
 
 class _Hole(NamedTuple):
@@ -328,6 +352,8 @@ def _graph(
     for node in program.graph.nodes:
         if node.op == "placeholder":
             target = specs[node.name].target
+            if target in program.constants:
+                target = _named(values[target], program.state_dict) or target
             entry = next(given) if target is None else ["dense", target.removeprefix("module.")]
             if not node.users:
                 continue
@@ -352,6 +378,28 @@ def _graph(
         "outputs": [{"node": numbers[node]} for node in outputs],
     }
     return graph, dense, forms
+
+
+def _named(constant: Tensor, state: Mapping[str, Tensor]) -> str | None:
+    """Return the parameter or buffer that a constant is, to which the module has a reference.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is a part of one: a model that follows checkpoints would keep the part as it is.
+    """
+    span = span_of(constant)
+    for name, value in state.items():
+        own = span_of(value)
+        if span is None or own is None or own[1] <= span[0] or span[1] <= own[0]:
+            continue
+        if own == span and (value.shape, value.stride()) == (constant.shape, constant.stride()):
+            return name
+        raise ConfigurationError(
+            f"psnb.export: the module holds a tensor that shows the memory of "
+            f"{name.removeprefix('module.')!r}: take it of the parameter in forward"
+        )
+    return None
 
 
 def _asserts(node: Any) -> bool:
