@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import threading
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +14,23 @@ import pytest
 
 from psnb._src.first_rows.admission import CountFilter, Probability
 from psnb._src.first_rows.initializers import Uniform
+from psnb._src.server import serving, spare_room
+from psnb._src.server.changed_rows import ChangedRows
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.memory import NoMemoryError, Promise, refusal
-from psnb._src.server.operations import CreateDense, CreateSparse, EndRound, SquareNorms
+from psnb._src.server.open_snapshots import OpenSnapshots
+from psnb._src.server.operations import (
+    CreateDense,
+    CreateSparse,
+    EndRound,
+    OnShard,
+    ServerRequest,
+    SquareNorms,
+)
 from psnb._src.server.optimizers.adam import Adam
 from psnb._src.server.optimizers.sgd import SGD
 from psnb._src.server.parameter_shard import ParameterShard
+from psnb._src.server.spare_room import SpareRoom
 from psnb._src.server.table_operations import (
     AddRows,
     AddValues,
@@ -38,6 +50,7 @@ from psnb._src.server.table_operations import (
     TableWrite,
 )
 from psnb._src.server.tables import DenseTable, SparseTable, Table, build
+from psnb._src.server.transfer import Transfer
 from psnb.errors import PsnbError, ServerMemoryError
 from tests.server.no_memory import Allocator, Servers
 
@@ -415,3 +428,101 @@ def test_a_table_without_memory_is_not_made(allocator: Allocator) -> None:
                 break
             at += 1
         assert at > 0
+
+
+@pytest.mark.parametrize("number", [0, 1, 255, 70_000, 1 << 40])
+def test_a_request_that_cannot_be_read_is_answered_by_its_number(number: int) -> None:
+    buffers: list[pickle.PickleBuffer] = []
+    request = ServerRequest(number, "key", [OnShard(3, OnTable("e", PushRows(ids(), rows())))])
+    head = pickle.dumps(request.wire(), protocol=5, buffer_callback=buffers.append)
+    assert serving._number(head) == number
+
+
+# Who watches a table needs memory when it changes: whoever has none does without.
+
+
+def watched(kind: str) -> Any:
+    return one(sparse("e")) if kind == "rows" else build(CREATIONS[0])
+
+
+CHANGES: dict[str, TableWrite] = {
+    "rows": PushRows(ids(), rows()),
+    "variable": AssignValues(GRADIENT),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_snapshot_without_memory_ends_and_the_table_changes(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, open_snapshots = watched(kind), OpenSnapshots()
+    name = open_snapshots.begin("s", table, None).snapshot
+    with monkeypatch.context() as patch:
+        patch.setattr(type(open_snapshots.taken(name)), "_keep", without_memory)
+        name = open_snapshots.begin("s", table, None).snapshot
+        table.run(CHANGES[kind])
+    for _ in range(2):
+        with pytest.raises(ServerMemoryError, match="no memory to keep rows as they were"):
+            open_snapshots.read(name, 0, 1)
+    name = open_snapshots.begin("s", table, None).snapshot
+    assert open_snapshots.read(name, 0, 1) is not None
+    table.run(CHANGES[kind])
+
+
+def test_changes_that_there_was_no_memory_to_note_are_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = one(sparse("e"))
+    mark = table.changed_since("").mark
+    with monkeypatch.context() as patch:
+        patch.setattr(ChangedRows, "changing", without_memory)
+        table.push(ids(1), rows(1))
+    assert table.changed_since(mark).rows is None
+    mark = table.changed_since(mark).mark
+    table.push(ids(1), rows(1))
+    assert table.changed_since(mark).rows.tolist() == [0]
+
+
+def test_a_copy_that_is_filled_begins_anew_where_there_was_no_memory_to_note_a_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = servers("a")
+    transfer, copy = Transfer(found.shard(0)), ParameterShard("copy")
+    for at in range(1000):
+        if not (steps := transfer.next()):
+            break
+        for step in pickle.loads(pickle.dumps(steps)):
+            copy.run(step)
+        if at == 5:
+            with monkeypatch.context() as patch:
+                patch.setattr(type(transfer._moving["any"]), "changing", without_memory)
+                found.commit(PUSHES)
+    for steps in transfer.last():
+        for step in pickle.loads(pickle.dumps(steps)):
+            copy.run(step)
+    assert contents(copy) == contents(found.shard(0))
+
+
+def test_room_for_snapshots_that_there_is_no_memory_for_is_done_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room, made, real = SpareRoom(), [0], spare_room._piece
+
+    def piece() -> np.ndarray:
+        made[0] += 1
+        if made[0] > 2:
+            raise MemoryError
+        return real()
+
+    monkeypatch.setattr(spare_room, "_piece", piece)
+    room.want(5)
+    for thread in threading.enumerate():
+        if thread.name == "psnb-room":
+            thread.join()
+    assert room.want(5)
+    room.clear()
+    assert not room.want(1)
+
+
+def without_memory(*_: object) -> None:
+    raise MemoryError

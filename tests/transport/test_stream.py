@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import mmap
 import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +16,12 @@ from distributed.comm import Comm, CommClosedError, connect, listen
 from tornado.iostream import StreamClosedError
 
 from psnb._src.transport import stream as stream_module
-from psnb._src.transport.stream import MessageStream, UnreadableError, message_stream
+from psnb._src.transport.stream import (
+    MessageStream,
+    UnreadableError,
+    UnreceivedError,
+    message_stream,
+)
 
 ADDRESSES = ["tcp://127.0.0.1:0", "inproc://", "ws://127.0.0.1:0"]
 
@@ -249,6 +256,58 @@ def test_whoever_cannot_unpickle_does_not_wait_for_a_side_that_stays(
                 with pytest.raises(UnreadableError, match="'no_such_module'"):
                     await stream.receive()
             leave.set()
+            stream.abort()
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["socket", "shared memory"])
+def test_a_message_without_memory_is_skipped_and_the_next_one_arrives(
+    shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 40_000_000  # one that is not received into memory that is used again
+    large, real_empty, real_mmap, mapped = np.zeros(size, np.uint8), np.empty, mmap.mmap, [0]
+
+    def empty(shape: Any, *more: Any, **named: Any) -> Any:
+        if shape == size:
+            raise MemoryError
+        return real_empty(shape, *more, **named)
+
+    def map_memory(fd: int, length: int, *more: Any, **named: Any) -> Any:
+        mapped[0] += length >= size
+        if length >= size and mapped[0] == 2:  # the receiver's
+            raise OSError(errno.ENOMEM, "no memory")
+        return real_mmap(fd, length, *more, **named)
+
+    async def serve(comm: Comm) -> None:
+        stream = message_stream(comm)
+        if shared:
+            stream.share(os.getpid(), seen=True)
+        try:
+            while True:
+                try:
+                    stream.send(len(await stream.receive()))
+                except UnreceivedError as error:
+                    stream.send((error.nbytes, b"first" in error.head))
+        except OSError:
+            stream.abort()
+
+    async def run() -> None:
+        async with listen("tcp://127.0.0.1:0", serve) as listener:  # type: ignore[attr-defined]
+            stream = message_stream(await connect(listener.contact_address))
+            if shared:
+                stream.share(os.getpid(), seen=True)
+            async with asyncio.timeout(10):
+                monkeypatch.setattr(stream_module.np, "empty", empty)
+                monkeypatch.setattr(mmap, "mmap", map_memory)
+                stream.send(["first", large, np.zeros(20_000)])
+                assert await stream.receive() == (size, True)
+                monkeypatch.undo()
+                mapped[0] = 0
+                for message in (["second", large], ["third", large, large]):
+                    stream.send(message)
+                    assert await stream.receive() == len(message)
             stream.abort()
             await asyncio.sleep(0)
 

@@ -147,8 +147,8 @@ def refusal(error: MemoryError, what: str, where: str) -> ServerMemoryError:
 
 
 def _wanted(error: MemoryError) -> int | None:
-    if isinstance(error, NoMemoryError):
-        return error.nbytes
+    if isinstance(nbytes := getattr(error, "nbytes", None), int):
+        return nbytes
     shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)  # numpy's
     return None if shape is None or dtype is None else math.prod(shape) * dtype.itemsize
 

@@ -34,7 +34,7 @@ class Rounds:
 
     def __init__(self) -> None:
         self._writers: dict[str, _RoundWriter] = {}
-        # Those of the latest round are kept for the next one: new memory costs as much as to fill it.
+        # Those of the latest round are kept: to get new memory costs as much as to fill it.
         self._rooms: dict[Table, RoundRoom] = {}
         self._averaged: set[Table] = set()  # in this round
 
