@@ -312,3 +312,26 @@ def test_a_message_without_memory_is_skipped_and_the_next_one_arrives(
             await asyncio.sleep(0)
 
     asyncio.run(run())
+
+
+def test_a_message_that_there_is_no_memory_to_send_is_not_sent_in_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def talk(stream: MessageStream) -> None:
+        arrays = [np.zeros(100_000), np.ones(100_000)]
+        lasting, failed = stream_module._lasting, [0]
+
+        def fail_at_the_last(frame: Any) -> Any:
+            failed[0] += 1
+            if failed[0] == 3:
+                raise MemoryError
+            return lasting(frame)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(stream_module, "_lasting", fail_at_the_last)
+            with pytest.raises(MemoryError):
+                stream.send(arrays)
+        stream.send(arrays)
+        np.testing.assert_array_equal(await stream.receive(), arrays)
+
+    converse("tcp://127.0.0.1:0", talk)

@@ -7,7 +7,6 @@ is thread-safe; the server's one thread is their only user.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -29,10 +28,8 @@ _NEVER = 2**31 - 1
 
 _FIXED = object()
 _ALL_MAY = np.empty(0, np.bool_)
-_IDS = np.dtype(np.uint64)
 
 
-@dataclass(slots=True)
 class Sighting:
     """Ids that are to get rows, and memory for the numbers of these.
 
@@ -54,13 +51,21 @@ class Sighting:
         Keeps the room for new rows.
     """
 
-    ids: np.ndarray
-    rows: np.ndarray
-    may: np.ndarray = field(default_factory=lambda: _ALL_MAY)
-    sightings: int = 1
-    spread: tuple[np.ndarray, np.ndarray] | None = None
-    known: object = None
-    promise: Promise | None = None
+    __slots__ = ("ids", "known", "may", "promise", "rows", "sightings", "spread")
+
+    def __init__(
+        self,
+        ids: np.ndarray,
+        rows: np.ndarray,
+        may: np.ndarray = _ALL_MAY,
+        sightings: int = 1,
+        spread: tuple[np.ndarray, np.ndarray] | None = None,
+        known: object = None,
+    ) -> None:
+        # By hand: there is one for each push and lookup.
+        self.ids, self.rows, self.may, self.sightings = ids, rows, may, sightings
+        self.spread, self.known = spread, known
+        self.promise: Promise | None = None
 
     @property
     def most_new(self) -> int:
@@ -237,11 +242,13 @@ class GrowingRowIndex(RowIndex):
         if not sighting.sightings:
             kernels.find(self._keys, self._rows, ids, rows)
         elif sighting.known is not self._numbering:
-            done, self.count, self._free = kernels.sight(
+            done, count, self._free = kernels.sight(
                 *(self._keys, self._rows, ids, sighting.may, sighting.sightings),
                 *(self.count, self._free, rows, self._ids.whole[:, 0]),
             )
-            self._ids.grow(self.count)
+            if count > self.count:
+                self.count = count
+                self._ids.grow(count)
             if done < ids.size:
                 raise InternalError(f"there was room for {done} of {ids.size} ids only")
         if sighting.spread is None:

@@ -175,8 +175,8 @@ class ParameterServers:
         number, key = request.number, request.key
         match request.operations:
             case [StartServer()] if self._leaving:
-                refusal = ServerLostError(f"the process at {self._worker.address} is about to end")
-                stream.send(ServerReply(number, [Failed(refusal)]).wire())
+                ends = ServerLostError(f"the process at {self._worker.address} is about to end")
+                stream.send(ServerReply(number, [Failed(ends)]).wire())
                 return
             case [StartServer(name, life)]:
                 self._start(key, name, life)
@@ -207,7 +207,12 @@ class ParameterServers:
                 return
 
         def send(found: list[ServerAnswer]) -> None:
-            stream.send(ServerReply(number, found).wire())
+            try:
+                stream.send(ServerReply(number, found).wire())
+            except MemoryError as error:
+                where = f"the parameter server at {self._worker.address}"
+                refused = Failed(refusal(error, "the answer to a request", where))
+                stream.send(ServerReply(number, [refused] * len(found)).wire())
 
         with answers.going_to(stream.lend):
             server.host.run(request.operations, PendingReply(send), self._connect, made)

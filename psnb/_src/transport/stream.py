@@ -84,6 +84,11 @@ class MessageStream(ABC):
         """Send a message as it is now; any thread that no signal interrupts.
 
         Returns at once and never raises for a broken connection: `receive` here raises that.
+
+        Raises
+        ------
+        MemoryError
+            If there is no memory for it; nothing was sent.
         """
         buffers: list[pickle.PickleBuffer] = []
         try:
@@ -201,17 +206,20 @@ class _SocketStream(MessageStream):
                     len(frame) | _SHARED if each != len(frame) else each
                     for each, frame in zip(lengths, frames, strict=True)
                 ]
+            small = sum(map(len, frames)) < _SMALL
+            # First: without memory for it, nothing of the message may be written.
+            lasting = [b"".join(frames)] if small else [_lasting(each) for each in frames]
             released = self._released()
             head = _HEAD.pack(len(frames), len(released)) + struct.pack(
                 f"<{len(frames) + len(released)}Q", *lengths, *released
             )
-            if sum(map(len, frames)) < _SMALL:
-                self._write(b"".join((head, *frames)))
+            if small:
+                self._write(head + lasting[0])
                 return
             self._write(head)
-            for frame in frames:
+            for frame in lasting:
                 if len(frame):
-                    self._write(_lasting(frame))
+                    self._write(frame)
 
     def _write(self, data: bytes | memoryview) -> None:
         if self._direct and not self._handed_over and not self._stream.writing():
