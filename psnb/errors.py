@@ -9,6 +9,8 @@
     ├── WorkerLostError           a worker's: the closure was lost with its worker too often
     ├── ServerLostError           a server's: a parameter server has ended, or does not answer
     │   └── ServerSilentError     a server's: it says nothing, and may come back with what it holds
+    ├── ServerMemoryError         a server's: it has no memory, and has changed nothing (also a
+    │                             MemoryError)
     ├── ConfigurationError        the caller's (also a ValueError)
     │   ├── ClusterError          the caller's: no scheduler there, or too few workers
     │   ├── SerializationError    the caller's: something that cannot be pickled (also a TypeError)
@@ -69,6 +71,14 @@ class ServerSilentError(ServerLostError):
 
     Nothing is given up: the work that waits for it goes on when it comes back. If it does not come
     back, `ParameterServerStrategy.recover` replaces it.
+    """
+
+
+class ServerMemoryError(PsnbError, MemoryError):
+    """A parameter server has no memory for what it was asked, and has changed nothing.
+
+    It goes on, and so does everything that needs no more memory. A closure that fails with this
+    error has written nothing, on no server, and is not retried.
     """
 
 

@@ -11,7 +11,7 @@ import mmap
 
 import numpy as np
 
-_SMALL = 1 << 20
+SMALL = 1 << 20
 """Bytes up to which the heap is good enough."""
 
 
@@ -24,7 +24,7 @@ def zeroed(count: int, dtype: np.dtype) -> np.ndarray:
         If there is no such memory.
     """
     size = count * dtype.itemsize
-    if size <= _SMALL or not hasattr(mmap, "MAP_PRIVATE"):
+    if size <= SMALL or not hasattr(mmap, "MAP_PRIVATE"):
         return np.zeros(count, dtype)
     try:
         pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -53,6 +53,6 @@ def test_adding_up_tells_whether_all_numbers_are_finite(bad: float, at: tuple[in
     gradients = gradients.astype("f4")
     gradients[::2] *= -1  # sums of finite numbers may be infinite, which is not the question
     out = np.empty((3, 3), "f4")
-    assert kernels.add_up(kernels.read_only(gradients), position, out) == 0
+    assert kernels.add_up(kernels.read_only(gradients), position, out, 0) == (0, 3)
     gradients[at] = bad
-    assert np.isnan(kernels.add_up(kernels.read_only(gradients), position, out))
+    assert np.isnan(kernels.add_up(kernels.read_only(gradients), position, out, 0)[0])

@@ -66,11 +66,33 @@ def test_it_grows_by_copying_where_addresses_are_scarce(monkeypatch: pytest.Monk
         assert is_filled(array, count)
 
 
-def test_some_rows_are_kept_in_another_array() -> None:
+@pytest.mark.parametrize("memory", [True, False])
+def test_the_rows_that_are_kept_move_up(memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     array = made()
     fill(array, 1000)
     which = np.arange(1000) % 3 == 1
-    other = array.kept(which)
-    np.testing.assert_array_equal(other.rows, array.rows[which])
-    fill(array, 1200)
-    assert is_filled(array, 1200)
+    expected = array.rows[which].copy()
+    if not memory:
+        monkeypatch.setattr(growing, "lasting", no_memory)
+    array.keep(which, 600)
+    np.testing.assert_array_equal(array.rows, expected)
+    assert array.room >= 600
+    array.grow(600)
+    np.testing.assert_array_equal(array.rows[: len(expected)], expected)
+
+
+def test_room_that_is_reserved_is_there_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = made()
+    fill(array, 10)
+    array.reserve(5000)
+    assert is_filled(array, 10)
+    monkeypatch.setattr(growing, "lasting", no_memory)
+    fill(array, 5000)
+    assert is_filled(array, 5000)
+    with pytest.raises(MemoryError):
+        array.grow(10_000_000)
+    assert is_filled(array, 5000)
+
+
+def no_memory(*_: object) -> np.ndarray:
+    raise MemoryError

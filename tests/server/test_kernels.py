@@ -12,6 +12,8 @@ SLOTS = 1 << 14
 IDS = SLOTS * 2 // 3
 """As full as `GrowingRows` lets a map become."""
 
+ALL = np.empty(0, np.bool_)
+
 PATTERNS: dict[str, Callable[[], np.ndarray]] = {
     "sequential": lambda: np.arange(IDS, dtype=np.uint64),
     "multiples of 2**32": lambda: np.arange(IDS, dtype=np.uint64) << np.uint64(32),
@@ -25,7 +27,8 @@ def inserted(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return keys and rows of a map with the ids, and the rows that were answered."""
     keys, rows = np.zeros(SLOTS, np.uint64), np.full(SLOTS, kernels.EMPTY)
     out, distinct = np.empty(ids.size, np.int64), np.unique(ids).size
-    done = kernels.sight(keys, rows, kernels.read_only(ids), 0, 1, 0, IDS, out)
+    by_row = np.empty(IDS, np.uint64)
+    done = kernels.sight(keys, rows, kernels.read_only(ids), ALL, 1, 0, IDS, out, by_row)
     assert done == (ids.size, distinct, IDS - distinct)
     return keys, rows, out
 
@@ -61,25 +64,53 @@ def test_duplicates_within_one_batch_share_a_row() -> None:
     np.testing.assert_array_equal(inserted(ids)[2], [0, 1, 0, 0, 2, 1])
 
 
-def test_a_full_map_stops_and_goes_on_in_a_larger_one() -> None:
+@pytest.mark.parametrize(("free", "room"), [(40, 90), (90, 40)])
+def test_a_full_map_stops_and_goes_on_in_a_larger_one(free: int, room: int) -> None:
     ids = kernels.read_only(PATTERNS["random"]()[:100])
     small, large = (
         (np.zeros(slots, np.uint64), np.full(slots, kernels.EMPTY)) for slots in (61, 203)
     )
-    out = np.empty(100, np.int64)
-    assert kernels.sight(*small, ids, 0, 1, 0, 40, out) == (40, 40, 0)
+    out, by_row = np.empty(100, np.int64), np.zeros(100, np.uint64)
+    done = kernels.sight(*small, ids, ALL, 1, 0, free, out, by_row[:room])
+    assert done == (40, 40, free - 40)
     kernels.move(*small, *large)
-    assert kernels.sight(*large, ids, 40, 1, 40, 90, out) == (100, 100, 30)
+    assert kernels.sight(*large, ids, ALL, 1, 40, 90, out, by_row) == (100, 100, 30)
     np.testing.assert_array_equal(out, np.arange(100))
+    np.testing.assert_array_equal(by_row, ids)
     kernels.find(*large, ids, out)
     np.testing.assert_array_equal(out, np.arange(100))
+
+
+def test_ids_that_may_not_have_a_row_are_left_out() -> None:
+    keys, rows = np.zeros(8, np.uint64), np.full(8, kernels.EMPTY)
+    ids, out = kernels.read_only(np.array([3, 4, 3], np.uint64)), np.empty(3, np.int64)
+    may, by_row = np.array([True, False, True]), np.empty(8, np.uint64)
+    assert kernels.sight(keys, rows, ids, may, 1, 0, 5, out, by_row) == (3, 1, 4)
+    assert out.tolist() == [0, -1, 0]
+    assert kernels.find(keys, rows, ids, out) == 1
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_rows_that_are_taken_back_leave_the_map_as_it_was(pattern: str) -> None:
+    ids = kernels.read_only(PATTERNS[pattern]())
+    before, _ = np.split(ids, [IDS // 2])
+    keys, rows = np.zeros(SLOTS, np.uint64), np.full(SLOTS, kernels.EMPTY)
+    out, by_row = np.empty(ids.size, np.int64), np.empty(IDS, np.uint64)
+    kernels.sight(keys, rows, before, ALL, 1, 0, IDS, out, by_row)
+    was = rows.copy()
+    kernels.sight(keys, rows, ids, ALL, 1, before.size, IDS - before.size, out, by_row)
+    kernels.take_back(keys, rows, kernels.read_only(by_row[before.size : ids.size]), kernels.EMPTY)
+    np.testing.assert_array_equal(rows, was)
+    kernels.find(keys, rows, ids, out)
+    np.testing.assert_array_equal(out[: before.size], np.arange(before.size))
+    assert (out[before.size :] == -1).all()
 
 
 def test_an_id_has_no_row_before_it_is_sighted_often_enough() -> None:
     keys, rows = np.zeros(8, np.uint64), np.full(8, kernels.EMPTY)
     ids, out = kernels.read_only(np.array([2**64 - 1, 0], np.uint64)), np.empty(2, np.int64)
     for sighting in range(1, 4):
-        kernels.sight(keys, rows, ids, 0, 3, 0, 5, out)
+        kernels.sight(keys, rows, ids, ALL, 3, 0, 5, out, np.empty(2, np.uint64))
         assert out.tolist() == ([0, 1] if sighting == 3 else [-1, -1])
         found = np.empty(2, np.int64)
         kernels.find(keys, rows, ids, found)

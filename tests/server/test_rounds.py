@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
+from psnb._src.first_rows.initializers import Constant
+from psnb._src.server.ctr import CtrAccessor
+from psnb._src.server.optimizers.sgd import SGD
 from psnb._src.server.rounds import Rounds, square_norm
 from psnb._src.server.table_operations import (
     OnTable,
@@ -13,6 +17,29 @@ from psnb._src.server.table_operations import (
     PushRows,
     RecordUse,
 )
+from psnb._src.server.tables import DenseTable, SparseTable, Table
+
+
+class Kept:
+    """Rounds, and the tables that are pushed to: a variable of so many numbers, and rows."""
+
+    def __init__(self, numbers: int = 1, dtype: str = "f8") -> None:
+        self.rounds = Rounds()
+        self.tables: dict[str, Table] = {
+            "v": DenseTable("v", np.zeros(numbers, dtype), SGD(1.0)),
+            "e": SparseTable(
+                *("e", 1, None, 0, 1, "float64", Constant(0.0), 0, SGD(1.0)),
+                accessor=CtrAccessor(),
+            ),
+        }
+
+    def collect(self, writer: str, number: int, writes: list[OnTable]) -> None:
+        reserved = [self.rounds.reserve(self.tables[each.table], each) for each in writes]
+        self.rounds.collect(writer, number, reserved)
+
+    def averages(self, writer: str, closures: Sequence[int]) -> list[OnTable]:
+        found = self.rounds.averages(writer, closures, self.tables)
+        return [each.write for each in found]
 
 
 def dense(*gradient: float) -> OnTable:
@@ -30,55 +57,55 @@ def gradient(write: OnTable) -> list[float]:
 
 
 def test_gradients_are_divided_by_the_number_of_closures() -> None:
-    rounds = Rounds()
-    rounds.collect("a", 1, [dense(1.0, 2.0)])
-    rounds.collect("a", 0, [dense(3.0, 4.0), dense(1.0, 1.0)])
-    (write,) = rounds.averages("a", [0, 1])
+    kept = Kept(2)
+    kept.collect("a", 1, [dense(1.0, 2.0)])
+    kept.collect("a", 0, [dense(3.0, 4.0), dense(1.0, 1.0)])
+    (write,) = kept.averages("a", [0, 1])
     assert (write.table, gradient(write)) == ("v", [2.5, 3.5])
 
 
 def test_gradients_of_equal_ids_are_summed_over_closures() -> None:
-    rounds = Rounds()
-    rounds.collect("a", 0, [sparse([3, 5, 3], [[1.0], [2.0], [3.0]])])
-    rounds.collect("a", 1, [sparse([5, 9], [[4.0], [8.0]])])
-    (write,) = rounds.averages("a", [0, 1])
+    kept = Kept()
+    kept.collect("a", 0, [sparse([3, 5, 3], [[1.0], [2.0], [3.0]])])
+    kept.collect("a", 1, [sparse([5, 9], [[4.0], [8.0]])])
+    (write,) = kept.averages("a", [0, 1])
     assert isinstance(write.operation, PushRows)
     assert write.operation.ids.tolist() == [3, 5, 9]
     assert write.operation.gradients.tolist() == [[2.0], [3.0], [4.0]]
 
 
 def test_a_closure_that_did_not_push_to_a_table_counts_there_too() -> None:
-    rounds = Rounds()
-    rounds.collect("a", 0, [dense(4.0)])
-    rounds.collect("a", 1, [sparse([1], [[6.0]])])
-    of_v, of_e = rounds.averages("a", [0, 1])
+    kept = Kept()
+    kept.collect("a", 0, [dense(4.0)])
+    kept.collect("a", 1, [sparse([1], [[6.0]])])
+    of_v, of_e = kept.averages("a", [0, 1])
     assert gradient(of_v) == [2.0]
     assert isinstance(of_e.operation, PushRows)
     assert of_e.operation.gradients.tolist() == [[3.0]]
 
 
 def test_only_closures_that_have_completed_count() -> None:
-    rounds = Rounds()
-    rounds.collect("a", 0, [dense(4.0)])
-    rounds.collect("a", 1, [dense(100.0)])
-    (write,) = rounds.averages("a", [0])
+    kept = Kept()
+    kept.collect("a", 0, [dense(4.0)])
+    kept.collect("a", 1, [dense(100.0)])
+    (write,) = kept.averages("a", [0])
     assert gradient(write) == [4.0]
 
 
 def test_pushes_are_summed_in_the_order_in_which_closures_are_named() -> None:
-    rounds, gradients = Rounds(), (1e16, 1.0, -1e16)
+    kept, gradients = Kept(), (1e16, 1.0, -1e16)
     for number, each in enumerate(gradients):
-        rounds.collect("w", number, [dense(each)])
+        kept.collect("w", number, [dense(each)])
     for closures in itertools.permutations(range(3)):
-        (write,) = rounds.averages("w", closures)
+        (write,) = kept.averages("w", closures)
         assert gradient(write) == [sum(gradients[each] for each in closures) / 3]
 
 
 def test_what_a_closure_commits_first_counts() -> None:
-    rounds = Rounds()
-    rounds.collect("a", 0, [dense(4.0)])
-    rounds.collect("a", 0, [dense(5.0)])
-    (write,) = rounds.averages("a", [0])
+    kept = Kept()
+    kept.collect("a", 0, [dense(4.0)])
+    kept.collect("a", 0, [dense(5.0)])
+    (write,) = kept.averages("a", [0])
     assert gradient(write) == [4.0]
 
 
@@ -86,55 +113,55 @@ def test_the_order_of_arrival_does_not_matter_to_the_last_digit() -> None:
     numbers = np.random.default_rng(0).normal(size=9).astype(np.float32)
     found = []
     for order in (range(9), reversed(range(9))):
-        rounds = Rounds()
+        kept = Kept(dtype="f4")
         for commit in order:
-            rounds.collect("a", commit, [OnTable("v", PushGradient(numbers[commit : commit + 1]))])
-        (write,) = rounds.averages("a", range(9))
+            kept.collect("a", commit, [OnTable("v", PushGradient(numbers[commit : commit + 1]))])
+        (write,) = kept.averages("a", range(9))
         found.append(gradient(write))
     assert found[0] == found[1]
 
 
 def test_what_comes_beside_pushes_comes_after_them_as_it_was() -> None:
-    rounds = Rounds()
-    record = OnTable("e", RecordUse(np.ones(1, np.uint64), np.ones(1), np.ones(1)))
-    rounds.collect("a", 0, [record, sparse([1], [[6.0]])])
-    found = rounds.averages("a", [0])
+    kept = Kept()
+    record = OnTable("e", RecordUse(np.ones(1, np.uint64), np.ones(1, "f4"), np.ones(1, "f4")))
+    kept.collect("a", 0, [record, sparse([1], [[6.0]])])
+    found = kept.averages("a", [0])
     assert [type(write.operation) for write in found] == [PushRows, RecordUse]
 
 
 def test_a_gradient_that_was_pushed_is_not_changed() -> None:
-    rounds, ones = Rounds(), np.ones(2)
+    kept, ones = Kept(2), np.ones(2)
     ones.flags.writeable = False
-    rounds.collect("a", 0, [OnTable("v", PushGradient(ones))])
-    rounds.collect("a", 1, [dense(2.0, 3.0)])
-    (write,) = rounds.averages("a", [0, 1])
+    kept.collect("a", 0, [OnTable("v", PushGradient(ones))])
+    kept.collect("a", 1, [dense(2.0, 3.0)])
+    (write,) = kept.averages("a", [0, 1])
     assert gradient(write) == [1.5, 2.0]
 
 
 def test_a_round_is_over_once_it_has_ended() -> None:
-    rounds = Rounds()
-    rounds.collect("a", 0, [dense(1.0)])
-    assert not rounds.over("a", 0)
-    rounds.end("a", 0)
-    assert rounds.over("a", 0)
-    assert not rounds.over("a", 1)
-    assert rounds.averages("a", [0]) == []
-    assert rounds.nbytes() == 0
+    kept = Kept()
+    kept.collect("a", 0, [dense(1.0)])
+    assert not kept.rounds.over("a", 0)
+    kept.rounds.end("a", 0)
+    assert kept.rounds.over("a", 0)
+    assert not kept.rounds.over("a", 1)
+    assert kept.averages("a", [0]) == []
+    assert kept.rounds.nbytes() == 0
 
 
 def test_the_end_of_a_round_forgets_what_another_coordinator_has_left() -> None:
-    rounds = Rounds()
-    rounds.collect("closed", 0, [dense(1.0)])
-    assert rounds.nbytes() == 8
-    rounds.end("a", 0)
-    assert rounds.nbytes() == 0
+    kept = Kept()
+    kept.collect("closed", 0, [dense(1.0)])
+    assert kept.rounds.nbytes() == 8
+    kept.rounds.end("a", 0)
+    assert kept.rounds.nbytes() == 0
 
 
 def test_the_norm_is_that_of_the_average() -> None:
-    rounds = Rounds()
-    rounds.collect("a", 0, [sparse([1, 2], [[4.0], [6.0]])])
-    rounds.collect("a", 1, [sparse([1], [[2.0]])])
-    (write,) = rounds.averages("a", [0, 1])
+    kept = Kept()
+    kept.collect("a", 0, [sparse([1, 2], [[4.0], [6.0]])])
+    kept.collect("a", 1, [sparse([1], [[2.0]])])
+    (write,) = kept.averages("a", [0, 1])
     assert isinstance(write.operation, PushRows)
     assert square_norm(write.operation) == 9 + 9
     assert square_norm(PushGradient(np.array([3.0, 4.0]))) == 25

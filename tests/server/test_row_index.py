@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from psnb._src.first_rows.admission import CountFilter
+from psnb._src.server import memory
 from psnb._src.server.row_index import FixedRowIndex, GrowingRowIndex, RowIndex
+from psnb.errors import InternalError
 
 ROWS = 5000
 KINDS: dict[str, Callable[[], RowIndex]] = {
@@ -123,7 +125,7 @@ def test_keeping_some_rows_frees_the_others() -> None:
     rows.locate(ids)
     before = rows.nbytes()
     kept = np.arange(ids.size) % 10 == 3
-    rows.keep(kept, forget_waiting=False)
+    rows = rows.kept(kept, forget_waiting=False)
     assert rows.count == 500
     assert rows.nbytes() < before / 3
     np.testing.assert_array_equal(rows.ids(), ids[kept])
@@ -152,6 +154,36 @@ def test_ids_that_wait_outlive_the_rows_unless_forgotten(forget: bool) -> None:
     waiting, ready = np.arange(2, dtype=np.uint64), np.arange(9, 3000, dtype=np.uint64)
     for ids in (ready, ready, ready, waiting, waiting):
         rows.locate(ids)
-    rows.keep(np.zeros(rows.count, bool), forget_waiting=forget)
+    rows = rows.kept(np.zeros(rows.count, bool), forget_waiting=forget)
     assert rows.waiting == (0 if forget else 2)
     assert rows.locate(waiting).tolist() == ([-1, -1] if forget else [0, 1])
+
+
+@pytest.mark.parametrize("sightings", [1, 2])
+def test_rows_that_are_taken_back_are_given_again(sightings: int) -> None:
+    rows = GrowingRowIndex(CountFilter(sightings))
+    ids = np.arange(2000, dtype=np.uint64)
+    for _ in range(sightings):
+        rows.locate(ids[:900])
+    for _ in range(sightings):
+        rows.locate(ids)
+    rows.take_back(900)
+    assert rows.count == 900
+    assert (rows.find(ids) >= 0).sum() == 900
+    np.testing.assert_array_equal(rows.locate(ids), np.arange(2000))
+    np.testing.assert_array_equal(rows.ids(), ids)
+
+
+def test_ids_for_which_there_is_no_room_are_refused() -> None:
+    rows = GrowingRowIndex()
+    with pytest.raises(InternalError, match="room for 0 of 9 ids"):
+        rows.give(rows.prepare(np.arange(9, dtype=np.uint64)))
+    assert rows.count == 0
+
+
+def test_room_that_is_reserved_is_there_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = GrowingRowIndex()
+    sighting = rows.prepare(np.arange(5000, dtype=np.uint64))
+    rows.reserve(5000)
+    monkeypatch.setattr(memory, "allocate", None)
+    np.testing.assert_array_equal(rows.give(sighting), np.arange(5000))

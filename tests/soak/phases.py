@@ -25,6 +25,7 @@ from tests.forking import forked_workers
 from tests.soak.chaos import Chaos
 from tests.soak.epochs import run_epochs
 from tests.soak.large_table import save_a_large_table
+from tests.soak.little_memory import train_in_little_memory
 from tests.soak.notebook import Notebook, ViolationError
 from tests.soak.notebooks import other_notebook, two_notebooks
 from tests.soak.processes import LocalProcesses
@@ -61,8 +62,9 @@ PHASES: dict[str, tuple[float, Phase]] = {
     "Sync, no copy": (0.06, functools.partial(_training, psnb.Sync(3), 0, 2)),
     "Geo, a copy": (0.12, functools.partial(_training, psnb.Geo(5), 1, 2)),
     "Geo, no copy": (0.06, functools.partial(_training, psnb.Geo(5), 0, 2)),
-    "two notebooks": (0.12, two_notebooks),
-    "epochs in memory": (0.08, run_epochs),
+    "little memory": (0.04, train_in_little_memory),
+    "two notebooks": (0.1, two_notebooks),
+    "epochs in memory": (0.06, run_epochs),
     "two hosts": (0.14, two_hosts),
     "a large table": (0.0, save_a_large_table),
 }

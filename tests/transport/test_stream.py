@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import mmap
 import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +16,12 @@ from distributed.comm import Comm, CommClosedError, connect, listen
 from tornado.iostream import StreamClosedError
 
 from psnb._src.transport import stream as stream_module
-from psnb._src.transport.stream import MessageStream, UnreadableError, message_stream
+from psnb._src.transport.stream import (
+    MessageStream,
+    UnreadableError,
+    UnreceivedError,
+    message_stream,
+)
 
 ADDRESSES = ["tcp://127.0.0.1:0", "inproc://", "ws://127.0.0.1:0"]
 
@@ -253,3 +260,78 @@ def test_whoever_cannot_unpickle_does_not_wait_for_a_side_that_stays(
             await asyncio.sleep(0)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["socket", "shared memory"])
+def test_a_message_without_memory_is_skipped_and_the_next_one_arrives(
+    shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 40_000_000  # one that is not received into memory that is used again
+    large, real_empty, real_mmap, mapped = np.zeros(size, np.uint8), np.empty, mmap.mmap, [0]
+
+    def empty(shape: Any, *more: Any, **named: Any) -> Any:
+        if shape == size:
+            raise MemoryError
+        return real_empty(shape, *more, **named)
+
+    def map_memory(fd: int, length: int, *more: Any, **named: Any) -> Any:
+        mapped[0] += length >= size
+        if length >= size and mapped[0] == 2:  # the receiver's
+            raise OSError(errno.ENOMEM, "no memory")
+        return real_mmap(fd, length, *more, **named)
+
+    async def serve(comm: Comm) -> None:
+        stream = message_stream(comm)
+        if shared:
+            stream.share(os.getpid(), seen=True)
+        try:
+            while True:
+                try:
+                    stream.send(len(await stream.receive()))
+                except UnreceivedError as error:
+                    stream.send((error.nbytes, b"first" in error.head))
+        except OSError:
+            stream.abort()
+
+    async def run() -> None:
+        async with listen("tcp://127.0.0.1:0", serve) as listener:  # type: ignore[attr-defined]
+            stream = message_stream(await connect(listener.contact_address))
+            if shared:
+                stream.share(os.getpid(), seen=True)
+            async with asyncio.timeout(10):
+                monkeypatch.setattr(stream_module.np, "empty", empty)
+                monkeypatch.setattr(mmap, "mmap", map_memory)
+                stream.send(["first", large, np.zeros(20_000)])
+                assert await stream.receive() == (size, True)
+                monkeypatch.undo()
+                mapped[0] = 0
+                for message in (["second", large], ["third", large, large]):
+                    stream.send(message)
+                    assert await stream.receive() == len(message)
+            stream.abort()
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+
+def test_a_message_that_there_is_no_memory_to_send_is_not_sent_in_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def talk(stream: MessageStream) -> None:
+        arrays = [np.zeros(100_000), np.ones(100_000)]
+        lasting, failed = stream_module._lasting, [0]
+
+        def fail_at_the_last(frame: Any) -> Any:
+            failed[0] += 1
+            if failed[0] == 3:
+                raise MemoryError
+            return lasting(frame)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(stream_module, "_lasting", fail_at_the_last)
+            with pytest.raises(MemoryError):
+                stream.send(arrays)
+        stream.send(arrays)
+        np.testing.assert_array_equal(await stream.receive(), arrays)
+
+    converse("tcp://127.0.0.1:0", talk)

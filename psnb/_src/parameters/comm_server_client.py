@@ -87,7 +87,10 @@ class _RequestRound:
     def answered(self, answers: Sequence[ServerAnswer] | None) -> None:
         if answers is None:
             self.owner.gone(self.batch, self.positions, self.server)
-        elif moved := self.batch.answered(self.positions, answers):
+            return
+        if len(answers) < len(self.positions):  # the server had no memory for the message
+            answers = [*answers] * len(self.positions)
+        if moved := self.batch.answered(self.positions, answers):
             self.owner.moved(self.batch, moved, self.server)
 
 

@@ -47,7 +47,7 @@ from psnb._src.server import (
 )
 from psnb._src.transport import widened
 from psnb._src.watermark import Watermark
-from psnb.errors import ServerLostError
+from psnb.errors import ServerLostError, ServerMemoryError
 
 _DENSE = (AddRows, AddValues, AssignRows, AssignValues)
 """Writes other than pushes that later reads must show."""
@@ -225,6 +225,9 @@ class LocalCopies:
             If this process cannot tell whether the servers have applied it, or a server is lost or
             silent: some servers may have it, and only the notebook can make sure that none applies
             it.
+        ServerMemoryError
+            If a server has no memory for it: what all closures of this cycle have learned and
+            written is lost, and the error says so.
         """
         with self._lock:
             cycle, self._cycle = self._cycle, _Cycle()
@@ -256,6 +259,13 @@ class LocalCopies:
             # Some may still have it prepared, and might apply it when this worker is lost.
             number = -1
             raise UndecidedError(commit, error) from error
+        except ServerMemoryError as error:
+            # Not tried again: the copies of the next cycle are of rows as they are without it.
+            raise ServerMemoryError(
+                f"{error}. In mode Geo, {len(cycle.closures)} closures of this worker were one "
+                "update, since its last exchange: none of it is written, nor what those before "
+                "this closure have learned"
+            ) from None
         finally:
             with self._lock:
                 self._watermark.end(number)

@@ -72,6 +72,10 @@ class ChangedRows:
         """Forget all: no row can be told from another."""
         self._begin()
 
+    def lapse(self) -> None:
+        """Forget all: something was not noted."""
+        self._begin()
+
     def take(self, since: str, rows: int) -> Changes:
         """Return what has changed since a mark, and a new mark.
 

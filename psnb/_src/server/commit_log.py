@@ -23,11 +23,12 @@ Not thread-safe; the server's one thread is its only user.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from psnb._src.server.commit_messages import Commit, Fact, Part
+from psnb._src.server.reserved import ReservedWrite
 from psnb._src.server.rounds import Rounds
 from psnb.errors import CancelledError
 
@@ -61,6 +62,8 @@ class LogEntry:
         What the shard has done with it.
     part : Part or None
         The writes, while it is prepared.
+    reserved : sequence of ReservedWrite
+        The same writes, with the memory that they need.
     staleness : int or None
         Set when it is applied, if its staleness counts.
     fenced : bool
@@ -70,6 +73,7 @@ class LogEntry:
     commit: Commit
     state: CommitState
     part: Part | None = None
+    reserved: Sequence[ReservedWrite] = ()
     staleness: int | None = None
     fenced: bool = False
 
@@ -112,8 +116,20 @@ class CommitLog:
             entry.state is not CommitState.APPLIED and entry.commit.attempt < commit.attempt
         )
 
-    def prepare(self, commit: Commit, part: Part) -> LogEntry:
+    def prepared(self) -> Iterator[LogEntry]:
+        """Yield the commits that are prepared."""
+        for writer in self._writers.values():
+            yield from (entry for entry in writer.entries.values() if entry.part is not None)
+
+    def prepare(
+        self,
+        commit: Commit,
+        part: Part,
+        reserve: Callable[[Part], Sequence[ReservedWrite]] = lambda _: (),
+    ) -> LogEntry:
         """Add a commit, and return its entry: prepared now, or applied before.
+
+        ``reserve`` gets the memory that a new one needs, before it is added.
 
         Raises
         ------
@@ -129,7 +145,7 @@ class CommitLog:
             if entry.state is CommitState.PREPARED and entry.commit.attempt == commit.attempt:
                 return entry
             raise _given_up(commit)
-        entry = LogEntry(commit, CommitState.PREPARED, part)
+        entry = LogEntry(commit, CommitState.PREPARED, part, reserve(part))
         self._settle(commit.writer, commit.settled_below).entries[commit.number] = entry
         return entry
 

@@ -13,6 +13,8 @@ import numpy as np
 
 from psnb._src.checks import is_number
 from psnb._src.descriptions import described
+from psnb._src.first_rows import read_only
+from psnb._src.server import kernels
 from psnb._src.server.growing import GrowingArray
 from psnb._src.shards import ROW_USE
 from psnb.errors import ConfigurationError
@@ -89,17 +91,28 @@ class RowUse:
     def _use(self) -> np.ndarray:
         return self._all.rows
 
+    @property
+    def room(self) -> int:
+        """How many rows there may be without more memory."""
+        return self._all.room
+
+    def reserve(self, rows: int) -> None:
+        """Get the memory of so many rows; see `GrowingArray.reserve`."""
+        self._all.reserve(rows)
+
     def grow(self, rows: int) -> None:
         """Add rows until there are so many; new ones are all zeros."""
         before = len(self._use)
         self._all.grow(rows)
         self._use[before:] = 0
 
+    def clear(self) -> None:
+        """Drop all rows; the room stays."""
+        self._all.clear()
+
     def record(self, rows: np.ndarray, shows: np.ndarray, clicks: np.ndarray) -> None:
-        """Add shows and clicks to rows, which may repeat; they are seen today."""
-        np.add.at(self._use[:, 0], rows, shows)
-        np.add.at(self._use[:, 1], rows, clicks)
-        self._use[rows, 2] = 0
+        """Add shows and clicks to rows, which may repeat; they are seen today. Not to -1."""
+        kernels.record_use(self._use, read_only(rows), read_only(shows), read_only(clicks))
 
     def of(self, rows: np.ndarray) -> np.ndarray:
         """Return show, click and days unseen of rows, float32 ``(n, 3)``; zeros for -1."""
@@ -119,9 +132,9 @@ class RowUse:
         kept: np.ndarray = (self.accessor.score(show, click) >= threshold) & (unseen <= days)
         return kept
 
-    def keep(self, kept: np.ndarray) -> None:
-        """Drop the rows that are not ``kept`` (bool); the others move up."""
-        self._all = self._all.kept(kept)
+    def keep(self, kept: np.ndarray, room: int) -> None:
+        """Drop the rows that are not ``kept`` (bool); see `GrowingArray.keep`."""
+        self._all.keep(kept, room)
 
     def state(self, rows: slice | np.ndarray) -> dict[str, np.ndarray]:
         """Return the records of some rows, in the form that `load` takes."""

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from psnb._src.server import answers
-from psnb._src.server.optimizers import Optimizer
+from psnb._src.server.memory import lasting, scratch
+from psnb._src.server.optimizers import Optimizer, Workspace
 from psnb._src.server.table import Table
 from psnb._src.server.table_operations import (
     AddRows,
@@ -60,32 +61,22 @@ class DenseTable(Table):
     def __init__(self, name: str, values: np.ndarray, optimizer: Optimizer | None) -> None:
         super().__init__()
         self._name = name
-        self._values = np.array(values, order="C")
-        self._updater = Updater(name, optimizer)
-        self._slots = {
-            slot: np.full_like(self._values, self._updater.initial_slot(slot))
-            for slot in self._updater.slots
-        }
+        self._values = _copy(values)
+        make = partial(Workspace.of_variable, self._values.size, self._values.dtype)
+        self._updater = Updater(name, optimizer, make)
+        self._slots = {slot: _copy(self._values) for slot in self._updater.slots}
+        for slot, array in self._slots.items():
+            array.fill(self._updater.initial_slot(slot))
         self._expected = Expected(name, self._values.dtype, self._updater.slots)
 
     def run(self, operation: TableOperation) -> Any:
         match operation:
             case ReadValues(half):
                 return halved(self.read()) if half else self.read()
-            case PushGradient(gradient, norm, rate):
-                return self.push(gradient, norm, rate)
             case GatherRows(rows, half):
                 return halved(self.gather(rows)) if half else self.gather(rows)
-            case AddRows(rows, values):
-                return self.scatter_add(rows, values)
-            case AssignRows(rows, values):
-                return self.scatter_assign(rows, values)
-            case AddValues(values):
-                return self.add(values)
-            case AssignValues(values):
-                return self.assign(values)
-            case MergeValues(values, slots, step, share):
-                return self.merge(values, slots, step, share)
+        if isinstance(operation, self.writes):
+            return self.reserve(operation)()
         return super().run(operation)
 
     def read(self) -> np.ndarray:
@@ -98,32 +89,31 @@ class DenseTable(Table):
         out = answers.empty((rows.size, *self._values.shape[1:]), self._values.dtype)
         return self._values.take(rows, axis=0, out=out, mode="clip")
 
-    def assign(self, values: np.ndarray) -> None:
-        """Replace the values; optimizer state stays."""
-        self._check(values)
-        self._changing(None)
-        self._values[...] = values
-
-    def add(self, values: np.ndarray) -> None:
-        """Add to the values."""
-        self._check(values)
-        self._changing(None)
-        self._values += values
-
-    def scatter_assign(self, rows: np.ndarray, values: np.ndarray) -> None:
-        """Replace some rows; the last value of a row counts."""
-        self._check_rows(rows, values)
-        self._changing_parts(rows, math.prod(self._values.shape[1:]))
-        self._values[rows] = values
-
-    def scatter_add(self, rows: np.ndarray, values: np.ndarray) -> None:
-        """Add to some rows; all values of a row count."""
-        self._check_rows(rows, values)
-        self._changing_parts(rows, math.prod(self._values.shape[1:]))
-        # Sorted and summed: five times as fast as `np.add.at` if a row is more than one number.
-        order = np.argsort(rows, kind="stable")
-        distinct, starts = np.unique(rows[order], return_index=True)
-        self._values[distinct] += np.add.reduceat(values[order], starts, 0, values.dtype)
+    def reserve(self, write: TableOperation) -> Callable[[], None]:
+        match write:
+            case PushGradient(gradient, norm, rate):
+                self._updater.check()
+                self._check(gradient)
+                return partial(self._push, gradient, norm, rate)
+            case AddRows(rows, values):
+                self._check_rows(rows, values)
+                return self._reserved_addition(rows, values)
+            case AssignRows(rows, values):
+                self._check_rows(rows, values)
+                return partial(self._assign_rows, rows, values)
+            case AddValues(values):
+                self._check(values)
+                return partial(self._add, values)
+            case AssignValues(values):
+                self._check(values)
+                return partial(self._assign, values)
+            case MergeValues(values, slots, step, share):
+                self._expected.check_learned(values, slots, self._values.shape)
+                room = scratch(self._values.shape, self._values.dtype) if slots else values
+                return partial(self._merge, values, slots, step, share, room)
+            case SkipUpdates(count):
+                return partial(self.skip, count)
+        raise self._unknown(write)
 
     def push(
         self, gradient: np.ndarray, norm: float | None = None, rate: float | None = None
@@ -133,7 +123,37 @@ class DenseTable(Table):
         ``norm`` is the norm of the whole variable's gradient; if it is left out, this slice is the
         whole. ``rate`` is what `rate` said before; if it is left out, it is computed now.
         """
-        self._check(gradient)
+        self.reserve(PushGradient(gradient, norm, rate))()
+
+    def assign(self, values: np.ndarray) -> None:
+        """Replace the values; optimizer state stays."""
+        self.reserve(AssignValues(values))()
+
+    def add(self, values: np.ndarray) -> None:
+        """Add to the values."""
+        self.reserve(AddValues(values))()
+
+    def scatter_assign(self, rows: np.ndarray, values: np.ndarray) -> None:
+        """Replace some rows; the last value of a row counts."""
+        self.reserve(AssignRows(rows, values))()
+
+    def scatter_add(self, rows: np.ndarray, values: np.ndarray) -> None:
+        """Add to some rows; all values of a row count."""
+        self.reserve(AddRows(rows, values))()
+
+    def merge(
+        self, values: np.ndarray, slots: Mapping[str, np.ndarray], step: int, share: float
+    ) -> None:
+        """Merge what a copy has learned: add its ``values``, move towards its optimizer state.
+
+        Each slot moves the ``share`` (0 to 1) of the way to the copy's, so it stays between the
+        two; the step is the copy's if that is later.
+        """
+        self.reserve(MergeValues(values, slots, step, share))()
+
+    # What follows takes no memory; see `reserve`.
+
+    def _push(self, gradient: np.ndarray, norm: float | None, rate: float | None) -> None:
         self._changing(None)
         self._updater.apply(
             self._values.reshape(1, -1),
@@ -144,19 +164,47 @@ class DenseTable(Table):
             rate,
         )
 
-    def merge(
-        self, values: np.ndarray, slots: Mapping[str, np.ndarray], step: int, share: float
-    ) -> None:
-        """Merge what a copy has learned: add its ``values``, move towards its optimizer state.
+    def _assign(self, values: np.ndarray) -> None:
+        self._changing(None)
+        self._values[...] = values
 
-        Each slot moves the ``share`` (0 to 1) of the way to the copy's, so it stays between the
-        two; the step is the copy's if that is later.
-        """
-        self._expected.check_learned(values, slots, self._values.shape)
+    def _add(self, values: np.ndarray) -> None:
+        self._changing(None)
+        self._values += values
+
+    def _assign_rows(self, rows: np.ndarray, values: np.ndarray) -> None:
+        self._changing_parts(rows, math.prod(self._values.shape[1:]))
+        self._values[rows] = values
+
+    def _reserved_addition(self, rows: np.ndarray, values: np.ndarray) -> Callable[[], None]:
+        # Sorted and summed: five times as fast as `np.add.at` if a row is more than one number.
+        order = np.argsort(rows, kind="stable")
+        distinct, starts = np.unique(rows[order], return_index=True)
+        sums = np.add.reduceat(values[order], starts, 0, values.dtype)
+        room = scratch(sums.shape, sums.dtype)
+
+        def add() -> None:
+            self._changing_parts(rows, math.prod(self._values.shape[1:]))
+            self._values.take(distinct, axis=0, out=room, mode="clip")
+            np.add(room, sums, out=room)
+            self._values[distinct] = room
+
+        return add
+
+    def _merge(
+        self,
+        values: np.ndarray,
+        slots: Mapping[str, np.ndarray],
+        step: int,
+        share: float,
+        room: np.ndarray,
+    ) -> None:
         self._changing(None)
         self._values += values
         for name, slot in slots.items():
-            self._slots[name] += (slot - self._slots[name]) * slot.dtype.type(share)
+            np.subtract(slot, self._slots[name], out=room)
+            room *= slot.dtype.type(share)
+            self._slots[name] += room
         self._updater.step = max(self._updater.step, step)
 
     @property
@@ -231,3 +279,9 @@ class DenseTable(Table):
 
     def nbytes(self) -> int:
         return self._values.nbytes + sum(slot.nbytes for slot in self._slots.values())
+
+
+def _copy(array: np.ndarray) -> np.ndarray:
+    copy = lasting(array.shape, array.dtype)
+    copy[...] = array
+    return copy

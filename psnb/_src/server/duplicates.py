@@ -6,6 +6,7 @@ import numpy as np
 
 from psnb._src.first_rows import read_only
 from psnb._src.server import kernels
+from psnb._src.server.memory import scratch
 
 _SAMPLE = 1024
 
@@ -30,15 +31,16 @@ def distinct(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         The distinct ids in the order of their first appearance, uint64 ``(m,)``; a position in them
         for each of ``ids``, intp ``(n,)``.
     """
-    found, position = np.empty(ids.size, np.uint64), np.empty(ids.size, np.intp)
-    n = kernels.find_distinct(read_only(ids), found, position)
+    found, position = scratch(ids.size, np.uint64), scratch(ids.size, np.intp)
+    heads = scratch(kernels.heads_size(ids.size), np.int32)
+    n = kernels.find_distinct(read_only(ids), found, position, heads)
     return found[:n], position
 
 
 def summed(ids: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return each id once, in the order of first appearance, with the sum of its gradients."""
     found, position = distinct(ids)
-    sums = np.empty((found.size, gradients.shape[1]), gradients.dtype)
+    sums = scratch((found.size, gradients.shape[1]), gradients.dtype)
     add_up(gradients, position, sums)
     return found, sums
 
@@ -55,4 +57,5 @@ def add_up(gradients: np.ndarray, position: np.ndarray, out: np.ndarray) -> bool
     out : numpy.ndarray
         ``(m, dim)``; is overwritten.
     """
-    return bool(kernels.add_up(read_only(gradients), position, out) == 0)
+    nothing, _ = kernels.add_up(read_only(gradients), position, out, 0)
+    return bool(nothing == 0)

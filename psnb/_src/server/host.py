@@ -17,6 +17,7 @@ from psnb._src.excerpt import text_of
 from psnb._src.placement import Role, ServerStatus, ShardPlace
 from psnb._src.server.commit_messages import Commit, Part
 from psnb._src.server.hosted_shard import HostedShard
+from psnb._src.server.memory import refusal
 from psnb._src.server.open_snapshots import OpenSnapshots
 from psnb._src.server.operations import (
     APART,
@@ -145,6 +146,8 @@ class Host:
             return Done(result, hosted.shard.version)
         except PsnbError as error:
             return Failed(error)
+        except MemoryError as error:
+            return Failed(refusal(error, str(operation), self._name))
         except Exception as error:  # a bug of ours must reach its caller, not only the log
             return Failed(InternalError(f"{operation} on {self._name}: {error!r}"))
 
@@ -168,8 +171,10 @@ class Host:
             result = hosted.shard.run(operation)
         except PsnbError:
             raise
-        except Exception as error:  # a bug: it may have changed something that the copies lack
-            hosted.fail(error)
+        except Exception as error:  # it may have changed something that the copies lack
+            # A lookup without memory has not, and commits without memory raise another error.
+            if hosted.shard.changes(operation) or not isinstance(error, MemoryError):
+                hosted.fail(error)
             raise
         self._traffic.count(operation, result)
         if hosted.shard.changes(operation):

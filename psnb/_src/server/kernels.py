@@ -48,30 +48,36 @@ def find(keys, rows, ids, out):  # type: ignore[no-untyped-def]
 
     ``keys`` (uint64) and ``rows`` (int32) are the slots; at least one is free. ``rows`` has the
     id's row, or `EMPTY` if the slot is free, or ``-1 - n`` if the id was sighted ``n`` times but
-    has no row yet.
+    has no row yet. Returns how many ids have none.
     """
+    missing = 0
     for i in range(ids.size):
         ahead = _first_slot(ids[min(i + AHEAD, ids.size - 1)], np.uint64(keys.size))
         ask_for(keys, np.int64(ahead), 0)
         ask_for(rows, np.int64(ahead), 0)
         row = rows[_slot(keys, rows, ids[i])]
         out[i] = row if row >= 0 else -1
+        missing += row < 0
+    return missing
 
 
 @njit(cache=True, nogil=True)
-def sight(keys, rows, ids, start, sightings, count, free, out):  # type: ignore[no-untyped-def]
-    """Look up ids from ``start`` on; those sighted often enough get the next rows from ``count``.
+def sight(keys, rows, ids, may, sightings, count, free, out, by_row):  # type: ignore[no-untyped-def]
+    """Look up ids; those sighted often enough get the next rows from ``count``.
 
-    Ends early when no slot may be taken any more (``free``). Returns how many ids are done, the new
-    count, and how many slots may still be taken.
+    ``may`` (bool) says which may get one, or is empty: all may. ``by_row`` gets the id of each new
+    row. Ends early when no slot may be taken any more (``free``), or ``by_row`` is full. Returns
+    how many ids are done, the new count, and how many slots may still be taken.
     """
-    for i in range(start, ids.size):
+    for i in range(ids.size):
         ahead = _first_slot(ids[min(i + AHEAD, ids.size - 1)], np.uint64(keys.size))
         ask_for(keys, np.int64(ahead), 0)
         ask_for(rows, np.int64(ahead), 0)
         slot = _slot(keys, rows, ids[i])
         row = rows[slot]
-        if row < 0:
+        if row < 0 and (may.size == 0 or may[i]):
+            if count == by_row.size:
+                return i, count, free
             if row == EMPTY:
                 if free == 0:
                     return i, count, free
@@ -80,10 +86,73 @@ def sight(keys, rows, ids, start, sightings, count, free, out):  # type: ignore[
             row -= 1
             if -1 - row >= sightings:
                 row = count
+                by_row[row] = ids[i]
                 count += 1
             rows[slot] = row
         out[i] = row if row >= 0 else -1
     return ids.size, count, free
+
+
+@njit(cache=True, nogil=True)
+def take_back(keys, rows, ids, left):  # type: ignore[no-untyped-def]
+    """Take the rows of ids back, the last ones that `sight` gave; ``left`` is what they have then.
+
+    `EMPTY` may be left only if nothing took a slot after them, and they took theirs in this order.
+    """
+    for i in range(ids.size - 1, -1, -1):
+        rows[_slot(keys, rows, ids[i])] = left
+
+
+@njit(cache=True, nogil=True)
+def move_up(rows, kept):  # type: ignore[no-untyped-def]
+    """Move the rows of a matrix that are ``kept`` (bool) to its front, in their order."""
+    to = 0
+    for i in range(kept.size):
+        if kept[i]:
+            for j in range(rows.shape[1]):
+                rows[to, j] = rows[i, j]
+            to += 1
+
+
+@njit(cache=True, nogil=True)
+def found_first(rows, gradients, out_rows, out):  # type: ignore[no-untyped-def]
+    """Copy those rows (int64) that are not below 0, and their gradients; return how many."""
+    count = 0
+    for i in range(rows.size):
+        if rows[i] >= 0:
+            out_rows[count] = rows[i]
+            for j in range(gradients.shape[1]):
+                out[count, j] = gradients[i, j]
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def add_rows(values, rows, learned):  # type: ignore[no-untyped-def]
+    """Add ``learned`` to rows of ``values``, but for rows below 0."""
+    for i in range(rows.size):
+        if rows[i] >= 0:
+            for j in range(values.shape[1]):
+                values[rows[i], j] += learned[i, j]
+
+
+@njit(cache=True, nogil=True)
+def approach_rows(values, rows, learned, share):  # type: ignore[no-untyped-def]
+    """Move rows of ``values`` a share of the way to ``learned``, but for rows below 0."""
+    for i in range(rows.size):
+        if rows[i] >= 0:
+            for j in range(values.shape[1]):
+                values[rows[i], j] += (learned[i, j] - values[rows[i], j]) * share
+
+
+@njit(cache=True, nogil=True)
+def record_use(use, rows, shows, clicks):  # type: ignore[no-untyped-def]
+    """Add shows and clicks to rows of ``use``, which are seen today, but for rows below 0."""
+    for i in range(rows.size):
+        if rows[i] >= 0:
+            use[rows[i], 0] += shows[i]
+            use[rows[i], 1] += clicks[i]
+            use[rows[i], 2] = 0
 
 
 @njit(cache=True, nogil=True)
@@ -105,17 +174,26 @@ def put(keys, rows, ids, values):  # type: ignore[no-untyped-def]
         rows[slot] = values[i]
 
 
+def heads_size(count: int) -> int:
+    """Return how many heads `find_distinct` needs for so many ids."""
+    size = 64
+    while size < min(2 * count, _FIRST_HEADS):
+        size *= 2
+    while size < 2 * count:
+        size *= 4
+    return size
+
+
 @njit(cache=True, nogil=True)
-def _heads(ids, size):  # type: ignore[no-untyped-def]
-    """Return a hash map from distinct ids to their positions; its size is a power of two."""
-    heads = np.full(size, EMPTY)
-    mask = np.uint64(size - 1)
+def _enter(heads, ids):  # type: ignore[no-untyped-def]
+    """Make a hash map from distinct ids to their positions; its size is a power of two."""
+    heads[:] = EMPTY
+    mask = np.uint64(heads.size - 1)
     for i in range(ids.size):
         slot = mix(ids[i] + GOLDEN) & mask
         while heads[slot] != EMPTY:
             slot = (slot + np.uint64(1)) & mask
         heads[slot] = i
-    return heads
 
 
 # Apart from `find_distinct`: a loop that gives one of its arrays another value takes six times as
@@ -144,30 +222,32 @@ def _find_more(ids, start, found, count, position, heads):  # type: ignore[no-un
 
 
 @njit(cache=True, nogil=True)
-def find_distinct(ids, found, position):  # type: ignore[no-untyped-def]
+def find_distinct(ids, found, position, heads):  # type: ignore[no-untyped-def]
     """Write each id (uint64) once into ``found``, in the order of first appearance.
 
-    ``position`` gets the position of each id in ``found``. Returns how many distinct ids there are.
+    ``position`` gets the position of each id in ``found``. ``heads`` is memory, of `heads_size`.
+    Returns how many distinct ids there are.
     """
     # Small as long as there are few distinct ids, so that it stays in a near cache.
     size = 64
     while size < min(2 * ids.size, _FIRST_HEADS):
         size *= 2
-    heads = _heads(found[:0], size)
-    done, count = _find_more(ids, 0, found, 0, position, heads)
+    _enter(heads[:size], found[:0])
+    done, count = _find_more(ids, 0, found, 0, position, heads[:size])
     while done < ids.size:
-        heads = _heads(found[:count], 4 * heads.size)
-        done, count = _find_more(ids, done, found, count, position, heads)
+        size *= 4
+        _enter(heads[:size], found[:count])
+        done, count = _find_more(ids, done, found, count, position, heads[:size])
     return count
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
-def add_up(gradients, position, out):  # type: ignore[no-untyped-def]
+def add_up(gradients, position, out, seen):  # type: ignore[no-untyped-def]
     """Add up gradients of the same position, in their order, in ``out``; see `find_distinct`.
 
-    Returns 0 if all of them are finite, and NaN if one is not.
+    The positions below ``seen`` have a sum already. Returns 0 if all of them are finite, and NaN if
+    one is not; and how many positions have a sum now.
     """
-    seen = 0
     nothing = gradients.dtype.type(0)
     zero = gradients.dtype.type(0)
     for i in range(position.size):
@@ -181,7 +261,7 @@ def add_up(gradients, position, out):  # type: ignore[no-untyped-def]
             for j in range(gradients.shape[1]):
                 out[at, j] += gradients[i, j]
                 nothing += gradients[i, j] * zero
-    return nothing
+    return nothing, seen
 
 
 @njit(cache=True, nogil=True)
@@ -189,7 +269,7 @@ def set_bits(bits, rows):  # type: ignore[no-untyped-def]
     """Set the bits (in uint8, the lowest first) of rows, but for those that have none."""
     for i in range(rows.size):
         byte = rows[i] >> 3
-        if byte < bits.size:
+        if 0 <= byte < bits.size:
             bits[byte] |= np.uint8(1 << (rows[i] & 7))
 
 
@@ -219,12 +299,17 @@ def _squares(flat):  # type: ignore[no-untyped-def]
     return total
 
 
+def square_norm(array: np.ndarray) -> float:
+    """Return the square of `norm`."""
+    return float(_squares(read_only(array.reshape(-1))))
+
+
 def norm(array: np.ndarray) -> float:
     """Return the Euclidean norm of a contiguous array of floats, taken in double precision.
 
     NaN or infinite if one of the numbers is, or if it is too large for float64.
     """
-    return math.sqrt(_squares(read_only(array.reshape(-1))))
+    return math.sqrt(square_norm(array))
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})

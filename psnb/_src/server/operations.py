@@ -473,7 +473,10 @@ class ServerRequest(Message, frozen=True):
 
 
 class ServerReply(Message, frozen=True):
-    """The answers to a message, by its number; None if there is no such server (any more)."""
+    """The answers to a message, by its number; None if there is no such server (any more).
+
+    One answer to several operations is that to each: there was no memory to read the message.
+    """
 
     number: int
     answers: Sequence[ServerAnswer] | None

@@ -7,7 +7,6 @@ are equal. Not thread-safe; a server's one thread is its only user, so every ope
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import compress
 from typing import Any
 
 import msgspec
@@ -15,6 +14,7 @@ import numpy as np
 
 from psnb._src.server.commit_log import CommitLog, CommitState, LogEntry
 from psnb._src.server.commit_messages import Commit, Fact, Part
+from psnb._src.server.memory import refusal
 from psnb._src.server.operations import (
     ApplyCommit,
     ClosedLog,
@@ -35,6 +35,7 @@ from psnb._src.server.operations import (
     SquareNorms,
     TableTail,
 )
+from psnb._src.server.reserved import ReservedWrite
 from psnb._src.server.rounds import square_norm
 from psnb._src.server.table import with_rates
 from psnb._src.server.table_operations import OnTable, Push, ShardOperation
@@ -190,6 +191,14 @@ class ParameterShard:
         for name, tail in tails.items():
             self._tables[name].take_over(tail.tail, tail.skipped, tail.optimizer)
         self._log = log
+        # What the original has reserved for its commits, they need here as well.
+        for entry in log.prepared():
+            assert entry.part is not None
+            entry.reserved = self._reserve(entry.part)
+        for each in log.rounds.writes():
+            if (table := self._tables.get(each.write.table)) is not None:
+                again = log.rounds.reserve(table, each.write)
+                each.table, each.make, each.share = table, again.make, again.share
 
     def _create(self, creation: CreateDense | CreateSparse) -> None:
         self._tables[creation.name] = self._make(creation)
@@ -199,26 +208,49 @@ class ParameterShard:
         self._creations[creation.name] = creation
 
     def _prepare(self, commit: Commit, part: Part) -> LogEntry:
-        """Prepare a part of a commit, after all checks, so that applying it cannot fail."""
+        """Prepare a part of a commit, so that applying it cannot fail.
+
+        All checks are made, and all memory is got. The shards of other servers do so as well before
+        one of them changes anything.
+        """
         for write in part.writes:
             self.table(write.table).check_write(write.operation)
-        return self._log.prepare(commit, part)
+        return self._log.prepare(commit, part, self._reserve)
+
+    def _reserve(self, part: Part) -> list[ReservedWrite]:
+        found: list[ReservedWrite] = []
+        for write in part.writes:
+            table = self._tables.get(write.table)
+            if table is None:
+                continue  # it was dropped since it was prepared at the original
+            try:
+                if part.round_number is not None and write.operation.collected:
+                    found.append(self._log.rounds.reserve(table, write))
+                else:
+                    make = table.reserve(write.operation)
+                    found.append(ReservedWrite(write, table, make))
+            except MemoryError as error:
+                found.clear()  # not in a frame of the error as long as somebody has that
+                raise refusal(error, str(write), self.name) from None
+        return found
 
     def _apply(self, entry: LogEntry) -> int | None:
         """Apply the writes of a commit, once, and return their staleness."""
-        part, log = entry.part, self._log
+        part, reserved, log = entry.part, entry.reserved, self._log
         if entry.state is CommitState.APPLIED or part is None:
             return entry.staleness
         # First: an exception below is a bug, and the writes must not be tried again.
-        entry.state, entry.part = CommitState.APPLIED, None
+        entry.state, entry.part, entry.reserved = CommitState.APPLIED, None, ()
         commit, in_round = entry.commit, part.round_number is not None
-        waits = [in_round and write.operation.collected for write in part.writes]
-        if collected := list(compress(part.writes, waits)):
-            log.rounds.collect(commit.writer, commit.number, collected)
-        for write, waiting in zip(part.writes, waits, strict=True):
-            table = self._tables.get(write.table)  # it may have been dropped meanwhile
-            if table is not None and not waiting:
-                table.run(write.operation)
+        waiting = []
+        for each in reserved:
+            if in_round and each.write.operation.collected:
+                waiting.append(each)
+            elif each.table is self._tables.get(each.write.table):  # it may have been dropped
+                assert each.make is not None
+                each.make()
+        if waiting:
+            log.rounds.collect(commit.writer, commit.number, waiting)
         log.note(commit)
         if part.seen is not None:
             entry.staleness = max(0, log.version - part.seen) if part.seen >= 0 else 0
@@ -257,17 +289,12 @@ class ParameterShard:
         ``norms`` has the norms of whole gradients, by table, where they are known.
         """
         rounds = self._log.rounds
-        if rounds.over(writer, number):
-            return
-        for write in rounds.averages(writer, closures):
-            table, operation = write.table, write.operation
-            if table not in self._tables:
-                continue  # it was dropped
-            if isinstance(operation, Push) and table in norms:
-                operation = msgspec.structs.replace(operation, norm=norms[table])
-            self._tables[table].run(operation)
-        rounds.end(writer, number)
-        self._log.version += len(closures)
+        if not rounds.over(writer, number):
+            for each in rounds.averages(writer, closures, self._tables, norms):
+                assert each.make is not None
+                each.make()
+            rounds.end(writer, number)
+            self._log.version += len(closures)
 
     def _square_norms(
         self, writer: str, number: int, closures: Sequence[int], tables: Sequence[str]
@@ -276,8 +303,9 @@ class ParameterShard:
         rounds = self._log.rounds
         if rounds.over(writer, number):
             return {}
+        wanted = {name: self._tables[name] for name in tables if name in self._tables}
         return {
-            write.table: square_norm(write.operation)
-            for write in rounds.averages(writer, closures)
-            if isinstance(write.operation, Push) and write.table in tables
+            each.write.table: square_norm(each.write.operation)
+            for each in rounds.averages(writer, closures, wanted)
+            if isinstance(each.write.operation, Push)
         }

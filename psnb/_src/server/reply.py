@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from psnb._src.server.operations import Done, ServerAnswer
+from psnb._src.server.memory import refusal
+from psnb._src.server.operations import Done, Failed, ServerAnswer
 
 
 class PendingReply:
@@ -43,5 +44,8 @@ class PendingReply:
 
 def _kept(answer: ServerAnswer) -> ServerAnswer:
     if isinstance(answer, Done) and isinstance(answer.result, np.ndarray):
-        return Done(answer.result.copy(), answer.version)
+        try:
+            return Done(answer.result.copy(), answer.version)
+        except MemoryError as error:
+            return Failed(refusal(error, "the answer to a request", "a parameter server"))
     return answer

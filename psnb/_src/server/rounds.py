@@ -2,27 +2,31 @@
 
 Pushes are kept by closure, not summed as they come. So only closures that have completed count, and
 the sum is taken in the order in which the notebook names them: it is the same each time to the last
-digit.
+digit. The memory for it is got with each push (`psnb._src.server.round_room`): a closure whose push
+has none fails, and the round ends without it.
 
 Not thread-safe; the server's one thread is its only user.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 
-from psnb._src.server.duplicates import summed
+from psnb._src.server import kernels
+from psnb._src.server.reserved import ReservedWrite
+from psnb._src.server.round_room import RoundRoom, Share, room_for
+from psnb._src.server.table import Table
 from psnb._src.server.table_operations import OnTable, Push, PushGradient, PushRows
 
 
 @dataclass
 class _RoundWriter:
     round: int = 0  # all rounds below it are over
-    held: dict[int, list[OnTable]] = field(default_factory=dict)
+    held: dict[int, Sequence[ReservedWrite]] = field(default_factory=dict)
 
 
 class Rounds:
@@ -30,20 +34,58 @@ class Rounds:
 
     def __init__(self) -> None:
         self._writers: dict[str, _RoundWriter] = {}
+        # Those of the latest round are kept: to get new memory costs as much as to fill it.
+        self._rooms: dict[Table, RoundRoom] = {}
+        self._averaged: set[Table] = set()  # in this round
+
+    def __getstate__(self) -> object:
+        return self._writers
+
+    def __setstate__(self, state: dict[str, _RoundWriter]) -> None:
+        self.__init__()  # type: ignore[misc]
+        self._writers = state
 
     def held(self) -> dict[str, list[int]]:
         """Return by writer the numbers of the commits whose pushes are kept."""
         return {writer: list(each.held) for writer, each in self._writers.items() if each.held}
 
+    def writes(self) -> Iterator[ReservedWrite]:
+        """Yield all writes that are kept."""
+        for each in self._writers.values():
+            for writes in each.held.values():
+                yield from writes
+
     def over(self, writer: str, number: int) -> bool:
         """Return whether a round is over; pushes that come now are too late."""
         return writer in self._writers and number < self._writers[writer].round
 
-    def collect(self, writer: str, commit: int, writes: Sequence[OnTable]) -> None:
+    def reserve(self, table: Table, write: OnTable) -> ReservedWrite:
+        """Get all memory that a write will need at the end of its round.
+
+        Raises
+        ------
+        MemoryError
+            If there is none.
+        """
+        operation = write.operation
+        if not isinstance(operation, Push):
+            return ReservedWrite(write, table, table.reserve(operation))
+        room = self._rooms.get(table)
+        if room is None:
+            room = self._rooms[table] = room_for(table)
+        return ReservedWrite(write, table, share=room.share(operation))
+
+    def collect(self, writer: str, commit: int, writes: Sequence[ReservedWrite]) -> None:
         """Keep what a closure pushed; the first call with a number counts."""
         self._writers.setdefault(writer, _RoundWriter()).held.setdefault(commit, list(writes))
 
-    def averages(self, writer: str, closures: Sequence[int]) -> list[OnTable]:
+    def averages(
+        self,
+        writer: str,
+        closures: Sequence[int],
+        tables: Mapping[str, Table],
+        norms: Mapping[str, float] | None = None,
+    ) -> list[ReservedWrite]:
         """Return the writes that end a round: one push to each table, then the other writes.
 
         Parameters
@@ -53,18 +95,30 @@ class Rounds:
         closures : sequence of int
             The commit numbers of the closures that count, in the order in which their pushes are
             summed; each gradient is divided by their number.
+        tables : mapping of str to Table
+            Those that it is about; what was written to others, which were dropped, is left out.
+        norms : mapping of str to float, optional
+            The norms of whole gradients, by table, where they are known.
         """
         held = self._writers[writer].held if writer in self._writers else {}
-        pushes: dict[str, list[Push]] = {}
-        others: list[OnTable] = []
+        pushes: dict[str, list[tuple[Push, Share]]] = {}
+        others: list[ReservedWrite] = []
         for commit in closures:
-            for write in held.get(commit, ()):
-                if isinstance(write.operation, Push):
-                    pushes.setdefault(write.table, []).append(write.operation)
+            for each in held.get(commit, ()):
+                name, operation = each.write.table, each.write.operation
+                if tables.get(name) is not each.table:
+                    continue
+                if isinstance(operation, Push):
+                    pushes.setdefault(name, []).append((operation, each.share))
                 else:
-                    others.append(write)
-        averages = [OnTable(table, _average(each, len(closures))) for table, each in pushes.items()]
-        return [*averages, *others]
+                    others.append(each)
+        found = []
+        for name, several in pushes.items():
+            room = several[0][1].room
+            push = room.average(several, len(closures), (norms or {}).get(name))
+            found.append(ReservedWrite(OnTable(name, push), tables[name], room.planned(push)))
+            self._averaged.add(tables[name])
+        return [*found, *others]
 
     def end(self, writer: str, number: int) -> None:
         """Forget what was kept for this round and earlier ones.
@@ -72,15 +126,19 @@ class Rounds:
         A strategy has one coordinator at a time, so what others left is forgotten too.
         """
         self._writers = {writer: _RoundWriter(number + 1)}
+        self._rooms = {
+            table: room
+            for table, room in self._rooms.items()
+            if room.promises or table in self._averaged
+        }
+        self._averaged = set()
 
     def nbytes(self) -> int:
         """Return the bytes of the arrays that are kept."""
         return sum(
             array.nbytes
-            for each in self._writers.values()
-            for writes in each.held.values()
-            for write in writes
-            for array in msgspec.structs.astuple(write.operation)
+            for each in self.writes()
+            for array in msgspec.structs.astuple(each.write.operation)
             if isinstance(array, np.ndarray)
         )
 
@@ -88,24 +146,4 @@ class Rounds:
 def square_norm(push: Push) -> float:
     """Return the square of the norm of an averaged push, taken in double precision."""
     assert isinstance(push, PushRows | PushGradient)
-    gradient = push.gradients if isinstance(push, PushRows) else push.gradient
-    flat = gradient.reshape(-1).astype(np.float64)
-    return float(flat @ flat)
-
-
-def _average(pushes: Sequence[Push], closures: int) -> Push:
-    """Return one push for several; equal ids are summed, in order."""
-    if isinstance(pushes[0], PushRows):
-        rows = [push for push in pushes if isinstance(push, PushRows)]
-        ids = np.concatenate([push.ids for push in rows])
-        gradients = np.concatenate([push.gradients for push in rows])
-        distinct, sums = summed(ids, gradients)
-        sums /= closures
-        return PushRows(distinct, sums, rate=rows[-1].rate)
-    first, *others = [push for push in pushes if isinstance(push, PushGradient)]
-    total, rate = np.array(first.gradient), first.rate
-    for push in others:
-        total += push.gradient
-        rate = push.rate
-    total /= closures
-    return PushGradient(total, rate=rate)
+    return kernels.square_norm(push.gradients if isinstance(push, PushRows) else push.gradient)

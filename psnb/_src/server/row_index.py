@@ -1,7 +1,8 @@
 """RowIndex: from an id to its row in a table, in two ways. Pure.
 
-`FixedRowIndex` computes it, `GrowingRowIndex` remembers it in a hash map. Neither is thread-safe;
-the server's one thread is their only user.
+`FixedRowIndex` computes it, `GrowingRowIndex` remembers it in a hash map. New ids get rows in two
+steps: `prepare` and `reserve` get the memory, and `give`, which needs none, gives the rows. Neither
+is thread-safe; the server's one thread is their only user.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from typing import Protocol
 import numpy as np
 
 from psnb._src.first_rows import Admission, Always, read_only
-from psnb._src.own_pages import zeroed
 from psnb._src.server import kernels
+from psnb._src.server.duplicates import distinct
 from psnb._src.server.growing import GrowingArray
+from psnb._src.server.memory import Promise, lasting, scratch
 from psnb._src.shards import check_ids, check_within
+from psnb.errors import InternalError
 
 ALL = slice(None)
 
@@ -23,21 +26,77 @@ _FIRST_SLOTS = 1024
 _NEVER = 2**31 - 1
 """More sightings than the hash map can count."""
 
+_FIXED = object()
+_ALL_MAY = np.empty(0, np.bool_)
+
+
+class Sighting:
+    """Ids that are to get rows, and memory for the numbers of these.
+
+    Attributes
+    ----------
+    ids : numpy.ndarray
+        uint64; each once, if it takes several sightings to get a row.
+    rows : numpy.ndarray
+        int64, for the row of each.
+    may : numpy.ndarray
+        bool, which of them may get a row; empty if all may.
+    sightings : int
+        How many it takes to get one; 0 if no id gets a row now.
+    spread : tuple of numpy.ndarray, optional
+        If ids that were asked for repeat: where in ``ids`` each is, and memory for the row of each.
+    known : object, optional
+        The numbering in which all of them have rows, which are in ``rows`` already.
+    promise : Promise, optional
+        Keeps the room for new rows.
+    """
+
+    __slots__ = ("ids", "known", "may", "promise", "rows", "sightings", "spread")
+
+    def __init__(
+        self,
+        ids: np.ndarray,
+        rows: np.ndarray,
+        may: np.ndarray = _ALL_MAY,
+        sightings: int = 1,
+        spread: tuple[np.ndarray, np.ndarray] | None = None,
+        known: object = None,
+    ) -> None:
+        # By hand: there is one for each push and lookup.
+        self.ids, self.rows, self.may, self.sightings = ids, rows, may, sightings
+        self.spread, self.known = spread, known
+        self.promise: Promise | None = None
+
+    @property
+    def most_new(self) -> int:
+        """How many rows it makes, at most."""
+        return self.ids.size if self.sightings and self.known is None else 0
+
 
 class RowIndex(Protocol):
     """Maps ids (uint64, one axis) to rows (int64, dense from 0).
 
     Rows that it returns are safe for compiled loops. Ids of another form raise GradientError, ids
-    that cannot have a row here raise IdOutOfRangeError; then nothing is changed.
+    that cannot have a row here raise IdOutOfRangeError; then nothing is changed. So it is if there
+    is no memory, which raises MemoryError.
     """
 
     count: int
 
-    def locate(self, ids: np.ndarray, *, counting: bool = True) -> np.ndarray:
-        """Return the row of each id; ids not seen before may get new rows at the end.
+    def prepare(self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True) -> Sighting:
+        """Get the memory for the rows of ids, some of which may be new.
 
-        -1 for ids that are not admitted; ``counting`` tells whether this is one more sighting.
+        ``counting`` says whether this is one more sighting, ``repeated`` whether ids may repeat.
         """
+
+    def give(self, sighting: Sighting) -> np.ndarray:
+        """Return the row of each id; -1 for ids that are not admitted. Takes no memory.
+
+        Ids that are new get rows at the end, for which there is room.
+        """
+
+    def locate(self, ids: np.ndarray, *, counting: bool = True) -> np.ndarray:
+        """Return the row of each id: both at once."""
 
     def find(self, ids: np.ndarray) -> np.ndarray:
         """Return the row of each id, -1 for ids without a row."""
@@ -65,15 +124,22 @@ class FixedRowIndex(RowIndex):
         self._index, self._shards = index, shards
         self.count = len(range(index, rows, shards))
 
+    def prepare(self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True) -> Sighting:
+        return Sighting(ids, self.find(ids), known=_FIXED)
+
+    def give(self, sighting: Sighting) -> np.ndarray:
+        if sighting.known is not _FIXED:
+            self._find(sighting.ids, sighting.rows)
+        return sighting.rows
+
     def locate(self, ids: np.ndarray, *, counting: bool = True) -> np.ndarray:
         return self.find(ids)
 
     def find(self, ids: np.ndarray) -> np.ndarray:
         check_ids("ids", ids)
-        if self._shards > 1:
-            ids = ids // np.uint64(self._shards)
-        check_within("rows of ids", ids, 0, self.count - 1)
-        return ids.view(np.int64)
+        rows = scratch(ids.size, np.int64)
+        self._find(ids, rows)
+        return rows
 
     def ids(self, rows: slice | np.ndarray = ALL) -> np.ndarray:
         if isinstance(rows, slice):
@@ -82,6 +148,10 @@ class FixedRowIndex(RowIndex):
 
     def nbytes(self) -> int:
         return 0
+
+    def _find(self, ids: np.ndarray, rows: np.ndarray) -> None:
+        np.floor_divide(ids, np.uint64(self._shards), out=rows.view(np.uint64))
+        check_within("rows of ids", rows.view(np.uint64), 0, self.count - 1)
 
 
 class GrowingRowIndex(RowIndex):
@@ -100,95 +170,170 @@ class GrowingRowIndex(RowIndex):
     def __init__(self, admission: Admission | None = None, seed: int = 0) -> None:
         self._admission, self._seed = admission or Always(), seed
         self.count = 0
-        self._keys = np.empty(0, np.uint64)
-        self._rows = np.empty(0, np.int32)
+        self._numbering = object()  # as long as an id keeps its row
         self._ids = GrowingArray(1, np.dtype(np.uint64))  # by row: the inverse of the hash map
-        self._free = 0
-        self._reset(_FIRST_SLOTS)
+        self._keys, self._rows = _slots(_FIRST_SLOTS)
+        self._free = self._limit()
 
     @property
     def waiting(self) -> int:
         """How many ids have been sighted, but not often enough for a row."""
         return self._limit() - self._free - self.count
 
-    def locate(self, ids: np.ndarray, *, counting: bool = True) -> np.ndarray:
-        if isinstance(self._admission, Always):
-            check_ids("ids", ids)
-            return self._sight(ids, 1)
-        rows = self.find(ids)
-        if not counting and self._admission.sightings > 1:
-            return rows
-        missing = rows < 0
-        if missing.any():
-            new = np.unique(ids[missing])  # a lookup or push sights an id once
-            new = new[self._admission.may_enter(new, self._seed)]
-            self._sight(new, self._admission.sightings)
-            rows[missing] = self.find(ids[missing])
-        return rows
+    @property
+    def spare(self) -> int:
+        """How many ids may come before more memory is needed."""
+        return min(self._free, self._ids.room - self.count)
 
-    def find(self, ids: np.ndarray) -> np.ndarray:
+    def prepare(self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True) -> Sighting:
         check_ids("ids", ids)
-        rows = np.empty(ids.size, np.int64)
-        kernels.find(self._keys, self._rows, read_only(ids), rows)
-        return rows
+        needed = self._admission.sightings
+        if needed > 1 and not counting:
+            return Sighting(ids, scratch(ids.size, np.int64), sightings=0)
+        spread = None
+        if needed > 1 and repeated:  # a lookup or push sights an id once
+            rows = scratch(ids.size, np.int64)
+            ids, position = distinct(ids)
+            spread = position, rows
+        return Sighting(ids, scratch(ids.size, np.int64), self.admitted(ids), needed, spread)
+
+    def prepare_insertion(self, ids: np.ndarray) -> Sighting:
+        """Get the memory for the rows of ids, admitted or not. Checked before."""
+        return Sighting(ids, scratch(ids.size, np.int64))
+
+    def admitted(self, ids: np.ndarray) -> np.ndarray:
+        """Return which ids may ever get a row, bool; an empty array if all may."""
+        if isinstance(self._admission, Always):
+            return _ALL_MAY
+        return self._admission.may_enter(ids, self._seed)
+
+    def look(self, sighting: Sighting) -> int:
+        """Return how many rows a sighting makes at most, as things are now."""
+        missing: int = kernels.find(self._keys, self._rows, read_only(sighting.ids), sighting.rows)
+        if not missing:
+            sighting.known = self._numbering
+        elif sighting.may.size:
+            missing = int(np.count_nonzero(sighting.may & (sighting.rows < 0)))
+        return missing
+
+    def reserve(self, more: int) -> None:
+        """Get room for so many more ids.
+
+        Raises
+        ------
+        MemoryError
+            If there is no memory; nothing is changed.
+        """
+        self._ids.reserve(self.count + more)
+        if more <= self._free:
+            return
+        used = self._limit() - self._free
+        least = (used + more) * 3 // 2 + 2
+        try:
+            keys, rows = _slots(max(least, self._keys.size * 4 // 3))
+        except MemoryError:
+            keys, rows = _slots(least)
+        kernels.move(self._keys, self._rows, keys, rows)
+        self._keys, self._rows = keys, rows
+        self._free = self._limit() - used
+
+    def give(self, sighting: Sighting) -> np.ndarray:
+        ids, rows = read_only(sighting.ids), sighting.rows
+        if not sighting.sightings:
+            kernels.find(self._keys, self._rows, ids, rows)
+        elif sighting.known is not self._numbering:
+            done, count, self._free = kernels.sight(
+                *(self._keys, self._rows, ids, sighting.may, sighting.sightings),
+                *(self.count, self._free, rows, self._ids.whole[:, 0]),
+            )
+            if count > self.count:
+                self.count = count
+                self._ids.grow(count)
+            if done < ids.size:
+                raise InternalError(f"there was room for {done} of {ids.size} ids only")
+        if sighting.spread is None:
+            return rows
+        position, spread = sighting.spread
+        return rows.take(position, out=spread, mode="clip")
+
+    def take_back(self, count: int) -> None:
+        """Take back the rows from ``count`` on, the last that were given."""
+        # An id that had waited has a slot before others, so it waits on.
+        left = kernels.EMPTY if self._admission.sightings == 1 else np.int32(-2)
+        ids = self._ids.rows[count:, 0]
+        kernels.take_back(self._keys, self._rows, read_only(ids), left)
+        if left == kernels.EMPTY:
+            self._free += ids.size
+        self._ids.grow(count)
+        self.count, self._numbering = count, object()
+
+    def locate(self, ids: np.ndarray, *, counting: bool = True) -> np.ndarray:
+        return self._located(self.prepare(ids, counting=counting))
 
     def insert(self, ids: np.ndarray) -> np.ndarray:
         """Return the row of each id; ids without one get one, admitted or not. Checked before."""
-        return self._sight(ids, 1)
+        return self._located(self.prepare_insertion(ids))
+
+    def find(self, ids: np.ndarray) -> np.ndarray:
+        check_ids("ids", ids)
+        rows = scratch(ids.size, np.int64)
+        kernels.find(self._keys, self._rows, read_only(ids), rows)
+        return rows
 
     def wait(self, ids: np.ndarray, sightings: np.ndarray) -> None:
         """Load what `waiting_ids` returned, checked before; none of the ids has a row here."""
-        self._sight(ids, _NEVER)
-        kernels.put(self._keys, self._rows, read_only(ids), -1 - sightings.astype(np.int32))
+        values, rows = -1 - sightings.astype(np.int32), scratch(ids.size, np.int64)
+        self.reserve(ids.size)
+        self.give(Sighting(ids, rows, sightings=_NEVER))
+        kernels.put(self._keys, self._rows, read_only(ids), values)
 
     def ids(self, rows: slice | np.ndarray = ALL) -> np.ndarray:
         return self._ids.rows[rows, 0].copy()
+
+    def last_ids(self, start: int) -> np.ndarray:
+        """Return the ids of the rows from ``start`` on; valid until there are more."""
+        return self._ids.rows[start:, 0]
 
     def waiting_ids(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids that wait for a row, and how often each was sighted (uint32)."""
         waiting = self._rows < kernels.EMPTY
         return self._keys[waiting], (-1 - self._rows[waiting]).astype(np.uint32)
 
-    def keep(self, kept: np.ndarray, *, forget_waiting: bool) -> None:
-        """Drop the rows that are not ``kept`` (bool); the others move up."""
-        ids, waiting = self.ids()[kept], self.waiting_ids()
-        self.count = 0
-        self._ids = GrowingArray(1, np.dtype(np.uint64))
-        self._reset(_FIRST_SLOTS)
-        self.insert(ids)
+    def kept(self, kept: np.ndarray, *, forget_waiting: bool, room: int = 0) -> GrowingRowIndex:
+        """Return an index without the rows that are not ``kept`` (bool); the others move up.
+
+        It has room for so many ids.
+        """
+        other = GrowingRowIndex(self._admission, self._seed)
+        ids = self.ids()[kept]
+        waiting, sightings = self.waiting_ids()
+        other.reserve(max(room, ids.size) + (0 if forget_waiting else waiting.size))
+        other.insert(ids)
         if not forget_waiting:
-            self.wait(*waiting)
+            other.wait(waiting, sightings)
+        return other
+
+    def clear(self) -> None:
+        """Forget all ids; the room stays."""
+        self.count, self._numbering = 0, object()
+        self._ids.clear()
+        self._rows.fill(kernels.EMPTY)
+        self._free = self._limit()
 
     def nbytes(self) -> int:
         return self._keys.nbytes + self._rows.nbytes + self._ids.rows.nbytes
 
-    def _sight(self, ids: np.ndarray, sightings: int) -> np.ndarray:
-        rows = np.empty(ids.size, np.int64)
-        ids, done, before = read_only(ids), 0, self.count
-        while True:
-            done, self.count, self._free = kernels.sight(
-                self._keys, self._rows, ids, done, sightings, self.count, self._free, rows
-            )
-            if done == ids.size:
-                break
-            self._grow()
-        if self.count > before:
-            self._ids.grow(self.count)
-            added = rows >= before
-            self._ids.rows[rows[added], 0] = ids[added]
-        return rows
+    def _located(self, sighting: Sighting) -> np.ndarray:
+        if sighting.most_new > self.spare:
+            self.reserve(self.look(sighting))
+        return self.give(sighting)
 
     def _limit(self) -> int:
         return self._keys.size * 2 // 3  # probes stay short
 
-    def _reset(self, slots: int) -> None:
-        self._keys = zeroed(slots, np.dtype(np.uint64))
-        self._rows = zeroed(slots, np.dtype(np.int32))
-        self._rows.fill(kernels.EMPTY)
-        self._free = self._limit()
 
-    def _grow(self) -> None:
-        keys, rows, used = self._keys, self._rows, self._limit() - self._free
-        self._reset(keys.size * 4 // 3)
-        kernels.move(keys, rows, self._keys, self._rows)
-        self._free -= used
+def _slots(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the slots of an empty hash map."""
+    keys, rows = lasting((count,), np.uint64), lasting((count,), np.int32)
+    rows.fill(kernels.EMPTY)
+    return keys, rows

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import pickletools
 import threading
 import time
 from collections import deque
@@ -38,6 +39,7 @@ from psnb._src.dask_internals import (
 )
 from psnb._src.server import answers
 from psnb._src.server.host import Host, Made, takes_long, to_make, unpacked
+from psnb._src.server.memory import refusal
 from psnb._src.server.operations import (
     BUSY,
     AddKey,
@@ -58,7 +60,14 @@ from psnb._src.server.shard_copy import Connect
 from psnb._src.server.table_operations import OnTable, TuneOptimizer
 from psnb._src.server.table_writing import Soon
 from psnb._src.server.tables import build, warm_up
-from psnb._src.transport import MessageStream, Probe, can_see, message_stream, unwired
+from psnb._src.transport import (
+    MessageStream,
+    Probe,
+    UnreceivedError,
+    can_see,
+    message_stream,
+    unwired,
+)
 from psnb._src.transport import probe as own_probe
 from psnb._src.version import own_version
 from psnb.errors import ServerLostError
@@ -146,19 +155,28 @@ class ParameterServers:
             if probe is not None and sees:
                 stream.share(probe[0], seen=seen)
             while True:
-                messages.take(unwired(await stream.receive(), ServerRequest))
+                try:
+                    messages.take(unwired(await stream.receive(), ServerRequest))
+                except UnreceivedError as error:
+                    stream.send(self._refused(error).wire())
         except OSError:  # the client that asked is gone
             return CONNECTION_KEPT
         finally:
             self._streams.discard(stream)
             stream.abort()
 
+    def _refused(self, error: UnreceivedError) -> ServerReply:
+        """Return the answer to a request that there is no memory for."""
+        where = f"the parameter server at {self._worker.address}"
+        refused = refusal(error, "a request", where)
+        return ServerReply(_number(error.head), [Failed(refused)])
+
     def _run(self, stream: MessageStream, request: ServerRequest, made: Made) -> None:
         number, key = request.number, request.key
         match request.operations:
             case [StartServer()] if self._leaving:
-                refusal = ServerLostError(f"the process at {self._worker.address} is about to end")
-                stream.send(ServerReply(number, [Failed(refusal)]).wire())
+                ends = ServerLostError(f"the process at {self._worker.address} is about to end")
+                stream.send(ServerReply(number, [Failed(ends)]).wire())
                 return
             case [StartServer(name, life)]:
                 self._start(key, name, life)
@@ -189,7 +207,12 @@ class ParameterServers:
                 return
 
         def send(found: list[ServerAnswer]) -> None:
-            stream.send(ServerReply(number, found).wire())
+            try:
+                stream.send(ServerReply(number, found).wire())
+            except MemoryError as error:
+                where = f"the parameter server at {self._worker.address}"
+                refused = Failed(refusal(error, "the answer to a request", where))
+                stream.send(ServerReply(number, [refused] * len(found)).wire())
 
         with answers.going_to(stream.lend):
             server.host.run(request.operations, PendingReply(send), self._connect, made)
@@ -237,6 +260,15 @@ class ParameterServers:
             if time.monotonic() - self._ticked > _STUCK:
                 for stream in self._streams.copy():
                     stream.send(ServerReply(BUSY, None).wire())
+
+
+def _number(head: bytes) -> int:
+    """Return the number of a `ServerRequest`, from its pickle alone: the first of its fields."""
+    return next(
+        argument
+        for code, argument, _ in pickletools.genops(head)
+        if isinstance(argument, int) and code.name not in ("PROTO", "FRAME")
+    )
 
 
 _Run = Callable[[MessageStream, ServerRequest, Made], None]

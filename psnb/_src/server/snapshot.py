@@ -16,18 +16,18 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
 import numpy as np
 
 from psnb._src.server.dense import DenseTable
+from psnb._src.server.memory import pages
 from psnb._src.server.operations import SnapshotHeader
 from psnb._src.server.spare_room import PIECE, SpareRoom, count_pieces
 from psnb._src.server.sparse import SparseTable
 from psnb._src.server.table import Table
 from psnb._src.server.table_operations import Segment
 from psnb._src.shards import ROW_USE
-from psnb.errors import InternalError
+from psnb.errors import InternalError, ServerMemoryError
 
 _ALL = slice(None)
 _BLOCK = 1 << 16  # rows that are copied at a time
@@ -52,6 +52,21 @@ class Snapshot(ABC):
     form: Segment
     tail: Segment
     shapes: dict[str, tuple[int, ...]]
+
+    _lapsed = False
+
+    def lapse(self) -> None:
+        """End: what changes could not be copied first."""
+        self._lapsed = True
+        self.close()
+
+    def _check(self) -> None:
+        if self._lapsed:
+            raise ServerMemoryError(
+                "a server had no memory to keep rows as they were when the snapshot began, because "
+                "they changed before they were read: what was read or written of it is not whole. "
+                "Give the processes of servers more memory, or save when less is updated"
+            )
 
     def header(self, name: str, mark: str = "", *, whole: bool = True) -> SnapshotHeader:
         """Return what a reader must know, who knows the snapshot by this name."""
@@ -136,11 +151,13 @@ class _WholeSnapshot(Snapshot):
         """Nothing: rows of a dense table stay."""
 
     def read(self, start: int, stop: int) -> Segment:
+        self._check()
         if start != self._last[0]:
             self._last = start, {name: self.column(name, start, stop) for name in self.form}
         return self._last[1]
 
     def column(self, name: str, start: int, stop: int) -> np.ndarray:
+        self._check()
         self._read_to[name] = stop
         step, kept, found = self._step(name), self._kept[name], [self.form[name]]
         for number in range(start // step, -(-stop // step)):
@@ -211,6 +228,7 @@ class _RowSnapshot(Snapshot):
         self._apart = True
 
     def read(self, start: int, stop: int) -> Segment:
+        self._check()
         if start == self._last[0]:
             return self._last[1]
         if start != self._read_to:
@@ -220,6 +238,7 @@ class _RowSnapshot(Snapshot):
         return segment
 
     def column(self, name: str, start: int, stop: int) -> np.ndarray:
+        self._check()
         if name in self._use:
             return self._use[name][start:stop]
         place, form = self._place[start:stop], self.form[name]
@@ -266,5 +285,5 @@ def _room(form: np.ndarray, rows: int) -> np.ndarray:
     In small pages: while a file is written, it may look for a huge one for a tenth of a second.
     """
     numbers = rows * math.prod(form.shape[1:])
-    memory = mmap(-1, max(1, numbers * form.itemsize), MAP_PRIVATE | MAP_ANONYMOUS)
+    memory = pages(max(1, numbers * form.itemsize))
     return np.frombuffer(memory, form.dtype, numbers).reshape(rows, *form.shape[1:])

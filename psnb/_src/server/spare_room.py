@@ -13,9 +13,10 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
 import numpy as np
+
+from psnb._src.server.memory import pages
 
 PIECE = 1 << 22
 """Bytes of a piece."""
@@ -42,16 +43,22 @@ class SpareRoom:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the next two
+        self._lock = threading.Lock()  # guards the next three
         self._missing = 0  # pieces that are still to be made
         self._fills = False  # the thread lives
+        self._most: int | None = None  # pieces that there is memory for, if that is known
         self._pieces: deque[np.ndarray] = deque()
         self._ticks = 0
 
     def want(self, pieces: int) -> bool:
-        """Have so many pieces made; return whether they are there. Call it again to see."""
+        """Have so many pieces made; return whether they are there. Call it again to see.
+
+        If there is no memory for all of them, those that there are do.
+        """
         self._ticks = 0
         with self._lock:
+            if self._most is not None:
+                pieces = min(pieces, self._most)
             self._missing = max(0, pieces - len(self._pieces))
             if self._missing and not self._fills:
                 self._fills = True
@@ -80,7 +87,7 @@ class SpareRoom:
     def clear(self) -> None:
         """Give back what nobody took."""
         with self._lock:
-            self._missing = 0
+            self._missing, self._most = 0, None
             self._pieces.clear()
 
     def tick(self) -> None:
@@ -95,7 +102,12 @@ class SpareRoom:
                 if not self._missing:
                     self._fills = False
                     return
-            piece = _piece()
+            try:
+                piece = _piece()
+            except MemoryError:
+                with self._lock:
+                    self._missing, self._most, self._fills = 0, len(self._pieces), False
+                return
             piece.fill(0)  # without the GIL
             with self._lock:
                 if self._missing:  # it may have been cleared
@@ -108,4 +120,4 @@ def _piece() -> np.ndarray:
 
     In small pages: the system may look for a huge one for a tenth of a second.
     """
-    return np.frombuffer(mmap(-1, PIECE, MAP_PRIVATE | MAP_ANONYMOUS), np.uint8)
+    return np.frombuffer(pages(PIECE), np.uint8)

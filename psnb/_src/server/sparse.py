@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from psnb._src.server import answers, kernels
 from psnb._src.server.ctr import CtrAccessor, RowUse
 from psnb._src.server.duplicates import distinct, summed
 from psnb._src.server.growing import GrowingArray
-from psnb._src.server.optimizers import Optimizer
-from psnb._src.server.row_index import FixedRowIndex, GrowingRowIndex
-from psnb._src.server.table import Table
+from psnb._src.server.memory import Promise
+from psnb._src.server.optimizers import Optimizer, Workspace
+from psnb._src.server.row_index import FixedRowIndex, GrowingRowIndex, Sighting
+from psnb._src.server.table import Table, Watcher
 from psnb._src.server.table_operations import (
     DescribeRows,
     EndDay,
@@ -90,11 +92,13 @@ class SparseTable(Table):
         super().__init__()
         self._name, self._dim, self._dtype = name, dim, np.dtype(dtype)
         self._initializer, self._seed = initializer, seed
-        self._updater = Updater(name, optimizer)
         self._fixed = None if rows is None else (rows, index, shards)
         self._admission, self._accessor = admission, accessor
-        self._strict = not isinstance(admission, Always)
-        """Whether some ids may have no row."""
+        self.promises = self.promised = 0  # rows for commits that are prepared; see `Promise`
+        # Some ids may have no row, unless all get one at once.
+        make = partial(Workspace.of_rows, dim, self._dtype)
+        gaps = not isinstance(admission, Always)
+        self._updater = Updater(name, optimizer, make, gaps=gaps)
         self._expected = ExpectedRows(
             name,
             self._dtype,
@@ -107,40 +111,96 @@ class SparseTable(Table):
         self._rows: FixedRowIndex | GrowingRowIndex
         self._values: GrowingArray
         self._slots: dict[str, GrowingArray]
-        self._clear()
+        self._use: RowUse | None
+        self._begin()
 
     def run(self, operation: TableOperation) -> Any:
         match operation:
             case LookUpRows(ids, training, half):
                 return halved(self.lookup(ids, training)) if half else self.lookup(ids, training)
-            case PushRows(ids, gradients, norm, distinct, rate):
-                return self.push(ids, gradients, norm, distinct, rate)
             case FetchRows(ids):
                 return self.fetch(ids)
-            case RecordUse(ids, shows, clicks):
-                return self.record(ids, shows, clicks)
-            case MergeRows(ids, values, slots, step, share):
-                return self.merge(ids, values, slots, step, share)
-            case PutRows(ids, values):
-                return self.assign(ids, values)
-            case EndDay():
-                return self.end_day()
             case ReadUse(ids):
                 return self.row_use(ids)
             case ShrinkTable(threshold, days, forget_waiting):
                 return self.shrink(threshold, days, forget_waiting)
             case DescribeRows():
                 return self.describe_rows()
+        if isinstance(operation, self.writes):
+            return self.reserve(operation)()
         return super().run(operation)
+
+    def reserve(self, write: TableOperation, *, counting: bool = True) -> Callable[[], None]:
+        match write:
+            case PushRows(ids, gradients, norm, once, rate):
+                self.check_push(write)
+                if not once:
+                    ids, gradients = summed(ids, gradients)
+                sighting = self._sighting(ids, counting=counting, repeated=False)
+                return partial(self._push, sighting, gradients, norm, rate)
+            case PutRows(ids, values):
+                self._check_rows(ids, values, "values")
+                return partial(self._assign, self._insertion(ids), values)
+            case MergeRows(ids, values, slots, step, share):
+                check_ids(f"ids for {self._name!r}", ids)
+                self._expected.check_learned(values, slots, (ids.size, self._dim))
+                sighting = self._sighting(ids, counting=False)
+                return partial(self._merge, sighting, values, slots, step, share)
+            case RecordUse(ids, shows, clicks):
+                use, rows = self._known_use(), self._rows.find(ids)
+                for name, counts in (("shows", shows), ("clicks", clicks)):
+                    check_array(f"{name} for {self._name!r}", counts, _COUNTS, (ids.size,))
+                return partial(self._record, use, Sighting(ids, rows, sightings=0), shows, clicks)
+            case EndDay():
+                return partial(self._end_day, self._known_use())
+            case SkipUpdates(count):
+                return partial(self.skip, count)
+        raise self._unknown(write)
+
+    @property
+    def dim(self) -> int:
+        """Floats a row."""
+        return self._dim
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the rows."""
+        return self._dtype
+
+    def check_push(self, push: PushRows) -> None:
+        """Raise ConfigurationError unless a push can be made."""
+        self._updater.check()
+        self._check_rows(push.ids, push.gradients, "gradients")
+
+    def promise(self, ids: np.ndarray) -> Promise:
+        """Get the room for rows of distinct ids, and keep it; see `round_push`."""
+        promise = self._sighting(ids, repeated=False).promise
+        assert promise is not None
+        return promise
+
+    def admitted(self, ids: np.ndarray) -> np.ndarray:
+        """Return which ids may ever get a row, bool; an empty array if all may."""
+        return self._growing().admitted(ids) if self._fixed is None else np.empty(0, np.bool_)
+
+    def round_push(self, push: PushRows, rows: np.ndarray, may: np.ndarray) -> Callable[[], None]:
+        """Return what makes a push of distinct ids, for whose rows there is room.
+
+        ``rows`` (int64) is memory; ``may`` is what `admitted` said.
+        """
+        sighting = Sighting(push.ids, rows, may, self._admission.sightings)
+        return partial(self._push, sighting, push.gradients, push.norm, push.rate)
 
     def lookup(self, ids: np.ndarray, training: bool = True) -> np.ndarray:
         """Return the rows of ``ids`` (uint64, ``(n,)``), ``(n, dim)``; zeros if not admitted.
 
         Without ``training`` no row is made and no id counts as sighted.
         """
-        # First: this may replace the arrays with larger ones.
-        rows = self._locate(ids) if training else self._rows.find(ids)
+        sighting = self._sighting(ids) if training else None
+        rows = self._rows.find(ids) if sighting is None else sighting.rows
         found = answers.empty((ids.size, self._dim), self._dtype)
+        # After all memory: a lookup that fails must not count as a sighting.
+        if sighting is not None:
+            rows = self._give(sighting)
         kernels.take(read_only(self._values.rows), rows, found)
         if not training and self._admission.sightings == 1:
             at = np.flatnonzero(rows < 0)
@@ -164,40 +224,13 @@ class SparseTable(Table):
         shard's is the whole. ``distinct`` says that no id occurs twice, so there is nothing to sum.
         ``rate`` is what `rate` said before; if it is left out, it is computed now.
         """
-        self._updater.check()  # first: a push that is refused must not make rows
-        self._apply(ids, gradients, norm, distinct, rate)
+        self.reserve(PushRows(ids, gradients, norm, distinct, rate))()
 
     def _rehearse(self, write: TableOperation) -> None:
         # Until it is committed, it counts neither as a sighting of its ids nor as a use of its
         # rows. (`end_day` is never among the writes of a closure: it happens at once.)
         if isinstance(write, PushRows):
-            self._apply(
-                *(write.ids, write.gradients, write.norm, write.distinct, write.rate),
-                counting=False,
-            )
-
-    def _apply(
-        self,
-        ids: np.ndarray,
-        gradients: np.ndarray,
-        norm: float | None,
-        distinct: bool,
-        rate: float | None,
-        counting: bool = True,
-    ) -> None:
-        check_ids(f"ids for {self._name!r}", ids)
-        what = f"gradients for {self._name!r}"
-        check_array(what, gradients, self._dtype, (ids.size, self._dim))
-        if not distinct:
-            ids, gradients = summed(ids, gradients)
-        rows = self._locate(ids, counting=counting)
-        if self._strict and (missing := rows < 0).any():
-            rows, gradients = rows[~missing], gradients[~missing]
-            if not rows.size:
-                return  # a push without rows of this shard is no step
-        self._changing(rows)
-        slots = {name: slot.rows for name, slot in self._slots.items()}
-        self._updater.apply(self._values.rows, slots, rows, gradients, norm, rate)
+            self.reserve(write, counting=False)()
 
     def fetch(self, ids: np.ndarray) -> Segment:
         """Return the rows of those of the distinct ids that have one, and the step."""
@@ -214,17 +247,7 @@ class SparseTable(Table):
         share: float,
     ) -> None:
         """Merge what a copy has learned of distinct ids; see `DenseTable.merge`."""
-        check_ids(f"ids for {self._name!r}", ids)
-        self._expected.check_learned(values, slots, (ids.size, self._dim))
-        rows = self._locate(ids, counting=False)
-        there = rows >= 0
-        rows = rows[there]
-        self._changing(rows)
-        self._values.rows[rows] += values[there]
-        for name, slot in slots.items():
-            held = self._slots[name].rows
-            held[rows] += (slot[there] - held[rows]) * held.dtype.type(share)
-        self.advance(step)
+        self.reserve(MergeRows(ids, values, slots, step, share))()
 
     def advance(self, step: int) -> None:
         """Raise the count of updates to at least ``step``."""
@@ -232,23 +255,11 @@ class SparseTable(Table):
 
     def assign(self, ids: np.ndarray, values: np.ndarray) -> None:
         """Replace the rows of distinct ids by ``values`` (``(n, dim)``); that admits the ids."""
-        check_ids(f"ids for {self._name!r}", ids)
-        check_array(f"values for {self._name!r}", values, self._dtype, (ids.size, self._dim))
-        rows = self._inserted(ids)
-        self._changing(rows)
-        self._values.rows[rows] = values
+        self.reserve(PutRows(ids, values))()
 
     def record(self, ids: np.ndarray, shows: np.ndarray, clicks: np.ndarray) -> None:
         """Add shows and clicks (float32, ``(n,)``) to the rows of ids that have one."""
-        use, rows = self._known_use(), self._rows.find(ids)
-        for name, counts in (("shows", shows), ("clicks", clicks)):
-            check_array(f"{name} for {self._name!r}", counts, _COUNTS, (ids.size,))
-        there = rows >= 0
-        rows = rows[there]
-        if self.watchers:
-            changing, _ = distinct(rows.view(np.uint64))  # sorting takes five times as long
-            self._changing(changing.view(np.int64))
-        use.record(rows, shows[there], clicks[there])
+        self.reserve(RecordUse(ids, shows, clicks))()
 
     def row_use(self, ids: np.ndarray) -> np.ndarray:
         """Return show, click and days unseen of ids, ``(n, 3)``; zeros for those without a row."""
@@ -256,23 +267,70 @@ class SparseTable(Table):
 
     def end_day(self) -> None:
         """Let shows and clicks decay, and count a day unseen."""
-        use = self._known_use()
-        self._changing_use()
-        use.end_day()
+        self.reserve(EndDay())()
 
     def shrink(self, threshold: float, days: float, forget_waiting: bool) -> int:
         """Remove rows with a lower score or more days unseen; return how many."""
         use, rows = self._known_use(), self._growing()
-        self._renumbering()
         kept = use.kept(threshold, days)
-        removed = rows.count - int(kept.sum())
+        removed = rows.count - int(np.count_nonzero(kept))
+        # Prepared commits may make again all that goes now.
+        room = rows.count + self.promised if self.promises else 0
+        index = rows.kept(kept, forget_waiting=forget_waiting, room=room)
+        self._renumbering()
         # One array after the other, so that there is never a second copy of them all.
-        self._values = self._values.kept(kept)
-        for name, slot in self._slots.items():
-            self._slots[name] = slot.kept(kept)
-        use.keep(kept)
-        rows.keep(kept, forget_waiting=forget_waiting)
+        for array in self._by_row():
+            array.keep(kept, room)
+        self._rows = index
+        self._measure()
         return removed
+
+    # What follows takes no memory; see `reserve`.
+
+    def _push(
+        self, sighting: Sighting, gradients: np.ndarray, norm: float | None, rate: float | None
+    ) -> None:
+        rows = self._give(sighting)
+        self._changing(rows)
+        slots = {name: slot.rows for name, slot in self._slots.items()}
+        self._updater.apply(self._values.rows, slots, rows, gradients, norm, rate)
+
+    def _assign(self, sighting: Sighting, values: np.ndarray) -> None:
+        rows = self._give(sighting)
+        self._changing(rows)
+        self._values.rows[rows] = values
+
+    def _merge(
+        self,
+        sighting: Sighting,
+        values: np.ndarray,
+        slots: Mapping[str, np.ndarray],
+        step: int,
+        share: float,
+    ) -> None:
+        rows = read_only(self._give(sighting))
+        self._changing(rows)
+        kernels.add_rows(self._values.rows, rows, read_only(values))
+        for name, slot in slots.items():
+            part = slot.dtype.type(share)
+            kernels.approach_rows(self._slots[name].rows, rows, read_only(slot), part)
+        self.advance(step)
+
+    def _record(
+        self, use: RowUse, sighting: Sighting, shows: np.ndarray, clicks: np.ndarray
+    ) -> None:
+        rows = self._rows.give(sighting)  # as they are now
+
+        def note(watcher: Watcher) -> None:
+            changing, _ = distinct(rows.view(np.uint64))  # sorting takes five times as long
+            watcher.changing(changing.view(np.int64))
+
+        self._watched(note)
+        use.record(rows, shows, clicks)
+
+    def _end_day(self, use: RowUse) -> None:
+        self._changing_use()
+        use.end_day()
 
     def describe_rows(self) -> dict[str, int]:
         """Return how many rows there are and what they cost; see `EmbeddingStatistics`."""
@@ -321,13 +379,23 @@ class SparseTable(Table):
         }
 
     def clear(self) -> None:
+        if not self.promises and self._fixed is None:
+            self._renumbering()
+            self._begin()
+            return
+        # In the memory that is there: prepared commits may make as many rows again.
+        ids = self._rows.ids() if self._fixed is not None else np.empty(0, np.uint64)
         self._renumbering()
-        self._clear()
+        if isinstance(self._rows, GrowingRowIndex):
+            self._rows.clear()
+        for array in self._by_row():
+            array.clear()
+        self._extend(0, ids)
 
     def put(self, segment: Segment) -> None:
         """Load rows; that admits their ids."""
         self._expected.check_rows(forms(self._name, segment), segment)
-        rows = self._inserted(segment["ids"])
+        rows = self._give(self._insertion(segment["ids"]))
         self._changing(rows)
         self._values.rows[rows] = segment["values"]
         for name, slot in self._slots.items():
@@ -353,6 +421,7 @@ class SparseTable(Table):
                 raise GradientError(
                     f"waiting.ids of {self._name!r}: {ids[has][0]} has a row already"
                 )
+            rows.reserve(self.promised + ids.size)
             rows.wait(ids, tail["waiting.sightings"])
         super().finish(tail)
 
@@ -400,46 +469,98 @@ class SparseTable(Table):
             raise InternalError(f"embedding {self._name!r} has fixed rows")
         return self._rows
 
-    def _clear(self) -> None:
+    def _begin(self) -> None:
+        """Make it empty, in new memory."""
+        most = None if self._fixed is None else len(range(self._fixed[1], *self._fixed[::2]))
+        values = GrowingArray(self._dim, self._dtype, most)
+        slots = {name: GrowingArray(self._dim, self._dtype, most) for name in self._updater.slots}
+        for array in (values, *slots.values()):
+            array.reserve(most or 0)
         if self._fixed is None:
             self._rows = GrowingRowIndex(self._admission, self._seed)
+            ids = np.empty(0, np.uint64)
         else:
             self._rows = FixedRowIndex(*self._fixed)
-        most = None if self._fixed is None else self._rows.count
-        self._values = GrowingArray(self._dim, self._dtype, most)
-        self._slots = {
-            name: GrowingArray(self._dim, self._dtype, most) for name in self._updater.slots
-        }
+            ids = self._rows.ids()
+        self._values, self._slots = values, slots
         self._use = RowUse(self._accessor) if self._accessor else None
-        if self._fixed is not None:
-            self._extend(0)
+        self._extend(0, ids)
+        self._measure()
+
+    def _by_row(self) -> list[GrowingArray | RowUse]:
+        return [self._values, *self._slots.values(), *([] if self._use is None else [self._use])]
 
     def _locate(self, ids: np.ndarray, *, counting: bool = True) -> np.ndarray:
-        before = self._rows.count
-        rows = self._rows.locate(ids, counting=counting)
-        if counting and self._admission.sightings > 1:
-            self._changing(_NONE)  # ids may wait now, which are in no row
-        if self._rows.count > before:
-            self._extend(before)
-        return rows
+        return self._give(self._sighting(ids, counting=counting))
 
-    def _inserted(self, ids: np.ndarray) -> np.ndarray:
-        """Return the row of each id; those without one get one, admitted or not."""
+    def _sighting(
+        self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True
+    ) -> Sighting:
+        """Get the memory for the rows of ids, some of which may be new."""
+        return self._with_room(self._rows.prepare(ids, counting=counting, repeated=repeated))
+
+    def _insertion(self, ids: np.ndarray) -> Sighting:
+        """Get the memory for the rows of ids, admitted or not."""
+        if isinstance(self._rows, GrowingRowIndex):
+            return self._with_room(self._rows.prepare_insertion(ids))
+        return self._rows.prepare(ids)
+
+    def _with_room(self, sighting: Sighting) -> Sighting:
+        """Get the memory of new rows, and keep it for a sighting."""
+        new = sighting.most_new
+        if new > (spare := self._spare()):
+            new = self._growing().look(sighting)  # mostly, all of them are there
+            if new > spare:
+                self._reserve(self.promised + new)
+        sighting.promise = Promise(self, new)
+        return sighting
+
+    def _spare(self) -> int:
+        """Return how many rows may come, beside those that are promised, without more memory."""
         if not isinstance(self._rows, GrowingRowIndex):
-            return self._rows.find(ids)
-        before = self._rows.count
-        rows = self._rows.insert(ids)
-        self._extend(before)
-        return rows
+            return 0
+        return min(self._room - self._rows.count, self._rows.spare) - self.promised
 
-    def _extend(self, start: int) -> None:
-        """Initialise the rows from ``start`` on."""
+    def _reserve(self, more: int) -> None:
+        """Get the memory of more rows; what was got stays if there is none for the rest."""
+        rows = self._growing()
+        rows.reserve(more)
+        for array in self._by_row():
+            array.reserve(rows.count + more)
+        self._measure()
+
+    def _measure(self) -> None:
+        """Note for how many rows there is memory."""
+        self._room = min(array.room for array in self._by_row())
+
+    def _give(self, sighting: Sighting) -> np.ndarray:
+        """Return the rows of ids, and make those that are new. Takes no memory."""
+        before = self._rows.count
+        found = self._rows.give(sighting)
+        if self._rows.count > before:
+            rows = self._growing()
+            try:
+                self._extend(before, rows.last_ids(before))
+            except BaseException:  # a bug, but no id may be known without its row
+                rows.take_back(before)
+                for array in self._by_row():
+                    array.grow(before)
+                raise
+        if sighting.promise is not None:
+            sighting.promise.release()
+        if sighting.sightings > 1:
+            self._changing(_NONE)  # ids may wait now, which are in no row
+        return found
+
+    def _extend(self, start: int, ids: np.ndarray) -> None:
+        """Initialise the rows from ``start`` on, which are those of ``ids``."""
         stop = self._rows.count
-        for array in (self._values, *self._slots.values()):
+        for array in self._by_row():
             array.grow(stop)
-        if self._use is not None:
-            self._use.grow(stop)
-        ids = read_only(self._rows.ids(slice(start, stop)))
-        self._initializer.fill(self._values.rows[start:stop], ids, self._seed)
+        self._initializer.fill(self._values.rows[start:stop], read_only(ids), self._seed)
         for name, slot in self._slots.items():
             slot.rows[start:stop] = self._updater.initial_slot(name)
+
+    def _check_rows(self, ids: np.ndarray, numbers: np.ndarray, what: str) -> None:
+        check_ids(f"ids for {self._name!r}", ids)
+        check_array(f"{what} for {self._name!r}", numbers, self._dtype, (ids.size, self._dim))

@@ -44,7 +44,11 @@ from psnb.errors import ConfigurationError, InternalError
 
 
 class Watcher(Protocol):
-    """Is told before rows of a table change."""
+    """Hears of it before rows of a table change.
+
+    It may need memory for that. If there is none, the change goes on, and `lapse` is called: a
+    checkpoint or a copy of a server can be made again, what a closure has learned cannot.
+    """
 
     def changing(self, rows: np.ndarray | None) -> None:
         """Take note of rows (distinct) that are about to change; None for all of them."""
@@ -57,6 +61,9 @@ class Watcher(Protocol):
 
     def renumbering(self) -> None:
         """Take note that rows are about to be removed or renumbered."""
+
+    def lapse(self) -> None:
+        """Take note that something changes which there was no memory to take note of."""
 
 
 class Table(ABC):
@@ -173,20 +180,40 @@ class Table(ABC):
         """Return a function that undoes the effect of these writes."""
 
     def _changing(self, rows: np.ndarray | None) -> None:
-        for watcher in self.watchers:
-            watcher.changing(rows)
+        if self.watchers:
+            self._watched(lambda watcher: watcher.changing(rows))
 
     def _changing_parts(self, rows: np.ndarray, width: int) -> None:
-        for watcher in self.watchers:
-            watcher.changing_parts(rows, width)
+        if self.watchers:
+            self._watched(lambda watcher: watcher.changing_parts(rows, width))
 
     def _changing_use(self) -> None:
-        for watcher in self.watchers:
-            watcher.changing_use()
+        if self.watchers:
+            self._watched(lambda watcher: watcher.changing_use())
 
     def _renumbering(self) -> None:
-        for watcher in self.watchers:
-            watcher.renumbering()
+        if self.watchers:
+            self._watched(lambda watcher: watcher.renumbering())
+
+    def _watched(self, note: Callable[[Watcher], None]) -> None:
+        for watcher in list(self.watchers):
+            try:
+                note(watcher)
+            except MemoryError:
+                watcher.lapse()
+
+    @abstractmethod
+    def reserve(self, write: TableOperation) -> Callable[[], None]:
+        """Get all memory that one of the `writes` needs, after all checks; return what makes it.
+
+        That takes no more memory, and is called once at most, then or later: whatever happens to
+        the table meanwhile, what was got is kept for it as long as there is a reference to it.
+
+        Raises
+        ------
+        MemoryError
+            If there is no memory; nothing is changed.
+        """
 
     def check_write(self, write: TableOperation) -> None:
         """Raise InternalError unless an operation is one of the `writes`."""

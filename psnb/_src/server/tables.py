@@ -10,7 +10,7 @@ import numpy as np
 from psnb._src.first_rows import Always
 from psnb._src.server.dense import DenseTable
 from psnb._src.server.operations import CreateDense, CreateSparse, CreateTable
-from psnb._src.server.optimizers import Optimizer
+from psnb._src.server.optimizers import Optimizer, Workspace
 from psnb._src.server.sparse import SparseTable
 from psnb._src.server.table import Table
 from psnb.errors import InternalError
@@ -58,7 +58,15 @@ def warm_up(creation: CreateTable) -> None:
             small.lookup(ids, training)
         if optimizer is not None:
             small.changed_since("")
-            small.push(ids, np.zeros((1, creation.dim), creation.dtype))
+            row = np.zeros((1, creation.dim), creation.dtype)
+            small.push(ids, row)
+            small.merge(ids, row, dict.fromkeys(optimizer.slots, row), 0, 1.0)
+            if not isinstance(creation.admission, Always):  # some ids may have no row
+                room = Workspace.of_rows(creation.dim, row.dtype)
+                list(room.parts(np.array([-1, 0]), np.repeat(row, 2, 0), gaps=True))
+        if creation.accessor is not None:
+            counts = np.zeros(1, np.float32)
+            small.record(ids, counts, counts)
 
 
 def _clipping(optimizer: Optimizer | None) -> Optimizer | None:

@@ -57,7 +57,7 @@ class _Moving:
             dirty[:] = True
             self._dirty_count = self._sent
         else:
-            rows = rows[rows < self._sent]
+            rows = rows[(rows >= 0) & (rows < self._sent)]
             self._dirty_count += rows.size - int(np.count_nonzero(dirty[rows]))
             dirty[rows] = True
 
@@ -72,6 +72,10 @@ class _Moving:
     def renumbering(self) -> None:
         self._sent = self._at = self._dirty_count = 0
         self.cleared = True
+
+    def lapse(self) -> None:
+        """Send all rows again."""
+        self.renumbering()
 
     def close(self) -> None:
         self.table.watchers.remove(self)

@@ -5,13 +5,13 @@ Pure. Not thread-safe; the server's one thread uses it, like the table that it b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from psnb._src.server.optimizers import Optimizer, is_users, rate_at
+from psnb._src.server.optimizers import Optimizer, Workspace, is_users, rate_at
 from psnb.errors import ConfigurationError
 
 
@@ -24,22 +24,46 @@ class Updater:
         The table's name, for messages.
     optimizer : Optimizer or None
         The optimizer; without one, pushes are refused.
+    make_workspace : callable
+        Makes the memory in which gradients are clipped.
+    gaps : bool
+        Whether some rows may be below 0: their gradients are left out.
 
     Attributes
     ----------
-    optimizer : Optimizer or None
-        As it is now.
     step : int
         Updates applied: one for each push. Part of checkpoints.
     skipped : int
         Updates (of a dense table) or rows (of a sparse one) left out because they were not finite.
     """
 
-    def __init__(self, name: str, optimizer: Optimizer | None) -> None:
-        self._name = name
+    def __init__(
+        self,
+        name: str,
+        optimizer: Optimizer | None,
+        make_workspace: Callable[[], Workspace],
+        *,
+        gaps: bool = False,
+    ) -> None:
+        self._name, self._gaps = name, gaps
+        self._make_workspace = make_workspace
+        self._workspace: Workspace | None = None
+        self._optimizer: Optimizer | None = None
         self.optimizer = optimizer
         self.step = 0
         self.skipped = 0
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """The optimizer, as it is now."""
+        return self._optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: Optimizer | None) -> None:
+        # First: there may be no memory. What clips has it before it is used.
+        if self._workspace is None and optimizer and (self._gaps or optimizer.clips):
+            self._workspace = self._make_workspace()
+        self._optimizer = optimizer
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -63,11 +87,19 @@ class Updater:
         norm: float | None,
         rate: float | None,
     ) -> None:
-        """Take one step; see `Optimizer.apply`. The given rate is for functions of users only."""
+        """Take one step; see `Optimizer.apply`. The given rate is for functions of users only.
+
+        It is no step if there are rows, and all are below 0.
+        """
         optimizer = self._required()
         if not self.rate_is_users():
             rate = None
-        optimizer.apply(values, slots, rows, gradients, self.step, norm, rate)
+        gaps = self._gaps and rows.size > 0 and int(rows.min()) < 0
+        if gaps and int(rows.max()) < 0:
+            return
+        optimizer.apply(
+            *(values, slots, rows, gradients, self.step, norm, rate, self._workspace), gaps=gaps
+        )
         self.step += 1
 
     def rate_is_users(self) -> bool:

@@ -4,7 +4,12 @@ from psnb._src.transport.arena import Probe, can_see, probe
 from psnb._src.transport.connecting import connect
 from psnb._src.transport.halved import Halved, halved, widened
 from psnb._src.transport.message import Message, part_unwired, unwired
-from psnb._src.transport.stream import MessageStream, UnreadableError, message_stream
+from psnb._src.transport.stream import (
+    MessageStream,
+    UnreadableError,
+    UnreceivedError,
+    message_stream,
+)
 
 __all__ = [
     "Halved",
@@ -12,6 +17,7 @@ __all__ = [
     "MessageStream",
     "Probe",
     "UnreadableError",
+    "UnreceivedError",
     "can_see",
     "connect",
     "halved",

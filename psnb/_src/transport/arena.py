@@ -16,6 +16,7 @@ stream that owns an arena locks it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import mmap
 import os
@@ -219,12 +220,20 @@ class Mapped:
         ------
         OSError
             If the other process is gone.
+        MemoryError
+            If this process has no room for it; then the block was given back.
         """
         memory = self._maps.get(block.number)
         if memory is None:
             fd = os.open(f"/proc/{self._pid}/fd/{block.fd}", os.O_RDWR | os.O_CLOEXEC)
             with contextlib.closing(os.fdopen(fd, "r+b", buffering=0)):
-                memory = self._maps[block.number] = mmap.mmap(fd, block.capacity)
+                try:
+                    memory = self._maps[block.number] = mmap.mmap(fd, block.capacity)
+                except OSError as error:
+                    if error.errno != errno.ENOMEM:
+                        raise
+                    self.released.append(block.number)
+                    raise MemoryError from None
         array = np.frombuffer(memory, np.uint8, size)
         weakref.finalize(array, self.released.append, block.number).atexit = False
         # Not the array: NumPy lets arrays that are made of one refer to what is beneath it.

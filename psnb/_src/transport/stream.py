@@ -49,6 +49,23 @@ class UnreadableError(ConnectionError):
     """A message arrived that cannot be unpickled, here or at the other end."""
 
 
+class UnreceivedError(MemoryError):
+    """There was no memory for the arrays of a message; the next one can be received.
+
+    Attributes
+    ----------
+    head : bytes
+        The pickle of the message, without the buffers of its arrays; its beginning, if that is too
+        large itself.
+    nbytes : int
+        What these take.
+    """
+
+    def __init__(self, head: bytes, nbytes: int) -> None:
+        super().__init__(nbytes)
+        self.head, self.nbytes = head, nbytes
+
+
 class MessageStream(ABC):
     """Sends and receives messages; after an error, or `abort`, it cannot be used any more.
 
@@ -67,6 +84,11 @@ class MessageStream(ABC):
         """Send a message as it is now; any thread that no signal interrupts.
 
         Returns at once and never raises for a broken connection: `receive` here raises that.
+
+        Raises
+        ------
+        MemoryError
+            If there is no memory for it; nothing was sent.
         """
         buffers: list[pickle.PickleBuffer] = []
         try:
@@ -86,6 +108,8 @@ class MessageStream(ABC):
             If the message cannot be unpickled, or if one that was sent cannot at the other end;
             both sides get the reason. It is not known who waits for an answer to it, so the
             connection cannot be used any more.
+        UnreceivedError
+            If there is no memory for it. The connection can be used on.
         OSError
             If the connection is closed, before or meanwhile.
         """
@@ -182,17 +206,20 @@ class _SocketStream(MessageStream):
                     len(frame) | _SHARED if each != len(frame) else each
                     for each, frame in zip(lengths, frames, strict=True)
                 ]
+            small = sum(map(len, frames)) < _SMALL
+            # First: without memory for it, nothing of the message may be written.
+            lasting = [b"".join(frames)] if small else [_lasting(each) for each in frames]
             released = self._released()
             head = _HEAD.pack(len(frames), len(released)) + struct.pack(
                 f"<{len(frames) + len(released)}Q", *lengths, *released
             )
-            if sum(map(len, frames)) < _SMALL:
-                self._write(b"".join((head, *frames)))
+            if small:
+                self._write(head + lasting[0])
                 return
             self._write(head)
-            for frame in frames:
+            for frame in lasting:
                 if len(frame):
-                    self._write(_lasting(frame))
+                    self._write(frame)
 
     def _write(self, data: bytes | memoryview) -> None:
         if self._direct and not self._handed_over and not self._stream.writing():
@@ -239,14 +266,26 @@ class _SocketStream(MessageStream):
             assert self._arena is not None  # only what was sent from there comes back
             with self._lock:
                 self._arena.take_back(number)
-        return [await self._frame(length) for length in numbers[:frames]]
+        found, lacking = [], 0
+        for length in numbers[:frames]:  # all, as the next message is behind them
+            try:
+                found.append(await self._frame(length))
+            except UnreceivedError as error:
+                lacking += error.nbytes
+                found.append(error.head)
+        if lacking:
+            raise UnreceivedError(bytes(found[0][:_CHUNK]), lacking)
+        return found
 
     async def _frame(self, length: int) -> Any:
         frame = await self._take(length & ~_SHARED)
         if length & _SHARED:
             assert self._mapped is not None  # or the other side would not have shared
             *block, size = _BLOCK.unpack(frame)
-            return self._mapped.get(SharedBlock(*block), size)
+            try:
+                return self._mapped.get(SharedBlock(*block), size)
+            except MemoryError:
+                raise UnreceivedError(b"", size) from None
         return frame
 
     async def _take(self, size: int) -> Any:
@@ -265,12 +304,28 @@ class _SocketStream(MessageStream):
     async def _take_large(self, size: int) -> Any:
         whole = _received.lend(size)
         if whole is None:  # not a bytearray, which would be zeroed first
-            whole = memoryview(np.empty(size, np.uint8))  # type: ignore[arg-type]
+            try:
+                whole = memoryview(np.empty(size, np.uint8))  # type: ignore[arg-type]
+            except MemoryError:
+                raise UnreceivedError(await self._skip(size), size) from None
         here = len(self._read) - self._at
         whole[:here] = self._read[self._at :]
         self._read, self._at = bytearray(), 0
         await self._stream.read_into(whole[here:])  # type: ignore[arg-type]
         return whole
+
+    async def _skip(self, size: int) -> bytes:
+        """Read so many bytes, at least a `_CHUNK`; return the first of them."""
+        first = bytes(self._read[self._at :])
+        self._read, self._at = bytearray(), 0
+        size -= len(first)
+        while size:
+            part = memoryview(self._chunk)[: min(size, _CHUNK)]
+            got = await self._stream.read_into(part, partial=True)  # type: ignore[arg-type]
+            if len(first) < _CHUNK:
+                first += part[:got]
+            size -= got
+        return first
 
 
 def _lasting(frame: Any) -> bytes | memoryview:

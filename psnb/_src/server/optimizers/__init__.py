@@ -5,7 +5,7 @@ from psnb._src.server.optimizers.adam import Adam
 from psnb._src.server.optimizers.ftrl import FTRL
 from psnb._src.server.optimizers.known_kinds import OPTIMIZERS
 from psnb._src.server.optimizers.momentum import Momentum
-from psnb._src.server.optimizers.optimizer import Optimizer
+from psnb._src.server.optimizers.optimizer import Optimizer, Workspace
 from psnb._src.server.optimizers.rmsprop import RMSProp
 from psnb._src.server.optimizers.schedules import (
     CosineDecay,
@@ -36,6 +36,7 @@ __all__ = [
     "RMSProp",
     "Schedule",
     "Warmup",
+    "Workspace",
     "is_users",
     "rate_at",
 ]

@@ -8,18 +8,82 @@ float32 or float64. It gets hyperparameters of the same dtype, or it would compu
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from psnb._src.descriptions import described
 from psnb._src.first_rows import read_only
 from psnb._src.server import kernels
+from psnb._src.server.memory import scratch
 from psnb._src.server.optimizers.hyperparameters import require_number
 from psnb._src.server.optimizers.schedules import LearningRate, rate_at, require_rate
+
+_BLOCK = 1 << 16
+"""Numbers that are clipped at a time."""
+
+
+class Workspace(NamedTuple):
+    """Memory of a table, in which gradients are made ready for the kernel, some rows at a time.
+
+    So an update needs no memory that its table does not have yet, and a block stays in the
+    processor's caches from the clipping to the update.
+
+    Attributes
+    ----------
+    rows : numpy.ndarray
+        int64, of one axis.
+    numbers : numpy.ndarray
+        One axis, of the dtype of the values.
+    """
+
+    rows: np.ndarray
+    numbers: np.ndarray
+
+    @classmethod
+    def of_rows(cls, dim: int, dtype: np.dtype) -> Workspace:
+        """Make one for rows of so many numbers."""
+        rows = max(1, _BLOCK // max(1, dim))
+        return cls(scratch(rows, np.int64), scratch(rows * dim, dtype))
+
+    @classmethod
+    def of_variable(cls, size: int, dtype: np.dtype) -> Workspace:
+        """Make one for a matrix of one row, which may be divided into columns."""
+        return cls(np.zeros(1, np.int64), scratch(min(size, _BLOCK), dtype))
+
+    def parts(
+        self, rows: np.ndarray, gradients: np.ndarray, *, gaps: bool
+    ) -> Iterator[_GradientPart]:
+        """Yield parts of the gradients, with ``gaps`` of those rows that are not below 0 alone."""
+        if rows.size == 1:
+            dim = gradients.shape[1]
+            for start in range(0, dim, self.numbers.size):
+                columns = slice(start, min(dim, start + self.numbers.size))
+                room = self.numbers[: columns.stop - start].reshape(1, -1)
+                yield _GradientPart(columns, rows, gradients[:, columns], room)
+            return
+        numbers = self.numbers.reshape(self.rows.size, -1)
+        for start in range(0, rows.size, self.rows.size):
+            some, part = rows[start : start + self.rows.size], gradients[start:][: self.rows.size]
+            room = numbers[: some.size]
+            if gaps:
+                count = kernels.found_first(read_only(some), read_only(part), self.rows, numbers)
+                some, part = self.rows[:count], numbers[:count]
+                room = part
+            yield _GradientPart(slice(None), some, part, room)
+
+
+class _GradientPart(NamedTuple):
+    """Some columns of some rows, valid until the next: ``room`` is memory for as many numbers."""
+
+    columns: slice
+    rows: np.ndarray
+    gradients: np.ndarray
+    room: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -86,6 +150,11 @@ class Optimizer(ABC):
         """Return the value that every element of the slot starts with."""
         return 0.0
 
+    @property
+    def clips(self) -> bool:
+        """Whether gradients may have to be changed first."""
+        return self.clipnorm is not None or self.clipvalue is not None
+
     def apply(
         self,
         values: np.ndarray,
@@ -95,6 +164,9 @@ class Optimizer(ABC):
         step: int,
         norm: float | None = None,
         rate: float | None = None,
+        workspace: Workspace | None = None,
+        *,
+        gaps: bool = False,
     ) -> None:
         """Update rows in place.
 
@@ -115,6 +187,10 @@ class Optimizer(ABC):
             of; if it is left out, these rows are the whole gradient.
         rate : float, optional
             The learning rate of this update, if it was computed before.
+        workspace : Workspace, optional
+            Needed if it `clips`, or with ``gaps``.
+        gaps : bool
+            Whether some of ``rows`` are below 0: their gradients are left out.
 
         Raises
         ------
@@ -123,14 +199,32 @@ class Optimizer(ABC):
         """
         if rate is None:
             rate = rate_at(self.learning_rate, step)
+        if workspace is None or not (gaps or self.clips):
+            self._update(values, slots, rows, read_only(gradients), rate, step)
+            return
+        scale = None
         if self.clipnorm is not None:
-            whole = kernels.norm(gradients) if norm is None else norm
-            if whole > self.clipnorm:
-                gradients = gradients * values.dtype.type(self.clipnorm / whole)
-        if self.clipvalue is not None:
-            bound = values.dtype.type(self.clipvalue)
-            gradients = np.clip(gradients, -bound, bound)
-        self._update(values, slots, rows, read_only(gradients), rate, step)
+            if norm is None:
+                norm = _norm(rows, gradients, workspace) if gaps else kernels.norm(gradients)
+            if norm > self.clipnorm:
+                scale = values.dtype.type(self.clipnorm / norm)
+        if scale is None and self.clipvalue is None and not gaps:
+            self._update(values, slots, rows, read_only(gradients), rate, step)
+            return
+        for columns, some, part, room in workspace.parts(rows, gradients, gaps=gaps):
+            if scale is not None:
+                part = np.multiply(part, scale, out=room)
+            if self.clipvalue is not None:
+                bound = values.dtype.type(self.clipvalue)
+                part = np.clip(part, -bound, bound, out=room)
+            self._update(
+                values[:, columns],
+                {name: slot[:, columns] for name, slot in slots.items()},
+                some,
+                read_only(part),
+                rate,
+                step,
+            )
 
     @abstractmethod
     def _update(
@@ -147,6 +241,12 @@ class Optimizer(ABC):
     def describe(self) -> dict[str, Any]:
         """Return name and hyperparameters as JSON can hold them."""
         return described(self)
+
+
+def _norm(rows: np.ndarray, gradients: np.ndarray, workspace: Workspace) -> float:
+    """Return the norm of the gradients of rows not below 0."""
+    parts = workspace.parts(rows, gradients, gaps=True)
+    return math.sqrt(sum(kernels.square_norm(part.gradients) for part in parts))
 
 
 def above_zero(value: float, scalar: type[np.floating[Any]]) -> np.floating[Any]:

@@ -1,0 +1,168 @@
+"""Servers in one process, and an allocator that has no memory at the moment that a test chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from psnb._src.parameters.commit import committing, drive
+from psnb._src.parameters.request_batch import Request
+from psnb._src.placement.layout import ServerAddress, ShardId, ShardPlace
+from psnb._src.placement.shard_status import CopyState
+from psnb._src.server import memory
+from psnb._src.server.commit_messages import Commit, Part
+from psnb._src.server.host import Host
+from psnb._src.server.operations import CreateTable, FollowPlaces, HostShards, OnShard
+from psnb._src.server.parameter_shard import ParameterShard
+from psnb._src.server.reply import PendingReply
+from psnb._src.server.shard_copy import Opening
+from psnb._src.server.table_operations import OnTable, ShardOperation
+from tests.server.pair import Wire, now, result
+
+
+class Allocator:
+    """Counts what servers allocate, and fails when it is told to.
+
+    Attributes
+    ----------
+    count : int
+        How often memory was asked for.
+    failing : range or None
+        Which of these questions fail.
+    failed : bool
+        Whether one has failed.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.count, self.failed = 0, False
+        self.failing: range | None = None
+        self._real = memory.allocate
+        patch.setattr(memory, "allocate", self._allocate)
+
+    def _allocate(self, get: Callable[[Any, Any], Any], shape: Any, dtype: Any) -> Any:
+        self.count += 1
+        if self.failing is not None and self.count - 1 in self.failing:
+            self.failed = True
+            raise memory.NoMemoryError(int(np.prod(shape)))
+        return self._real(get, shape, dtype)
+
+    @contextmanager
+    def fails(self, first: int, *, only: bool = False) -> Iterator[None]:
+        """Fail from one allocation on, or with it ``only``; they count from 0."""
+        self.count, self.failed = 0, False
+        self.failing = range(first, first + 1 if only else 1 << 62)
+        try:
+            yield
+        finally:
+            self.failing = None
+
+
+class Servers:
+    """Hosts with shards, whose copies, if there are any, are on another host.
+
+    Parameters
+    ----------
+    homes : str
+        The host of each shard.
+    creations : sequence of CreateTable
+        The tables that each shard has.
+    copied : bool
+        Whether each shard has a copy, on host "c".
+    """
+
+    def __init__(self, homes: str, creations: Sequence[CreateTable], *, copied: bool) -> None:
+        self.hosts = {name: Host(name, name, now) for name in {*homes, "c"}}
+        self.places = [ShardPlace(ServerAddress(name, name)) for name in homes]
+        self._wires: list[Wire] = []
+        self.commits = 0
+        for index, home in enumerate(homes):
+            self._manage(home, HostShards({index: self.places[index]}, []))
+        for index in range(len(homes)):
+            for creation in creations:
+                self.do(index, creation)
+            if copied:
+                self._tell(index, filling=ServerAddress("c", "c"))
+                self._flow()
+                self._tell(index, copies=(ServerAddress("c", "c"),), filling=None)
+
+    def shard(self, index: int) -> ParameterShard:
+        """Return a shard, on its primary."""
+        return self._hosted(index).shard
+
+    def copy(self, index: int) -> ParameterShard | None:
+        """Return a shard's copy, if the primary keeps one."""
+        if not self._hosted(index).copies:
+            return None
+        return self.hosts["c"]._hosted[index].shard
+
+    def do(self, index: int, operation: ShardOperation) -> Any:
+        """Run an operation on a shard; one that its copy fails in is dropped meanwhile."""
+        answers: list[Any] = []
+        primary = self.places[index].primary
+        assert primary is not None
+        reply = PendingReply(answers.extend)
+        self.hosts[primary.key].run([OnShard(index, operation)], reply, self._connect)
+        self._flow()
+        for at in range(len(self.places)):
+            if CopyState.BROKEN in self._hosted(at).status().copies.values():
+                self._tell(at, copies=())
+        return result(answers)
+
+    def attempt(self, requests: Sequence[Request]) -> list[Any]:
+        """Make requests, as a `ServerClient` does."""
+        found: list[Any] = []
+        for request in requests:
+            assert isinstance(request.to, ShardId)
+            assert isinstance(request.operation, ShardOperation)
+            try:
+                found.append(self.do(request.to.number, request.operation))
+            except Exception as error:
+                found.append(error)
+        return found
+
+    def commit(
+        self, writes: Sequence[OnTable], sync_round: int | None = None, together: bool = True
+    ) -> int:
+        """Commit the same writes to all shards; return the number of the commit."""
+        shards = tuple(ShardId("s", index) for index in range(len(self.places)))
+        number, self.commits = self.commits, self.commits + 1
+        parts: Mapping[ShardId, Part] = {
+            shard: Part(writes, round_number=sync_round) for shard in shards
+        }
+        commit = Commit("w", number, shards=shards)
+        drive(committing(commit, parts, lambda _: together), self.attempt)
+        return number
+
+    def _hosted(self, index: int) -> Any:
+        primary = self.places[index].primary
+        assert primary is not None
+        return self.hosts[primary.key]._hosted[index]
+
+    def _tell(self, index: int, **changes: Any) -> None:
+        self.places[index] = place = self.places[index].next(**changes)
+        versions = [each.version for each in self.places]
+        for name in self.hosts:
+            mine = {
+                at: each
+                for at, each in enumerate(self.places)
+                if name in {server.key for server in each.servers}
+            }
+            self._manage(name, FollowPlaces(mine, versions))
+        assert place.version in versions
+
+    def _manage(self, host: str, operation: Any) -> None:
+        self.hosts[host].run([operation], PendingReply(lambda _: None), self._connect)
+
+    def _connect(self, address: str, opening: Opening) -> None:
+        self._wires.append(Wire(self.hosts[address], opening))
+        opening.opened(self._wires[-1])
+
+    def _flow(self) -> None:
+        while any(wire.waiting for wire in self._wires):
+            for wire in self._wires:
+                if wire.waiting:
+                    wire.deliver()
