@@ -49,6 +49,13 @@ class DistributedKeras:
     servers, too, and a step adds its changes; random seeds are made anew for each step, and are the
     same when it runs again. What is frozen stays as it is.
 
+    In mode `psnb.Sync`, if a callback has a hook for batches of training, a round is scheduled when
+    the hooks of the one before have run. So ``on_train_batch_begin`` steers its batch, and
+    ``on_train_batch_end`` sees the weights after it, or after its round. The cost: each round waits
+    for the hooks, and for its batches to reach the workers. Keras's own callbacks do not count, but
+    for those that save at batches. In other modes batches overlap: a hook sees the weights of its
+    moment.
+
     Attributes
     ----------
     stop_training : bool
@@ -253,8 +260,8 @@ class DistributedKeras:
         told = callback_list(callbacks, self, verbose, epochs=1, steps=target)
         told.on_predict_begin()
         found = []
-        for number, outputs in enumerate(Ordered(self._coordinator, data).run(predict, steps)):
-            told.on_predict_batch_begin(number)
+        run = Ordered(self._coordinator, data).run(predict, steps, told.on_predict_batch_begin)
+        for number, outputs in enumerate(run):
             found.append(outputs)
             told.on_predict_batch_end(number, {"outputs": outputs})
         told.on_predict_end()
