@@ -11,6 +11,7 @@ from psnb._src.models.flat_variables import (
     check_free,
     optimizer_for,
     place_flat,
+    place_state,
 )
 from psnb._src.models.step_description import (
     StepDescription,
@@ -34,6 +35,7 @@ __all__ = [
     "check_free",
     "optimizer_for",
     "place_flat",
+    "place_state",
     "pulling",
     "pushing",
 ]

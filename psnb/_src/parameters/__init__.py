@@ -1,6 +1,7 @@
 """Parameters as users see them (variables, embeddings), and the client side of the servers."""
 
 from psnb._src.parameters.accumulated import accumulating
+from psnb._src.parameters.blend import Blend
 from psnb._src.parameters.comm_server_client import PATIENCE, CommServerClient
 from psnb._src.parameters.commit import UndecidedError
 from psnb._src.parameters.control_connection import ControlConnection
@@ -43,6 +44,7 @@ from psnb._src.parameters.variable import Variable
 
 __all__ = [
     "PATIENCE",
+    "Blend",
     "CommServerClient",
     "ControlConnection",
     "DenseShard",

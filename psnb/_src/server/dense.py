@@ -17,6 +17,7 @@ from psnb._src.server.table_operations import (
     AddValues,
     AssignRows,
     AssignValues,
+    BlendValues,
     GatherRows,
     MergeValues,
     PushGradient,
@@ -54,7 +55,7 @@ class DenseTable(Table):
 
     writes = (
         *(PushGradient, AssignValues, AddValues, AssignRows, AddRows, MergeValues),
-        SkipUpdates,
+        *(BlendValues, SkipUpdates),
     )
 
     def __init__(self, name: str, values: np.ndarray, optimizer: Optimizer | None) -> None:
@@ -84,6 +85,8 @@ class DenseTable(Table):
                 return self.add(values)
             case AssignValues(values):
                 return self.assign(values)
+            case BlendValues(shares, terms):
+                return self.blend(shares, terms)
             case MergeValues(values, slots, step, share):
                 return self.merge(values, slots, step, share)
         return super().run(operation)
@@ -143,6 +146,18 @@ class DenseTable(Table):
             norm,
             rate,
         )
+
+    def blend(self, shares: np.ndarray, terms: np.ndarray) -> None:
+        """Keep all but a share (0 to 1) of each value, and add a term to it.
+
+        With a share of 0 the term is added; with one of 1 it replaces the value.
+        """
+        self._check(shares)
+        self._check(terms)
+        self._changing(None)
+        self._values[shares == 1] = 0  # also what is infinite
+        self._values *= 1 - shares
+        self._values += terms
 
     def merge(
         self, values: np.ndarray, slots: Mapping[str, np.ndarray], step: int, share: float

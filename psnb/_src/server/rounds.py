@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
+from psnb._src.server.blends import averaged, composed
 from psnb._src.server.duplicates import summed
-from psnb._src.server.table_operations import OnTable, Push, PushGradient, PushRows
+from psnb._src.server.table_operations import BlendValues, OnTable, Push, PushGradient, PushRows
 
 
 @dataclass
@@ -44,7 +45,7 @@ class Rounds:
         self._writers.setdefault(writer, _RoundWriter()).held.setdefault(commit, list(writes))
 
     def averages(self, writer: str, closures: Sequence[int]) -> list[OnTable]:
-        """Return the writes that end a round: one push to each table, then the other writes.
+        """Return the writes that end a round: one push or blend a table, then the other writes.
 
         Parameters
         ----------
@@ -56,15 +57,24 @@ class Rounds:
         """
         held = self._writers[writer].held if writer in self._writers else {}
         pushes: dict[str, list[Push]] = {}
+        blends: dict[str, dict[int, BlendValues]] = {}
         others: list[OnTable] = []
         for commit in closures:
             for write in held.get(commit, ()):
-                if isinstance(write.operation, Push):
-                    pushes.setdefault(write.table, []).append(write.operation)
-                else:
-                    others.append(write)
-        averages = [OnTable(table, _average(each, len(closures))) for table, each in pushes.items()]
-        return [*averages, *others]
+                match write.operation:
+                    case Push() as push:
+                        pushes.setdefault(write.table, []).append(push)
+                    case BlendValues() as blend:
+                        of_table = blends.setdefault(write.table, {})
+                        of_table[commit] = composed(of_table.get(commit), blend)
+                    case _:
+                        others.append(write)
+        count = len(closures)
+        return [
+            *(OnTable(table, _average(each, count)) for table, each in pushes.items()),
+            *(OnTable(t, averaged([*each.values()], count)) for t, each in blends.items()),
+            *others,
+        ]
 
     def end(self, writer: str, number: int) -> None:
         """Forget what was kept for this round and earlier ones.
