@@ -16,6 +16,7 @@ import psnb
 import psnb.torch
 from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
 from tests.integration import wide_and_deep as wd
+from tests.integration.helpers import wait_for_file
 from tests.integration.torch_wide_deep import (
     Inputs,
     WideDeep,
@@ -64,6 +65,56 @@ def test_a_module_learns_in_every_mode(cluster: Client, mode: Any) -> None:
     assert np.mean(losses[-10:]) < 0.9 * np.mean(losses[:10])
     # In mode Geo, what workers have learned is averaged: so are these counts.
     assert tracked == (2 * wd.STEPS if not isinstance(mode, psnb.Geo) else tracked) > 0
+
+
+def test_a_step_that_took_long_moves_averages_from_where_they_are(
+    cluster: Client, tmp_path: Path
+) -> None:
+    computed, go = tmp_path / "computed", tmp_path / "go"
+    rows = 1e-4 * torch.randn(40, 8, 3, generator=torch.Generator().manual_seed(0))
+    with psnb.ParameterServerStrategy(cluster) as strategy:
+        model = psnb.torch.distribute(nn.BatchNorm1d(3), strategy, dense=psnb.SGD(0.01))
+        coordinator = psnb.ClusterCoordinator(strategy)
+
+        def step(x: Tensor, late: bool = False) -> None:
+            with model.step():
+                model(x).sum().backward()
+                if late:
+                    computed.touch()
+                    wait_for_file(go)
+
+        coordinator.schedule(step, (rows[0], True), worker=0)
+        wait_for_file(computed)
+        for x in rows[1:]:
+            coordinator.fetch(coordinator.schedule(step, (x,), worker=1))
+        go.touch()
+        coordinator.join()
+        variance = model.state_dict()["running_var"].numpy()
+    expected = np.ones(3)
+    for x in (*rows[1:], rows[0]):
+        expected = 0.9 * expected + 0.1 * x.double().var(0).numpy()
+    np.testing.assert_allclose(variance, expected, rtol=1e-5)
+
+
+def test_a_round_averages_what_each_of_its_steps_makes_of_averages(cluster: Client) -> None:
+    rows = torch.randn(6, 8, 3, generator=torch.Generator().manual_seed(0))
+    with psnb.ParameterServerStrategy(cluster, mode=psnb.Sync(2)) as strategy:
+        layer = nn.BatchNorm1d(3, momentum=None)
+        model = psnb.torch.distribute(layer, strategy, dense=psnb.SGD(0.01))
+        coordinator = psnb.ClusterCoordinator(strategy)
+
+        def step(x: Tensor) -> None:
+            with model.step():
+                model(x).sum().backward()
+
+        for x in rows:
+            coordinator.schedule(step, (x,))
+        coordinator.join()
+        found = model.state_dict()
+    assert found["num_batches_tracked"] == 3
+    # Of all batches, as momentum=None says.
+    for name, expected in (("mean", rows.mean(1)), ("var", rows.var(1))):
+        torch.testing.assert_close(found[f"running_{name}"], expected.mean(0))
 
 
 class Loaded(torch.utils.data.IterableDataset):  # type: ignore[type-arg]

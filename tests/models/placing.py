@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from psnb._src.first_rows import Admission, Always
+from psnb._src.modes import Async, Mode
 from psnb._src.parameters.dense_shards import DenseShard, DenseShards
 from psnb._src.parameters.embedding import Embedding
 from psnb._src.parameters.embedding_spec import EmbeddingSpec
@@ -36,7 +37,8 @@ class CopyingInProcess(InProcess):
 class InProcessStrategy:
     """Places parameters on servers in this process."""
 
-    def __init__(self, shards: int = 2) -> None:
+    def __init__(self, shards: int = 2, mode: Mode | None = None) -> None:
+        self.mode = mode or Async()
         self.transport = CopyingInProcess(shards)
         self._parameters: dict[str, Variable | Embedding] = {}
 

@@ -18,9 +18,11 @@ from psnb._src.jax_models.program import Program
 from psnb._src.jax_models.tree_variables import TreeVariables
 from psnb._src.jax_models.worker_programs import travelling
 from psnb._src.models import StepDescription, batch_summary
-from psnb._src.parameters import Embedding, Handle, writes_nothing
+from psnb._src.parameters import Blend, Embedding, Handle, Variable, writes_nothing
 from psnb._src.runtime import report
 from psnb.errors import ConfigurationError, GradientError
+
+Blends = Callable[[Any], Mapping[Variable, Blend | None]]
 
 
 class TrainStep:
@@ -88,13 +90,19 @@ class TrainStep:
         self._report(loss, metrics, examples)
         return loss
 
-    def trained(self, batch: Any) -> tuple[float, Any, int]:
-        """Train on a batch, and return its loss, metrics and examples without a report."""
+    def trained(self, batch: Any, blends: Blends | None = None) -> tuple[float, Any, int]:
+        """Train on a batch, and return its loss, metrics and examples without a report.
+
+        ``blends`` tells of the metrics what variables get that have no gradient.
+        """
         ((loss, metrics), (by_values, by_rows)), pulled = self._program(batch)
-        gradients: dict[Handle, np.ndarray] = {
+        moved = {} if blends is None else blends(metrics)
+        gradients: dict[Handle, np.ndarray | Blend] = {
             variable: np.asarray(gradient, variable.dtype)
             for variable, gradient in zip(self._of.variables, by_values, strict=True)
+            if variable not in moved
         }
+        gradients.update((v, blend) for v, blend in moved.items() if blend is not None)
         gradients.update(self._program.layout.gradients(pulled.fetched, by_rows))
         value = float(loss)
         try:

@@ -42,6 +42,27 @@ def callback_list(given: Any, model: Any, verbose: Any, **params: Any) -> Any:
     )
 
 
+_AT_BATCHES = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+
+
+def looks_at_batches(told: Any) -> bool:
+    """Return whether a callback may look at the model, or steer it, at each batch of training.
+
+    Of Keras's own only those that save at batches: ``ProgbarLogger`` and ``TerminateOnNaN`` are
+    given all that they look at.
+    """
+    return any(_has_own(each, name) for each in told.callbacks for name in _AT_BATCHES)
+
+
+def _has_own(callback: Any, name: str) -> bool:
+    found = getattr(callback, name)
+    function = getattr(found, "__func__", found)
+    if function is getattr(keras.callbacks.Callback, name):
+        return False
+    keras_own = str(getattr(function, "__module__", "")).startswith("keras.")
+    return not keras_own or getattr(callback, "save_freq", "epoch") != "epoch"
+
+
 def ends_at_nan(told: Any) -> bool:
     """Return whether a callback ends training at a loss that is not finite."""
     return any(isinstance(each, keras.callbacks.TerminateOnNaN) for each in told.callbacks)

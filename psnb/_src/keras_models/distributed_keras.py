@@ -45,9 +45,19 @@ class DistributedKeras:
     it does with datasets that cannot be cut into parts, such as generators.
     Metrics are added up over all workers, exactly: each batch counts once.
 
-    What a step changes beside weights (the moving averages of ``BatchNormalization``) is on the
-    servers, too, and a step adds its changes; random seeds are made anew for each step, and are the
-    same when it runs again. What is frozen stays as it is.
+    What a step changes beside weights is on the servers, too, and written by a rule that is right
+    however late it comes: servers move the averages that ``BatchNormalization`` has by then towards
+    those of the batch, by its momentum; other state of layers (and averages with ``renorm``) is set
+    to what the step has computed, and the last one counts. In mode `psnb.Sync` the results of a
+    round are averaged. Random seeds are made anew for each step, and are the same when it runs
+    again. What is frozen stays as it is.
+
+    In mode `psnb.Sync`, if a callback has a hook for batches of training, a round is scheduled when
+    the hooks of the one before have run. So ``on_train_batch_begin`` steers its batch, and
+    ``on_train_batch_end`` sees the weights after it, or after its round. The cost: each round waits
+    for the hooks, and for its batches to reach the workers. Keras's own callbacks do not count, but
+    for those that save at batches. In other modes batches overlap: a hook sees the weights of its
+    moment.
 
     Attributes
     ----------
@@ -253,8 +263,8 @@ class DistributedKeras:
         told = callback_list(callbacks, self, verbose, epochs=1, steps=target)
         told.on_predict_begin()
         found = []
-        for number, outputs in enumerate(Ordered(self._coordinator, data).run(predict, steps)):
-            told.on_predict_batch_begin(number)
+        run = Ordered(self._coordinator, data).run(predict, steps, told.on_predict_batch_begin)
+        for number, outputs in enumerate(run):
             found.append(outputs)
             told.on_predict_batch_end(number, {"outputs": outputs})
         told.on_predict_end()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from psnb._src.coordinator import ClusterCoordinator
-from psnb._src.keras_models.callback_list import ends_at_nan
+from psnb._src.keras_models.callback_list import ends_at_nan, looks_at_batches
 from psnb._src.keras_models.counted_metrics import CountedMetrics, Logs
 from psnb._src.keras_models.keras_program import KerasProgram, Trained
 from psnb._src.keras_models.passes import Passes
@@ -56,14 +56,14 @@ class FitLoop:
     ) -> None:
         """Train; ``each`` tells by an epoch's number whether there is a validation after it."""
         step = self._training_step(training.metrics, ends_at_nan(told))
+        hold = looks_at_batches(told)
         self._model.stop_training = False
         told.on_train_begin()
         logs: Logs = {}
         for epoch in epochs:
             told.on_epoch_begin(epoch)
             training.metrics.begin()
-            for number, found in self._numbered(step, training):
-                told.on_train_batch_begin(number)
+            for number, found in self._numbered(step, training, told.on_train_batch_begin, hold):
                 told.on_train_batch_end(number, training.metrics.add(found))
                 if self._model.stop_training:
                     break
@@ -87,8 +87,7 @@ class FitLoop:
 
         given.metrics.begin()
         told.on_test_begin()
-        for number, _ in self._numbered(score, given):
-            told.on_test_batch_begin(number)
+        for number, _ in self._numbered(score, given, told.on_test_batch_begin):
             told.on_test_batch_end(number, {})
         logs = given.metrics.results()
         told.on_test_end(logs)
@@ -104,8 +103,11 @@ class FitLoop:
         return train
 
     @staticmethod
-    def _numbered(step: Step, given: Pass) -> Iterator[tuple[int, Trained]]:
-        with closing(given.data.run(step, given.steps)) as found:  # type: ignore[type-var]
+    def _numbered(
+        step: Step, given: Pass, begin: Callable[[int], None], hold: bool = False
+    ) -> Iterator[tuple[int, Trained]]:
+        run = given.data.run(step, given.steps, begin, hold=hold)
+        with closing(run) as found:  # type: ignore[type-var]
             yield from enumerate(found)
 
 

@@ -13,9 +13,11 @@ from psnb._src.jax_models import batch_function, by_name, exported, forward, ste
 from psnb._src.keras_models.keras_network import Computed, KerasNetwork
 from psnb._src.keras_models.keras_program import KerasProgram
 from psnb._src.keras_models.model_inputs import whole
+from psnb._src.keras_models.moving_averages import Blended
 from psnb._src.keras_models.placed_values import PlacedValues
 from psnb._src.keras_models.served_layers import looking_up
 from psnb._src.models import StepDescription
+from psnb._src.parameters import Blend, Variable
 
 
 class JaxProgram(KerasProgram):
@@ -45,8 +47,15 @@ class JaxProgram(KerasProgram):
         return exported(of, x)
 
     def _train(self, given: dict[str, Any]) -> tuple[float, list[np.ndarray]]:
-        loss, told, _ = self._step.trained(given)
+        loss, (told, _), _ = self._step.trained(given, self._blends)
         return loss, told
+
+    def _blends(self, found: tuple[Any, dict[str, Blended]]) -> dict[Variable, Blend | None]:
+        """Return what a step has blended into the state, for each variable of it."""
+        _, moved = found
+        shares, terms = ({name: each[n] for name, each in moved.items()} for n in (0, 1))
+        state = self._values.state
+        return {**dict.fromkeys(state.variables), **state.blends(shares, terms)}
 
     def _score(self, given: dict[str, Any]) -> list[np.ndarray]:
         return self._scores(given)
@@ -62,14 +71,7 @@ class JaxProgram(KerasProgram):
 
     def _loss(self, params: Any, rows: Any, batch: Any) -> Any:
         found = self._computed(params, rows, batch, training=True)
-        loss = found.loss
-        # A term that is zero, with the change of the state as its gradient by it: so a step pushes
-        # the change of the state with everything else.
-        for name, new in found.state.items():
-            old = params[name]
-            change = jax.lax.stop_gradient(old - new)
-            loss += (change * (old - jax.lax.stop_gradient(old))).sum()
-        return loss, found.metrics
+        return found.loss, (found.metrics, found.moved)
 
     def _scored(self, params: Any, rows: Any, batch: Any) -> Any:
         return self._computed(params, rows, batch, training=False).metrics

@@ -17,7 +17,8 @@ import keras
 import numpy as np
 
 from psnb._src.keras_models.model_inputs import ModelInputs
-from psnb._src.keras_models.split_keras import adapted, as_array, finish, layers_of
+from psnb._src.keras_models.moving_averages import Blended, MovingAverages, follow
+from psnb._src.keras_models.split_keras import adapted, as_array, every_layer, finish, layers_of
 from psnb.errors import ConfigurationError, PsnbError, SerializationError
 
 
@@ -33,14 +34,14 @@ class Computed:
         With all that layers and regularizers add; None without targets.
     metrics : list of tensor
         What to add to the metrics' variables.
-    state : dict
-        The new values of the state, by name.
+    moved : dict
+        The share and the term of what was moved in the state, by name; see `Blend`.
     """
 
     outputs: Any
     loss: Any
     metrics: list[Any]
-    state: dict[str, Any]
+    moved: dict[str, Blended]
 
 
 class KerasNetwork:
@@ -90,6 +91,8 @@ class KerasNetwork:
         self.seeds = [each for each in tail.variables if id(each) not in known]
         theirs = {id(each) for each in (*learning, *moving)}
         self._local = [each for each in tail.weights if id(each) not in theirs]
+        for each in every_layer(tail):
+            follow(each)
         tail.compile(optimizer="sgd", **compiled)
         self._built = False
 
@@ -141,7 +144,12 @@ class KerasNetwork:
         starts = begun or [keras.ops.zeros(each.shape, each.dtype) for each in variables]
         mapping += zip(variables, starts, strict=True)
         x, y, weights = _tensors([batch.get(name) for name in ("x", "y", "weights")])
-        with keras.StatelessScope(mapping, collect_losses=True) as scope:
+        averages = MovingAverages()
+        with (
+            keras.StatelessScope(mapping, collect_losses=True) as scope,
+            averages.noted(),
+        ):
+            before = {name: scope.get_current_value(each) for name, each in self.state.items()}
             outputs = tail.call(self.inputs.pack(x), training=training)
             loss = None
             if "y" in batch:
@@ -149,7 +157,11 @@ class KerasNetwork:
                 examples = keras.tree.flatten(x)[0].shape[0]
                 tail.metrics[0].update_state(loss, sample_weight=examples)
                 tail.compute_metrics(None, y, outputs, weights)
-            state = {name: scope.get_current_value(each) for name, each in self.state.items()}
+            moved = {
+                name: averages.blend(each, before[name], now)
+                for name, each in self.state.items()
+                if (now := scope.get_current_value(each)) is not before[name]
+            }
             told = [scope.get_current_value(each) for each in variables]
             # What is written and not on servers would be that of one worker.
             written = [e.path for e in self._local if scope.get_current_value(e) is not None]
@@ -158,7 +170,7 @@ class KerasNetwork:
                 f"a step changes {written}, which are no floats: servers keep float32 and float64, "
                 "and on a worker they would be its own"
             )
-        return Computed(outputs, loss, told, state)
+        return Computed(outputs, loss, told, moved)
 
     def build(self, batch: Mapping[str, Any], shaped: Callable[..., Any]) -> None:
         """Make the variables of loss and metrics, whose shapes depend on a batch.

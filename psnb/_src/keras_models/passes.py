@@ -32,7 +32,14 @@ class Passes(ABC):
     """Goes through a dataset, again and again."""
 
     @abstractmethod
-    def run(self, closure: Callable[[Iterator[Any]], Any], steps: int | None) -> Iterator[Any]:
+    def run(
+        self,
+        closure: Callable[[Iterator[Any]], Any],
+        steps: int | None,
+        begin: Callable[[int], None],
+        *,
+        hold: bool = False,
+    ) -> Iterator[Any]:
         """Call a closure for all batches, or for the next ones; yield what it returns.
 
         Parameters
@@ -41,6 +48,13 @@ class Passes(ABC):
             Takes a batch with ``next`` from what it is given; returns None if there is none.
         steps : int or None
             For how many batches; the next call goes on with those after them. None for all.
+        begin : callable
+            Is told the number of a batch before what it gave is yielded.
+        hold : bool
+            In mode `Sync`, tell ``begin`` before a batch is scheduled, yield when its round is
+            applied, and schedule nothing before all of its round were taken: so who takes a batch
+            sees the parameters as they are after it, and ``begin`` changes what it is trained with.
+            In other modes there is no such moment, as batches of several workers overlap.
         """
 
 
@@ -67,7 +81,14 @@ class Leased(Passes):
         self._data = coordinator.create_per_worker_dataset(data, sharding="dynamic")
         self._under_way: Any = None
 
-    def run(self, closure: Callable[[Iterator[Any]], Any], steps: int | None) -> Iterator[Any]:
+    def run(
+        self,
+        closure: Callable[[Iterator[Any]], Any],
+        steps: int | None,
+        begin: Callable[[int], None],
+        *,
+        hold: bool = False,
+    ) -> Iterator[Any]:
         """See `Passes.run`."""
         if self._under_way is None or self._under_way.progress().over:
             self._under_way = iter(self._data)
@@ -83,6 +104,7 @@ class Leased(Passes):
                 if remote.status is not ClosureStatus.COMPLETED:
                     self._coordinator.join(progress=False)  # raises what it raised
                 elif (found := remote.returned()) is not None:  # its round goes on
+                    begin(count)
                     count += 1
                     yield found
         self._coordinator.join(progress=False)
@@ -97,19 +119,33 @@ class Ordered(Passes):
         self._coordinator, self._data = coordinator, data
         self._under_way: Iterator[Any] | None = None
 
-    def run(self, closure: Callable[[Iterator[Any]], Any], steps: int | None) -> Iterator[Any]:
+    def run(
+        self,
+        closure: Callable[[Iterator[Any]], Any],
+        steps: int | None,
+        begin: Callable[[int], None],
+        *,
+        hold: bool = False,
+    ) -> Iterator[Any]:
         """See `Passes.run`."""
         batches = self._under_way or iter(self._data)
+        mode = self._coordinator.strategy.mode
+        round_size = mode.closures if hold and isinstance(mode, Sync) else None
         waiting: deque[RemoteValue] = deque()
         left, over = steps, False
+        scheduled = taken = 0
         while True:
-            ahead = _AHEAD * max(1, self._coordinator.strategy.num_workers)
+            # A round that is held is taken to its end first.
+            ahead = (round_size or self._ahead()) if not (round_size and waiting) else 0
             while not over and left != 0 and len(waiting) < ahead:
                 batch = next(batches, None)
                 over = batch is None
                 if not over:
+                    if round_size:
+                        begin(scheduled)
                     waiting.append(self._coordinator.schedule(closure, (iter([batch]),)))
                     left = None if left is None else left - 1
+                    scheduled += 1
             if not waiting:
                 break
             remote = waiting.popleft()
@@ -118,6 +154,15 @@ class Ordered(Passes):
                     remote.fetch()  # raises what holds it up
             if remote.status is not ClosureStatus.COMPLETED:
                 self._coordinator.join(progress=False)  # raises what it or another one raised
-            yield remote.returned()  # its round goes on
+            if round_size:
+                remote.fetch()  # waits for its round
+            else:
+                begin(taken)
+            taken += 1
+            yield remote.returned()
         self._coordinator.join(progress=False)
         self._under_way = None if over or steps is None else batches
+
+    def _ahead(self) -> int:
+        """Return how many batches are scheduled at a time."""
+        return _AHEAD * max(1, self._coordinator.strategy.num_workers)

@@ -18,16 +18,13 @@ from psnb._src.models import (
     check_free,
     optimizer_for,
     place_flat,
+    place_state,
 )
 from psnb._src.parameters import Embedding, Variable
-from psnb._src.server import SGD
 from psnb.errors import GradientError
 
 _PART = 4 << 20
 """Bytes of a table that are read or written at a time, so that no server stands still for long."""
-
-_ADDED = SGD(1.0)
-"""What state learns with: the servers subtract what is pushed."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +130,7 @@ def place(
         )
         for each, layer in parts.tables.items()
     }
-    flat = place_flat(strategy, f"{name}.state", state, _ADDED)
+    flat = place_state(strategy, f"{name}.state", state)
     found = PlacedValues(_joined(placed), flat, tables)
     rows = {each: as_array(layer.embeddings) for each, layer in parts.tables.items()}
     for each, table in tables.items():

@@ -109,11 +109,15 @@ def adapted(model: Any) -> Iterator[Any]:
     So does ``Normalization``, which `adapt` has given a mean and a variance: for what computes, its
     weights are constants.
     """
+    return (each for each in every_layer(model) if hasattr(each, "finalize_state"))
+
+
+def every_layer(model: Any) -> Iterator[Any]:
+    """Yield a model and the layers in it, those that layers hold too."""
     seen, left = {id(model)}, [model]
     while left:
         layer = left.pop()
-        if hasattr(layer, "finalize_state"):
-            yield layer
+        yield layer
         for value in vars(layer).values():
             for each in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(each, keras.layers.Layer) and id(each) not in seen:

@@ -19,7 +19,7 @@ from psnb._src.keras_models.model_inputs import whole
 from psnb._src.keras_models.placed_values import PlacedValues
 from psnb._src.keras_models.served_layers import looking_up
 from psnb._src.models import StepDescription
-from psnb._src.parameters import Handle
+from psnb._src.parameters import Blend, Handle
 from psnb._src.torch_models import (
     ModelPass,
     OperationRecorder,
@@ -55,23 +55,22 @@ class TorchProgram(KerasProgram):
         return exported(module, tables, x, DenseSources(flat.variables, parts))
 
     def _train(self, given: dict[str, Any]) -> tuple[float, list[np.ndarray]]:
-        current, leaves, values, found = self._computed(given, training=True)
+        current, leaves, found = self._computed(given, training=True)
         found.loss.backward()
         flat = self._values.weights.variables
-        gradients: dict[Handle, np.ndarray] = {
+        gradients: dict[Handle, np.ndarray | Blend] = {
             variable: leaf.grad.cpu().numpy()
             for variable, leaf in zip(flat, leaves, strict=False)
             if leaf.grad is not None
         }
         rows = current.gradients()
         gradients.update({table: each.cpu().numpy() for table, each in rows.items()})
-        changes = {
-            name: _array(values[name].double() - new.double()) for name, new in found.state.items()
+        shares = {
+            name: _array(share) if isinstance(share, Tensor) else share
+            for name, (share, _) in found.moved.items()
         }
-        state = self._values.state
-        for variable, change in zip(state.variables, state.join(changes), strict=True):
-            if change is not None:
-                gradients[variable] = change
+        terms = {name: _array(term) for name, (_, term) in found.moved.items()}
+        gradients.update(self._values.state.blends(shares, terms).items())
         loss = found.loss.item()
         try:
             current.push(gradients, loss)
@@ -99,7 +98,7 @@ class TorchProgram(KerasProgram):
         *,
         training: bool,
         noted_by: AbstractContextManager[Any] | None = None,
-    ) -> tuple[ModelPass, list[Tensor], dict[str, Tensor], Computed]:
+    ) -> tuple[ModelPass, list[Tensor], Computed]:
         x = {name: tensor_of(each).to(self._device) for name, each in given["x"].items()}
         current = ModelPass(self._values.tables, self._device, training=training, learns=training)
         current.expect((x,), self._plan)
@@ -128,7 +127,7 @@ class TorchProgram(KerasProgram):
             raise
         if (plan := current.learned()) is not None:
             self._plan = plan
-        return current, leaves, values, computed
+        return current, leaves, computed
 
 
 class _Prediction(nn.Module):

@@ -11,6 +11,7 @@ from psnb._src.models.flat_variables import (
     check_free,
     optimizer_for,
     place_flat,
+    place_state,
 )
 from psnb._src.models.references import functions_of, leads_to, used_global
 from psnb._src.models.step_description import (
@@ -37,6 +38,7 @@ __all__ = [
     "leads_to",
     "optimizer_for",
     "place_flat",
+    "place_state",
     "pulling",
     "pushing",
     "used_global",

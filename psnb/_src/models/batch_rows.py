@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from psnb._src.parameters import (
+    Blend,
     DistinctIds,
     Embedding,
     Handle,
@@ -151,7 +152,7 @@ class BatchRows:
 
     def push(
         self,
-        gradients: Mapping[Variable | Embedding, np.ndarray],
+        gradients: Mapping[Handle, np.ndarray | Blend],
         used: Mapping[Embedding, np.ndarray] | None = None,
         loss: float = 0.0,
     ) -> None:
@@ -160,8 +161,8 @@ class BatchRows:
         Parameters
         ----------
         gradients : mapping
-            For a variable its gradient; for an embedding those of all its rows here, ``(n, dim)``.
-            More rows than there are, of padding, are left out.
+            For a variable its gradient or `Blend`; for an embedding the gradients of all its rows
+            here, ``(n, dim)``. More rows than there are, of padding, are left out.
         used : mapping, optional
             Of embeddings whose rows were fetched in part for nothing: the positions ``(m,)`` of
             those that get their gradient.
@@ -177,6 +178,7 @@ class BatchRows:
         given: dict[Handle, object] = {}
         for handle, gradient in gradients.items():
             if isinstance(handle, Embedding):
+                assert isinstance(gradient, np.ndarray)
                 rows = self._rows_of(handle)
                 at = (used or {}).get(handle, slice(rows.count))
                 if rows.count:

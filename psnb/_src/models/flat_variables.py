@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from psnb._src.export import DenseSources
-from psnb._src.parameters import Embedding, Variable
+from psnb._src.modes import Mode
+from psnb._src.parameters import Blend, Embedding, Variable
 from psnb._src.server import OPTIMIZABLE, Optimizer
 from psnb.errors import ConfigurationError, GradientError
 
@@ -24,6 +25,10 @@ OptimizerChoice = Optimizer | Callable[[str], Optimizer]
 
 class Strategy(Protocol):
     """What places parameters; see `psnb.ParameterServerStrategy`."""
+
+    @property
+    def mode(self) -> Mode:
+        """When pushes are applied."""
 
     @property
     def parameters(self) -> Mapping[str, Variable | Embedding]:
@@ -77,7 +82,7 @@ class FlatVariables:
             groups[place.variable].append(arrays[name])
         return groups
 
-    def join(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
+    def join(self, arrays: Mapping[str, np.ndarray | float]) -> list[np.ndarray | None]:
         """Return the variables' values with these arrays and zeros elsewhere; None for no array."""
         joined: list[np.ndarray | None] = [None] * len(self.variables)
         for name, array in arrays.items():
@@ -87,6 +92,22 @@ class FlatVariables:
                 whole = joined[place.variable] = np.zeros(variable.shape, variable.dtype)
             whole[place.part].reshape(place.shape)[...] = array
         return joined
+
+    def blends(
+        self, shares: Mapping[str, np.ndarray | float], terms: Mapping[str, np.ndarray]
+    ) -> dict[Variable, Blend]:
+        """Return what to push where arrays are moved; see `Blend`.
+
+        Arrays that have neither a share nor a term stay as they are, and so do variables without
+        any other.
+        """
+        moved = [name for name, term in terms.items() if np.any(shares[name]) or np.any(term)]
+        joined = [self.join({name: each[name] for name in moved}) for each in (shares, terms)]
+        return {
+            variable: Blend(share, term)
+            for variable, share, term in zip(self.variables, *joined, strict=True)
+            if share is not None and term is not None
+        }
 
     def read(self) -> dict[str, np.ndarray]:
         """Fetch all arrays."""
@@ -149,14 +170,31 @@ def place_flat(
     ConfigurationError
         If an array has another dtype, or there is no optimizer for it; nothing was placed.
     """
-    groups: dict[tuple[np.dtype, Optimizer], list[str]] = {}
+    return _placed(strategy, name, arrays, lambda each: optimizer_for(optimizer, each))
+
+
+def place_state(strategy: Strategy, name: str, arrays: Mapping[str, np.ndarray]) -> FlatVariables:
+    """Put arrays on the servers that steps move beside what learns; see `FlatVariables.blends`.
+
+    Parameters are those of `place_flat`.
+    """
+    return _placed(strategy, name, arrays, lambda each: None)
+
+
+def _placed(
+    strategy: Strategy,
+    name: str,
+    arrays: Mapping[str, np.ndarray],
+    optimizer: Callable[[str], Optimizer | None],
+) -> FlatVariables:
+    groups: dict[tuple[np.dtype, Optimizer | None], list[str]] = {}
     for each, array in arrays.items():
         if array.dtype not in OPTIMIZABLE:
             raise ConfigurationError(
                 f"parameter {each!r} is of {array.dtype}; servers keep float32 and float64. Make "
                 "the parameters float32, and compute in half precision where it pays (autocast)"
             )
-        groups.setdefault((array.dtype, optimizer_for(optimizer, each)), []).append(each)
+        groups.setdefault((array.dtype, optimizer(each)), []).append(each)
     names = [name if not i else f"{name}.{i}" for i in range(len(groups))]
     check_free(strategy, names)
     variables, places = [], {}

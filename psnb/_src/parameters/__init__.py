@@ -1,6 +1,7 @@
 """Parameters as users see them (variables, embeddings), and the client side of the servers."""
 
 from psnb._src.parameters.accumulated import accumulating
+from psnb._src.parameters.blend import Blend
 from psnb._src.parameters.comm_server_client import (
     FAILOVER_TIMEOUT,
     PATIENCE,
@@ -48,6 +49,7 @@ from psnb._src.parameters.variable import Variable
 __all__ = [
     "FAILOVER_TIMEOUT",
     "PATIENCE",
+    "Blend",
     "CommServerClient",
     "ControlConnection",
     "DenseShard",

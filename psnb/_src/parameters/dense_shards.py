@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from psnb._src.parameters.blend import Blend
 from psnb._src.parameters.gradients import NonFinite
 from psnb._src.parameters.parameter_arguments import checked_array, checked_rows
 from psnb._src.parameters.parameter_shards import ParameterShards
@@ -26,6 +27,7 @@ from psnb._src.server import (
     AddValues,
     AssignRows,
     AssignValues,
+    BlendValues,
     CountSkipped,
     GatherRows,
     OnTable,
@@ -202,8 +204,10 @@ class DenseShards(ParameterShards):
 
         return PendingRead(self.server_client, requests, value)
 
-    def pushing(self, gradient: ArrayLike) -> list[ShardWrite]:
+    def pushing(self, gradient: ArrayLike | Blend) -> list[ShardWrite]:
         """Return the writes of a push, by shard."""
+        if isinstance(gradient, Blend):
+            return self._blending(gradient)
         self.require_optimizer()
         array = self.checked(gradient, "gradient")
         parts, size = self._written(array)
@@ -217,6 +221,16 @@ class DenseShards(ParameterShards):
         return [
             (s.shard, OnTable(s.table, PushGradient(part, size, half=self._half)))
             for s, part in zip(self._shards, parts, strict=True)
+        ]
+
+    def _blending(self, blend: Blend) -> list[ShardWrite]:
+        shares, terms = (self.checked(each, "blend") for each in blend)
+        if self.must_skip(terms, f"values for variable {self.name!r}"):
+            return []
+        parts = zip(self._shards, self._parts(shares), self._parts(terms), strict=True)
+        return [
+            (s.shard, OnTable(s.table, BlendValues(self._sent(s, share), self._sent(s, term))))
+            for s, share, term in parts
         ]
 
     def _written(self, array: np.ndarray) -> tuple[list[np.ndarray], float]:

@@ -30,6 +30,7 @@ from psnb._src.server import (
     AddValues,
     AssignRows,
     AssignValues,
+    BlendValues,
     Commit,
     FetchRows,
     GatherRows,
@@ -175,11 +176,11 @@ class LocalCopies:
         ConfigurationError
             If a learning rate cannot be computed; no push was made then.
         """
-        pushes: list[tuple[_Key, Push]] = []
+        pushes: list[tuple[_Key, Push | BlendValues]] = []
         others: list[ShardWrite] = []
         for shard, part in parts.items():
             for write in part.writes:
-                if isinstance(write.operation, Push):
+                if isinstance(write.operation, Push | BlendValues):
                     pushes.append(((shard, write.table), write.operation))
                 else:
                     others.append((shard, write))
@@ -274,19 +275,23 @@ class LocalCopies:
         self,
         cycle: _Cycle,
         commit: Commit,
-        pushes: Sequence[tuple[_Key, Push]],
+        pushes: Sequence[tuple[_Key, Push | BlendValues]],
         others: Sequence[ShardWrite],
     ) -> bool:
         with cycle.lock:
             if cycle.over:
                 return False
             # First: a user's function may fail.
-            rated = with_rates([(cycle.tables[key].table, push) for key, push in pushes])
+            rated = iter(
+                with_rates(
+                    [(cycle.tables[k].table, push) for k, push in pushes if isinstance(push, Push)]
+                )
+            )
             for shard, write in others:
                 if (shard, write.table) in cycle.tables:
                     cycle.tables[shard, write.table].write(write.operation)
-            for (key, _), push in zip(pushes, rated, strict=True):
-                cycle.tables[key].push(push)
+            for key, push in pushes:
+                cycle.tables[key].push(next(rated) if isinstance(push, Push) else push)
             if commit.closures:
                 cycle.updates.add(others)
                 cycle.closures += commit.closures

@@ -13,6 +13,7 @@ import numpy as np
 
 from psnb._src.server import (
     Admission,
+    BlendValues,
     Constant,
     DenseTable,
     GrowingRowIndex,
@@ -26,6 +27,7 @@ from psnb._src.server import (
     SparseTable,
     TableOperation,
     TableWrite,
+    composed,
 )
 
 
@@ -60,8 +62,8 @@ class LocalTable(ABC):
         """Repeat a write that the server has made; it does not count as learned here."""
 
     @abstractmethod
-    def push(self, push: Push) -> None:
-        """Let the optimizer apply gradients here."""
+    def push(self, push: Push | BlendValues) -> None:
+        """Let the optimizer apply gradients here, or blend."""
 
     @abstractmethod
     def learned(self, share: float) -> TableWrite | None:
@@ -88,6 +90,7 @@ class LocalDense(LocalTable):
         self.table.load(dict(state))
         self._fetched = DenseTable(name, state["values"], None)
         self._pushed = False
+        self._blend: BlendValues | None = None  # all of them, one after the other
 
     def missing(self, ids: np.ndarray | None) -> np.ndarray | None:
         return None
@@ -100,11 +103,18 @@ class LocalDense(LocalTable):
             self.table.run(write)
             self._fetched.run(write)
 
-    def push(self, push: Push) -> None:
+    def push(self, push: Push | BlendValues) -> None:
         self.table.run(push)
-        self._pushed = True
+        if isinstance(push, BlendValues):
+            self._blend = composed(self._blend, push)
+        else:
+            self._pushed = True
 
     def learned(self, share: float) -> TableWrite | None:
+        if (blend := self._blend) is not None:
+            # Not the difference to what was fetched: others have moved the values meanwhile.
+            part = blend.terms.dtype.type(share)
+            return BlendValues(blend.shares * part, blend.terms * part)
         if not self._pushed:
             return None
         state = self.table.state()
@@ -163,7 +173,7 @@ class LocalSparse(LocalTable):
             for table in (self.table, self._fetched):
                 table.assign(write.ids[here], write.values[here])
 
-    def push(self, push: Push) -> None:
+    def push(self, push: Push | BlendValues) -> None:
         assert isinstance(push, PushRows)
         self.table.run(push)
         self._pushed.append(push.ids)

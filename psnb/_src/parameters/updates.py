@@ -26,6 +26,7 @@ from psnb._src.parameters.request_batch import Request, on_table
 from psnb._src.parameters.server_client import ServerClient, process_client
 from psnb._src.placement import ShardId
 from psnb._src.server import (
+    BlendValues,
     Commit,
     OnTable,
     Part,
@@ -94,9 +95,10 @@ class Updates:
 
     @property
     def pushed(self) -> bool:
-        """Whether there are gradients among them."""
+        """Whether there are gradients or blends among them."""
         return any(
-            isinstance(write.operation, Push) and (self.sync_round is None or self.in_round(shard))
+            isinstance(write.operation, Push | BlendValues)
+            and (self.sync_round is None or self.in_round(shard))
             for shard, writes in self._writes.items()
             for write in writes
         )

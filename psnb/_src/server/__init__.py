@@ -12,6 +12,7 @@ from psnb._src.first_rows import (
     hash_ids,
     read_only,
 )
+from psnb._src.server.blends import composed
 from psnb._src.server.commit_log import ENDED, PROCESS
 from psnb._src.server.commit_messages import Commit, Fact, Part
 from psnb._src.server.ctr import CtrAccessor
@@ -88,6 +89,7 @@ from psnb._src.server.table_operations import (
     AddValues,
     AssignRows,
     AssignValues,
+    BlendValues,
     ClearTable,
     CountSkipped,
     CountUpdates,
@@ -146,6 +148,7 @@ __all__ = [
     "AskWriting",
     "AssignRows",
     "AssignValues",
+    "BlendValues",
     "ClearTable",
     "CloseLog",
     "ClosedLog",
@@ -245,6 +248,7 @@ __all__ = [
     "WritingProgress",
     "add_up",
     "all_finite",
+    "composed",
     "copy_with_norm",
     "distinct",
     "hash_ids",

@@ -18,6 +18,7 @@ from psnb._src.server.table_operations import (
     AddValues,
     AssignRows,
     AssignValues,
+    BlendValues,
     GatherRows,
     MergeValues,
     PushGradient,
@@ -55,7 +56,7 @@ class DenseTable(Table):
 
     writes = (
         *(PushGradient, AssignValues, AddValues, AssignRows, AddRows, MergeValues),
-        SkipUpdates,
+        *(BlendValues, SkipUpdates),
     )
 
     def __init__(self, name: str, values: np.ndarray, optimizer: Optimizer | None) -> None:
@@ -107,6 +108,11 @@ class DenseTable(Table):
             case AssignValues(values):
                 self._check(values)
                 return partial(self._assign, values)
+            case BlendValues(shares, terms):
+                self._check(shares)
+                self._check(terms)
+                kept, set_ = (scratch(shares.shape, kind) for kind in (shares.dtype, np.bool_))
+                return partial(self.blend_in, shares, terms, kept, set_)
             case MergeValues(values, slots, step, share):
                 self._expected.check_learned(values, slots, self._values.shape)
                 room = scratch(self._values.shape, self._values.dtype) if slots else values
@@ -167,6 +173,17 @@ class DenseTable(Table):
     def _assign(self, values: np.ndarray) -> None:
         self._changing(None)
         self._values[...] = values
+
+    def blend_in(
+        self, shares: np.ndarray, terms: np.ndarray, kept: np.ndarray, set_: np.ndarray
+    ) -> None:
+        """Blend; ``kept`` and ``set_`` (bool) are memory of the shape of the values."""
+        self._changing(None)
+        np.equal(shares, 1, out=set_)
+        np.copyto(self._values, 0, where=set_)  # also what is infinite
+        np.subtract(1, shares, out=kept)
+        self._values *= kept
+        self._values += terms
 
     def _add(self, values: np.ndarray) -> None:
         self._changing(None)

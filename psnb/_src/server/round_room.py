@@ -11,16 +11,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
 from psnb._src.first_rows import read_only
 from psnb._src.server import kernels
+from psnb._src.server.blends import compose
 from psnb._src.server.dense import DenseTable
 from psnb._src.server.memory import Promise, scratch
 from psnb._src.server.sparse import SparseTable
 from psnb._src.server.table import Table
-from psnb._src.server.table_operations import Push, PushGradient, PushRows
+from psnb._src.server.table_operations import BlendValues, Push, PushGradient, PushRows
 from psnb.errors import InternalError
 
 
@@ -43,6 +48,28 @@ class Share:
     may: np.ndarray | None = None
 
 
+Averaged = Push | BlendValues
+"""What is averaged at the end of a round."""
+
+
+class Pushed(NamedTuple):
+    """What a closure pushed to a table.
+
+    Attributes
+    ----------
+    write : Push or BlendValues
+        It.
+    share : Share
+        The memory for it.
+    commit : int
+        Of which closure it is.
+    """
+
+    write: Averaged
+    share: Share
+    commit: int
+
+
 class RoundRoom(ABC):
     """The memory for the pushes to one table.
 
@@ -56,7 +83,7 @@ class RoundRoom(ABC):
         self.promises = self.promised = 0
 
     @abstractmethod
-    def share(self, push: Push) -> Share:
+    def share(self, push: Averaged) -> Share:
         """Check a push, and get the memory that it needs.
 
         Raises
@@ -66,26 +93,59 @@ class RoundRoom(ABC):
         """
 
     @abstractmethod
-    def average(
-        self, pushes: Sequence[tuple[Push, Share]], closures: int, norm: float | None
-    ) -> Push:
+    def average(self, pushes: Sequence[Pushed], closures: int, norm: float | None) -> Averaged:
         """Return one push for several; equal ids are summed, in order.
 
         It lies in this room, and has this norm of the whole gradient.
         """
 
     @abstractmethod
-    def planned(self, push: Push) -> Callable[[], None]:
+    def planned(self, push: Averaged) -> Callable[[], None]:
         """Return what makes the push that `average` has returned."""
 
 
-def room_for(table: Table) -> RoundRoom:
-    """Return an empty room."""
-    if isinstance(table, SparseTable):
+def room_for(table: Table, blends: bool) -> RoundRoom:
+    """Return an empty room for the pushes to a table, or for its blends."""
+    if isinstance(table, SparseTable) and not blends:
         return _RowsRoom(table)
     if isinstance(table, DenseTable):
-        return _VariableRoom(table)
+        return _BlendRoom(table) if blends else _VariableRoom(table)
     raise InternalError(f"nothing is pushed to {type(table).__name__}")
+
+
+class _BlendRoom(RoundRoom):
+    """Averages what the blends of each closure come to, one after the other."""
+
+    def __init__(self, table: DenseTable) -> None:
+        super().__init__()
+        self._table = table
+        self._got: list[np.ndarray] = []
+
+    def share(self, push: Averaged) -> Share:
+        assert isinstance(push, BlendValues)
+        self._table.reserve(push)  # checks it; what that gets is not kept
+        if not self._got:
+            shape, dtype = push.terms.shape, push.terms.dtype
+            self._got = [scratch(shape, dtype) for _ in range(5)] + [scratch(shape, np.bool_)]
+        return Share(self, [Promise(self, 1)])
+
+    def average(self, pushes: Sequence[Pushed], closures: int, norm: float | None) -> BlendValues:
+        shares, terms, own_shares, own_terms, kept, _ = self._got
+        shares[...] = terms[...] = 0
+        for _, of_closure in groupby(pushes, attrgetter("commit")):
+            own_shares[...] = own_terms[...] = 0
+            for each in of_closure:
+                assert isinstance(each.write, BlendValues)
+                compose(own_shares, own_terms, each.write, kept)
+            shares += own_shares
+            terms += own_terms
+        np.divide(shares, closures, out=shares)
+        np.divide(terms, closures, out=terms)
+        return BlendValues(shares, terms)
+
+    def planned(self, push: Averaged) -> Callable[[], None]:
+        assert isinstance(push, BlendValues)
+        return partial(self._table.blend_in, push.shares, push.terms, *self._got[-2:])
 
 
 class _VariableRoom(RoundRoom):
@@ -94,19 +154,17 @@ class _VariableRoom(RoundRoom):
         self._table = table
         self._total: np.ndarray | None = None
 
-    def share(self, push: Push) -> Share:
+    def share(self, push: Averaged) -> Share:
         assert isinstance(push, PushGradient)
         self._table.reserve(push)  # takes no memory, but checks it
         if self._total is None:
             self._total = scratch(push.gradient.shape, push.gradient.dtype)
         return Share(self, [Promise(self, 1)])
 
-    def average(
-        self, pushes: Sequence[tuple[Push, Share]], closures: int, norm: float | None
-    ) -> Push:
+    def average(self, pushes: Sequence[Pushed], closures: int, norm: float | None) -> Push:
         total, rate = self._total, None
         assert total is not None
-        for at, (push, _) in enumerate(pushes):
+        for at, (push, *_) in enumerate(pushes):
             assert isinstance(push, PushGradient)
             if at:
                 np.add(total, push.gradient, out=total)
@@ -116,7 +174,8 @@ class _VariableRoom(RoundRoom):
         np.divide(total, closures, out=total)
         return PushGradient(total, norm, rate)
 
-    def planned(self, push: Push) -> Callable[[], None]:
+    def planned(self, push: Averaged) -> Callable[[], None]:
+        assert isinstance(push, PushGradient)
         return self._table.reserve(push)
 
 
@@ -133,7 +192,7 @@ class _RowsRoom(RoundRoom):
         self._sums = np.empty((0, table.dim), table.dtype)
         self._admitted = self._may[:0]
 
-    def share(self, push: Push) -> Share:
+    def share(self, push: Averaged) -> Share:
         assert isinstance(push, PushRows)
         self._table.check_push(push)
         self._fit(self.promised + push.ids.size)
@@ -141,11 +200,9 @@ class _RowsRoom(RoundRoom):
         rows = self._table.promise(push.ids)
         return Share(self, [rows, Promise(self, push.ids.size)], may)
 
-    def average(
-        self, pushes: Sequence[tuple[Push, Share]], closures: int, norm: float | None
-    ) -> Push:
+    def average(self, pushes: Sequence[Pushed], closures: int, norm: float | None) -> Push:
         rate, stop = None, 0
-        for push, _ in pushes:
+        for push, *_ in pushes:
             assert isinstance(push, PushRows)
             start, stop = stop, stop + push.ids.size
             self._ids[start:stop] = push.ids
@@ -155,7 +212,7 @@ class _RowsRoom(RoundRoom):
         count = kernels.find_distinct(ids, self._found, position, self._heads)
         seen = stop = 0
         self._admitted = self._may[:0]
-        for push, share in pushes:
+        for push, share, _ in pushes:
             assert isinstance(push, PushRows)
             start, stop = stop, stop + push.ids.size
             part = position[start:stop]
@@ -167,7 +224,7 @@ class _RowsRoom(RoundRoom):
         np.divide(sums, closures, out=sums)
         return PushRows(self._found[:count], sums, norm, distinct=True, rate=rate)
 
-    def planned(self, push: Push) -> Callable[[], None]:
+    def planned(self, push: Averaged) -> Callable[[], None]:
         assert isinstance(push, PushRows)
         return self._table.round_push(push, self._rows[: push.ids.size], self._admitted)
 

@@ -18,9 +18,9 @@ import numpy as np
 
 from psnb._src.server import kernels
 from psnb._src.server.reserved import ReservedWrite
-from psnb._src.server.round_room import RoundRoom, Share, room_for
+from psnb._src.server.round_room import Pushed, RoundRoom, room_for
 from psnb._src.server.table import Table
-from psnb._src.server.table_operations import OnTable, Push, PushGradient, PushRows
+from psnb._src.server.table_operations import BlendValues, OnTable, Push, PushGradient, PushRows
 
 
 @dataclass
@@ -35,8 +35,8 @@ class Rounds:
     def __init__(self) -> None:
         self._writers: dict[str, _RoundWriter] = {}
         # Those of the latest round are kept: to get new memory costs as much as to fill it.
-        self._rooms: dict[Table, RoundRoom] = {}
-        self._averaged: set[Table] = set()  # in this round
+        self._rooms: dict[tuple[Table, bool], RoundRoom] = {}  # of a table's pushes, or blends
+        self._averaged: set[RoundRoom] = set()  # in this round
 
     def __getstate__(self) -> object:
         return self._writers
@@ -68,11 +68,12 @@ class Rounds:
             If there is none.
         """
         operation = write.operation
-        if not isinstance(operation, Push):
+        if not isinstance(operation, Push | BlendValues):
             return ReservedWrite(write, table, table.reserve(operation))
-        room = self._rooms.get(table)
+        key = table, isinstance(operation, BlendValues)
+        room = self._rooms.get(key)
         if room is None:
-            room = self._rooms[table] = room_for(table)
+            room = self._rooms[key] = room_for(*key)
         return ReservedWrite(write, table, share=room.share(operation))
 
     def collect(self, writer: str, commit: int, writes: Sequence[ReservedWrite]) -> None:
@@ -86,7 +87,7 @@ class Rounds:
         tables: Mapping[str, Table],
         norms: Mapping[str, float] | None = None,
     ) -> list[ReservedWrite]:
-        """Return the writes that end a round: one push to each table, then the other writes.
+        """Return the writes that end a round: one push or blend a table, then the other writes.
 
         Parameters
         ----------
@@ -101,23 +102,23 @@ class Rounds:
             The norms of whole gradients, by table, where they are known.
         """
         held = self._writers[writer].held if writer in self._writers else {}
-        pushes: dict[str, list[tuple[Push, Share]]] = {}
+        averaged: dict[tuple[str, RoundRoom], list[Pushed]] = {}
         others: list[ReservedWrite] = []
         for commit in closures:
             for each in held.get(commit, ()):
-                name, operation = each.write.table, each.write.operation
-                if tables.get(name) is not each.table:
+                if tables.get(each.write.table) is not each.table:
                     continue
-                if isinstance(operation, Push):
-                    pushes.setdefault(name, []).append((operation, each.share))
+                operation, share = each.write.operation, each.share
+                if isinstance(operation, Push | BlendValues):
+                    pushed = Pushed(operation, share, commit)
+                    averaged.setdefault((each.write.table, share.room), []).append(pushed)
                 else:
                     others.append(each)
         found = []
-        for name, several in pushes.items():
-            room = several[0][1].room
-            push = room.average(several, len(closures), (norms or {}).get(name))
-            found.append(ReservedWrite(OnTable(name, push), tables[name], room.planned(push)))
-            self._averaged.add(tables[name])
+        for (name, room), several in averaged.items():
+            write = room.average(several, len(closures), (norms or {}).get(name))
+            found.append(ReservedWrite(OnTable(name, write), tables[name], room.planned(write)))
+            self._averaged.add(room)
         return [*found, *others]
 
     def end(self, writer: str, number: int) -> None:
@@ -127,9 +128,9 @@ class Rounds:
         """
         self._writers = {writer: _RoundWriter(number + 1)}
         self._rooms = {
-            table: room
-            for table, room in self._rooms.items()
-            if room.promises or table in self._averaged
+            key: room
+            for key, room in self._rooms.items()
+            if room.promises or room in self._averaged
         }
         self._averaged = set()
 

@@ -121,6 +121,15 @@ class PushGradient(Push, frozen=True):
     half: bool = False
 
 
+class BlendValues(TableWrite, frozen=True):
+    """`DenseTable.blend`."""
+
+    collected: ClassVar[bool] = True
+
+    shares: np.ndarray
+    terms: np.ndarray
+
+
 class MergeValues(TableWrite, frozen=True):
     """`DenseTable.merge`."""
 

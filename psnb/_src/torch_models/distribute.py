@@ -27,8 +27,10 @@ def distribute(
 
     Its ``nn.Embedding`` and ``nn.EmbeddingBag`` become tables with the same initial rows, and
     `psnb.torch.Embedding` tables of any id; embeddings that share their weight share a table. All
-    other parameters become parts of few variables. The module itself stays as it is, so closures
-    use the model: what they have captured of the module raises where it is used.
+    other parameters become parts of few variables, and so do buffers: moving averages (BatchNorm)
+    are averaged on the servers, integers are added to, others are set, which is right however late
+    a step's update comes; see `DistributedModel`. The module itself stays as it is, so closures use
+    the model: what they have captured of the module raises where it is used.
 
     Parameters
     ----------
@@ -60,9 +62,9 @@ def distribute(
     ------
     ConfigurationError
         If an embedding has ``max_norm``, or a bag ``scale_grad_by_freq``; a parameter is of half
-        precision or has no shape yet, or is referred to in a way that cannot be followed; there is
-        no optimizer for one; a name is taken; or there is no such kind of device. Nothing was
-        placed.
+        precision or has no shape yet, or is referred to in a way that cannot be followed; a
+        BatchNorm has ``momentum=None`` in another mode than `psnb.Sync`; there is no optimizer for
+        a parameter; a name is taken; or there is no such kind of device. Nothing was placed.
     SerializationError
         If the module cannot be pickled; the message names the part that cannot.
     ServerLostError

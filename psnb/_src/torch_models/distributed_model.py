@@ -60,11 +60,17 @@ class DistributedModel:
     computes are asked for table by table. What computes with the weight of a table itself, such as
     a penalty or an output layer, gets all rows, and pushes the gradients of all.
 
-    *Buffers* that are part of the state (BatchNorm's running statistics) are on the servers, too: a
-    step adds what it changed in them, together with its gradients, and so exactly once; in mode
-    `psnb.Sync` the average of a round. This is right for running means and for counts; a buffer
-    that is overwritten rather than moved is for one worker alone. So are parameters with
-    ``requires_grad=False``, which forward may move (momentum encoders, target networks). Buffers of
+    *Buffers* that are part of the state are on the servers, too, and so are parameters with
+    ``requires_grad=False``, which forward may move (momentum encoders, target networks). What a
+    step has moved is written together with its gradients, and so exactly once, by a rule that is
+    right however late it comes. Running statistics of BatchNorm and InstanceNorm are moving
+    averages: servers move what they have by then towards the batch's, ``(1 - momentum) * average +
+    momentum * statistic``, so that a variance stays one. Integers count: what a step has added is
+    added. All others are set, as a whole, to what the step has computed: the last one counts, and
+    what others have made of them meanwhile is lost. (So are statistics that something else moves:
+    a layer of another kind, a compiled one.) In mode `psnb.Sync` the results of a round are
+    averaged. Sums that must not lose anything belong into integers, or into `psnb.metrics`; a
+    position in a ring counts on, and is taken modulo the ring's length where it is used. Buffers of
     bools, and those that are no part of the state, stay on each worker, as do the weights of frozen
     embeddings, which must stay as they are.
 
@@ -318,12 +324,12 @@ class DistributedModel:
         there = {
             n: each for n, each in enumerate(losses) if each.device.type == replica.device.type
         }
-        several: list[dict[Any, Tensor]] = [of_parameters, of_rows, replica.changes(), there]
+        several: list[dict[Any, Tensor]] = [of_parameters, of_rows, *replica.moved(), there]
         moved = iter(from_device([each for part in several for each in part.values()]))
-        given, rows, changes, found = ({key: next(moved) for key in part} for part in several)
+        given, rows, *blends, found = ({key: next(moved) for key in part} for part in several)
         try:
             loss = sum(float(found.get(n, each)) for n, each in enumerate(losses))
-            current.push({**replica.joined(given, changes), **rows}, loss)
+            current.push({**replica.joined(given, *blends), **rows}, loss)
         except GradientError as error:
             named = [*replica.parameters(), *current.leaves()]
             bad = [n for n, p in named if p.grad is not None and not torch.isfinite(p.grad).all()]

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from psnb._src.models import BatchRows, batch_summary
-from psnb._src.parameters import Embedding, Variable
+from psnb._src.parameters import Blend, Embedding, Handle, Variable
 from psnb._src.torch_models.device_copies import to_device
 from psnb._src.torch_models.id_plan import (
     Path,
@@ -209,7 +209,7 @@ class ModelPass:
         fields = [(_joined(path), _plain(each).numpy()) for path, each in inputs]
         return f"the batch: {batch_summary(fields) or 'no tensors'}"
 
-    def push(self, gradients: Mapping[Variable | Embedding, np.ndarray], loss: float) -> None:
+    def push(self, gradients: Mapping[Handle, np.ndarray | Blend], loss: float) -> None:
         """Push gradients; see `BatchRows.push`."""
         self._rows.push(gradients, self._used_rows(), loss)
 

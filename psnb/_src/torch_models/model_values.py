@@ -19,15 +19,14 @@ from psnb._src.models import (
     check_free,
     optimizer_for,
     place_flat,
+    place_state,
 )
+from psnb._src.modes import Sync
 from psnb._src.parameters import Embedding
-from psnb._src.server import SGD
 from psnb._src.torch_models.checked_state import CheckedState, checked_array, checked_rows
+from psnb._src.torch_models.moving_averages import check_averages
 from psnb._src.torch_models.split_module import SplitModule
 from psnb._src.torch_models.whole_tables import IDS, ROWS, read_table, replace_rows, write_rows
-
-_ADDED = SGD(1.0)
-"""What buffers learn with: the servers subtract what is pushed."""
 
 
 @dataclass(frozen=True)
@@ -136,15 +135,18 @@ def place_values(
     Raises
     ------
     ConfigurationError
-        If there is no optimizer for a parameter, or a name is taken; nothing was placed.
+        If there is no optimizer for a parameter, an average needs mode `Sync`, or a name is taken;
+        nothing was placed.
     """
+    if not isinstance(strategy.mode, Sync):
+        check_averages(parts.graph.module)
     optimizers = {form.name: optimizer_for(sparse, form.name) for form in parts.tables}  # type: ignore[arg-type]
     for each in parts.parameters:
         optimizer_for(dense, each)  # type: ignore[arg-type]
     tables = {form.name: f"{name}.{form.name}" for form in parts.tables}
     check_free(strategy, [name, f"{name}.buffers", *tables.values()])
     parameters = place_flat(strategy, name, parts.parameters, dense)  # type: ignore[arg-type]
-    buffers = place_flat(strategy, f"{name}.buffers", parts.buffers, _ADDED)
+    buffers = place_state(strategy, f"{name}.buffers", parts.buffers)
     placed = {}
     for form in parts.tables:
         weight = None if form.weight is None else _as_array(form.weight)

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from psnb._src.models import FlatVariables
-from psnb._src.parameters import Handle, Variable
+from psnb._src.parameters import Blend, Handle, Variable
 from psnb._src.torch_models.hashed_embedding import HashedEmbedding
 from psnb._src.torch_models.model_pass import ModelPass
 from psnb._src.torch_models.model_values import tensor_at
 from psnb._src.torch_models.module_graph import set_hooks
+from psnb._src.torch_models.moving_averages import MovingAverages
 from psnb._src.torch_models.placed_module import PlacedModule
 from psnb._src.torch_models.table_weight import TableWeight
 from psnb._src.torch_models.worker_state import WorkerState
@@ -76,6 +76,7 @@ class Replica:
             if isinstance(each, TableWeight | HashedEmbedding):
                 each.owner = self.owner
         self._before: dict[str, Tensor] = {}
+        self._averages = MovingAverages(self.module, values.buffers.places)
 
     @property
     def variables(self) -> tuple[Variable, ...]:
@@ -92,6 +93,7 @@ class Replica:
             buffer = tensor_at(self.module, name)
             buffer.copy_(value)
             self._before[name] = buffer.clone()
+        self._averages.begin(self._before)
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the parameters that learn, with their names."""
@@ -117,24 +119,44 @@ class Replica:
             if parameter.grad is not None
         }
 
-    def changes(self) -> dict[str, Tensor]:
-        """Return how much less buffers are than before, by name: servers subtract it."""
-        found = {}
+    @torch.no_grad()
+    def moved(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the shares and terms of what calls have moved in buffers, by name; see `Blend`.
+
+        Averages are blended, and what integers have counted is added. Of other buffers nobody knows
+        what a late change would make of them, so they are set to what this step has computed.
+        """
+        shares: dict[str, Tensor] = {}
+        terms: dict[str, Tensor] = {}
+        averages = self._averages.blends()
         for name, before in self._before.items():
             now = tensor_at(self.module, name).detach()
-            # What is infinite, in masks, has no difference.
-            found[name] = torch.where(now == before, 0.0, before.double() - now.double())
-        return found
+            if name in averages:
+                shares[name], terms[name] = averages[name]
+            elif not now.is_floating_point():
+                shares[name] = torch.zeros((), device=now.device)
+                terms[name] = now.double() - before.double()
+            else:
+                changed = now != before
+                # All of it, or elements would be of several steps; but what stays infinite, in
+                # masks, could not be pushed.
+                moved = changed.any() & (changed | ~now.isinf())
+                shares[name], terms[name] = moved.float(), torch.where(moved, now, 0.0)
+        # Servers have float32 and float64, and numpy no bfloat16.
+        return shares, {n: t.float() if t.element_size() < 4 else t for n, t in terms.items()}
 
     def joined(
-        self, gradients: Mapping[str, np.ndarray], changes: Mapping[str, np.ndarray]
-    ) -> dict[Handle, np.ndarray]:
+        self,
+        gradients: Mapping[str, np.ndarray],
+        shares: Mapping[str, np.ndarray],
+        terms: Mapping[str, np.ndarray],
+    ) -> dict[Handle, np.ndarray | Blend]:
         """Return what to push to variables; nothing for those without any."""
-        changed = {name: change for name, change in changes.items() if change.any()}
-        return {
-            **_by_variable(self._values.parameters, gradients),
-            **_by_variable(self._values.buffers, changed),
-        }
+        parameters, buffers = self._values.parameters, self._values.buffers
+        pairs = zip(parameters.variables, parameters.join(gradients), strict=True)
+        found: dict[Handle, np.ndarray | Blend] = {v: each for v, each in pairs if each is not None}
+        found.update(buffers.blends(shares, terms).items())
+        return found
 
     def clear(self) -> None:
         """Forget gradients."""
@@ -188,8 +210,3 @@ class _Kept(_KeptWeight):
     def _is_same(self, now: Tensor) -> bool:
         same = now is self.parameter and now.shape == self._shape
         return same and now.data_ptr() == self._address
-
-
-def _by_variable(flat: FlatVariables, arrays: Mapping[str, np.ndarray]) -> dict[Handle, np.ndarray]:
-    pairs = zip(flat.variables, flat.join(arrays), strict=True)
-    return {variable: joined for variable, joined in pairs if joined is not None}
