@@ -36,6 +36,7 @@ from psnb._src.server.table_operations import (
     AddValues,
     AssignRows,
     AssignValues,
+    BlendValues,
     EndDay,
     LookUpRows,
     MergeRows,
@@ -101,6 +102,7 @@ PUSHES = [
     *(OnTable(name, PushRows(ids(), rows())) for name in SPARSE),
     OnTable("counted", RecordUse(ids(), COUNTS, COUNTS)),
     OnTable("v", PushGradient(GRADIENT)),
+    *[OnTable("v", BlendValues(np.full_like(GRADIENT, 0.5), GRADIENT))] * 2,
 ]
 """What a closure may write in all modes; in mode `Sync` it waits for the end of the round."""
 
@@ -314,6 +316,7 @@ def test_a_write_takes_no_memory_once_that_is_reserved() -> None:
             dense,
             [
                 PushGradient(what),
+                BlendValues(0.5 * what, what),
                 *(AssignValues(what), AddValues(what), AssignRows(*some), AddRows(*some)),
                 MergeValues(what, slots, 3, 0.5),
             ],
