@@ -202,7 +202,7 @@ class ScheduledClosures:
         if not closure.options.detached:
             self.wake = self.wake or not self.errors  # connections ask what runs to stop early
             self.errors.add(closure.remote)
-            self.cancel_queued("an earlier closure failed")
+            self.errors.cancelled += self.cancel_queued("an earlier closure failed")
 
     def put_back(self, closures: Sequence[Closure], executing: int, lost: str, worker: str) -> None:
         """Queue lost closures again; see `ClosureQueue.put_back`."""
@@ -226,6 +226,7 @@ class ScheduledClosures:
                     self.fail(closure, pack_error(error), worker)
                     continue
             if self.errors:
+                self.errors.cancelled += 1
                 self._cancel(closure, "another closure failed before it could run again")
                 continue
             closure.execution.attempt += 1
@@ -243,6 +244,7 @@ class ScheduledClosures:
             if not self.in_flight.give_back(closure):
                 continue
             if self.errors:
+                self.errors.cancelled += 1
                 self._cancel(closure, "another closure failed before it was begun")
             else:
                 self._requeue(closure)
@@ -313,6 +315,11 @@ class ScheduledClosures:
         for closure in cancelled:
             self._cancel(closure, reason)
         return len(cancelled)
+
+    def clear_errors(self) -> None:
+        """Begin closures again after `RemoteValue.fetch` has raised all errors that there are."""
+        if text := self.errors.clear():
+            self.news.add(EventKind.FAILURES_CLEARED, text)
 
     def close(self) -> None:
         """Cancel all that waits or runs; idempotent."""

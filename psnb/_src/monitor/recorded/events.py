@@ -44,6 +44,8 @@ class EventKind(enum.Enum):
     """A closure raised, or was lost with its workers too often."""
     CLOSURES_CANCELLED = "closures cancelled"
     """Closures were cancelled, because another one failed or on close."""
+    FAILURES_CLEARED = "failures cleared"
+    """Closures were cancelled with one whose error `fetch` has raised; later ones run."""
     SERVER_LOST = "server lost"
     """A parameter server has ended; the shards that only it held are lost."""
     SERVER_SILENT = "server silent"
@@ -86,6 +88,7 @@ _WARNED = {
     EventKind.WORKER_LOST,
     EventKind.WORKER_AWAITED,
     EventKind.NO_WORKERS,
+    EventKind.FAILURES_CLEARED,
     EventKind.SERVER_LOST,
     EventKind.SERVER_SILENT,
     EventKind.UPDATES_LOST,
