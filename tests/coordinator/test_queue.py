@@ -19,6 +19,7 @@ from tests.coordinator.queues import (
     fail,
     in_thread,
     put,
+    put_one,
     succeed,
     up_to,
     wait_for_waiter,
@@ -361,6 +362,40 @@ def test_close_cancels_what_waits_and_what_runs() -> None:
     for each in (running, waiting):
         with pytest.raises(errors.CancelledError, match="closed"):
             each.remote.fetch()
+
+
+def test_a_warning_says_how_many_closures_had_not_ended_at_close(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    queue = ClosureQueue(10)
+    put(queue, 3)
+    queue.take(up_to(1))
+    queue.close()
+    assert caplog.messages == [
+        "3 closures had not ended when their coordinator was closed, and are cancelled: "
+        "coordinator.join() waits for all"
+    ]
+
+
+def test_nothing_is_said_at_close_when_all_have_ended(caplog: pytest.LogCaptureFixture) -> None:
+    queue = ClosureQueue(10)
+    (each,) = put(queue, 1)
+    queue.take(up_to(1))
+    succeed(queue, each)
+    queue.close()
+    assert not caplog.messages
+
+
+def test_closures_that_psnb_did_not_need_do_not_count_as_cancelled() -> None:
+    queue = ClosureQueue(10)
+
+    def anyone(worker: object) -> bool:
+        return True
+
+    put_one(queue, 0, pin=anyone)
+    queue.withdraw(anyone, "the epoch is over")
+    statistics = queue.statistics()
+    assert (statistics.queued, statistics.cancelled, statistics.ended) == (0, 0, 1)
 
 
 @pytest.mark.parametrize("call", ["join", "done", "put"])

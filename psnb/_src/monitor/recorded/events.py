@@ -44,6 +44,8 @@ class EventKind(enum.Enum):
     """A closure raised, or was lost with its workers too often."""
     CLOSURES_CANCELLED = "closures cancelled"
     """Closures were cancelled, because another one failed or on close."""
+    CLOSURES_ABANDONED = "closures abandoned"
+    """Closures had not ended when their coordinator was closed, or at the end of Python."""
     FAILURES_CLEARED = "failures cleared"
     """Closures were cancelled with one whose error `fetch` has raised; later ones run."""
     SERVER_LOST = "server lost"
@@ -88,6 +90,7 @@ _WARNED = {
     EventKind.WORKER_LOST,
     EventKind.WORKER_AWAITED,
     EventKind.NO_WORKERS,
+    EventKind.CLOSURES_ABANDONED,
     EventKind.FAILURES_CLEARED,
     EventKind.SERVER_LOST,
     EventKind.SERVER_SILENT,
