@@ -121,7 +121,8 @@ class DatasetSources(FileSources):
     ) -> Self:
         """Return the paths of the files that patterns name, as str, sorted for each pattern.
 
-        Unlike in TensorFlow, they are not shuffled by default.
+        Unlike in TensorFlow, they are absolute, as workers have other working directories, and not
+        shuffled by default.
 
         Raises
         ------

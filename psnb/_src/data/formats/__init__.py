@@ -8,7 +8,7 @@ from psnb._src.data.formats.fixed_length_records import FixedLengthRecords
 from psnb._src.data.formats.limit import MAX_COLUMNS, MAX_RECORD_BYTES
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
 from psnb._src.data.formats.multi_slot_generator import MultiSlotDataGenerator
-from psnb._src.data.formats.open_files import list_files, size_of
+from psnb._src.data.formats.open_files import list_files, missing, size_of
 from psnb._src.data.formats.parquet import Parquet
 from psnb._src.data.formats.text_lines import TextLines
 from psnb._src.data.formats.tfrecord_writer import TFRecordWriter
@@ -31,5 +31,6 @@ __all__ = [
     "VarLen",
     "encode_example",
     "list_files",
+    "missing",
     "size_of",
 ]
