@@ -10,6 +10,8 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from psnb.data import AUTOTUNE, ArraySpec, Dataset, Ragged
@@ -284,3 +286,24 @@ def test_states_are_of_jsons_types() -> None:
 
 def test_autotune_is_tensorflows_number() -> None:
     assert AUTOTUNE == -1
+
+
+def test_a_table_is_a_dict_of_its_columns() -> None:
+    frame = pd.DataFrame({"a": [1, 2], "f": [0.5, np.nan], "s": ["x", None]}, index=[7, 8])
+    for table in (frame, pa.Table.from_pandas(frame, preserve_index=False)):
+        (first, label), (second, _) = D.from_tensor_slices((table, [3, 4]))
+        assert (first, label) == ({"a": 1, "f": 0.5, "s": "x"}, 3)
+        assert (second["a"], second["s"]) == (2, None)
+        assert np.isnan(second["f"])
+
+
+@pytest.mark.parametrize(
+    ("column", "problem"),
+    [
+        ([1, "x"], "a DataFrame has a column of mixed types"),
+        (pd.array([1, None], "Int64"), "column 'a' lacks a value in row 1"),
+    ],
+)
+def test_a_table_that_arrays_cannot_hold_is_refused(column: Any, problem: str) -> None:
+    with pytest.raises(DatasetError, match=problem):
+        D.from_tensor_slices(pd.DataFrame({"a": column}))

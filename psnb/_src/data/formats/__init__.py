@@ -1,5 +1,6 @@
 """Readers of file formats: pure, picklable descriptions that turn a path into chunks of columns."""
 
+from psnb._src.data.formats.arrow import with_columns
 from psnb._src.data.formats.criteo import Criteo
 from psnb._src.data.formats.csv import Csv
 from psnb._src.data.formats.example import encode_example
@@ -33,4 +34,5 @@ __all__ = [
     "list_files",
     "missing",
     "size_of",
+    "with_columns",
 ]
