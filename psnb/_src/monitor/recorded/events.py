@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice, takewhile
@@ -132,7 +132,7 @@ class Event:
 class EventLog:
     """The latest events of a coordinator or strategy; each is logged under ``psnb`` as well.
 
-    Thread-safe.
+    How many there were of each kind is never forgotten. Thread-safe.
 
     Parameters
     ----------
@@ -141,8 +141,9 @@ class EventLog:
     """
 
     def __init__(self, limit: int = MOST_EVENTS) -> None:
-        self._lock = Lock()  # guards the deque, which must not grow while it is copied
+        self._lock = Lock()  # guards the deque, which must not grow while it is copied, and counts
         self._events: deque[Event] = deque(maxlen=limit)
+        self._counts: Counter[EventKind] = Counter()
 
     @uninterrupted  # logging has locks too, which the event loop needs
     def add(
@@ -154,7 +155,13 @@ class EventLog:
         event = Event(time.time(), kind, worker, message, affected)
         with self._lock:
             self._events.append(event)
+            self._counts[kind] += 1
         logger.log(logging.WARNING if kind in _WARNED else logging.INFO, "%s", message)
+
+    def count(self, kind: EventKind) -> int:
+        """Return how many there were of a kind, those that are forgotten included."""
+        with self._lock:
+            return self._counts[kind]
 
     def all(self) -> tuple[Event, ...]:
         """Return the events that are kept, the oldest first."""
