@@ -9,13 +9,14 @@ from psnb._src.data.formats.fixed_length_records import FixedLengthRecords
 from psnb._src.data.formats.limit import MAX_COLUMNS, MAX_RECORD_BYTES
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
 from psnb._src.data.formats.multi_slot_generator import MultiSlotDataGenerator
-from psnb._src.data.formats.open_files import list_files, missing, size_of
+from psnb._src.data.formats.open_files import INFER, list_files, missing, size_of
 from psnb._src.data.formats.parquet import Parquet
 from psnb._src.data.formats.text_lines import TextLines
 from psnb._src.data.formats.tfrecord_writer import TFRecordWriter
 from psnb._src.data.formats.tfrecords import TFRecords
 
 __all__ = [
+    "INFER",
     "MAX_COLUMNS",
     "MAX_RECORD_BYTES",
     "Criteo",
