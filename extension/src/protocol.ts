@@ -28,6 +28,8 @@ export interface Summary {
   failed: number;
   cancelled: number;
   retried: number;
+  workers_lost: number; // So far, those that are back included.
+  servers_lost: number;
   staleness_mean: Num;
   staleness_max: number;
   phases: number[];

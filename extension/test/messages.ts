@@ -34,6 +34,8 @@ export function update(changes: Partial<Update> = {}): Update {
       failed: 0,
       cancelled: 0,
       retried: 0,
+      workers_lost: 0,
+      servers_lost: 0,
       staleness_mean: 'nan',
       staleness_max: 0,
       phases: [0, 0, 0, 0, 0],

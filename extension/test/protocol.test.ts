@@ -80,6 +80,8 @@ const summary = members<Summary>({
   failed: number,
   cancelled: number,
   retried: number,
+  workers_lost: number,
+  servers_lost: number,
   staleness_mean: num,
   staleness_max: number,
   phases: list(number),

@@ -10,13 +10,16 @@ import pytest
 from psnb import errors
 from psnb._src.coordinator.closures.closure import Closure
 from psnb._src.coordinator.closures.status import ClosureStatus
+from psnb._src.coordinator.fetched import fetched
 from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.monitor import EventKind, EventLog
 from tests.coordinator.queues import (
     TIMEOUT,
     closure,
     fail,
     in_thread,
     put,
+    put_one,
     succeed,
     up_to,
     wait_for_waiter,
@@ -220,6 +223,53 @@ def test_an_error_that_is_raised_again_says_how_many_others_are_new() -> None:
     assert "; 1 of the other errors are new, and" in raised.value.__notes__[0]
 
 
+def test_closures_can_be_put_once_fetch_has_raised_all_errors() -> None:
+    events = EventLog()
+    queue = ClosureQueue(10, events=events)
+    bad, running, *_ = put(queue, 5)
+    queue.take(up_to(2))
+    fail(queue, bad, ValueError("boo"))
+    with pytest.raises(ValueError, match="boo"):
+        bad.remote.fetch()
+    putting = in_thread(lambda: queue.put(closure(queue, 5)))
+    wait_for_waiter(queue.settled)
+    succeed(queue, running)
+    putting.result(TIMEOUT)
+    (good,) = queue.take(up_to(2))
+    succeed(queue, good)
+    queue.join()  # it is cleared
+    (event,) = [each for each in events.all() if each.kind is EventKind.FAILURES_CLEARED]
+    assert re.fullmatch(
+        r"fetch\(\) has raised at \d\d:\d\d:\d\d why a closure failed; 3 queued ones were "
+        "cancelled with it: schedule them again. From here on closures run as before",
+        event.message,
+    )
+
+
+def test_an_error_that_fetch_has_not_raised_is_raised_to_who_puts_a_closure() -> None:
+    queue = ClosureQueue(10)
+    closures = put(queue, 2)
+    queue.take(up_to(2))
+    for each in closures:
+        fail(queue, each, ValueError("boo"))
+    with pytest.raises(ValueError, match="boo"):
+        closures[0].remote.fetch()
+    with pytest.raises(ValueError, match="boo"):
+        queue.put(closure(queue, 2))
+
+
+def test_fetching_several_raises_the_errors_of_all_that_have_failed() -> None:
+    queue = ClosureQueue(10)
+    closures = put(queue, 3)
+    queue.take(up_to(3))
+    for number, each in enumerate(closures):
+        fail(queue, each, ValueError(f"number {number}"))
+    with pytest.raises(ValueError, match="number 0") as raised:
+        fetched({"all": [each.remote for each in closures]})
+    assert [str(e) for e in raised.value.other_errors] == ["number 1", "number 2"]  # type: ignore[attr-defined]
+    queue.put(closure(queue, 3))
+
+
 def test_an_error_that_fetch_has_not_raised_says_nothing_of_it() -> None:
     queue = ClosureQueue(10)
     (bad,) = put(queue, 1)
@@ -312,6 +362,40 @@ def test_close_cancels_what_waits_and_what_runs() -> None:
     for each in (running, waiting):
         with pytest.raises(errors.CancelledError, match="closed"):
             each.remote.fetch()
+
+
+def test_a_warning_says_how_many_closures_had_not_ended_at_close(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    queue = ClosureQueue(10)
+    put(queue, 3)
+    queue.take(up_to(1))
+    queue.close()
+    assert caplog.messages == [
+        "3 closures had not ended when their coordinator was closed, and are cancelled: "
+        "coordinator.join() waits for all"
+    ]
+
+
+def test_nothing_is_said_at_close_when_all_have_ended(caplog: pytest.LogCaptureFixture) -> None:
+    queue = ClosureQueue(10)
+    (each,) = put(queue, 1)
+    queue.take(up_to(1))
+    succeed(queue, each)
+    queue.close()
+    assert not caplog.messages
+
+
+def test_closures_that_psnb_did_not_need_do_not_count_as_cancelled() -> None:
+    queue = ClosureQueue(10)
+
+    def anyone(worker: object) -> bool:
+        return True
+
+    put_one(queue, 0, pin=anyone)
+    queue.withdraw(anyone, "the epoch is over")
+    statistics = queue.statistics()
+    assert (statistics.queued, statistics.cancelled, statistics.ended) == (0, 0, 1)
 
 
 @pytest.mark.parametrize("call", ["join", "done", "put"])

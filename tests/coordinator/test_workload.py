@@ -13,7 +13,9 @@ UNKNOWN = 0.5
 
 
 def _queue(queued: int = 0, in_flight: int = 0) -> QueueStatistics:
-    return QueueStatistics(queued, in_flight, 0, 0, 0, 0, failing=False, paused=False, closed=False)
+    return QueueStatistics(
+        queued, in_flight, 0, 0, 0, 0, 0, failing=False, paused=False, closed=False
+    )
 
 
 def _worker(

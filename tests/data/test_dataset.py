@@ -10,6 +10,8 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from psnb.data import AUTOTUNE, ArraySpec, Dataset, Ragged
@@ -236,8 +238,8 @@ def test_a_cache_in_files_that_is_not_read_to_its_end_leaves_nothing(tmp_path: P
     with D.range(5).cache(str(tmp_path / "kept")).iterator() as iterator:
         next(iterator)
     assert list(tmp_path.iterdir()) == []
-    objects = D.range(4).map(np.arange).ragged_batch(2).cache(str(tmp_path / "kept"))
-    with pytest.raises(DatasetError, match="only arrays and text"):
+    objects = D.range(4).window(2).cache(str(tmp_path / "kept"))
+    with pytest.raises(DatasetError, match="only arrays, Ragged and text"):
         values(objects)
     assert list(tmp_path.iterdir()) == []
     assert len(values(objects.ignore_errors())) == 2
@@ -284,3 +286,74 @@ def test_states_are_of_jsons_types() -> None:
 
 def test_autotune_is_tensorflows_number() -> None:
     assert AUTOTUNE == -1
+
+
+def test_a_table_is_a_dict_of_its_columns() -> None:
+    frame = pd.DataFrame({"a": [1, 2], "f": [0.5, np.nan], "s": ["x", None]}, index=[7, 8])
+    for table in (frame, pa.Table.from_pandas(frame, preserve_index=False)):
+        (first, label), (second, _) = D.from_tensor_slices((table, [3, 4]))
+        assert (first, label) == ({"a": 1, "f": 0.5, "s": "x"}, 3)
+        assert (second["a"], second["s"]) == (2, None)
+        assert np.isnan(second["f"])
+
+
+@pytest.mark.parametrize(
+    ("column", "problem"),
+    [
+        ([1, "x"], "a DataFrame has a column of mixed types"),
+        (pd.array([1, None], "Int64"), "column 'a' lacks a value in row 1"),
+    ],
+)
+def test_a_table_that_arrays_cannot_hold_is_refused(column: Any, problem: str) -> None:
+    with pytest.raises(DatasetError, match=problem):
+        D.from_tensor_slices(pd.DataFrame({"a": column}))
+
+
+def test_texts_may_be_missing_in_batches() -> None:
+    rows = D.from_tensor_slices({"s": np.array(["x", None, "z"], object)})
+    for dataset in (rows.batch(3), rows.map(dict).padded_batch(3), rows.ragged_batch(3)):
+        (batch,) = dataset
+        assert batch["s"].tolist() == ["x", None, "z"]
+
+
+def test_a_function_that_returns_nothing_is_refused() -> None:
+    with pytest.raises(DatasetError, match="found a NoneType"):
+        list(D.range(2).map(lambda number: None))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given", "found"),
+    [
+        (np.float32, [1.5, 2], [1.5, 2.0]),
+        (np.int32, [[1, 2], []], [[1, 2], []]),
+        (np.uint8, [255], [255]),
+    ],
+)
+def test_pythons_numbers_take_the_dtype_of_the_signature(
+    dtype: Any, given: list[Any], found: list[Any]
+) -> None:
+    axes = (None,) if isinstance(given[0], list) else ()
+    elements = list(D.from_generator(lambda: given, output_signature=ArraySpec(axes, dtype)))
+    assert [each.tolist() for each in elements] == found
+    assert {each.dtype for each in elements} == {np.dtype(dtype)}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given"),
+    [(np.int32, 2**31), (np.uint8, -1), (np.int64, 1.5), (np.float32, 2**24 + 1), (int, True)],
+)
+def test_pythons_numbers_that_a_dtype_cannot_hold_are_refused(dtype: Any, given: Any) -> None:
+    dataset = D.from_generator(lambda: [given], output_signature=ArraySpec((), dtype))
+    with pytest.raises(DatasetError, match="is a scalar of"):
+        list(dataset)
+
+
+def test_a_cache_in_files_keeps_ragged_batches_and_missing_texts(tmp_path: Path) -> None:
+    rows = Ragged.from_rows([[1, 2], [3], []], int)
+    texts = np.array(["x", None, b"z"], object)
+    dataset = D.from_tensor_slices({"r": rows, "s": texts}).ragged_batch(2)
+    for _ in range(2):  # the second comes from the files
+        first, second = dataset.cache(str(tmp_path / "cache"))
+        assert [row.tolist() for row in first["r"]] == [[1, 2], [3]]
+        assert [row.tolist() for row in second["r"]] == [[]]
+        assert (first["s"].tolist(), second["s"].tolist()) == (["x", None], [b"z"])

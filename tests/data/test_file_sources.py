@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet
@@ -28,6 +30,23 @@ def test_text_lines_of_several_files_follow_each_other(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     assert list(Dataset.text_lines(tmp_path / "*.txt")) == ["one", "two", "three"]
     assert list(Dataset.text_lines(tmp_path / "a.txt", encoding=None)) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize(
+    ("method", "content", "options"),
+    [
+        (Dataset.text_lines, b"one\ntwo\n", {}),
+        (Dataset.fixed_length_records, b"abcdef", {"record_bytes": 3}),
+        (Dataset.csv, b"a\n1\n2\n", {}),
+        (Dataset.multi_slot, b"1 5\n1 7\n", {"slots": [Slot("s")], "batch_size": 1}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_suffix_need_not_say_how_a_file_is_compressed(
+    method: Any, content: bytes, options: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "part").write_bytes(gzip.compress(content))
+    assert len(list(method(tmp_path / "part", compression="gzip", **options))) == 2
 
 
 def test_fixed_length_records(tmp_path: Path) -> None:

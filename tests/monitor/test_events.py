@@ -27,6 +27,7 @@ def test_the_oldest_events_are_forgotten() -> None:
     for number in range(5):
         log.add(EventKind.CLOSURE_FAILED, str(number))
     assert [event.message for event in log.all()] == ["2", "3", "4"]
+    assert log.count(EventKind.CLOSURE_FAILED) == 5
 
 
 def test_of_many_closures_the_first_are_named() -> None:
@@ -44,6 +45,7 @@ def test_what_is_lost_or_missing_is_logged_as_a_warning(
     losses = {EventKind.WORKER_LOST, EventKind.WORKER_UNREACHABLE, EventKind.NO_WORKERS}
     losses |= {EventKind.SERVER_LOST, EventKind.SERVER_SILENT, EventKind.WORKER_AWAITED}
     losses |= {EventKind.UPDATES_LOST, EventKind.SHARDS_LOST, EventKind.CHECKPOINT_FAILED}
+    losses |= {EventKind.CLOSURES_ABANDONED, EventKind.FAILURES_CLEARED}
     expected = logging.WARNING if kind in losses else logging.INFO
     assert [(r.levelno, r.getMessage()) for r in caplog.records] == [(expected, "100 % of it")]
 

@@ -71,6 +71,8 @@ def test_state_and_counters_are_there() -> None:
     text = Reader(render(full_update())).text
     for part in ("strategy-1", "running", "1:02:05", "completed 12,345", "retried 3", "queued 5"):
         assert part in text
+    assert "workers lost 2" in text
+    assert "servers lost" not in text  # as none was
 
 
 def test_workers_and_servers_have_their_rows() -> None:

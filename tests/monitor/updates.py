@@ -47,6 +47,8 @@ def full_update(**parts: Any) -> Update:
         "failed": 1,
         "cancelled": 0,
         "retried": 3,
+        "workers_lost": 2,
+        "servers_lost": 0,
         "staleness_mean": "nan",
         "staleness_max": 0,
         "phases": [0.0] * 5,

@@ -6,7 +6,17 @@ import { formatCount } from './format';
 import type { Part } from './part';
 import { WINDOW, type State } from './store';
 
-type Counter = 'queued' | 'in_flight' | 'completed' | 'retried' | 'failed' | 'cancelled';
+type Counter =
+  | 'queued'
+  | 'in_flight'
+  | 'completed'
+  | 'retried'
+  | 'failed'
+  | 'cancelled'
+  | 'workers_lost'
+  | 'servers_lost';
+
+const BAD = new Set<Counter>(['failed', 'workers_lost', 'servers_lost']);
 
 const COUNTERS: readonly [Counter & keyof Summary, string, string][] = [
   ['queued', 'queued', 'Closures that wait for a worker'],
@@ -15,6 +25,8 @@ const COUNTERS: readonly [Counter & keyof Summary, string, string][] = [
   ['retried', 'retried', 'Times a closure was queued again because its worker was lost'],
   ['failed', 'failed', 'Closures that raised'],
   ['cancelled', 'cancelled', 'Closures dropped before they ran'],
+  ['workers_lost', 'workers lost', 'Workers that died or hung so far, those that are back included'],
+  ['servers_lost', 'servers lost', 'Parameter servers that have ended so far, those that are back included'],
 ];
 
 const WIDTH = 120; // The sparkline is drawn in a box of these units and stretched to fit.
@@ -51,7 +63,7 @@ export class Counters implements Part {
   update({ summary, depth }: State): void {
     for (const [key, node] of this.counts) {
       setText(node, formatCount(summary[key]));
-      setData(node, 'bad', String(key === 'failed' && summary[key] > 0));
+      setData(node, 'bad', String(BAD.has(key) && summary[key] > 0));
     }
     const most = Math.max(0, ...depth.map(([, queued, flying]) => queued + flying));
     const x = (time: number): string => (WIDTH * (1 - (summary.time - time) / WINDOW)).toFixed(1);

@@ -14,9 +14,10 @@ const BAR = 10;
 const MOST_LANES = 12; // shown at once
 const AXIS = 18;
 const TICK = 10; // seconds
+const LOST = 'worker lost'; // the kind of an event
 
 export class Timeline implements Part {
-  readonly needs = ['timeline', 'workers', 'summary'] as const;
+  readonly needs = ['timeline', 'workers', 'summary', 'events'] as const;
   private readonly section: Section;
   private readonly scroller: HTMLElement;
   private readonly lanes: HTMLElement;
@@ -110,7 +111,9 @@ export class Timeline implements Part {
     const workers = `${formatCount(working)} of ${plural(state.workers.size, 'worker')}`;
     const ended = `${plural(closures, 'closure')} in the last minute`;
     const bad = failed ? `, ${formatCount(failed)} failed (marked)` : ', none failed';
-    setText(this.summary, `${workers} ran ${ended}${bad}`);
+    const lost = state.summary.workers_lost;
+    const gone = lost ? `; ${plural(lost, 'worker')} lost so far (red lines)` : '';
+    setText(this.summary, `${workers} ran ${ended}${bad}${gone}`);
   }
 
   private get gutter(): number {
@@ -141,6 +144,12 @@ export class Timeline implements Part {
       draw.fillText(shorten(draw, name, gutter - 8), 0, y + LANE / 2);
       const top = y + (LANE - BAR) / 2;
       drawLane(draw, state.timeline.get(index) ?? [], x, top, this.context);
+      for (const event of state.events) {
+        if (event.kind !== LOST || event.worker !== name) continue;
+        if (event.time < state.summary.time - WINDOW) continue;
+        draw.fillStyle = theme.color('bad');
+        draw.fillRect(Math.round(x(event.time)) - 1, y, 2, LANE);
+      }
       if (typeof worker?.running_since === 'number') {
         drawRunning(draw, x(worker.running_since), this.width, top, this.context);
       }

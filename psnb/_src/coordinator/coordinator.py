@@ -35,11 +35,11 @@ from psnb._src.coordinator.datasets import (
     PerWorkerValues,
     Progress,
 )
+from psnb._src.coordinator.fetched import fetched
 from psnb._src.coordinator.observed import Observed
 from psnb._src.coordinator.saved_run import SavedRun
 from psnb._src.coordinator.saving_settings import SavingSettings
 from psnb._src.coordinator.settings import DEFAULT_QUEUE_SIZE, Settings
-from psnb._src.coordinator.structure import map_structure
 from psnb._src.coordinator.workers import DRAIN, HEARTBEAT, StartDelay, Timeouts
 from psnb._src.labels import check_label
 from psnb._src.monitor import Share
@@ -202,7 +202,8 @@ class ClusterCoordinator(Observed):
         ------
         Exception
             What an *earlier* closure raised, once, when no closure runs any more; this closure is
-            not queued then. See `join`.
+            not queued then. See `join`. If `fetch` has raised all errors that there are, nothing is
+            raised: a warning says how many closures were cancelled with them.
         SerializationError
             If function or arguments cannot be pickled; the message names the part that cannot.
         CoordinatorClosedError
@@ -274,9 +275,10 @@ class ClusterCoordinator(Observed):
             the user's lines as notes, the whole remote traceback in the attribute
             ``full_traceback`` and the other failures in ``other_errors``. It is raised once, by
             whichever of `schedule`, `join` and `done` comes first; if `fetch` raised it before, the
-            first note says so. Before that, all queued closures are cancelled and the running ones
-            end. Afterwards the coordinator works as before. If an interrupt comes at that moment,
-            KeyboardInterrupt is raised with the error as its context.
+            first note says so, and `schedule` clears it. Before that, all queued closures are
+            cancelled and the running ones end. Afterwards the coordinator works as before. If an
+            interrupt comes at that moment, KeyboardInterrupt is raised with the error as its
+            context.
         ServerSilentError
             If all that is left waits for a server that does not respond: it must say whether
             closures had their effect, or apply them. Nothing has changed: they go on when it
@@ -344,12 +346,10 @@ class ClusterCoordinator(Observed):
         Raises
         ------
         Exception
-            What the first failed closure among them raised; see `RemoteValue.fetch`.
+            What the first failed closure among them raised, with the errors of others that have
+            failed as ``other_errors``; see `RemoteValue.fetch`.
         """
-        return map_structure(
-            lambda leaf: leaf.fetch() if isinstance(leaf, RemoteValue | PerWorkerValues) else leaf,
-            structure,
-        )
+        return fetched(structure)
 
     def create_per_worker_dataset(
         self,

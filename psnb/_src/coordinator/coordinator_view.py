@@ -155,6 +155,8 @@ class CoordinatorView:
             examples=metrics["examples"].total if "examples" in metrics else None,
             examples_per_second=records.history.examples_per_second(),
             checkpoint=self.saving.status,
+            workers_lost=records.events.count(EventKind.WORKER_LOST),
+            servers_lost=self._strategy.servers.events.count(EventKind.SERVER_LOST),
         )
 
     def events(self, since: float = 0.0) -> tuple[Event, ...]:

@@ -19,6 +19,7 @@ from psnb._src.data.nesting import (
     as_leaf,
     flatten,
     flatten_like,
+    is_text,
     paths,
     unflatten,
 )
@@ -216,7 +217,7 @@ def _dtype(column: Column) -> Any:
 def stack(leaves: list[Any]) -> Column:
     """Make a column from leaves."""
     first = leaves[0]
-    if not isinstance(first, (np.ndarray, np.generic)) or isinstance(first, (str, bytes)):
+    if not isinstance(first, (np.ndarray, np.generic)) or is_text(first):
         return _objects(leaves)
     if first.ndim == 0:
         return np.array(leaves, first.dtype)
@@ -272,7 +273,7 @@ def column_spec(column: Column) -> ArraySpec | None:
     if isinstance(column, Ragged):
         return ArraySpec(column.shape[1:], column.dtype)
     if column.dtype == object and column.ndim == 1:
-        text = len(column) == 0 or isinstance(column[0], (str, bytes))
+        text = len(column) == 0 or is_text(column[0])
         return ArraySpec((), column.dtype) if text else None
     return ArraySpec(column.shape[1:], column.dtype)
 

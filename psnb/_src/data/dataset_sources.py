@@ -12,7 +12,7 @@ from psnb._src.checks import integer
 from psnb._src.data import nodes
 from psnb._src.data.block import Block, block_of, read_only
 from psnb._src.data.file_sources import FileSources
-from psnb._src.data.formats import list_files
+from psnb._src.data.formats import list_files, with_columns
 from psnb._src.data.nesting import as_leaf, flatten
 from psnb._src.data.node import Node
 from psnb._src.data.spec import Spec
@@ -58,15 +58,17 @@ class DatasetSources(FileSources):
 
         Parameters
         ----------
-        tensors : structure of array_like or Ragged
-            Arrays with the same number of rows.
+        tensors : structure of array_like, Ragged or table
+            Arrays with the same number of rows. A table, which is a data frame of pandas or polars
+            or a table of pyarrow, counts as a dict of its columns.
 
         Raises
         ------
         DatasetError
-            If their numbers of rows differ, or there is no array.
+            If their numbers of rows differ, or there is no array; or if a column of a table has
+            mixed types, or lacks integers or booleans.
         """
-        return cls(nodes.Slices(read_only(block_of(tensors))))
+        return cls(nodes.Slices(read_only(block_of(with_columns(tensors)))))
 
     @classmethod
     def from_generator(
@@ -121,7 +123,8 @@ class DatasetSources(FileSources):
     ) -> Self:
         """Return the paths of the files that patterns name, as str, sorted for each pattern.
 
-        Unlike in TensorFlow, they are not shuffled by default.
+        Unlike in TensorFlow, they are absolute, as workers have other working directories, and not
+        shuffled by default.
 
         Raises
         ------

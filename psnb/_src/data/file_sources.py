@@ -10,6 +10,7 @@ from typing import Any, Self
 from psnb._src.checks import integer
 from psnb._src.data import nodes
 from psnb._src.data.formats import (
+    INFER,
     MAX_COLUMNS,
     MAX_RECORD_BYTES,
     Criteo,
@@ -57,7 +58,12 @@ class FileSources:
 
     @classmethod
     def text_lines(
-        cls, files: Paths, encoding: str | None = "utf-8", max_record_bytes: int = MAX_RECORD_BYTES
+        cls,
+        files: Paths,
+        encoding: str | None = "utf-8",
+        max_record_bytes: int = MAX_RECORD_BYTES,
+        *,
+        compression: str | None = INFER,
     ) -> Self:
         """Return the lines of text files, without line ends.
 
@@ -69,14 +75,21 @@ class FileSources:
             None gives bytes.
         max_record_bytes : int
             Limit of a line in bytes; longer ones are refused before memory is allocated for them.
+        compression : str or None
+            "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
         """
-        return cls.from_files(
-            TextLines(encoding, max_record_bytes=max_record_bytes), list_files(files)
-        )
+        form = TextLines(encoding, compression, max_record_bytes)
+        return cls.from_files(form, list_files(files))
 
     @classmethod
     def fixed_length_records(
-        cls, files: Paths, record_bytes: int, header_bytes: int = 0, footer_bytes: int = 0
+        cls,
+        files: Paths,
+        record_bytes: int,
+        header_bytes: int = 0,
+        footer_bytes: int = 0,
+        *,
+        compression: str | None = INFER,
     ) -> Self:
         """Return records of ``record_bytes`` bytes each, as bytes.
 
@@ -86,8 +99,10 @@ class FileSources:
             The files to read.
         record_bytes, header_bytes, footer_bytes : int
             The length of a record, and the bytes to skip at a file's beginning and end.
+        compression : str or None
+            "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
         """
-        form = FixedLengthRecords(record_bytes, header_bytes, footer_bytes)
+        form = FixedLengthRecords(record_bytes, header_bytes, footer_bytes, compression)
         return cls.from_files(form, list_files(files))
 
     @classmethod
@@ -96,6 +111,8 @@ class FileSources:
         files: Paths,
         features: Mapping[str, FixedLen | VarLen] | None = None,
         max_record_bytes: int = MAX_RECORD_BYTES,
+        *,
+        compression: str | None = INFER,
     ) -> Self:
         """Return the records of TFRecord files, whose checksums are checked.
 
@@ -108,10 +125,11 @@ class FileSources:
             records are bytes.
         max_record_bytes : int
             Limit of a record in bytes; longer ones are refused before memory is allocated for them.
+        compression : str or None
+            "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
         """
-        return cls.from_files(
-            TFRecords(features, max_record_bytes=max_record_bytes), list_files(files)
-        )
+        form = TFRecords(features, compression, max_record_bytes)
+        return cls.from_files(form, list_files(files))
 
     @classmethod
     def csv(
@@ -124,6 +142,8 @@ class FileSources:
         delimiter: str = ",",
         max_columns: int = MAX_COLUMNS,
         max_record_bytes: int = MAX_RECORD_BYTES,
+        *,
+        compression: str | None = INFER,
     ) -> Self:
         """Return the rows of CSV files, as dicts by column; needs pyarrow.
 
@@ -145,9 +165,11 @@ class FileSources:
             Limit of the number of columns; each takes memory, however short its fields are.
         max_record_bytes : int
             Limit of a row in bytes; longer ones are refused before memory is allocated for them.
+        compression : str or None
+            "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
         """
         form = Csv(
-            *(columns, dtypes, header, names, delimiter),
+            *(columns, dtypes, header, names, delimiter, compression),
             max_columns=max_columns,
             max_record_bytes=max_record_bytes,
         )
@@ -174,7 +196,13 @@ class FileSources:
         return cls.from_files(Parquet(columns, max_record_bytes), list_files(files))
 
     @classmethod
-    def criteo(cls, files: Paths, max_record_bytes: int = MAX_RECORD_BYTES) -> Self:
+    def criteo(
+        cls,
+        files: Paths,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+        *,
+        compression: str | None = INFER,
+    ) -> Self:
         """Return the rows of Criteo's Kaggle and Terabyte files; see `Criteo`.
 
         Parameters
@@ -183,8 +211,10 @@ class FileSources:
             The files to read.
         max_record_bytes : int
             Limit of a line in bytes; longer ones are refused before memory is allocated for them.
+        compression : str or None
+            "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
         """
-        return cls.from_files(Criteo(max_record_bytes=max_record_bytes), list_files(files))
+        return cls.from_files(Criteo(compression, max_record_bytes), list_files(files))
 
     @classmethod
     def multi_slot(
@@ -196,6 +226,8 @@ class FileSources:
         pipe_command: str | None = None,
         max_record_bytes: int = MAX_RECORD_BYTES,
         queue_size: int | None = None,
+        *,
+        compression: str | None = INFER,
     ) -> Self:
         """Return batches from files in Paddle's MultiSlot text, as dicts by slot.
 
@@ -217,11 +249,13 @@ class FileSources:
         queue_size : int, optional
             How many batches of a file are read ahead, by a thread of its own; by default 2 with
             several threads, else none. Paddle's queue holds 100.
+        compression : str or None
+            "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
         """
         threads = integer("threads", threads, 1)
         if queue_size is not None:
             queue_size = integer("queue_size", queue_size, 1)
-        form = MultiSlot(slots, pipe_command, max_record_bytes=max_record_bytes)
+        form = MultiSlot(slots, pipe_command, compression, max_record_bytes)
         paths = list_files(files)
         if threads == 1:
             return _batches(cls, form, batch_size, queue_size, paths)

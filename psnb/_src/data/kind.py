@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from psnb._src.data.nesting import is_text
 from psnb._src.data.ragged import Ragged
 
 
@@ -19,7 +20,7 @@ class Kind(NamedTuple):
 
 def kind_of(leaf: Any) -> Kind:
     """Return the kind of a leaf."""
-    if isinstance(leaf, (str, bytes)):
+    if is_text(leaf):
         return Kind(np.dtype(object), 0, type(leaf))
     if isinstance(leaf, Ragged):
         return Kind(Ragged, leaf.values.ndim + 1, None)

@@ -160,11 +160,18 @@ def paths(nesting: Nesting, path: str = "") -> list[str]:
     ]
 
 
+def is_text(leaf: Any) -> bool:
+    """Return whether a leaf is text; None is, in the place of one that is missing."""
+    return leaf is None or isinstance(leaf, (str, bytes))
+
+
 def as_leaf(value: Any, path: str = "") -> Any:
     """Return a leaf in the form that elements have it.
 
-    Arrays, `Ragged`, str and bytes stay unchanged. Python's numbers become NumPy's (int64, uint64
-    if needed, float64, bool), lists become arrays, and arrays without axes become scalars.
+    Arrays, `Ragged`, str and bytes stay unchanged, and so does None within a structure, which is a
+    text that is missing: alone it is what a function returns that forgets to. Python's numbers
+    become NumPy's (int64, uint64 if needed, float64, bool), lists become arrays, and arrays without
+    axes become scalars.
 
     Raises
     ------
@@ -177,7 +184,7 @@ def as_leaf(value: Any, path: str = "") -> Any:
         value = value[()]
     if isinstance(value, np.void):
         return value.copy()  # unlike other scalars it is a view, of a record that may change
-    if isinstance(value, (np.generic, str, bytes, Ragged)):
+    if isinstance(value, (np.generic, str, bytes, Ragged)) or (value is None and path):
         return value
     if isinstance(value, bool):
         return np.bool_(value)

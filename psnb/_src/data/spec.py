@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from psnb._src.data.nesting import as_leaf, flatten, unflatten
+from psnb._src.data.nesting import as_leaf, flatten, is_text, unflatten
 from psnb._src.data.ragged import Ragged
 
 
@@ -62,9 +62,9 @@ def leaf_spec(leaf: Any) -> Any:
     """Return the spec of a leaf as elements hold it."""
     if isinstance(leaf, Ragged):
         return ArraySpec(leaf.shape, leaf.dtype, ragged=True)
-    if isinstance(leaf, (np.ndarray, np.generic)) and not isinstance(leaf, (str, bytes)):
+    if isinstance(leaf, (np.ndarray, np.generic)) and not is_text(leaf):
         return ArraySpec(leaf.shape, leaf.dtype)
-    if isinstance(leaf, (str, bytes)):
+    if is_text(leaf):
         return ArraySpec((), np.dtype(object))
     return DatasetSpec(leaf.element_spec)
 

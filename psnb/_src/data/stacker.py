@@ -12,7 +12,7 @@ import numpy as np
 
 from psnb._src.data.block import Block, Column, Origin, copied, leaf_name, stack
 from psnb._src.data.kind import Kind, kind_of, named
-from psnb._src.data.nesting import Nesting, as_leaf, flatten, flatten_like, paths
+from psnb._src.data.nesting import Nesting, as_leaf, flatten, flatten_like, is_text, paths
 from psnb._src.data.ragged import Ragged
 from psnb._src.data.spec import Spec
 from psnb.errors import DatasetError
@@ -80,8 +80,8 @@ class Stacker:
     def _checked(self, value: Any, index: int) -> Any:
         assert self._kinds is not None  # an element was there before, or a spec
         leaf, expected = as_leaf(value, self._names[index]), self._kinds[index]
-        if expected.dtype == np.uint64 and not hasattr(value, "dtype"):
-            leaf = _unsigned(leaf)
+        if isinstance(value, int | float | list | tuple):
+            leaf = _of_dtype(leaf, expected.dtype)
         kind = kind_of(leaf)
         if kind[:2] != expected[:2]:
             raise DatasetError(
@@ -92,15 +92,28 @@ class Stacker:
     def _check_shapes(self, leaves: list[Any]) -> None:
         assert self._shapes is not None
         for leaf, shape, name in zip(leaves, self._shapes, self._names, strict=True):
-            found = () if isinstance(leaf, (str, bytes)) else leaf.shape
+            found = () if is_text(leaf) else leaf.shape
             if any(b is not None and a != b for a, b in zip(found, shape, strict=True)):
                 raise DatasetError(f"{leaf_name(name)} has shape {found}, expected {shape}")
 
 
-def _unsigned(leaf: Any) -> Any:
-    """Return Python's integers, which are int64 while that holds them, as uint64 if they can be."""
-    fits = getattr(leaf, "dtype", None) == np.int64 and (np.asarray(leaf) >= 0).all()
-    return leaf.astype(np.uint64) if fits else leaf
+def _of_dtype(leaf: Any, dtype: np.dtype) -> Any:
+    """Return Python's numbers in a dtype, if that holds them; else as they are.
+
+    Floats are rounded to it, as they have more digits than people write. Integers are not: they may
+    be ids.
+    """
+    found = leaf.dtype
+    if found == dtype:
+        return leaf
+    if not np.size(leaf) or (found.kind, dtype.kind) == ("f", "f"):
+        return leaf.astype(dtype)
+    if found.kind not in "iu" or dtype.kind not in "iuf":
+        return leaf
+    limit = np.iinfo(dtype) if dtype.kind in "iu" else None
+    exact = 1 << np.finfo(dtype).nmant + 1 if limit is None else 0
+    low, high = (-exact, exact) if limit is None else (limit.min, limit.max)
+    return leaf.astype(dtype) if low <= int(leaf.min()) <= int(leaf.max()) <= high else leaf
 
 
 class _Leaves(list[Any]):

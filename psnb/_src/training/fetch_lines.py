@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 
 from psnb._src.checks import integer
 from psnb.errors import ConfigurationError
@@ -30,6 +31,7 @@ class FetchLines:
             raise ConfigurationError(f"fetch takes names of metrics, found {self._names!r}")
         self._every = integer("fetch_every", every, 1)
         self._printed = 0
+        self._checked = False
 
     def begin(self) -> None:
         """Count batches anew."""
@@ -43,8 +45,28 @@ class FetchLines:
         return True
 
     def line(self, epoch: int, batch: int, values: Mapping[str, float]) -> str:
-        """Return a line; what is not among the values is shown as ``-``."""
+        """Return a line; what closures have not reported since the last one is shown as ``-``.
+
+        Raises
+        ------
+        ConfigurationError
+            If the first line that has values lacks one of the names: it would lack it for ever.
+        """
+        if values and not self._checked:
+            self._check(values)
         shown = (
             f"{name} {values[name]:.4f}" if name in values else f"{name} -" for name in self._names
         )
         return f"epoch {epoch} batch {batch}: {' '.join(shown)}"
+
+    def _check(self, values: Mapping[str, float]) -> None:
+        self._checked = True
+        for name in self._names:
+            if name not in values:
+                near = get_close_matches(name, values, 3)
+                meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+                raise ConfigurationError(
+                    f"fetch has {name!r}, which the step does not report: it reports "
+                    f"{', '.join(map(repr, sorted(values)))}.{meant} psnb.report({name}=...) in "
+                    "the step adds it"
+                )

@@ -157,7 +157,7 @@ class Trainer:
             has entries.
         fetch : iterable of str
             Metrics that are printed every ``fetch_every`` batches: ``"loss"`` is the mean since the
-            last line.
+            last line. A name that the step has not reported by the first line is refused.
         fetch_every : int
             The print period, in batches. The number that is printed is exact; several periods that
             pass within a tenth of a second have one line.

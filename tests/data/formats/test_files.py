@@ -77,6 +77,23 @@ def test_files_are_read_over_http(address: str) -> None:
         assert chunk.columns.tolist() + rest == lines
 
 
+def test_paths_are_absolute_as_workers_have_other_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    assert list_files(["*.txt", "b.txt"]) == [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
+    assert list_files("memory://a/b") == ["memory://a/b"]
+
+
+def test_a_relative_path_that_is_missing_says_in_which_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DatasetError, match=f"absent: no such file in {tmp_path} on "):
+        next(TextLines().read("absent"))
+
+
 def test_what_is_wrong_over_http_is_said(address: str) -> None:
     with pytest.raises(DatasetError, match=f"{address}/absent: no such file"):
         next(TextLines().read(f"{address}/absent"))
@@ -117,7 +134,7 @@ def test_patterns_are_looked_up_in_other_filesystems() -> None:
 
 
 def test_a_path_without_a_pattern_is_itself_even_if_it_is_an_address_with_a_query() -> None:
-    paths = ["no-such-file", "https://host/file?key=1"]
+    paths = ["/no-such-file", "https://host/file?key=1"]
     assert list_files(paths) == paths
 
 

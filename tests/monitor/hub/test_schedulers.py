@@ -13,6 +13,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
+from psnb._src.monitor.hub import dashboard_address
 from psnb._src.monitor.hub import schedulers as module
 from psnb._src.monitor.hub.known_coordinators import CoordinatorRegistry
 from psnb._src.monitor.hub.schedulers import MOST_SCHEDULERS, Schedulers
@@ -110,6 +111,34 @@ def test_the_dashboard_of_what_connect_takes_is_asked(
     told = (f"{each}: nobody is there".removeprefix(f"{address}: ") for each in asked)
     assert error == "; ".join(told)
     assert bench.schedulers.listed() == []
+
+
+@pytest.mark.parametrize("typed", ["tcp://127.0.0.1:{}", "127.0.0.1:{}"])
+def test_the_dashboard_at_the_usual_port_is_attached_only_if_it_is_of_the_scheduler_that_was_named(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, typed: str
+) -> None:
+    identity: dict[str, Any] = {}
+
+    def answer(handler: RequestHandler) -> None:
+        of_dask = handler.request.path.endswith("/json/identity.json")
+        handler.write(identity if of_dask else _extracts())
+
+    async def test() -> None:
+        with serving(answer) as dashboard, socket.socket() as held:
+            held.bind(("127.0.0.1", 0))  # where a scheduler would be, which speaks no HTTP
+            port = held.getsockname()[1]
+            monkeypatch.setattr(dashboard_address, "DASHBOARD", int(dashboard.rpartition(":")[2]))
+            for stranger in ({"address": f"tcp://10.0.0.1:{port + 1}"}, {"address": "x"}, {}):
+                identity.clear()
+                identity.update(stranger)
+                assert "another scheduler" in await bench.schedulers.attach(typed.format(port))
+                assert bench.schedulers.listed() == []
+            identity["address"] = f"tcp://10.0.0.1:{port}"  # as it calls itself in its network
+            assert await bench.schedulers.attach(typed.format(port)) == ""
+            (listed,) = bench.schedulers.listed()
+            assert listed["address"] == dashboard
+
+    asyncio.run(test())
 
 
 def test_host_and_port_attach_the_dashboard(bench: Bench) -> None:

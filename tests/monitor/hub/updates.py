@@ -31,6 +31,8 @@ def update(sequence: int, full: bool = False, coordinator: str = "abc", **more: 
         failed=0,
         cancelled=0,
         retried=0,
+        workers_lost=0,
+        servers_lost=0,
         staleness_mean="nan",
         staleness_max=0,
         phases=[0.0] * 5,

@@ -6,7 +6,7 @@ from psnb._src.coordinator.closures.call import keyword, pack_call, positional
 from psnb._src.coordinator.closures.closure import NOT_TAKEN, Closure, Execution, FunctionRegistry
 from psnb._src.coordinator.closures.dependents import Dependents
 from psnb._src.coordinator.closures.duration import Duration
-from psnb._src.coordinator.closures.failed_closures import FailedClosures
+from psnb._src.coordinator.closures.failed_closures import FailedClosures, raise_together
 from psnb._src.coordinator.closures.remote_value import RemoteValue
 from psnb._src.coordinator.closures.schedule_options import (
     DEFAULT_RETRIES,
@@ -37,4 +37,5 @@ __all__ = [
     "options",
     "pack_call",
     "positional",
+    "raise_together",
 ]

@@ -175,8 +175,7 @@ class RemoteValue(InputReference):
                     if self._value is _UNFETCHED:
                         self._value, self._outcome = value, b""
             return self._value
-        self._chain()[-1]._note_raised()
-        raise self.error()
+        raise self.note_raised()
 
     def cancel(self) -> bool:
         """Cancel the closure, unless it has had its effect; return whether it was cancelled.
@@ -238,7 +237,16 @@ class RemoteValue(InputReference):
 
     def raised(self) -> str:
         """Return when, and in which cell, `fetch` first raised its error; empty if it has not."""
-        return "" if self._value is _UNFETCHED else self._value
+        value = self._chain()[-1]._value
+        return "" if value is _UNFETCHED else value
+
+    def note_raised(self) -> BaseException:
+        """Return what `fetch` raises, and note that it does, and when."""
+        root = self._chain()[-1]
+        if root._value is _UNFETCHED:
+            cell = current_cell()
+            root._value = time.strftime("at %H:%M:%S") + (f" in {cell}" if cell else "")
+        return self.error()
 
     def add_callback(self, callback: Callable[[RemoteValue], None]) -> bool:
         """Call back when the closure ends; if it has ended, return False and do not call back.
@@ -299,8 +307,3 @@ class RemoteValue(InputReference):
         while isinstance(outcome := chain[-1]._outcome, RemoteValue):
             chain.append(outcome)
         return chain
-
-    def _note_raised(self) -> None:
-        if self._value is _UNFETCHED:
-            cell = current_cell()
-            self._value = time.strftime("at %H:%M:%S") + (f" in {cell}" if cell else "")

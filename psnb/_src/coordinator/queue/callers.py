@@ -5,8 +5,10 @@ which a thread that waits gives up meanwhile.
 
 After the first failure the running closures are waited for; then the next of those who put, join or
 ask whether all is done gets the first error once, with the other errors so far attached
-(`FailedClosures`). After that the queue is as new. When all that is left waits for a server that
-does not respond, those who wait get an error that changes nothing.
+(`FailedClosures`). After that the queue is as new. Who puts a closure after `RemoteValue.fetch` has
+raised all errors gets none: in a notebook, a cell that is right would fail for an earlier one. When
+all that is left waits for a server that does not respond, those who wait get an error that changes
+nothing.
 """
 
 from __future__ import annotations
@@ -83,7 +85,12 @@ class Callers:
         while True:
             self.require_open()
             if self._closures.errors:
-                self._raise_errors()
+                self._wait_for_running()
+                if self._closures.errors.fetched():
+                    self._closures.clear_errors()
+                else:
+                    self._closures.errors.throw()
+                continue
             if self._closures.queued() < max_size:
                 return
             self._room.wait()
@@ -141,7 +148,7 @@ class Callers:
         in_flight = closures.in_flight
         return bool(in_flight.held_up) and not goes_on and not in_flight.running()
 
-    def _raise_errors(self) -> None:
+    def _wait_for_running(self) -> None:
         # A caller of put comes here while closures still run. Another thread may raise the errors
         # meanwhile, and go on.
         closures = self._closures
@@ -153,12 +160,12 @@ class Callers:
                 or self._stuck(not closures.paused)
             )
         )
-        if closures.errors:
-            closures.errors.throw()
 
     def _raise_what_there_is(self) -> None:
         if self._closures.errors:
-            self._raise_errors()
+            self._wait_for_running()
+        if self._closures.errors:
+            self._closures.errors.throw()
         if not self._finished():
             self._raise_held_up()
 

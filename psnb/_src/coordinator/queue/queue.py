@@ -209,7 +209,7 @@ class ClosureQueue:
         """Cancel the closures that wait, and return how many; running ones go on."""
         with self.settled:
             self._callers.require_open()
-            count = self._closures.cancel_queued("the queue was emptied")
+            count = len(self._closures.cancel_queued("the queue was emptied"))
             self._callers.announce()
             self._room.notify_all()
         self._tell()

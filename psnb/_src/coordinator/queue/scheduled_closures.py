@@ -91,7 +91,7 @@ class ScheduledClosures:
         self._dependents = Dependents()
         self._hungry = False  # a connection got fewer closures than it had room for
         self._owing: list[RemoteValue] = []  # their rounds are not applied
-        self._completed = self._failed = self._cancelled = self._retried = 0
+        self._completed = self._failed = self._cancelled = self._withdrawn = self._retried = 0
 
     def queued(self) -> int:
         """Return how many closures wait for a worker or for the results of others."""
@@ -202,7 +202,7 @@ class ScheduledClosures:
         if not closure.options.detached:
             self.wake = self.wake or not self.errors  # connections ask what runs to stop early
             self.errors.add(closure.remote)
-            self.cancel_queued("an earlier closure failed")
+            self.errors.cancelled += len(self.cancel_queued("an earlier closure failed"))
 
     def put_back(self, closures: Sequence[Closure], executing: int, lost: str, worker: str) -> None:
         """Queue lost closures again; see `ClosureQueue.put_back`."""
@@ -226,6 +226,7 @@ class ScheduledClosures:
                     self.fail(closure, pack_error(error), worker)
                     continue
             if self.errors:
+                self.errors.cancelled += 1
                 self._cancel(closure, "another closure failed before it could run again")
                 continue
             closure.execution.attempt += 1
@@ -243,6 +244,7 @@ class ScheduledClosures:
             if not self.in_flight.give_back(closure):
                 continue
             if self.errors:
+                self.errors.cancelled += 1
                 self._cancel(closure, "another closure failed before it was begun")
             else:
                 self._requeue(closure)
@@ -263,9 +265,13 @@ class ScheduledClosures:
             self.fail(closure, error)
 
     def withdraw(self, chooser: Chooser, reason: str) -> None:
-        """Cancel what waits for a worker that this very function chooses."""
+        """Cancel what waits for a worker that this very function chooses.
+
+        These were more than was needed, as at the end of an epoch: people do not hear of them.
+        """
         for closure in self.waiting.take_pinned(chooser):
-            self._cancel(closure, reason)
+            self._withdrawn += 1
+            self._end_cancelled(closure, reason)
 
     def stepped(self, failed: RemoteValue | None) -> None:
         """Note that the gate's step was done, or, as the error of a closure, why it failed."""
@@ -295,8 +301,8 @@ class ScheduledClosures:
                 return closure
         return None
 
-    def cancel_queued(self, reason: str) -> int:
-        """Cancel all closures that are queued, and return how many.
+    def cancel_queued(self, reason: str) -> list[Closure]:
+        """Cancel all closures that are queued, and return them.
 
         Those fail instead whose inputs have failed.
         """
@@ -312,7 +318,12 @@ class ScheduledClosures:
             self.news.add(EventKind.CLOSURES_CANCELLED, text, cancelled)
         for closure in cancelled:
             self._cancel(closure, reason)
-        return len(cancelled)
+        return cancelled
+
+    def clear_errors(self) -> None:
+        """Begin closures again after `RemoteValue.fetch` has raised all errors that there are."""
+        if text := self.errors.clear():
+            self.news.add(EventKind.FAILURES_CLEARED, text)
 
     def close(self) -> None:
         """Cancel all that waits or runs; idempotent."""
@@ -321,9 +332,17 @@ class ScheduledClosures:
             self.news.add(EventKind.COORDINATOR_CLOSED, reason)
         self.closed = True
         self._note_effects(None)  # nobody hears of it any more
-        self.cancel_queued(reason)
-        for closure in self.in_flight.take_all():
+        queued = self.cancel_queued(reason)
+        running = self.in_flight.take_all()
+        for closure in running:
             self._cancel(closure, reason)
+        left = [each for each in (*queued, *running) if not each.options.detached]
+        if left:
+            text = (
+                f"{len(left)} closures had not ended when their coordinator was closed, and are "
+                "cancelled: coordinator.join() waits for all"
+            )
+            self.news.add(EventKind.CLOSURES_ABANDONED, text, left)
 
     def go_on(self) -> None:
         """Begin what can begin now: closures have ended or were put back, or a step was done."""
@@ -357,6 +376,7 @@ class ScheduledClosures:
             completed=self._completed,
             failed=self._failed,
             cancelled=self._cancelled,
+            ended=self._completed + self._failed + self._cancelled + self._withdrawn,
             retried=self._retried,
             failing=bool(self.errors),
             paused=self.paused,
@@ -391,6 +411,9 @@ class ScheduledClosures:
 
     def _cancel(self, closure: Closure, reason: str) -> None:
         self._cancelled += 1
+        self._end_cancelled(closure, reason)
+
+    def _end_cancelled(self, closure: Closure, reason: str) -> None:
         self._end(closure)
         text = f"closure {closure.function.name} was cancelled: {reason}; schedule it again"
         closure.remote.set_status(ClosureStatus.CANCELLED, text)

@@ -1,5 +1,6 @@
 """Readers of file formats: pure, picklable descriptions that turn a path into chunks of columns."""
 
+from psnb._src.data.formats.arrow import with_columns
 from psnb._src.data.formats.criteo import Criteo
 from psnb._src.data.formats.csv import Csv
 from psnb._src.data.formats.example import encode_example
@@ -8,13 +9,14 @@ from psnb._src.data.formats.fixed_length_records import FixedLengthRecords
 from psnb._src.data.formats.limit import MAX_COLUMNS, MAX_RECORD_BYTES
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
 from psnb._src.data.formats.multi_slot_generator import MultiSlotDataGenerator
-from psnb._src.data.formats.open_files import list_files, size_of
+from psnb._src.data.formats.open_files import INFER, list_files, missing, size_of
 from psnb._src.data.formats.parquet import Parquet
 from psnb._src.data.formats.text_lines import TextLines
 from psnb._src.data.formats.tfrecord_writer import TFRecordWriter
 from psnb._src.data.formats.tfrecords import TFRecords
 
 __all__ = [
+    "INFER",
     "MAX_COLUMNS",
     "MAX_RECORD_BYTES",
     "Criteo",
@@ -31,5 +33,7 @@ __all__ = [
     "VarLen",
     "encode_example",
     "list_files",
+    "missing",
     "size_of",
+    "with_columns",
 ]

@@ -55,6 +55,40 @@ def to_columns(table: Any) -> dict[str, np.ndarray | Ragged]:
     }
 
 
+def with_columns(structure: Any) -> Any:
+    """Replace tables in nested tuples and dicts by dicts of their columns.
+
+    Tables are what has columns and gives them in Arrow's form: data frames of pandas (whose index
+    is left out) and polars, and tables of pyarrow.
+
+    Raises
+    ------
+    DatasetError
+        As for `to_columns`; or if integers or booleans are missing.
+    """
+    if isinstance(structure, dict):
+        return {key: with_columns(each) for key, each in structure.items()}
+    if isinstance(structure, tuple):
+        parts = [with_columns(each) for each in structure]
+        return type(structure)(*parts) if hasattr(structure, "_fields") else tuple(parts)
+    if not (hasattr(structure, "__arrow_c_stream__") and hasattr(structure, "columns")):
+        return structure
+    pa = pyarrow()
+    frame = structure.reset_index(drop=True) if hasattr(structure, "reset_index") else structure
+    try:
+        table = pa.table(frame)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DatasetError(
+            f"a {type(structure).__name__} has a column of mixed types: {excerpt(str(error), 200)}"
+        ) from error
+    if (missing := first_missing(table)) is not None:
+        name, row = missing
+        raise DatasetError(
+            f"column {name!r} lacks a value in row {row}, and no array of its type can: fill it"
+        )
+    return to_columns(table)
+
+
 def first_missing(table: Any) -> tuple[str, int] | None:
     """Return the first missing integer or boolean of a table: its column and row."""
     found = [

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import glob
 import os
+import platform
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -43,8 +44,13 @@ def list_files(patterns: str | os.PathLike[str] | Sequence[str | os.PathLike[str
     ----------
     patterns : str, path or sequence of them
         Paths, in which ``*``, ``?``, ``[…]`` and ``**`` stand for what they do in a shell, unless
-        there is a file of that very name. A path without any is returned as it is, whether there
-        is such a file or not.
+        there is a file of that very name. A path without any is returned whether there is such a
+        file or not.
+
+    Returns
+    -------
+    list of str
+        Absolute paths, and addresses: workers have other working directories.
 
     Raises
     ------
@@ -52,7 +58,8 @@ def list_files(patterns: str | os.PathLike[str] | Sequence[str | os.PathLike[str
         If nothing matches a pattern, or the filesystem cannot be asked.
     """
     several = [patterns] if isinstance(patterns, (str, os.PathLike)) else patterns
-    return [path for pattern in several for path in _matches(os.fspath(pattern))]
+    found = [path for pattern in several for path in _matches(os.fspath(pattern))]
+    return [os.path.abspath(path) if is_local(path) else path for path in found]
 
 
 def _matches(pattern: str) -> list[str]:
@@ -104,6 +111,19 @@ def check_compression(compression: str | None) -> None:
         raise ConfigurationError(f"compression is {compression!r}: not one of {known} or None")
 
 
+def missing(path: str) -> str:
+    """Return what to say of a file that is not there."""
+    if not is_local(path):
+        return f"{path}: no such file"
+    place = platform.node()
+    if not os.path.isabs(path):
+        return f"{path}: no such file in {os.getcwd()} on {place}, where this runs"
+    return (
+        f"{path}: no such file on {place}, where this runs: each machine that reads it needs it at "
+        "that path, in a folder that all share; or give an address, such as s3://bucket/file"
+    )
+
+
 @contextmanager
 def reading(path: str) -> Iterator[None]:
     """Translate errors of a file to `DatasetError`."""
@@ -112,7 +132,7 @@ def reading(path: str) -> Iterator[None]:
     except PsnbError:
         raise
     except FileNotFoundError as error:
-        raise DatasetError(f"{path}: no such file") from error
+        raise DatasetError(missing(path)) from error
     except PermissionError as error:
         raise DatasetError(f"{path}: no permission to open it") from error
     except IsADirectoryError as error:

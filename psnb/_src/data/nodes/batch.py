@@ -11,7 +11,7 @@ import numpy as np
 
 from psnb._src.data.block import Block, Column, Origin, stack
 from psnb._src.data.iteration_context import Context
-from psnb._src.data.nesting import flatten, map_leaves, paths, unflatten
+from psnb._src.data.nesting import flatten, is_text, map_leaves, paths, unflatten
 from psnb._src.data.node import Node, NodeIterator, State
 from psnb._src.data.nodes.first_spec import first_spec
 from psnb._src.data.nodes.single_input import SingleInputIterator
@@ -87,7 +87,7 @@ class Batch(Batching):
             return values.reshape(len(column), int(lengths[0]), *values.shape[1:])
         if column.dtype == object and column.ndim == 1:
             for leaf in column:
-                if not isinstance(leaf, (str, bytes)):
+                if not is_text(leaf):
                     raise different(block, index, f"a {type(leaf).__name__} each")
         return column
 
@@ -105,7 +105,7 @@ class RaggedBatch(Batching):
             return column
         if column.dtype == object and column.ndim == 1:
             for leaf in column:
-                if not isinstance(leaf, (str, bytes)):
+                if not is_text(leaf):
                     raise different(block, index, f"a {type(leaf).__name__} each")
             return column
         if column.ndim == 1 or self._fixed(block, index):

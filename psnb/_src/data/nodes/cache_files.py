@@ -18,12 +18,14 @@ from zipfile import ZIP_STORED, ZipFile
 import numpy as np
 
 from psnb._src.data.block import Block, Column, concatenate, read_only
-from psnb._src.data.nesting import Nest, Nesting, paths
+from psnb._src.data.nesting import Nest, Nesting, is_text, paths
 from psnb._src.data.ragged import Ragged
 from psnb.errors import DatasetError
 
 _PART_BYTES = 1 << 24
 _FORMAT = 1
+_MISSING = -1
+"""The length of a text that is missing."""
 
 
 @contextmanager
@@ -174,6 +176,11 @@ def _as_arrays(column: Column) -> dict[str, np.ndarray]:
     """Return the arrays that represent a column, and its kind."""
     if isinstance(column, Ragged):
         return {**_kind("ragged", column.values), "offsets": column.offsets}
+    if column.dtype == object and all(isinstance(leaf, Ragged) for leaf in column):
+        # Of batches: all rows one after another, and how many each batch has.
+        joined = Ragged.concatenate(list(column))
+        counts = np.array([len(leaf) for leaf in column], np.int64)
+        return {**_kind("batches", joined.values), "offsets": joined.offsets, "counts": counts}
     return _kind("dense", column)
 
 
@@ -181,13 +188,15 @@ def _kind(kind: str, values: np.ndarray) -> dict[str, np.ndarray]:
     if values.dtype != object:
         return {"kind": np.array(kind), "values": values}
     leaves = values.ravel().tolist()
-    if not all(isinstance(leaf, (str, bytes)) for leaf in leaves):
+    if not all(map(is_text, leaves)):
         raise DatasetError(
-            "cache: only arrays and text can be kept in files; use cache() without a filename"
+            "cache: only arrays, Ragged and text can be kept in files; use cache() without a "
+            "filename"
         )
     texts = np.array([isinstance(leaf, str) for leaf in leaves], np.bool_)
-    raw = [leaf.encode() if isinstance(leaf, str) else leaf for leaf in leaves]
+    raw = [leaf.encode() if isinstance(leaf, str) else leaf or b"" for leaf in leaves]
     lengths = np.array([len(each) for each in raw], np.int64)
+    lengths[[leaf is None for leaf in leaves]] = _MISSING
     return {
         "kind": np.array(kind + " text"),
         "bytes": np.frombuffer(b"".join(raw), np.uint8),
@@ -199,7 +208,21 @@ def _kind(kind: str, values: np.ndarray) -> dict[str, np.ndarray]:
 def _column_from(arrays: Any, index: int) -> Column:
     kind = str(arrays[f"{index}.kind"])
     values = _text_from(arrays, index) if kind.endswith(" text") else arrays[f"{index}.values"]
-    return Ragged(values, arrays[f"{index}.offsets"]) if kind.startswith("ragged") else values
+    if kind.startswith("dense"):
+        return values
+    ragged = Ragged(values, arrays[f"{index}.offsets"])
+    return ragged if kind.startswith("ragged") else _divided(ragged, arrays[f"{index}.counts"])
+
+
+def _divided(rows: Ragged, counts: np.ndarray) -> np.ndarray:
+    batches = np.empty(len(counts), object)
+    begin = 0
+    for number, count in enumerate(counts.tolist()):
+        if count < 0 or begin + count > len(rows):
+            raise ValueError("its batches have other rows than there are")
+        batches[number] = rows[begin : begin + count]
+        begin += count
+    return batches
 
 
 def _text_from(arrays: Any, index: int) -> np.ndarray:
@@ -208,6 +231,8 @@ def _text_from(arrays: Any, index: int) -> np.ndarray:
     column = np.empty(lengths.size, object)
     end = 0
     for row, (length, text) in enumerate(zip(lengths.ravel().tolist(), texts, strict=True)):
+        if length == _MISSING:
+            continue  # None, as in all new columns
         raw = data[end : end + length]
         column[row] = raw.decode() if text else raw
         end += length

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from psnb._src.data.block import Block, Column, column_spec
+from psnb._src.data.formats import missing
 from psnb._src.data.iteration_context import Context
 from psnb._src.data.nesting import Nesting, paths, unflatten
 from psnb._src.data.node import Indexed, Node, State
@@ -102,7 +103,7 @@ def _opened(node: Npy, file: str) -> np.ndarray:
     try:
         array: np.ndarray = np.lib.format.open_memmap(file, mode="r")  # never unpickles
     except FileNotFoundError as error:
-        raise DatasetError(f"{node.label()}: {file}: no such file") from error
+        raise DatasetError(f"{node.label()}: {missing(file)}") from error
     except Exception as error:
         # A damaged header is parsed as Python text, which raises errors of many classes.
         raise DatasetError(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from psnb._src.data.block import Block
-from psnb._src.data.nesting import Nesting, flatten, flatten_like, unflatten
+from psnb._src.data.nesting import Nesting, flatten, flatten_like, is_text, unflatten
 from psnb._src.data.nodes.batch import Batching, different, named
 from psnb._src.data.ragged import Ragged
 from psnb._src.data.spec import ArraySpec, Spec
@@ -28,7 +28,7 @@ class PaddedBatch(Batching):
         """Return the elements padded and stacked."""
         column = block.columns[index]
         text = isinstance(column, np.ndarray) and column.dtype == object and column.ndim == 1
-        if text and all(isinstance(leaf, (str, bytes)) for leaf in column):
+        if text and all(map(is_text, column)):
             return column
         shapes = _shapes(block, index)
         target = self._target(shapes, block, index)

@@ -19,6 +19,7 @@ import numpy as np
 
 from psnb._src.data.block import BLOCK, Block, Column, Origin, concatenate, stack, take
 from psnb._src.data.iteration_context import Context
+from psnb._src.data.nesting import is_text
 from psnb._src.data.node import Node, NodeIterator, State
 from psnb._src.data.nodes.ragged_rows import RaggedRows
 from psnb._src.data.ragged import Ragged
@@ -129,7 +130,7 @@ def _as_objects(column: np.ndarray | RaggedRows) -> np.ndarray:
 
 
 def _filled(column: np.ndarray) -> Column:
-    if column.dtype != object or column.ndim > 1 or isinstance(column[0], (str, bytes)):
+    if column.dtype != object or column.ndim > 1 or is_text(column[0]):
         return column
     return stack(list(column))
 

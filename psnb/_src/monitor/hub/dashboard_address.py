@@ -28,6 +28,14 @@ def dashboards(address: str) -> list[str]:
     return [usual] if scheme or not port else list(dict.fromkeys([f"http://{place}", usual]))
 
 
+def scheduler_port(address: str) -> int | None:
+    """Return the port of the scheduler itself, if an address was typed that names one."""
+    if address.startswith(("http://", "https://")):
+        return None
+    port = _PORT.search(address)
+    return int(port[0][1:]) if port else None
+
+
 def malformed(address: str) -> str:
     """Return what is wrong with an address; empty if it is valid."""
     # JupyterLab shows 140 characters, so the advice comes first.

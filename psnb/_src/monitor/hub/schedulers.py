@@ -14,13 +14,13 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from tornado.httpclient import HTTPClientError
 from tornado.simple_httpclient import HTTPStreamClosedError, HTTPTimeoutError, SimpleAsyncHTTPClient
 
 from psnb._src.monitor.hub import messages
-from psnb._src.monitor.hub.dashboard_address import base, dashboards, malformed
+from psnb._src.monitor.hub.dashboard_address import base, dashboards, malformed, scheduler_port
 from psnb._src.monitor.hub.known_coordinators import CoordinatorRegistry, Known, TooManyError
 from psnb._src.monitor.told import Extract, Extracts, protocol
 
@@ -107,6 +107,11 @@ class Schedulers:
                 answer, watched.error = None, str(error)  # it will, once there is a coordinator
             except _AnswerError as error:
                 errors.append(str(error) if address == typed else f"{address}: {error}")
+                continue
+            named = scheduler_port(typed)
+            guessed = named not in (None, urlsplit(address).port)
+            if guessed and not await _is_of(address, named, self._time_limit):
+                errors.append(f"{address}: that is the dashboard of another scheduler")
                 continue
             break
         else:
@@ -236,6 +241,16 @@ class Schedulers:
         except Exception as error:  # a boundary: an HTTP client may raise anything
             _log.debug("%s gave no answer", watched.address, exc_info=True)
             raise _AnswerError(f"what answers there is no HTTP: {type(error).__name__}") from error
+
+
+async def _is_of(dashboard: str, port: int | None, time_limit: float) -> bool:
+    """Return whether a dashboard is that of the scheduler that listens on a port."""
+    try:
+        identity = json.loads(await _fetch(f"{base(dashboard)}/json/identity.json", time_limit))
+        return bool(urlsplit(identity["address"]).port == port)
+    except Exception:  # a boundary: an HTTP client may raise anything, and so may what answers
+        _log.debug("%s did not say whose dashboard it is", dashboard, exc_info=True)
+        return False
 
 
 async def _fetch(url: str, time_limit: float) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice, takewhile
@@ -44,6 +44,10 @@ class EventKind(enum.Enum):
     """A closure raised, or was lost with its workers too often."""
     CLOSURES_CANCELLED = "closures cancelled"
     """Closures were cancelled, because another one failed or on close."""
+    CLOSURES_ABANDONED = "closures abandoned"
+    """Closures had not ended when their coordinator was closed, or at the end of Python."""
+    FAILURES_CLEARED = "failures cleared"
+    """Closures were cancelled with one whose error `fetch` has raised; later ones run."""
     SERVER_LOST = "server lost"
     """A parameter server has ended; the shards that only it held are lost."""
     SERVER_SILENT = "server silent"
@@ -86,6 +90,8 @@ _WARNED = {
     EventKind.WORKER_LOST,
     EventKind.WORKER_AWAITED,
     EventKind.NO_WORKERS,
+    EventKind.CLOSURES_ABANDONED,
+    EventKind.FAILURES_CLEARED,
     EventKind.SERVER_LOST,
     EventKind.SERVER_SILENT,
     EventKind.UPDATES_LOST,
@@ -126,7 +132,7 @@ class Event:
 class EventLog:
     """The latest events of a coordinator or strategy; each is logged under ``psnb`` as well.
 
-    Thread-safe.
+    How many there were of each kind is never forgotten. Thread-safe.
 
     Parameters
     ----------
@@ -135,8 +141,9 @@ class EventLog:
     """
 
     def __init__(self, limit: int = MOST_EVENTS) -> None:
-        self._lock = Lock()  # guards the deque, which must not grow while it is copied
+        self._lock = Lock()  # guards the deque, which must not grow while it is copied, and counts
         self._events: deque[Event] = deque(maxlen=limit)
+        self._counts: Counter[EventKind] = Counter()
 
     @uninterrupted  # logging has locks too, which the event loop needs
     def add(
@@ -148,7 +155,13 @@ class EventLog:
         event = Event(time.time(), kind, worker, message, affected)
         with self._lock:
             self._events.append(event)
+            self._counts[kind] += 1
         logger.log(logging.WARNING if kind in _WARNED else logging.INFO, "%s", message)
+
+    def count(self, kind: EventKind) -> int:
+        """Return how many there were of a kind, those that are forgotten included."""
+        with self._lock:
+            return self._counts[kind]
 
     def all(self) -> tuple[Event, ...]:
         """Return the events that are kept, the oldest first."""

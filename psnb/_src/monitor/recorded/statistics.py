@@ -209,6 +209,8 @@ class Statistics:
         Closures that ended, by how.
     retried : int
         How often a closure went back to the queue because its worker was lost.
+    workers_lost, servers_lost : int
+        How often a worker, or a parameter server, was lost so far: also those that are back.
     workers : tuple of WorkerStatistics
         Workers known so far, including lost ones, by index.
     servers : tuple of ServerStatistics
@@ -247,6 +249,8 @@ class Statistics:
     examples: float | None = None
     examples_per_second: float | None = None
     checkpoint: CheckpointStatistics = CheckpointStatistics()
+    workers_lost: int = 0
+    servers_lost: int = 0
 
     @property
     def phases(self) -> PhaseStatistics:

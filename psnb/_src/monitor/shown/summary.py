@@ -96,6 +96,10 @@ def _counters(summary: Summary) -> str:
         "queued": f"{summary['queued']:,}",
         "in flight": f"{summary['in_flight']:,}",
     }
+    if summary["workers_lost"]:
+        figures["workers lost"] = f"{summary['workers_lost']:,}"
+    if summary["servers_lost"]:
+        figures["servers lost"] = f"{summary['servers_lost']:,}"
     if summary["examples"] is not None:
         examples = summary["examples"]
         figures["examples"] = examples if isinstance(examples, str) else f"{examples:,.0f}"

@@ -259,6 +259,8 @@ def _summary(statistics: Statistics, now: float) -> Summary:
         failed=statistics.failed,
         cancelled=statistics.cancelled,
         retried=statistics.retried,
+        workers_lost=statistics.workers_lost,
+        servers_lost=statistics.servers_lost,
         staleness_mean=statistics.staleness.mean,
         staleness_max=statistics.staleness.max,
         phases=_shares(statistics.phase_shares),

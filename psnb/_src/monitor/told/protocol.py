@@ -54,6 +54,8 @@ class Summary(TypedDict):
     failed: int
     cancelled: int
     retried: int
+    workers_lost: int  # so far, those that are back included
+    servers_lost: int
     staleness_mean: Number
     staleness_max: int
     phases: list[float]  # shares of closures' time in each of `psnb._src.phases.PHASES`, lately
