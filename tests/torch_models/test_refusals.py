@@ -238,3 +238,32 @@ def test_a_batch_that_lacks_a_feature_says_what_it_has() -> None:
     assert error.value.__notes__ == ["the batch has no feature 'x': it has ['ids', 'labels']"]
     assert batch.get("label") is None
     assert unpack_error(pack_error(error.value, "")).__notes__[0] == error.value.__notes__[0]
+
+
+class Clamping(nn.Module):
+    """A layer that keeps its weights in bounds by itself, as critics of WGANs do."""
+
+    def __init__(self, shown: Any) -> None:
+        super().__init__()
+        self.free, self.bounded = nn.Linear(2, 1), nn.Linear(2, 1)
+        self._shown = shown
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self._shown(self.bounded.weight).clamp_(-0.001, 0.001)
+        return self.free(x) + self.bounded(x)
+
+
+@pytest.mark.parametrize("shown", [lambda weight: weight, lambda weight: weight.data])
+def test_a_parameter_that_is_written_to_is_refused(shown: Any) -> None:
+    model = distributed(
+        Clamping(shown),
+    )
+    before = model.state_dict()
+    with (
+        pytest.raises(GradientError, match=r"'bounded.weight' \(1 in all\) were written to"),
+        model.step(),
+    ):
+        model(torch.ones(1, 2)).sum().backward()
+    after = model.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())

@@ -224,7 +224,7 @@ class DistributedModel:
             have the device.
         GradientError
             If the loss or a gradient is not finite, ids are no integers, or a parameter changed its
-            shape.
+            shape or was written to.
         IdOutOfRangeError
             If an id is outside its table.
         ServerLostError
@@ -325,8 +325,12 @@ class DistributedModel:
             n: each for n, each in enumerate(losses) if each.device.type == replica.device.type
         }
         several: list[dict[Any, Tensor]] = [of_parameters, of_rows, *replica.moved(), there]
+        several.append(replica.written())
         moved = iter(from_device([each for part in several for each in part.values()]))
-        given, rows, *blends, found = ({key: next(moved) for key in part} for part in several)
+        given, rows, *blends, found, written = (
+            {key: next(moved) for key in part} for part in several
+        )
+        replica.check_unwritten(written)
         try:
             loss = sum(float(found.get(n, each)) for n, each in enumerate(losses))
             current.push({**replica.joined(given, *blends), **rows}, loss)

@@ -75,6 +75,7 @@ class Replica:
         for each in (*weights.values(), *self.module.modules()):
             if isinstance(each, TableWeight | HashedEmbedding):
                 each.owner = self.owner
+        self._loaded = self._flat  # what the servers have, of which these are copies
         self._before: dict[str, Tensor] = {}
         self._averages = MovingAverages(self.module, values.buffers.places)
 
@@ -87,8 +88,9 @@ class Replica:
     def load(self, found: Mapping[Variable, Tensor]) -> None:
         """Take values from the servers."""
         parameters, buffers = self._values.parameters, self._values.buffers
-        for flat, variable in zip(self._flat, parameters.variables, strict=True):
-            flat.copy_(found[variable])
+        self._loaded = [found[variable] for variable in parameters.variables]
+        for flat, value in zip(self._flat, self._loaded, strict=True):
+            flat.copy_(value)
         for name, value in buffers.split([found[each] for each in buffers.variables]).items():
             buffer = tensor_at(self.module, name)
             buffer.copy_(value)
@@ -110,6 +112,40 @@ class Replica:
                     "placed. A model whose layers change is another model: place it anew, under "
                     "another name="
                 )
+
+    @torch.no_grad()
+    def written(self) -> dict[int, Tensor]:
+        """Return for each variable whether it has other values than the servers gave.
+
+        As tensors: to ask a device now would wait for it, so they go back with the gradients.
+        """
+        pairs = enumerate(zip(*self._bits(), strict=True))
+        if self.device.type == "cpu":  # in half the time
+            return {n: torch.tensor(not torch.equal(now, loaded)) for n, (now, loaded) in pairs}
+        return {n: (now != loaded).any() for n, (now, loaded) in pairs}
+
+    @torch.no_grad()
+    def check_unwritten(self, written: Mapping[int, np.ndarray]) -> None:
+        """Raise GradientError if a parameter was written to; see `written`."""
+        if not any(written.values()):
+            return
+        now, loaded = map(self._values.parameters.split, self._bits())
+        names = [name for name, value in now.items() if not torch.equal(value, loaded[name])]
+        raise GradientError(
+            f"parameters {', '.join(map(repr, names[:5]))} ({len(names)} in all) were written to "
+            "in the step, which the servers would not have: they change parameters by gradients "
+            "alone. Give the optimizer or the loss what keeps weights in bounds (weight_decay=, a "
+            "penalty), clamp what is computed from them, or make them buffers"
+        )
+
+    def _bits(self) -> tuple[list[Tensor], list[Tensor]]:
+        # Of numbers, NaN would differ from itself.
+        kinds = {4: torch.int32, 8: torch.int64}
+        now, loaded = (
+            [each.view(kinds[each.element_size()]) for each in several]
+            for several in (self._flat, self._loaded)
+        )
+        return now, loaded
 
     def gradients(self) -> dict[str, Tensor]:
         """Return the gradients of parameters, by name."""
