@@ -127,3 +127,9 @@ def test_of_the_state_of_nnx_parameters_alone_are_taken_and_dropout_has_a_key_of
     expected = [net(X, key) for key in keys]
     np.testing.assert_allclose([step.train_on(X) for _ in keys], expected, rtol=1e-5)
     assert len(set(map(float, expected))) == 3
+
+
+def test_state_of_linen_is_refused() -> None:
+    tree = {"params": {"w": jnp.ones(2)}, "batch_stats": {"mean": jnp.zeros(2)}}
+    with pytest.raises(ConfigurationError, match=r"'batch_stats' of a Flax module .*BatchNorm"):
+        psnb.jax.variables(InProcessStrategy(), tree, SGD(RATE))

@@ -143,11 +143,12 @@ def variables(
     ------
     ConfigurationError
         If there are no floats; a leaf is an integer, complex, of half precision, or state of nnx
-        that is no ``nnx.Param``; there is no optimizer for one, or the name is taken; nothing was
-        placed.
+        that is no ``nnx.Param``, or of linen; there is no optimizer for one, or the name is taken;
+        nothing was placed.
     ServerLostError
         If a server is gone.
     """
+    _check_linen(tree)
     arrays, form = _parted(tree)
     if not arrays:
         raise ConfigurationError(
@@ -233,6 +234,21 @@ def _is_inexact(leaf: Any) -> bool:
 def _is_equinox(node: Any) -> bool:
     equinox = sys.modules.get("equinox")
     return equinox is not None and isinstance(node, equinox.Module)
+
+
+_COLLECTIONS = {"batch_stats", "cache", "intermediates"}
+"""What Flax's linen has beside ``"params"`` in the variables of a module."""
+
+
+def _check_linen(tree: Any) -> None:
+    """Raise ConfigurationError if state of a linen module is given together with parameters."""
+    if isinstance(tree, Mapping) and "params" in tree and (state := _COLLECTIONS & tree.keys()):
+        raise ConfigurationError(
+            f"{', '.join(map(repr, sorted(state)))} of a Flax module would learn, or stay what "
+            'init made of it: it is state, which a loss does not return. Give variables["params"] '
+            "here. Averages that a call moves (BatchNorm) are not kept: take LayerNorm, or "
+            "psnb.torch or psnb.keras, which keep them"
+        )
 
 
 def _kind_of_nnx(node: Any) -> type | None:
