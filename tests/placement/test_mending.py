@@ -33,11 +33,12 @@ def step(
     replicas: int = 1,
     usable: Any = (A, B, C, D),
     home: ServerAddress | None = None,
+    unfit: Any = (),
 ) -> ShardPlace:
     """Return the place that follows."""
     layout = Layout("s", 9, replicas, 10.0, (place,))
     homes = {} if home is None else {0: home}
-    (after,) = mended(layout, observed, DesiredLayout(usable, homes)).places
+    (after,) = mended(layout, observed, DesiredLayout(usable, homes, {0: unfit})).places
     return after
 
 
@@ -92,6 +93,12 @@ def test_one_that_broke_while_it_was_filled_is_given_up_before_another_is_chosen
 ) -> None:
     after = step(ShardPlace(A, filling=B), {A: primary(b=BROKEN), B: there, C: EMPTY})
     assert (after.copies, after.filling, after.version) == ((), None, 2)
+
+
+def test_none_is_begun_where_one_could_not_be_filled_lately() -> None:
+    observed = {A: primary(), B: EMPTY, C: EMPTY}
+    assert step(ShardPlace(A), observed, unfit=(B,)).filling == C
+    assert unchanged(ShardPlace(A), observed, unfit=(B, C))
 
 
 def test_nothing_follows_before_the_primary_has_heard_of_the_last_step() -> None:

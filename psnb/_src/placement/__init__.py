@@ -1,6 +1,7 @@
 """Where the shards of a strategy are: the layout, and how every process gets to know it."""
 
 from psnb._src.placement.balance import moves
+from psnb._src.placement.filling_pauses import FillingPauses
 from psnb._src.placement.kept_strategy import PUBLISH_AGAIN, Deed, Owner
 from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlace, unpacked
 from psnb._src.placement.layout_cache import LayoutCache
@@ -36,6 +37,7 @@ __all__ = [
     "CopyState",
     "Deed",
     "DesiredLayout",
+    "FillingPauses",
     "Health",
     "Layout",
     "LayoutCache",

@@ -78,10 +78,13 @@ class DesiredLayout:
     homes : mapping of int to ServerAddress
         Which server should become the primary of which shard, if that matters. Any that is usable,
         if it does not, and the primary is not.
+    unfit : mapping of int to collection of ServerAddress
+        Servers on which a copy of a shard could not be filled lately: none is begun there.
     """
 
     usable: Collection[ServerAddress]
     homes: Mapping[int, ServerAddress] = field(default_factory=dict)
+    unfit: Mapping[int, Collection[ServerAddress]] = field(default_factory=dict)
 
 
 _GONE = ObservedServer(Health.GONE)
@@ -189,7 +192,8 @@ class _Mending:
         if filling is None is place.filling and heir is None and not dropped:
             # Not while one is leaving, which would be overwritten; nor in the step in which one has
             # just broken, since the primary would not hear of that.
-            others = [each for each in load if each != primary and each not in copies]
+            unfit = self._desired.unfit.get(self._index, ())
+            others = [each for each in load if each not in (primary, *copies, *unfit)]
             if home != primary:
                 filling = home
             elif len(good) < replicas and others:

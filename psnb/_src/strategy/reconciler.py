@@ -28,6 +28,7 @@ from psnb._src.parameters import FAILOVER_TIMEOUT
 from psnb._src.placement import (
     PUBLISH_AGAIN,
     DesiredLayout,
+    FillingPauses,
     Health,
     Layout,
     ServerAddress,
@@ -81,6 +82,7 @@ class Reconciler:
         self._wanted = len(servers.running)
         self._homes: Mapping[int, ServerAddress] = {}
         self._drained: frozenset[ServerAddress] = frozenset()
+        self._pauses = FillingPauses()
         self._watched: dict[ServerAddress, WatchedServer] = {}
         self._news, self._rounds = asyncio.Event(), asyncio.Event()
         self._loop = event_loop(client)
@@ -244,7 +246,9 @@ class Reconciler:
             observed = {server: watched.observed for server, watched in self._watched.items()}
             leaving = {server for server, each in observed.items() if each.leaves}
             usable = [each for each in self._servers.running if each not in self._drained | leaving]
-            after = mended(before, observed, DesiredLayout(usable, self._homes))
+            desired = DesiredLayout(usable, self._homes, self._pauses.unfit(now))
+            after = mended(before, observed, desired)
+            self._pauses.note(before, after, now)
             if after is not before or now - self._published > PUBLISH_AGAIN:
                 try:
                     await self._servers.publish(after)
