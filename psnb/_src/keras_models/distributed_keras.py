@@ -367,9 +367,11 @@ def distribute(
     """Put a Keras model on parameter servers.
 
     Its ``keras.layers.Embedding`` become tables, those of models in it too, however often each is
-    called; all other weights become parts of few variables. Keras's backend is JAX or torch, the
-    same in the notebook and on the workers: models bring it along to workers that have not imported
-    Keras. The model itself stays as it is.
+    called; all other weights become parts of few variables. BatchNormalization's averages are
+    averaged there by its momentum, and other state of layers is set to what the last step has
+    computed, however late a step comes. Keras's backend is JAX or torch, the same in the notebook
+    and on the workers: models bring it along to workers that have not imported Keras. The model
+    itself stays as it is.
 
     Parameters
     ----------
