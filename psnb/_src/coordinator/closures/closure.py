@@ -14,6 +14,7 @@ from types import CodeType
 from typing import Any
 
 from psnb._src.coordinator.closures.call import Call
+from psnb._src.coordinator.closures.changed_elsewhere import changed_elsewhere
 from psnb._src.coordinator.closures.duration import Duration
 from psnb._src.coordinator.closures.referred import Referred
 from psnb._src.coordinator.closures.remote_value import RemoteValue
@@ -89,6 +90,13 @@ class FunctionRegistry:
             return known[0]
         referred = Referred(function)
         self._warn(referred)
+        if known is None and (names := changed_elsewhere(function)):
+            warnings.warn(
+                f"{', '.join(names)}: a closure changes a copy of it, on its worker, and here it "
+                "stays as it is. Return what closures find and fetch() that, or psnb.report it",
+                UserWarning,
+                stacklevel=4,  # where the user schedules
+            )
         references: list[PerWorkerReference] = []
         name = excerpt(getattr(function, "__qualname__", type(function).__qualname__), NAME)
         payload = dumps(function, f"closure {name}", references)

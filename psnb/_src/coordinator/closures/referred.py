@@ -83,7 +83,7 @@ class Referred:
                 if value.nbytes <= _MOST_BYTES and not value.dtype.hasobject:
                     self._bytes.append((value.tobytes, value.tobytes()))
                 continue
-            if isinstance(value, FunctionType) and _is_imported(value) and is_local(_module(value)):
+            if isinstance(value, FunctionType) and is_imported(value) and is_local(_module(value)):
                 self.imported[_module(value), value.__qualname__] = value.__code__
             reads, fixed = _reads_of(value)
             todo += fixed
@@ -124,7 +124,7 @@ def _reads_of(value: object) -> tuple[list[Read], Iterable[object]]:
         case dict():
             return [functools.partial(_items, value)], ()
         case type():
-            own = is_local(value.__module__) or not _is_imported(value)
+            own = is_local(value.__module__) or not is_imported(value)
             return [functools.partial(_attributes, _weakly(value))] if own else [], ()
         case ModuleType() | CodeType() | str() | bytes() | int() | float() | None:
             return [], ()
@@ -150,7 +150,7 @@ def _reads_of_object(value: object) -> tuple[list[Read], Iterable[object]]:
 def _reads_of_function(function: FunctionType) -> list[Read]:
     names = sorted(_names(function.__code__))
     scope = function.__globals__
-    if _is_imported(function):
+    if is_imported(function):
         if not is_local(_module(function)):
             return []
         names = _code_among(names, scope)  # its module's data are the workers' own
@@ -221,7 +221,7 @@ def _module(value: Any) -> str:
     return value.__module__ or ""
 
 
-def _is_imported(value: Any) -> bool:
+def is_imported(value: Any) -> bool:
     """Return whether the workers import a function or class, as cloudpickle decides."""
     name = _module(value)
     if name == "__main__" or name not in sys.modules:

@@ -1,0 +1,68 @@
+"""changed_elsewhere: what a function changes that stays as it is in the notebook. Pure.
+
+A closure has a copy of what its function refers to, so ``results.append(x)`` and ``global total``
+change nothing in the notebook. That is found in the function's source: to compare what it refers to
+before and after each call, on the workers, would cost every closure time.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import inspect
+import textwrap
+from collections import deque
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from psnb._src.coordinator.closures.referred import is_imported
+
+_CHANGING = {
+    *("append", "extend", "insert", "appendleft", "extendleft"),
+    *("add", "update", "setdefault", "pop", "popleft", "popitem", "remove", "discard", "clear"),
+}
+"""Methods of collections that change them."""
+
+
+def changed_elsewhere(function: Callable[..., Any]) -> list[str]:
+    """Return the names of collections and globals that a function of the notebook changes.
+
+    Those that its source shows; if there is none, as of what was made by ``exec``, no names.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not isinstance(function, FunctionType) or is_imported(function):
+        return []
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError, ValueError):  # also of a lambda, whose line is no statement alone
+        return []
+    nodes = [*ast.walk(tree)]
+    declared = {
+        name for node in nodes if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names
+    }
+    changed, stored = set[str](), set[str]()
+    for node in nodes:
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)):
+                if method in _CHANGING:
+                    changed.add(name)
+            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
+                changed.add(name)
+            case ast.Name(id=name, ctx=ast.Store()) if name in declared:
+                stored.add(name)
+    shared = _shared(function)
+    of_collections = {n for n in changed if isinstance(shared.get(n), list | dict | set | deque)}
+    return sorted(of_collections | (stored & shared.keys()))
+
+
+def _shared(function: FunctionType) -> dict[str, Any]:
+    """Return what a function refers to outside of itself, by name."""
+    code = function.__code__
+    found = {n: function.__globals__[n] for n in code.co_names if n in function.__globals__}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # it has no value yet
+            found[name] = cell.cell_contents
+    return found

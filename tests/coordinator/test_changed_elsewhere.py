@@ -1,0 +1,85 @@
+"""What a closure changes that stays as it is in the notebook."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from psnb._src.coordinator.closures.changed_elsewhere import changed_elsewhere
+from psnb._src.coordinator.closures.closure import FunctionRegistry
+
+seen: list[int] = []
+total = 0
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    """Return functions as a notebook has them: their names say what they change."""
+    results: list[int] = []
+    counts: Counter[str] = Counter()
+    last = 0
+
+    def appends() -> None:
+        results.append(1)
+
+    def counts_up(word: str) -> None:
+        counts[word] += 1
+
+    def of_a_global() -> None:
+        seen.append(1)
+
+    def a_global() -> None:
+        global total
+        total += 1
+
+    def a_nonlocal() -> None:
+        nonlocal last
+        last = 1
+
+    def own() -> list[int]:
+        results: list[int] = []
+        results.append(1)
+        return results
+
+    def reads() -> int:
+        return len(results) + counts["a"] + total
+
+    return {
+        each.__name__: each
+        for each in (appends, counts_up, of_a_global, a_global, a_nonlocal, own, reads)
+    }
+
+
+@pytest.mark.parametrize(
+    ("which", "names"),
+    [
+        ("appends", ["results"]),
+        ("counts_up", ["counts"]),
+        ("of_a_global", ["seen"]),
+        ("a_global", ["total"]),
+        ("a_nonlocal", ["last"]),
+        ("own", []),
+        ("reads", []),
+    ],
+)
+def test_names_of_what_is_changed(which: str, names: list[str]) -> None:
+    function = functions()[which]
+    assert changed_elsewhere(function) == names
+    assert changed_elsewhere(functools.partial(function)) == names
+
+
+def test_what_has_no_source_changes_nothing_that_is_known() -> None:
+    assert changed_elsewhere(len) == []
+    scope: dict[str, Any] = {"found": []}
+    exec("def f():\n    found.append(1)", scope)
+    assert changed_elsewhere(scope["f"]) == []
+
+
+def test_a_warning_says_so_once_for_a_function() -> None:
+    registry, function = FunctionRegistry(), functions()["appends"]
+    with pytest.warns(UserWarning, match=r"^results: a closure changes a copy of it, .* fetch\(\)"):
+        registry.register(function)
+    registry.register(function)  # warnings are errors
