@@ -119,6 +119,14 @@ def test_a_command_is_done_and_answered(show: Show) -> None:
     assert viewed.done == [("pause",)]
 
 
+def test_what_a_command_changed_is_sent_at_once(show: Show) -> None:
+    viewed = FakeViewed()
+    page = show(viewed)  # no update is due ever
+    viewed.set(completed=11)
+    page.send(command("pause"))
+    assert page.next("update")["summary"]["completed"] == 11
+
+
 def test_a_command_is_noted_as_the_widgets(show: Show) -> None:
     viewed = FakeViewed()
     page = show(viewed)

@@ -185,6 +185,7 @@ class HubLink:
     def _reply(self, reply: CommandReply) -> None:
         self._replies.put(reply)
         self._wake.set()
+        self._publisher.soon()
 
 
 def _refusal(status: int, answer: bytes) -> str:

@@ -120,6 +120,10 @@ class CoordinatorWidget(anywidget.AnyWidget):
         # As text: otherwise ipywidgets and the kernel would process each of a thousand points.
         self.send({"text": json.dumps(message)})
 
+    def _reply(self, reply: CommandReply) -> None:
+        self._tell(reply)
+        self._publisher.soon()
+
     def _receive(self, _widget: object, content: object, _buffers: object) -> None:
         message = _parsed(content)
         if isinstance(message, dict) and message.get("type") == "hello":
@@ -130,7 +134,7 @@ class CoordinatorWidget(anywidget.AnyWidget):
             self._greet()
         viewed = self._viewed()
         if viewed is not None:
-            execute(viewed, message, "the widget", self._tell)
+            execute(viewed, message, "the widget", self._reply)
         else:
             self._tell(_refusal(message, self._full["coordinator"]))
 

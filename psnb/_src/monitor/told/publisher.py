@@ -94,6 +94,11 @@ class Publisher:
         self._wake.set()
 
     @uninterrupted
+    def soon(self) -> None:
+        """Send what has changed now: somebody looks, who has just changed it; any thread."""
+        self._wake.set()
+
+    @uninterrupted
     def stop(self) -> None:
         """End the thread after one last update; harmless when it has ended or never started.
 
