@@ -152,6 +152,9 @@ class Notebook:
         for remote in ended:
             try:
                 written = remote.fetch(0)
+            except TimeoutError:  # its round is not applied yet
+                self._remotes.append(remote)
+                continue
             except _FAILURES:
                 continue
             self._ledger.count(written)
