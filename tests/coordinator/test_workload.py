@@ -13,9 +13,7 @@ UNKNOWN = 0.5
 
 
 def _queue(queued: int = 0, in_flight: int = 0) -> QueueStatistics:
-    return QueueStatistics(
-        queued, in_flight, 0, 0, 0, 0, 0, failing=False, paused=False, closed=False
-    )
+    return QueueStatistics(queued, in_flight, 0, 0, 0, 0, failing=False, paused=False, closed=False)
 
 
 def _worker(

@@ -188,7 +188,7 @@ class CoordinatorCore:
             manager,
             self._strategy.mode,
             core.layout.replicas,
-            self._ended_before + found.ended,
+            self._ended_before + found.completed + found.failed + found.cancelled,
             tuple(self._leases.states()),
             {name: each.recipe() for name, each in core.parameters().items()},
         )

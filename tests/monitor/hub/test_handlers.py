@@ -255,7 +255,9 @@ def test_a_coordinator_that_was_closed_stays_until_it_is_dismissed(
         assert panel.hear_of(name)["gone"] == "it was closed"
         panel.hear("update", coordinator=name)
         assert server.request("DELETE", f"psnb/coordinators/{name}")[0] == 204
-        assert name not in [each["coordinator"] for each in panel.hear("sources")["sources"]]
+        # One from before may be on its way.
+        while name in [each["coordinator"] for each in panel.hear("sources")["sources"]]:
+            pass
 
 
 def _session(server: Jupyter, path: str) -> str:

@@ -91,7 +91,7 @@ class ScheduledClosures:
         self._dependents = Dependents()
         self._hungry = False  # a connection got fewer closures than it had room for
         self._owing: list[RemoteValue] = []  # their rounds are not applied
-        self._completed = self._failed = self._cancelled = self._withdrawn = self._retried = 0
+        self._completed = self._failed = self._cancelled = self._retried = 0
 
     def queued(self) -> int:
         """Return how many closures wait for a worker or for the results of others."""
@@ -270,7 +270,6 @@ class ScheduledClosures:
         These were more than was needed, as at the end of an epoch: people do not hear of them.
         """
         for closure in self.waiting.take_pinned(chooser):
-            self._withdrawn += 1
             self._end_cancelled(closure, reason)
 
     def stepped(self, failed: RemoteValue | None) -> None:
@@ -376,7 +375,6 @@ class ScheduledClosures:
             completed=self._completed,
             failed=self._failed,
             cancelled=self._cancelled,
-            ended=self._completed + self._failed + self._cancelled + self._withdrawn,
             retried=self._retried,
             failing=bool(self.errors),
             paused=self.paused,
