@@ -259,7 +259,13 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+FIRST = {"activations", "LSTM both ways", "transformer", "DLRM", "places", "casts"}
+FURTHER = pytest.mark.second_tier("further operators of the same list")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=() if each in FIRST else FURTHER) for each in MODELS]
+)
 @pytest.mark.filterwarnings("ignore")  # of torch about itself
 def test_models_predict_what_they_did_before(tmp_path: Path, name: str) -> None:
     torch.manual_seed(3)

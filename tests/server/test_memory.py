@@ -120,7 +120,17 @@ LEARNED = [
 """What mode `Geo` writes, and what happens at once."""
 
 WRITES = {"closures": PUSHES + OTHERS, "Geo": LEARNED}
-HOMES = {"one server": "aa", "two servers": "ab"}
+FURTHER = pytest.mark.second_tier("the same allocations, on other servers or together")
+ONLY = [
+    pytest.param(True, id="one allocation fails"),
+    pytest.param(False, id="all from then on", marks=FURTHER),
+]
+SERVERS = [
+    pytest.param("ab", False, id="two servers"),
+    pytest.param("aa", True, id="one server with copies"),
+    pytest.param("aa", False, id="one server", marks=FURTHER),
+    pytest.param("ab", True, id="two servers with copies", marks=FURTHER),
+]
 
 
 @pytest.fixture
@@ -175,9 +185,8 @@ def copies_equal(found: Servers) -> None:
         assert copy is None or contents(copy) == contents(found.shard(index))
 
 
-@pytest.mark.parametrize("only", [True, False], ids=["one allocation fails", "all from then on"])
-@pytest.mark.parametrize("copied", [False, True], ids=["alone", "with copies"])
-@pytest.mark.parametrize("homes", HOMES.values(), ids=HOMES)
+@pytest.mark.parametrize("only", ONLY)
+@pytest.mark.parametrize(("homes", "copied"), SERVERS)
 @pytest.mark.parametrize("writes", WRITES.values(), ids=WRITES)
 def test_a_commit_without_memory_changes_all_tables_or_none(
     allocator: Allocator, writes: list[OnTable], homes: str, copied: bool, only: bool
@@ -207,9 +216,8 @@ def test_a_commit_without_memory_changes_all_tables_or_none(
     assert failures > 0
 
 
-@pytest.mark.parametrize("only", [True, False], ids=["one allocation fails", "all from then on"])
-@pytest.mark.parametrize("copied", [False, True], ids=["alone", "with copies"])
-@pytest.mark.parametrize("homes", HOMES.values(), ids=HOMES)
+@pytest.mark.parametrize("only", ONLY)
+@pytest.mark.parametrize(("homes", "copied"), SERVERS)
 def test_a_closure_of_a_round_without_memory_fails_and_the_round_ends_without_it(
     allocator: Allocator, homes: str, copied: bool, only: bool
 ) -> None:
