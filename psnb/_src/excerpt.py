@@ -19,6 +19,11 @@ PAGE = 10_000
 """Characters of a text with many lines: a traceback."""
 
 
+def counted(count: int, noun: str) -> str:
+    """Return how many there are: ``"1 server"``, ``"2 servers"``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def excerpt(text: str, most: int = LINE) -> str:
     """Return a text, or its beginning and its end if it is too long.
 

@@ -119,7 +119,7 @@ def test_it_is_told_once_though_it_comes_again_and_again() -> None:
     queue, _ = opened()
     for _ in range(3):
         queue.hold_up(SILENT)
-    with pytest.raises(errors.ServerSilentError, match="1 closures wait for what it says"):
+    with pytest.raises(errors.ServerSilentError, match="1 closure waiting for its answer"):
         queue.done()
     assert not queue.done()
 

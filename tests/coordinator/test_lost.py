@@ -30,7 +30,7 @@ def test_one_that_is_open_counts_as_in_flight() -> None:
     assert not queue.done()
     with pytest.raises(TimeoutError, match="1 in flight"):
         queue.join(0)
-    with pytest.raises(TimeoutError, match="1 closures are in flight"):
+    with pytest.raises(TimeoutError, match="1 closure in flight"):
         queue.wait_until_nothing_runs(0)
 
 

@@ -69,7 +69,7 @@ def test_draining_that_takes_too_long_says_what_runs() -> None:
     queue = ClosureQueue(10)
     put(queue, 1)
     queue.take(up_to(1))
-    with pytest.raises(TimeoutError, match="1 closures are in flight"):
+    with pytest.raises(TimeoutError, match="1 closure in flight"):
         queue.wait_until_nothing_runs(0)
 
 
@@ -77,7 +77,7 @@ def test_join_waits_for_what_is_paused() -> None:
     queue = ClosureQueue(10)
     put(queue, 1)
     queue.pause()
-    with pytest.raises(TimeoutError, match="1 closures are queued"):
+    with pytest.raises(TimeoutError, match="1 closure queued"):
         queue.join(0)
 
 

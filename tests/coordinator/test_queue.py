@@ -111,7 +111,7 @@ def test_join_returns_when_the_last_running_closure_has_ended() -> None:
 def test_join_times_out_and_everything_goes_on() -> None:
     queue = ClosureQueue(10)
     (each,) = put(queue, 1)
-    with pytest.raises(TimeoutError, match="1 closures are queued"):
+    with pytest.raises(TimeoutError, match="1 closure queued"):
         queue.join(timeout=0.01)
     queue.take(up_to(1))
     succeed(queue, each)
@@ -240,7 +240,7 @@ def test_closures_can_be_put_once_fetch_has_raised_all_errors() -> None:
     queue.join()  # it is cleared
     (event,) = [each for each in events.all() if each.kind is EventKind.FAILURES_CLEARED]
     assert re.fullmatch(
-        r"fetch\(\) has raised at \d\d:\d\d:\d\d why a closure failed; 3 queued ones were "
+        r"fetch\(\) has raised at \d\d:\d\d:\d\d why 1 closure failed; 3 queued ones were "
         "cancelled with it: schedule them again. From here on closures run as before",
         event.message,
     )
@@ -372,7 +372,7 @@ def test_a_warning_says_how_many_closures_had_not_ended_at_close(
     queue.take(up_to(1))
     queue.close()
     assert caplog.messages == [
-        "3 closures had not ended when their coordinator was closed, and are cancelled: "
+        "3 closures had not ended when the coordinator was closed, now cancelled: "
         "coordinator.join() waits for all"
     ]
 

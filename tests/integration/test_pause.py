@@ -18,7 +18,7 @@ def test_a_paused_coordinator_begins_nothing_and_goes_on_when_resumed(
 ) -> None:
     coordinator.pause()
     remotes = coordinator.map(abs, range(-20, 0))
-    with pytest.raises(TimeoutError, match="20 closures are queued"):
+    with pytest.raises(TimeoutError, match="20 closures queued"):
         coordinator.join(0.2)
     assert coordinator.statistics().state == "paused"
     coordinator.resume()
@@ -66,7 +66,7 @@ def test_what_runs_when_the_coordinator_is_paused_ends(
     (name,) = steps.begun()
     coordinator.pause()
     assert coordinator.statistics().state == "draining"
-    with pytest.raises(TimeoutError, match="1 closures are in flight"):
+    with pytest.raises(TimeoutError, match="1 closure in flight"):
         coordinator.drain(0.05)
     steps.end()
     coordinator.drain(DEADLINE)

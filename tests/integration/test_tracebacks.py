@@ -242,7 +242,7 @@ def test_an_interrupt_shows_the_line_that_it_ended(shown: dict[str, str]) -> Non
     ("name", "message"),
     [
         ("argument", "ConfigurationError: fn must be callable, found 5"),
-        ("timeout", "TimeoutError: after 0 s 1 closures are queued and 0 in flight; they go on"),
+        ("timeout", "TimeoutError: after 0 s: 1 closure queued and 0 in flight; all goes on"),
     ],
 )
 def test_what_psnb_itself_raises_shows_no_frames_of_psnb(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from psnb._src.excerpt import counted
 from psnb._src.monitor import ServerStatistics
-from psnb._src.strategy.described import counted, describe
+from psnb._src.strategy.described import describe
 from tests.monitor.test_summary import HOSTILE, Reader
 from tests.parameters.in_process import DIM, embedding, variable
 

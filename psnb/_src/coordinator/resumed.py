@@ -13,6 +13,7 @@ from psnb._src.checkpoint import newest_whole
 from psnb._src.coordinator.checkpoint_manager import CheckpointManager
 from psnb._src.coordinator.coordinator import ClusterCoordinator, go_on_from
 from psnb._src.coordinator.saved_run import SavedRun
+from psnb._src.excerpt import counted
 from psnb._src.remote_path import Place, as_place
 from psnb._src.strategy import ParameterServerStrategy, described_parameter
 from psnb.errors import CheckpointError, ConfigurationError
@@ -65,8 +66,10 @@ class Resumed:
     def __repr__(self) -> str:
         return (
             f"<psnb.Resumed {self.strategy.name!r} from {str(self.path)!r}: "
-            f"{len(self.strategy.parameters)} parameters, {self.closures:,} closures, "
-            f"{len(self.epochs)} epochs not over, saved with psnb {self.versions.get('psnb')}>"
+            f"{counted(len(self.strategy.parameters), 'parameter')}, "
+            f"{counted(self.closures, 'closure')}, "
+            f"{counted(len(self.epochs), 'epoch')} not over, "
+            f"saved with psnb {self.versions.get('psnb')}>"
         )
 
     def __enter__(self) -> Resumed:

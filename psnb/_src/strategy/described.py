@@ -41,11 +41,6 @@ def describe(
     )
 
 
-def counted(count: int, noun: str) -> str:
-    """Return how many there are: ``"1 server"``, ``"2 servers"``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def _shape(parameter: Variable | Embedding) -> str:
     if isinstance(parameter, Variable):
         return str(parameter.shape)

@@ -29,6 +29,7 @@ from psnb._src.cluster import (
     identity,
 )
 from psnb._src.dask_internals import event_loop, has_ended
+from psnb._src.excerpt import counted
 from psnb._src.labels import check_label, made_up_label
 from psnb._src.modes import Async, Mode, Sync, check_mode
 from psnb._src.monitor import Event, Events
@@ -59,7 +60,7 @@ from psnb._src.server import (
 )
 from psnb._src.strategy.bringing_back import bring_back
 from psnb._src.strategy.core import StrategyCore
-from psnb._src.strategy.described import counted, describe
+from psnb._src.strategy.described import describe
 from psnb._src.strategy.ownership import Ownership
 from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.scheduler_life import check_scheduler

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from psnb._src.coordinator.closures.remote_value import RemoteValue
 from psnb._src.coordinator.closures.status import ClosureStatus
+from psnb._src.excerpt import counted
 
 
 class FailedClosures:
@@ -39,10 +40,10 @@ class FailedClosures:
         self._failed, self.cancelled = [], 0
         if not cancelled:
             return ""
-        many = "a closure" if len(failed) == 1 else f"{len(failed)} closures"
         return (
-            f"fetch() has raised {failed[0].raised()} why {many} failed; {cancelled} queued ones "
-            "were cancelled with it: schedule them again. From here on closures run as before"
+            f"fetch() has raised {failed[0].raised()} why {counted(len(failed), 'closure')} "
+            f"failed; {cancelled} queued ones were cancelled with it: schedule them again. From "
+            "here on closures run as before"
         )
 
     def throw(self) -> NoReturn:

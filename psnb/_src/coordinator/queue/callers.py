@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from psnb._src.coordinator.queue.scheduled_closures import ScheduledClosures
+from psnb._src.excerpt import counted
 from psnb._src.shown_error import timed_out
 from psnb._src.threads import Condition
 from psnb.errors import CoordinatorClosedError, ServerSilentError
@@ -103,9 +104,8 @@ class Callers:
             return closures.closed or closures.at_rest() or self._stuck(closures.begins())
 
         if not self._settled.wait_for(ended, timeout):
-            raise timed_out(
-                f"after {timeout} s {len(closures.in_flight)} closures are in flight; they go on"
-            )
+            left = counted(len(closures.in_flight), "closure")
+            raise timed_out(f"after {timeout} s: {left} in flight; all goes on")
         if not closures.closed and not closures.at_rest():
             self._raise_held_up()
 
@@ -117,10 +117,10 @@ class Callers:
         """Raise what there is, or that it is not over after ``timeout`` seconds."""
         if not self._is_over():
             queued, in_flight = self._closures.queued(), len(self._closures.in_flight)
-            left = f"{queued} closures are queued and {in_flight} in flight"
+            left = f"{counted(queued, 'closure')} queued and {in_flight} in flight"
             if not queued and not in_flight:
                 left = "what closures pushed is not applied yet"
-            raise timed_out(f"after {timeout} s {left}; they go on")
+            raise timed_out(f"after {timeout} s: {left}; all goes on")
         self.require_open()
         self._raise_what_there_is()
 
@@ -174,5 +174,5 @@ class Callers:
         in_flight = self._closures.in_flight
         text, in_flight.held_up = in_flight.held_up, ""
         raise ServerSilentError(
-            f"{text}. {in_flight.open()} closures wait for what it says; they go on when it does"
+            f"{text}. {counted(in_flight.open(), 'closure')} waiting for its answer, to go on then"
         )

@@ -29,6 +29,7 @@ from psnb._src.coordinator.queue.in_flight import InFlight
 from psnb._src.coordinator.queue.queue_news import QueueNews
 from psnb._src.coordinator.queue.queue_statistics import QueueStatistics
 from psnb._src.coordinator.queue.waiting import Waiting
+from psnb._src.excerpt import counted
 from psnb._src.monitor import EventKind
 from psnb._src.runtime import pack_error, split_outcome
 from psnb.errors import WorkerLostError
@@ -112,14 +113,14 @@ class ScheduledClosures:
         """Hand out no closures until `resume`; idempotent."""
         if not self.paused:
             self.paused = True
-            text = f"paused: {self.queued()} closures wait"
+            text = f"paused: {counted(self.queued(), 'closure')} waiting"
             self.news.add(EventKind.COORDINATOR_PAUSED, text)
 
     def resume(self) -> None:
         """Undo `pause`; idempotent."""
         if self.paused:
             self.paused = False
-            text = f"resumed: {self.queued()} closures wait"
+            text = f"resumed: {counted(self.queued(), 'closure')} waiting"
             self.news.add(EventKind.COORDINATOR_RESUMED, text)
             self.wake = True
 
@@ -235,7 +236,7 @@ class ScheduledClosures:
             self._requeue(closure)
         self._retried += len(again)
         if again:
-            text = f"{len(again)} closures run again: {lost}"
+            text = f"{counted(len(again), 'closure')} to run again: {lost}"
             self.news.add(EventKind.CLOSURES_RETRIED, text, again)
 
     def give_back(self, closures: Sequence[Closure]) -> None:
@@ -338,8 +339,8 @@ class ScheduledClosures:
         left = [each for each in (*queued, *running) if not each.options.detached]
         if left:
             text = (
-                f"{len(left)} closures had not ended when their coordinator was closed, and are "
-                "cancelled: coordinator.join() waits for all"
+                f"{counted(len(left), 'closure')} had not ended when the coordinator was closed, "
+                "now cancelled: coordinator.join() waits for all"
             )
             self.news.add(EventKind.CLOSURES_ABANDONED, text, left)
 

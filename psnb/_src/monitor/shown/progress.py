@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TextIO
 
+from psnb._src.excerpt import counted
 from psnb._src.jupyter_internals import in_notebook
 from psnb._src.monitor.recorded import Statistics
 from psnb._src.monitor.shown.notebook_line import NotebookLine
@@ -193,14 +194,10 @@ def describe(now: Statistics, epoch: Share | None = None, left: float | None = N
     if left is not None:
         minutes, seconds = divmod(round(left), 60)
         parts.append(f"{minutes}:{seconds:02d} left")
-    parts.append(_counted(ready, "worker"))
+    parts.append(counted(ready, "worker"))
     parts += [f"{now.failed:,} failed"] if now.failed else []
     parts += [f"{now.retried:,} retried"] if now.retried else []
-    parts += [f"{_counted(now.workers_lost, 'worker')} lost"] if now.workers_lost else []
-    parts += [f"{_counted(now.servers_lost, 'server')} lost"] if now.servers_lost else []
+    parts += [f"{counted(now.workers_lost, 'worker')} lost"] if now.workers_lost else []
+    parts += [f"{counted(now.servers_lost, 'server')} lost"] if now.servers_lost else []
     parts += [f"{name} {metric.smoothed:.4g}" for name, metric in list(now.metrics.items())[:3]]
     return ", ".join(parts)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' if number != 1 else ''}"

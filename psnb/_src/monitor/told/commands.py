@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, cast, get_args
 
-from psnb._src.excerpt import NAME, error_text, excerpt
+from psnb._src.excerpt import NAME, counted, error_text, excerpt
 from psnb._src.monitor.told.plain import plain
 from psnb._src.monitor.told.protocol import VERSION, Command, CommandName, CommandReply
 from psnb._src.monitor.told.viewed import Viewed
@@ -125,7 +125,7 @@ def _do(viewed: Viewed, command: Command, by: str) -> str:
             viewed.drain(DRAIN_TIMEOUT)
             return "drained: nothing runs"
         case "cancel_queued":
-            return f"{viewed.cancel_queued():,} closures cancelled"
+            return f"{counted(viewed.cancel_queued(), 'closure')} cancelled"
         case "stop_training":
             viewed.stop_training()
             return "it ends when what runs has ended"
