@@ -149,7 +149,7 @@ def test_join_async_raises_the_error_of_the_generation_once() -> None:
 def test_join_async_times_out_and_everything_goes_on() -> None:
     queue = ClosureQueue(10)
     (each,) = running(queue)
-    with pytest.raises(TimeoutError, match="1 in flight; they go on"):
+    with pytest.raises(TimeoutError, match="1 in flight; all goes on"):
         asyncio.run(join(queue, 0.01))
     assert queue._callers._idle_callbacks == []
     succeed(queue, each)
