@@ -23,10 +23,10 @@ CORE := tests/checkpoint/test_manager.py tests/cluster tests/dask_internals \
 	tests/transport/test_connecting.py tests/transport/test_stream.py
 
 # Two on two cores: a third fills the moments in which a test waits, but imports, compiles and
-# collects all once more, a tenth of the CPU time; and a busy machine has no such moments.
+# collects all once more, a tenth of the CPU time. The second tier mostly waits, so it has three.
 # A file's tests stay together, for they share clusters; files keep their order, as in CORE, but for
 # the longest, which are the first.
-SIDE_BY_SIDE := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder --numprocesses
 
 # Node is needed by those who work on psnb, for the front end; not by those who install a wheel.
 FRONTEND := extension/lib/frontend.stamp
@@ -60,12 +60,12 @@ lab: $(VENV)/lab.stamp
 # Each behaviour once; what is left out, and why: grep second_tier.
 test: $(VENV)/test.stamp browser
 	npm --prefix extension test
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) 2
 
 # All of it: every notebook, browser test, kind of cluster and backend, endurance, the oldest versions.
 test-all: $(VENV)/test.stamp browser test-oldest
 	npm --prefix extension test
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m 'not soak'
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) 3 -m 'not soak'
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
