@@ -186,7 +186,10 @@ def test_a_closure_that_dies_while_it_exchanges_counts_once(
 
         assert coordinator.schedule(step).fetch(2 * DEADLINE) == attempt
         coordinator.join(DEADLINE)
-        assert [each.read().tolist() for each in variables] == [[attempt] * 2] * 2
+        # A worker gives as many-th a part of what it has learned as there are workers: it may have
+        # run again before the other one was back. What both attempts would give is neither.
+        parts = {attempt} if attempt == 1 else {attempt, 2 * attempt}
+        assert [each.read().tolist() for each in variables] in [[[x] * 2] * 2 for x in parts]
         assert int(count.read()) == attempt
 
 
