@@ -206,3 +206,15 @@ def test_a_round_that_is_being_put_while_the_queue_is_paused_is_applied_as_it_is
         succeed(queue, first, pushed=True)
         queue.pause()
         check_that_a_hold_waits_for_a_step(queue, steps)
+
+
+def test_who_has_fetched_why_a_round_was_not_applied_can_put_again() -> None:
+    queue = ClosureQueue(10, gate=RoundGate(1))
+    queue.attach(on_step=lambda step: None)
+    (pushed,) = put(queue, 1)
+    queue.take(up_to(1))
+    succeed(queue, pushed, pushed=True)
+    queue.stepped(ValueError("not applied"))
+    with pytest.raises(ValueError, match="not applied"):
+        pushed.remote.fetch(TIMEOUT)
+    put(queue, 1)  # it is not raised again

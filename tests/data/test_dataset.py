@@ -340,9 +340,16 @@ def test_pythons_numbers_take_the_dtype_of_the_signature(
 
 @pytest.mark.parametrize(
     ("dtype", "given"),
-    [(np.int32, 2**31), (np.uint8, -1), (np.int64, 1.5), (np.float32, 2**24 + 1), (int, True)],
+    [
+        (np.float32, np.float64(0.1)),
+        (np.int32, 2**31),
+        (np.uint8, -1),
+        (np.int64, 1.5),
+        (np.float32, 2**24 + 1),
+        (int, True),
+    ],
 )
-def test_pythons_numbers_that_a_dtype_cannot_hold_are_refused(dtype: Any, given: Any) -> None:
+def test_numbers_that_a_dtype_cannot_hold_are_refused(dtype: Any, given: Any) -> None:
     dataset = D.from_generator(lambda: [given], output_signature=ArraySpec((), dtype))
     with pytest.raises(DatasetError, match="is a scalar of"):
         list(dataset)

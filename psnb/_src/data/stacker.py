@@ -80,7 +80,7 @@ class Stacker:
     def _checked(self, value: Any, index: int) -> Any:
         assert self._kinds is not None  # an element was there before, or a spec
         leaf, expected = as_leaf(value, self._names[index]), self._kinds[index]
-        if isinstance(value, int | float | list | tuple):
+        if isinstance(value, int | float | list) and not isinstance(value, np.generic):
             leaf = _of_dtype(leaf, expected.dtype)
         kind = kind_of(leaf)
         if kind[:2] != expected[:2]:

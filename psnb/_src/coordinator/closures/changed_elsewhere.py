@@ -14,7 +14,7 @@ import inspect
 import textwrap
 from collections import deque
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from psnb._src.coordinator.closures.referred import is_imported
@@ -35,10 +35,21 @@ def changed_elsewhere(function: Callable[..., Any]) -> list[str]:
         function = function.func
     if not isinstance(function, FunctionType) or is_imported(function):
         return []
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, SyntaxError, ValueError):  # also of a lambda, whose line is no statement alone
+    changed, stored = _written(function.__code__)
+    if not changed and not stored:
         return []
+    shared = _shared(function)
+    of_collections = {n for n in changed if isinstance(shared.get(n), list | dict | set | deque)}
+    return sorted(of_collections | (stored & shared.keys()))
+
+
+@functools.lru_cache(256)  # a lambda in a loop is a new function each time, of the same code
+def _written(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of what may be a collection and is changed, and those that are assigned."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+    except (OSError, SyntaxError, ValueError):  # also of a lambda, whose line is no statement alone
+        return frozenset(), frozenset()
     nodes = [*ast.walk(tree)]
     declared = {
         name for node in nodes if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names
@@ -53,9 +64,7 @@ def changed_elsewhere(function: Callable[..., Any]) -> list[str]:
                 changed.add(name)
             case ast.Name(id=name, ctx=ast.Store()) if name in declared:
                 stored.add(name)
-    shared = _shared(function)
-    of_collections = {n for n in changed if isinstance(shared.get(n), list | dict | set | deque)}
-    return sorted(of_collections | (stored & shared.keys()))
+    return frozenset(changed), frozenset(stored)
 
 
 def _shared(function: FunctionType) -> dict[str, Any]:

@@ -158,7 +158,7 @@ class RemoteValue(InputReference):
             if effect is not None and not isinstance(effect, RemoteValue):
                 raise ServerSilentError(effect())
         if effect is not None:
-            raise effect.error()
+            raise effect.note_raised()
         return self.returned()
 
     def returned(self) -> Any:
