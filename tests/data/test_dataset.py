@@ -300,13 +300,19 @@ def test_a_table_is_a_dict_of_its_columns() -> None:
 @pytest.mark.parametrize(
     ("column", "problem"),
     [
-        ([1, "x"], "a DataFrame has a column of mixed types"),
+        ([1, "x"], "a DataFrame has columns that Arrow does not hold: .*'x'"),
         (pd.array([1, None], "Int64"), "column 'a' lacks a value in row 1"),
     ],
 )
 def test_a_table_that_arrays_cannot_hold_is_refused(column: Any, problem: str) -> None:
     with pytest.raises(DatasetError, match=problem):
         D.from_tensor_slices(pd.DataFrame({"a": column}))
+
+
+def test_columns_of_one_name_are_refused() -> None:
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    with pytest.raises(DatasetError, match=r"two columns have one name: \['a', 'a'\]"):
+        D.from_tensor_slices(table)
 
 
 def test_texts_may_be_missing_in_batches() -> None:

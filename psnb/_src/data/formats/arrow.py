@@ -64,7 +64,7 @@ def with_columns(structure: Any) -> Any:
     Raises
     ------
     DatasetError
-        As for `to_columns`; or if integers or booleans are missing.
+        As for `to_columns`; or if two columns have one name, or integers or booleans are missing.
     """
     if isinstance(structure, dict):
         return {key: with_columns(each) for key, each in structure.items()}
@@ -79,8 +79,11 @@ def with_columns(structure: Any) -> Any:
         table = pa.table(frame)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DatasetError(
-            f"a {type(structure).__name__} has a column of mixed types: {excerpt(str(error), 200)}"
+            f"a {type(structure).__name__} has columns that Arrow does not hold: "
+            f"{excerpt(str(error), 200)}"
         ) from error
+    if len(set(table.schema.names)) < len(table.schema.names):
+        raise DatasetError(f"two columns have one name: {listed(table.schema.names)}")
     if (missing := first_missing(table)) is not None:
         name, row = missing
         raise DatasetError(
