@@ -64,7 +64,7 @@ def text_of(value: object, form: Callable[[Any], str] = str) -> str:
     """
     try:
         return form(value)
-    except BaseException as error:
+    except BaseException as error:  # of the user's method, of any class
         if is_interrupt(error):
             raise
         return f"<{type(value).__name__} whose {form.__name__} raises {type(error).__name__}>"

@@ -22,7 +22,7 @@ def fetched(structure: Any) -> Any:
 
     try:
         return map_structure(value, structure)
-    except Exception as error:
+    except Exception as error:  # the closure's own, of any class
         map_structure(found, structure)
         raise_together(error, remotes)
         raise

@@ -141,7 +141,7 @@ def split(module: nn.Module) -> SplitModule:
         check_references(module, graph)
     except ConfigurationError:
         raise
-    except Exception as error:
+    except Exception as error:  # of what is pickled, which has errors of its own
         raise _cannot_travel(graph.module, error) from error
     return SplitModule(
         graph,
@@ -264,7 +264,7 @@ def _cannot_travel(module: nn.Module, error: Exception) -> SerializationError:
     for where, value in _attributes(module):
         try:
             cloudpickle.dumps(value)
-        except Exception as reason:
+        except Exception as reason:  # likewise
             return SerializationError(
                 f"{where}, {type(value).__name__}, cannot be pickled: {reason}. The module travels "
                 "to workers: make there what cannot travel (locks, files, connections), in forward "
