@@ -29,6 +29,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling, Scheduling
 
 import psnb
+from tests.compiling import COMPILED, compile_once
 from tests.cost import Cost
 from tests.forking import forked_workers
 
@@ -44,23 +45,23 @@ DEADLINE = 30.0
 """Seconds after which a test that waits for something gives up."""
 
 
-_COMPILED = "JAX_COMPILATION_CACHE_DIR"
 _FOLDER = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let tests be interrupted: a shell that starts them in the background has them ignore it.
 
-    And let JAX compile a program once for all processes of this run, not in each of them anew.
+    And let JAX and Numba compile a program once for all processes of this run.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Cost())
     first_tier = "not second_tier" in config.option.markexpr
     settings.load_profile("first tier" if first_tier else "psnb")
-    if _COMPILED not in os.environ:  # else these tests are started by others, and use theirs
-        config.stash[_FOLDER] = os.environ[_COMPILED] = tempfile.mkdtemp(prefix="psnb-compiled-")
+    if COMPILED not in os.environ:  # else these tests are started by others, and use theirs
+        config.stash[_FOLDER] = os.environ[COMPILED] = tempfile.mkdtemp(prefix="psnb-compiled-")
         # Small ones, too: by default only those that took a second are kept.
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    compile_once()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -115,11 +116,15 @@ def wait_until(
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Iterator[object]:
-    """Look for no garbage while tests are collected: a third of the time, for nothing."""
+    """Look for no garbage while tests are collected: a third of the time, for nothing.
+
+    Nor later among what is there then, a million objects: each look takes half a second.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 

@@ -7,7 +7,9 @@ of compiled ones. See `tests.forking`.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
+import os
 
 import dask.cli
 import distributed.cli.dask_scheduler
@@ -18,6 +20,7 @@ from distributed.utils import get_mp_context
 
 import psnb
 import psnb._src.runtime.plugin
+from tests.compiling import COMPILED, compile_once
 from tests.forking import FORKED
 from tests.parameters.in_process import embedding, variable
 
@@ -37,6 +40,12 @@ with dask.config.set(FORKED):
 # As those of local clusters.
 logging.getLogger("distributed").setLevel(logging.WARNING)
 
+if COMPILED in os.environ:
+    compile_once()
+
 # What is broken is told by its tests; an error here would end the start of every cluster.
 with contextlib.suppress(Exception):
     _use_kernels()
+
+# Processes that are forked share what is there, and do not look for garbage in it.
+gc.freeze()
