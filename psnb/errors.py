@@ -31,9 +31,15 @@ that very type. Every class takes one message and nothing else, so each survives
 message says what happened, where, and what to do.
 """
 
+from psnb._src.excerpt import printable as _printable
+
 
 class PsnbError(Exception):
     """Base of everything that psnb raises on its own account."""
+
+    def __str__(self) -> str:
+        # Names of files, functions and parameters may be a stranger's.
+        return _printable(super().__str__())
 
     def _render_traceback_(self) -> list[str]:
         # IPython asks for this; psnb's own frames are left out.

@@ -16,6 +16,7 @@ from psnb._src.monitor.recorded.failures import MOST_BYTES, FailureLog
 from psnb._src.monitor.told.commands import execute
 from psnb._src.monitor.told.protocol import CommandReply
 from psnb._src.runtime.packing import pack_error, unpack_error
+from psnb.errors import DatasetError
 from tests.checkpoint.fakes import Strategy
 from tests.conftest import wait_until
 from tests.monitor.viewed import FakeViewed
@@ -38,6 +39,22 @@ def test_an_excerpt_is_as_long_as_is_allowed_and_tells_how_much_it_lacks(
     assert text.startswith(begin)
     assert text.endswith(end)
     assert len(begin) + int(missing.replace(",", "")) + len(end) == length
+
+
+# What a terminal obeys, and a mark that turns the direction of what follows.
+ODD = "a\x1b[31m\x07\r\x00\u202eb\n\tc"
+ESCAPED = "a\\x1b[31m\\x07\\r\\x00\\u202eb\n\tc"
+
+
+def test_control_characters_are_escaped_and_lines_stay() -> None:
+    assert excerpt(ODD) == ESCAPED
+    assert len(excerpt(ODD * 20, 100)) == len(excerpt("\x1b" * 99, 100)) == 100
+
+
+def test_an_error_escapes_what_it_quotes() -> None:
+    error = pickle.loads(pickle.dumps(DatasetError(f"no such file: {ODD}")))
+    assert str(error) == f"no such file: {ESCAPED}"
+    assert error.args == (f"no such file: {ODD}",)
 
 
 def _failed() -> bytes:

@@ -1,4 +1,4 @@
-"""Texts of users, of any length, are cut to a limit where they arise; and what says them may raise.
+"""Texts of strangers are cut to a limit and lose control characters where they arise.
 
 Pure.
 """
@@ -25,7 +25,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def excerpt(text: str, most: int = LINE) -> str:
-    """Return a text, or its beginning and its end if it is too long.
+    """Return a text as `printable` does, or its beginning and its end if it is too long.
 
     Parameters
     ----------
@@ -35,17 +35,25 @@ def excerpt(text: str, most: int = LINE) -> str:
         Characters of the result, including the mark that says how many were cut out; 100 at least.
     """
     if len(text) <= most:
-        return text
+        text = printable(text)  # which may make it longer
+        if len(text) <= most:
+            return text
     # The end of a traceback is as useful as its beginning.
     kept = most - len(_mark(text, 0))
     end = kept // 3
-    return text[: kept - end] + _mark(text, kept) + text[len(text) - end :]
+    begins, ends = printable(text[:most]), printable(text[-most:])
+    return begins[: kept - end] + _mark(text, kept) + ends[len(ends) - end :]
 
 
 def printable(text: str) -> str:
-    """Return a text of strangers that a terminal only shows: control characters are escaped."""
+    """Return a text of strangers that a terminal only shows: control characters are escaped.
+
+    Also marks that change a text's direction, so that a name cannot look like another one.
+    """
+    if text.isprintable():
+        return text
     return "".join(
-        each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text
+        each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text
     )
 
 

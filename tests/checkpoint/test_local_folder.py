@@ -59,7 +59,7 @@ def test_numbers_go_up(tmp_path: Path) -> None:
 
 
 def test_numbers_go_on_past_six_digits(tmp_path: Path) -> None:
-    (tmp_path / "ckpt-999999").mkdir()
+    save(tmp_path).rename(tmp_path / "ckpt-999999")
     assert save(tmp_path).name == "ckpt-1000000"
     assert save(tmp_path).name == "ckpt-1000001"
     numbers = [path.name.removeprefix("ckpt-") for path in LocalFolder(tmp_path).checkpoints()]
@@ -71,7 +71,17 @@ def test_other_things_in_the_folder_are_no_checkpoints(tmp_path: Path) -> None:
     for name in (".incomplete-ckpt-000009", "ckpt-1", "ckpt-000002.bak", "notes", *strange):
         (tmp_path / name).mkdir()
     (tmp_path / "ckpt-000007").write_text("a file")
+    (tmp_path / "ckpt-000008").mkdir()
+    (tmp_path / "ckpt-999999999999999999").mkdir()
     assert LocalFolder(tmp_path).checkpoints() == []
+    assert save(tmp_path).name == "ckpt-000001"
+
+
+def test_a_checkpoint_after_the_last_number_is_refused(tmp_path: Path) -> None:
+    save(tmp_path).rename(tmp_path / "ckpt-999999999999999999")
+    with pytest.raises(CheckpointError, match="no checkpoint can follow ckpt-999999999999999999"):
+        save(tmp_path)
+    assert not partials(tmp_path)
 
 
 def test_missing_folder_has_no_checkpoints(tmp_path: Path) -> None:
@@ -246,6 +256,18 @@ def test_prepare_clears_what_a_killed_writer_left(checkpoint: Path, files: list[
     assert names(checkpoint.parent) == [checkpoint.name]
 
 
+def test_prepare_leaves_what_no_manager_has_made(tmp_path: Path) -> None:
+    (tmp_path / ".incomplete-file").write_text("a file")
+    (tmp_path / ".incomplete-loop").symlink_to(tmp_path / ".incomplete-loop")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / ".incomplete-linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / ".incomplete-odd").mkdir()
+    os.mkfifo(tmp_path / ".incomplete-odd" / "manifest.json")
+    there = names(tmp_path)
+    LocalFolder(tmp_path).prepare()
+    assert names(tmp_path) == there
+
+
 @pytest.mark.parametrize("below", ["file", "file/below"])
 def test_folder_that_cannot_be_is_refused(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("")
@@ -254,7 +276,7 @@ def test_folder_that_cannot_be_is_refused(tmp_path: Path, below: str) -> None:
 
 
 def test_prune_keeps_the_newest_and_leaves_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "ckpt-999999").mkdir()
+    save(tmp_path).rename(tmp_path / "ckpt-999999")
     for _ in range(3):
         save(tmp_path)
     LocalFolder(tmp_path).prune(2)

@@ -147,3 +147,11 @@ def test_no_server_outlives_its_scheduler_and_one_at_the_same_address_knows_noth
                 raise AssertionError("it was made")
 
             wait_until(told, "the strategy knows that this is another scheduler")
+
+            def attached() -> bool:
+                try:
+                    return not psnb.attach(doomed.client)
+                except errors.SchedulerLostError:
+                    return False
+
+            wait_until(attached, "Dask has connected the old client with it")

@@ -52,6 +52,13 @@ def test_several_reports_of_a_name_are_merged_and_numbers_are_sent_at_once_too()
     assert NUMBERS == [{"loss": 0.5}, {"loss": 2.0}]
 
 
+def test_control_characters_of_a_name_are_kept_as_escapes() -> None:
+    NUMBERS.clear()
+    with entered(context(ReportedStates())):
+        psnb.report(**{"a\x1bb": 1.0})
+    assert NUMBERS == [{"a\\x1bb": 1.0}]
+
+
 def test_reports_of_several_threads_are_all_merged() -> None:
     states = ReportedStates()
     begin = threading.Barrier(8)

@@ -27,8 +27,19 @@ _NAME = re.compile(r"ckpt-(\d{6}|[1-9]\d{6,17})", re.ASCII)
 
 
 def checkpoint_name(number: int) -> str:
-    """Return the name of a checkpoint."""
-    return f"ckpt-{number:06d}"
+    """Return the name of a checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        If there are none after the one before: somebody has renamed a checkpoint.
+    """
+    name = f"ckpt-{number:06d}"
+    if number_of(name) is None:
+        raise CheckpointError(
+            f"no checkpoint can follow {checkpoint_name(number - 1)}: give it a smaller number"
+        )
+    return name
 
 
 def number_of(name: str) -> int | None:

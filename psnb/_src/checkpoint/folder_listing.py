@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from psnb._src.checkpoint.folder_of import checkpoints_in, folder_of
 from psnb._src.checkpoint.saved_checkpoint import SavedCheckpoint
-from psnb._src.excerpt import excerpt, printable
+from psnb._src.excerpt import excerpt
 from psnb._src.remote_path import Place
 from psnb._src.text_table import text_table
 from psnb.errors import CheckpointError
@@ -57,7 +57,7 @@ def folder_listing(directory: Place, *, verify: bool) -> FolderListing:
         except CheckpointError as error:
             if path.exists():  # otherwise a manager removed it just now
                 rows.append((path.name, folder.written(path), *[""] * 4, "damaged"))
-                wrong.append(printable(str(error)))
+                wrong.append(str(error))
     if not rows:
         raise CheckpointError(f"there is no checkpoint in {str(directory)!r}")
     head = ("checkpoint", "written", "parameters", "bytes", "new", "metadata", "state")
@@ -109,5 +109,5 @@ def _known(path: Place, verify: bool) -> tuple[str, str, str, str]:
         for key, value in saved.metadata.items()
         if value is None or isinstance(value, str | int | float)
     ]
-    told = excerpt(" ".join(plain), _WIDTH)
-    return f"{len(saved):,}", f"{size:,}", f"{own:,}", printable(" ".join(told.split()))
+    told = excerpt(" ".join(" ".join(plain).split()), _WIDTH)
+    return f"{len(saved):,}", f"{size:,}", f"{own:,}", told

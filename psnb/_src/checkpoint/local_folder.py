@@ -13,7 +13,8 @@ of its own, and the file goes with the last of them.
 
 A folder that is being written or removed has a unique hidden name. A killed process loses its
 locks, so a hidden folder that nobody uses is a leftover. A folder with a checkpoint's name is
-complete at any time, also if the file system has no locks. Without locks, leftovers stay, a
+complete at any time, also if the file system has no locks. What no manager has made is left alone:
+folders without a manifest, links, and files. Without locks, leftovers stay, a
 checkpoint may be removed while it is read, and saves that end at the same time may get their
 numbers in any order.
 """
@@ -171,7 +172,7 @@ class LocalFolder(CheckpointFolder):
                 probe = self._hidden()
                 probe.mkdir()
                 probe.rmdir()
-                left = list(self.path.glob(f"{_HIDDEN}*"))
+                left = [path for path in self.path.glob(f"{_HIDDEN}*") if _is_partial(path)]
                 # Nobody will use a leftover again, so it can be removed after the lock is released.
                 dead = [path for path in left if lock.real and not _is_used(path)]
         except OSError as error:
@@ -252,7 +253,7 @@ class LocalFolder(CheckpointFolder):
         return sorted(
             (number, path)
             for path in self.path.iterdir()
-            if (number := number_of(path.name)) is not None and path.is_dir()
+            if (number := number_of(path.name)) is not None and _has_manifest(path)
         )
 
     def _hidden(self) -> Path:
@@ -272,12 +273,25 @@ class LocalFolder(CheckpointFolder):
             yield
 
 
+def _has_manifest(path: Path) -> bool:
+    """Return whether this is a checkpoint: no manager makes a folder of such a name without one."""
+    try:
+        return stat.S_ISREG((path / MANIFEST).lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _is_partial(path: Path) -> bool:
+    """Return whether this is a folder that a manager has begun, and no link or file of others."""
+    return path.is_dir() and not path.is_symlink()
+
+
 def _is_used(path: Path) -> bool:
     """Return whether someone writes or reads a checkpoint; call it while it is locked alone."""
     try:
         FolderLock(path / MANIFEST, "r+b", EXCLUSIVE | AT_ONCE).release()
     except FileNotFoundError:  # it is being removed, or its writer was killed at once
         return False
-    except BlockingIOError:
+    except OSError:  # its writer has it; or its manifest is no plain file, and not a manager's
         return True
     return False

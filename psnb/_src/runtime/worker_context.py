@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from psnb._src.excerpt import NAME, excerpt
+from psnb._src.excerpt import NAME, excerpt, printable
 from psnb._src.metrics import MetricState
 from psnb._src.runtime.leasing import LeaseRequests
 from psnb._src.runtime.mail import Mail
@@ -159,10 +159,10 @@ def report(**metrics: float | MetricState) -> None:
     ----------
     **metrics : float or MetricState
         Values by name: anything that `float` accepts, or the state of a metric, such as
-        ``auc=psnb.metrics.AUC()(labels, scores)``; a name has one or the other. A loss may be NaN
-        or infinite, and is shown so; ``examples``, of which a sum is kept, must be finite. A
-        coordinator keeps the first 500 names; what is reported under others is dropped, with a
-        warning in its log.
+        ``auc=psnb.metrics.AUC()(labels, scores)``; a name has one or the other, and control
+        characters of it are escaped. A loss may be NaN or infinite, and is shown so; ``examples``,
+        of which a sum is kept, must be finite. A coordinator keeps the first 500 names; what is
+        reported under others is dropped, with a warning in its log.
 
     Raises
     ------
@@ -173,7 +173,8 @@ def report(**metrics: float | MetricState) -> None:
     """
     values: dict[str, float] = {}
     states: dict[str, MetricState] = {}
-    for name, value in metrics.items():
+    for given, value in metrics.items():
+        name = printable(given)
         if isinstance(value, MetricState):
             states[name] = value
         else:

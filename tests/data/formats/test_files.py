@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import gzip
 import http.server
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,15 @@ def test_a_file_that_is_not_compressed_as_said_is_named(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=path):
         next(TextLines().read(path))
     assert records(TextLines(compression=None).read(path)) == ["not gzip"]
+
+
+@pytest.mark.parametrize("reader", [TextLines, TFRecords, Parquet])
+def test_a_named_pipe_is_refused_and_waits_for_nobody(
+    reader: Callable[[], Any], tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DatasetError, match="pipe is no file but a pipe or a device"):
+        next(reader().read(str(tmp_path / "pipe")))
 
 
 NAMES = ["a::b", "a::memory:", "memory::x", "zip::a.gz", "file::a"]

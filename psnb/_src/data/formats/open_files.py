@@ -15,6 +15,7 @@ from __future__ import annotations
 import glob
 import os
 import platform
+import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -171,12 +172,24 @@ def stored(path: str) -> Iterator[Any]:
     """Open a file for reading what is in it as it is stored; one may seek, where it can be."""
     with reading(path):
         if is_local(path):
-            file: Any = open(path, "rb")  # noqa: SIM115
+            file: Any = open(path, "rb", opener=_open_file)  # noqa: SIM115
         else:
             system, inner = filesystem_of(path)
             file = system.open(inner, "rb")
     with file:
         yield file
+
+
+def _open_file(path: str, flags: int) -> int:
+    """Open a file, but no pipe: whoever opens one waits until somebody writes to it."""
+    opened = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(mode := os.fstat(opened).st_mode) and not stat.S_ISDIR(mode):
+        os.close(opened)
+        raise DatasetError(
+            f"{path} is no file but a pipe or a device, which can be read only once; read it with "
+            "Dataset.from_generator, or write what comes out of it to a file"
+        )
+    return opened
 
 
 def _decompressed(raw: Any, how: str, path: str) -> Any:
