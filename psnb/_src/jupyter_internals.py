@@ -15,9 +15,11 @@ when Jupyter changes any of this.
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +27,7 @@ TESTED = {"ipykernel": "7.4.0", "ipywidgets": "8.1.9", "jupyter_server": "2.21.1
 """The releases with which the tests pass."""
 
 H = TypeVar("H", bound=type)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def in_notebook() -> bool:
@@ -184,6 +187,28 @@ def kernel_process(kernels: Any, kernel: str) -> int | None:
     Relies on the ``provisioner`` of a kernel's manager: one for this machine has a ``pid``.
     """
     return getattr(getattr(kernels.get_kernel(kernel), "provisioner", None), "pid", None)
+
+
+SECRET = "PSNB_HUB_SECRET"
+"""The environment variable by which kernels have their server's secret."""
+
+
+def kernel_secret() -> str:
+    """Return what only this server's kernels know; called in the server, before it starts any.
+
+    A server that only takes passwords has no token that they could show. Relies on kernels being
+    started with the environment of their server.
+    """
+    return os.environ.setdefault(SECRET, secrets.token_hex(32))
+
+
+def checked_by_itself(method: F) -> F:
+    """Have a handler's method be called for users that the server does not know, too.
+
+    Relies on the attribute that jupyter_server's ``allow_unauthenticated`` sets, from 2.13 on.
+    """
+    setattr(method, "__allow_unauthenticated", True)
+    return method
 
 
 def untracked(handler: H) -> H:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -21,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from psnb._src.jupyter_internals import SECRET
 from psnb._src.monitor.served.hub_client import JupyterServer, find_server, found
 from psnb._src.monitor.served.hub_link import HubLink
 from tests.conftest import DEADLINE, wait_until
@@ -148,6 +150,25 @@ def test_a_server_on_a_unix_socket_that_wants_no_token_is_reached(
         assert there is not None
         assert (there.socket, there.token) == (f"{tmp_path}/sock", "")
         wait_until(lambda: _posted(there), "the hub takes a post")
+
+
+_HASHED = "sha1:0123456789ab:" + hashlib.sha1(b"open sesame" + b"0123456789ab").hexdigest()
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_server_that_takes_only_passwords_lets_its_own_kernels_in(
+    own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SECRET, "given to kernels")
+    options = ("--IdentityProvider.token=", f"--PasswordIdentityProvider.hashed_password={_HASHED}")
+    with jupyter(tmp_path, *options, "--ServerApp.allow_unauthenticated_access=False") as server:
+        monkeypatch.setenv("JPY_PARENT_PID", str(server.process))
+        monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(server.runtime))
+        if not own:
+            monkeypatch.setenv(SECRET, "guessed")
+        there = find_server()
+        assert there is not None
+        assert _posted(there) is own
 
 
 def _posted(there: JupyterServer) -> bool:

@@ -16,6 +16,7 @@ def _load_jupyter_server_extension(server: Any) -> None:
     from jupyter_server.utils import url_path_join
     from tornado.ioloop import PeriodicCallback
 
+    from psnb._src.jupyter_internals import kernel_secret
     from psnb._src.monitor.hub.handlers import CoordinatorHandler, StreamHandler
     from psnb._src.monitor.hub.hub import POLL, SWEEP, Hub
     from psnb._src.monitor.hub.jupyter_kernels import Kernels
@@ -23,10 +24,11 @@ def _load_jupyter_server_extension(server: Any) -> None:
     hub = Hub(Kernels(server.kernel_manager, server.session_manager))
     base = server.web_app.settings["base_url"]
     given = {"hub": hub}
+    posting = {**given, "secret": kernel_secret()}
     server.web_app.add_handlers(
         ".*$",
         [
-            (url_path_join(base, r"psnb/coordinators/([^/]{1,200})"), CoordinatorHandler, given),
+            (url_path_join(base, r"psnb/coordinators/([^/]{1,200})"), CoordinatorHandler, posting),
             (url_path_join(base, "psnb/stream"), StreamHandler, given),
         ],
     )

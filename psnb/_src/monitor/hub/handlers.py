@@ -1,22 +1,25 @@
 """The hub's routes on the Jupyter server, with the server's own authentication.
 
-Kernels post with the server's token. Panels use the browser's cookie: Jupyter then checks the
+Kernels post with the server's token; if it has none, only a password, with what it has given them
+in their environment. Panels use the browser's cookie: Jupyter then checks the
 origin of a socket, and the XSRF token of all other requests.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 from typing import Any
 
 from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import authorized, ws_authenticated
+from jupyter_server.auth.identity import User
 from jupyter_server.base.handlers import APIHandler, JupyterHandler
 from jupyter_server.base.websocket import WebSocketMixin
 from tornado.web import HTTPError, stream_request_body
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from psnb._src.jupyter_internals import untracked
+from psnb._src.jupyter_internals import checked_by_itself, untracked
 from psnb._src.monitor.hub import messages
 from psnb._src.monitor.hub.allowance import Allowance
 from psnb._src.monitor.hub.command_queue import reply
@@ -24,6 +27,7 @@ from psnb._src.monitor.hub.hub import Busy, Hub
 from psnb._src.monitor.hub.known_coordinators import TooManyError
 from psnb._src.monitor.hub.panel import Panel
 from psnb._src.monitor.told import protocol
+from psnb._src.monitor.told.protocol import SECRET_HEADER
 
 MOST_BODY = 4 << 20
 """Limit of a post, in bytes."""
@@ -44,14 +48,17 @@ class CoordinatorHandler(APIHandler):
 
     auth_resource = "kernels"
 
-    def initialize(self, hub: Hub) -> None:
+    def initialize(self, hub: Hub, secret: str) -> None:
         """Take the arguments of the route."""
-        self._hub = hub
+        self._hub, self._secret = hub, secret
         self._body = bytearray()
 
     async def prepare(self) -> None:  # type: ignore[override]
-        """Refuse a body that is too large before it is received."""
+        """Let the server's kernels in, and refuse a body that is too large before it comes."""
         await super().prepare()
+        shown = self.request.headers.get(SECRET_HEADER, "")
+        if hmac.compare_digest(shown.encode(), self._secret.encode()):
+            self.current_user = self.current_user or User("a kernel of this server")
         try:
             length = int(self.request.headers.get("Content-Length", 0))
         except ValueError:
@@ -64,6 +71,7 @@ class CoordinatorHandler(APIHandler):
         if len(self._body) <= MOST_BODY:
             self._body += chunk
 
+    @checked_by_itself
     @authorized
     async def post(self, coordinator: str) -> None:
         """Take a `HubPost`, answer with `PendingCommands`."""
@@ -78,6 +86,7 @@ class CoordinatorHandler(APIHandler):
             raise HTTPError(503, str(error)) from None
         self.finish(json.dumps(orders))
 
+    @checked_by_itself
     @authorized
     async def delete(self, coordinator: str) -> None:
         """Close a coordinator; remove one that is gone already."""

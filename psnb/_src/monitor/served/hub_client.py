@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from psnb._src.jupyter_internals import server_file
+from psnb._src.jupyter_internals import SECRET, server_file
+from psnb._src.monitor.told.protocol import SECRET_HEADER
 
 _XSRF = "00" * 16  # equal in cookie and header, which a page of another origin cannot do
 
@@ -33,6 +34,8 @@ class JupyterServer:
         Path of the Unix socket on which it listens; empty if it listens on a port.
     token : str
         For authentication; empty if the server needs none, or only takes passwords.
+    secret : str
+        What it has given to its kernels, for a server without a token.
     timeout : float
         Seconds within which it must answer.
     """
@@ -40,6 +43,7 @@ class JupyterServer:
     url: str
     socket: str
     token: str
+    secret: str = ""
     timeout: float = 2.0
 
     def connection(self) -> HubClient:
@@ -64,7 +68,7 @@ def found(info: dict[str, Any]) -> JupyterServer:
     token = info.get("token") or os.environ.get("JUPYTERHUB_API_TOKEN", "")
     sock = info.get("sock") or ""
     url = f"http://localhost{info['base_url']}" if sock else info["url"]
-    return JupyterServer(url=url, socket=sock, token=token)
+    return JupyterServer(url=url, socket=sock, token=token, secret=os.environ.get(SECRET, ""))
 
 
 class HubClient:
@@ -126,6 +130,7 @@ class HubClient:
             # A server without tokens still checks that the request does not come from a page of
             # another origin; setting cookie and header ourselves proves that.
             headers |= {"Cookie": f"_xsrf={_XSRF}", "X-XSRFToken": _XSRF}
+            headers[SECRET_HEADER] = self._server.secret
         connection.request(method, self._path + path, body, headers)
         answer = connection.getresponse()
         return answer.status, answer.read()

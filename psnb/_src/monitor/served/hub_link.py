@@ -192,5 +192,8 @@ def _refusal(status: int, answer: bytes) -> str:
     if status == 404:
         return "the Jupyter server has no hub: its extension psnb is not enabled"
     if status in (401, 403):
-        return "the Jupyter server does not let its kernel in: it has no token, only a password"
+        return (
+            "the Jupyter server does not let this kernel in: restart it, so that psnb's extension "
+            "is in it when it starts its kernels"
+        )
     return f"the hub answers {status}: {answer[:200]!r}"

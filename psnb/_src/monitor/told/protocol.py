@@ -29,6 +29,9 @@ from psnb._src.monitor.recorded import Span, Tone
 VERSION = 1
 """Version of the contract. A view that gets another version shows only a message."""
 
+SECRET_HEADER = "X-PSNB-Secret"
+"""In which a kernel shows its server what that has given to its kernels only."""
+
 Packed = str
 """Base64 of little-endian float64."""
 
