@@ -97,6 +97,14 @@ def test_who_connects_without_certificates_is_told(private: Client, protocol: st
     assert time.monotonic() - begin < 10
 
 
+def test_who_brings_the_certificates_connects(private: Client) -> None:
+    address = private.scheduler.address
+    with psnb.connect(address, security=private.security) as client:
+        assert client.scheduler.address == address
+    with pytest.raises(errors.ConfigurationError, match=r"must be a distributed\.Security, found"):
+        psnb.connect(address, security={"tls_ca_file": "ca.pem"})  # type: ignore[arg-type]
+
+
 def test_the_key_is_on_no_command_line(private: Client) -> None:
     pids = [os.getpid(), *private.run(os.getpid).values()]
     assert len(pids) == 4

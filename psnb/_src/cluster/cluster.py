@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from distributed import Client
+from distributed import Client, Security
 
 from psnb._src.checks import seconds
 from psnb._src.cluster.protection import ROLE
 from psnb._src.dask_internals import (
-    configured_tls_context,
     event_loop,
     has_ended,
     scheduler_identity,
     serves_dashboard,
+    tls_context_of,
 )
+from psnb._src.excerpt import excerpt
 from psnb._src.threads import on_loop
-from psnb.errors import ClusterError
+from psnb.errors import ClusterError, ConfigurationError
 
 logger = logging.getLogger("psnb")
 
@@ -92,7 +93,7 @@ def closure_workers(taken: frozenset[str], cluster: dict[str, Any]) -> dict[str,
     return {address: name for address, name in workers.items() if address not in taken}
 
 
-def connect(address: str, *, timeout: float = 8.0) -> Client:
+def connect(address: str, *, timeout: float = 8.0, security: Security | None = None) -> Client:
     """Connect to a running cluster.
 
     Parameters
@@ -101,6 +102,10 @@ def connect(address: str, *, timeout: float = 8.0) -> Client:
         The scheduler's address, for example ``"tcp://host:8786"``.
     timeout : float
         Seconds in which the scheduler must answer.
+    security : distributed.Security, optional
+        The certificates with which a scheduler at ``tls://…`` lets in, for example
+        ``Security(tls_ca_file=…, tls_client_cert=…, tls_client_key=…, require_encryption=True)``.
+        By default those that Dask's configuration names.
 
     Returns
     -------
@@ -110,20 +115,24 @@ def connect(address: str, *, timeout: float = 8.0) -> Client:
     Raises
     ------
     ClusterError
-        If no scheduler answers there in time, or if the address is for TLS and Dask's configuration
-        names no certificates.
+        If no scheduler answers there in time, or if the address is for TLS and there are no
+        certificates.
     ConfigurationError
-        If ``timeout`` is not a positive number.
+        If ``timeout`` is not a positive number, or ``security`` is of another type.
     """
     timeout = seconds("connect: timeout", timeout)
+    if not isinstance(security, Security | None):
+        raise ConfigurationError(
+            f"connect: security must be a distributed.Security, found {excerpt(repr(security))}"
+        )
     # Checked before: Dask raises a TypeError, and its client waits for itself when it is collected.
-    if address.startswith("tls://") and configured_tls_context() is None:
+    if address.startswith("tls://") and tls_context_of(security or Security()) is None:
         raise ClusterError(
-            f"{address!r} lets in only who has certificates: name them in Dask's configuration, "
-            "distributed.comm.tls"
+            f"{address!r} lets in only who has certificates: name them with security=, or in "
+            "Dask's configuration, distributed.comm.tls"
         )
     try:
-        return Client(address, timeout=timeout)
+        return Client(address, timeout=timeout, security=security)
     except (OSError, ValueError) as error:
         raise ClusterError(
             f"no Dask scheduler answers at {address!r}: {error}. Start one with `dask scheduler`, "

@@ -36,7 +36,6 @@ from psnb._src.dask_internals.reaching import (
     CONNECTION_KEPT,
     ask,
     ask_scheduler,
-    configured_tls_context,
     connect_apart,
     event_loop,
     give_back_connection,
@@ -51,6 +50,7 @@ from psnb._src.dask_internals.reaching import (
     scheduler_identity,
     socket_stream,
     tls_context,
+    tls_context_of,
 )
 
 TESTED = ("2026.3.0", "2026.8.0")
@@ -72,7 +72,6 @@ __all__ = [
     "ask_scheduler",
     "call_every",
     "cloudpickled",
-    "configured_tls_context",
     "connect_apart",
     "event_loop",
     "give_back_connection",
@@ -96,5 +95,6 @@ __all__ = [
     "socket_stream",
     "threads_of",
     "tls_context",
+    "tls_context_of",
     "unpickled",
 ]

@@ -69,12 +69,13 @@ def tls_context(pool: ConnectionPool) -> ssl.SSLContext | None:
     return context
 
 
-def configured_tls_context() -> ssl.SSLContext | None:
-    """Return with which certificates new clients connect; None if Dask's configuration has none.
+def tls_context_of(security: Security) -> ssl.SSLContext | None:
+    """Return the certificates with which clients connect; None if there are none.
 
-    Relies on ``Security.get_connection_args``.
+    What it does not name is that of Dask's configuration. Relies on
+    ``Security.get_connection_args``.
     """
-    context: ssl.SSLContext | None = Security().get_connection_args("client")["ssl_context"]
+    context: ssl.SSLContext | None = security.get_connection_args("client")["ssl_context"]
     return context
 
 
