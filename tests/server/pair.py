@@ -64,8 +64,11 @@ class Wire:
         self._to, self.opening = to, opening
         self.waiting: deque[tuple[ForwardedRequest, bytes]] = deque()
         self.closed = False
+        self.has_memory = True
 
     def send(self, exchange: ForwardedRequest) -> None:
+        if not self.has_memory:
+            raise MemoryError
         self.waiting.append((exchange, pickle.dumps(exchange.message())))
 
     def close(self) -> None:

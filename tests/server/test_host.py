@@ -12,6 +12,7 @@ import pytest
 from psnb._src.placement.layout import ShardPlace
 from psnb._src.placement.shard_status import CopyState, Role
 from psnb._src.server.commit_messages import Commit, Part
+from psnb._src.server.dense import DenseTable
 from psnb._src.server.operations import (
     APART,
     ApplyCommit,
@@ -29,6 +30,7 @@ from psnb._src.server.operations import (
     TakeSnapshot,
 )
 from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.server.sparse import SparseTable
 from psnb._src.server.table_operations import (
     OnTable,
     PushGradient,
@@ -187,6 +189,43 @@ def test_what_waits_for_a_broken_copy_is_answered_when_it_is_let_go() -> None:
     pair.tell("a", copies=(), leaving=(B,))
     assert results(answers) == results(later) == [None]
     assert pair.wires[0].closed
+
+
+def test_a_change_that_there_is_no_memory_to_forward_is_made_and_breaks_the_copy() -> None:
+    pair = Pair()
+    pair.fill()
+    pair.wires[0].has_memory = False
+    answers = pair.commit(push())
+    assert answers == []
+    assert pair.copied() is CopyState.BROKEN
+    pair.tell("a", copies=(), leaving=(B,))
+    assert results(answers) == [None]
+    assert pair.read("a") == [1, 1]
+
+
+@pytest.mark.parametrize("delivered", [0, 1])
+def test_a_copy_that_there_is_no_memory_to_fill_is_filled_later(
+    delivered: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair()
+    pair.commit(push_rows(1, 1, 2, 2))
+    pair.tell("a", filling=B)
+    for _ in range(delivered):
+        pair.wires[0].deliver()
+    with monkeypatch.context() as without:
+        without.setattr(SparseTable, "pick", _no_memory)
+        without.setattr(DenseTable, "segment", _no_memory)
+        pair.flow()
+    assert pair.copied() is CopyState.BROKEN
+    pair.tell("a", filling=None)
+    pair.tell("a", filling=B)
+    pair.flow()
+    assert pair.copied() is FILLED
+    assert same(pair.shard("a"), pair.shard("b"))
+
+
+def _no_memory(*arguments: object) -> None:
+    raise MemoryError
 
 
 def test_a_server_that_is_not_there_makes_a_broken_copy_for_which_nobody_waits() -> None:

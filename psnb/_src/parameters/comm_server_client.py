@@ -37,7 +37,7 @@ from psnb._src.parameters.server_connection import (
 )
 from psnb._src.parameters.server_lives import ServerLives
 from psnb._src.placement import Layout, LayoutCache, ServerAddress, ShardId
-from psnb._src.server import Commit, HostOperation, Part, ServerAnswer
+from psnb._src.server import Commit, HostOperation, Part, ServerAnswer, refusal
 from psnb._src.threads import uninterrupted
 from psnb._src.transport import UnreadableError
 from psnb.errors import (
@@ -267,8 +267,20 @@ class CommServerClient(ServerClient):
                 rest.extend(mine)
             else:
                 batch.sent(mine, server)
-                connection.send(_RequestRound(self, batch, server, mine))
+                self._hand_over(connection, batch, server, mine)
         return rest
+
+    def _hand_over(
+        self,
+        connection: ServerConnection,
+        batch: RequestBatch,
+        server: ServerAddress,
+        positions: Sequence[int],
+    ) -> None:
+        try:
+            connection.send(_RequestRound(self, batch, server, positions))
+        except MemoryError as error:  # an answer as others, for whoever must undo what was prepared
+            batch.failed(positions, refusal(error, "a request to it", "this process"))
 
     def _server(self, to: ShardId | ServerAddress) -> ServerAddress | None:
         if isinstance(to, ServerAddress):
@@ -366,7 +378,7 @@ class CommServerClient(ServerClient):
                 await self._again(batch, positions, server, error)
             else:
                 if not batch.done.done():  # it took too long, and the caller was told so
-                    connection.send(_RequestRound(self, batch, server, positions))
+                    self._hand_over(connection, batch, server, positions)
 
     async def _connect(self, address: str) -> ServerConnection:
         broken = partial(self._broken, address)

@@ -16,8 +16,25 @@ from functools import partial
 import numpy as np
 
 from psnb._src.dask_internals import ConnectionPool, give_back_connection
-from psnb._src.server import BUSY, HANDLER, ForwardedRequest, ServerReply, ServerRequest
-from psnb._src.transport import MessageStream, can_see, connect, message_stream, probe, unwired
+from psnb._src.server import (
+    BUSY,
+    HANDLER,
+    Failed,
+    ForwardedRequest,
+    ServerReply,
+    ServerRequest,
+    number_in,
+    refusal,
+)
+from psnb._src.transport import (
+    MessageStream,
+    UnreceivedError,
+    can_see,
+    connect,
+    message_stream,
+    probe,
+    unwired,
+)
 from psnb._src.version import check_version, own_version
 
 CONNECT_TIMEOUT = 5.0
@@ -65,10 +82,20 @@ class ServerConnection:
         self._reader = asyncio.create_task(self._read(), name="psnb server connection")
 
     def send(self, exchange: ForwardedRequest) -> None:
-        """Send a request; any thread. Its answer, or an error, comes later."""
+        """Send a request; any thread. Its answer, or an error, comes later.
+
+        Raises
+        ------
+        MemoryError
+            If there is no memory for it here; nothing was sent.
+        """
         number = next(self._numbers)
         self._pending[number] = exchange
-        self._stream.send(ServerRequest(number, *exchange.message()).wire())
+        try:
+            self._stream.send(ServerRequest(number, *exchange.message()).wire())
+        except BaseException:  # an interrupt of the notebook's thread, too
+            self._pending.pop(number, None)
+            raise
         # After the request was noted: either this sees the error, or `_read` finds the request.
         if self._error is not None and self._pending.pop(number, None) is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and the callers were told
@@ -92,7 +119,11 @@ class ServerConnection:
     async def _read(self) -> None:
         try:
             while True:
-                self._deliver(unwired(await self._stream.receive(), ServerReply))
+                try:
+                    self._deliver(unwired(await self._stream.receive(), ServerReply))
+                except UnreceivedError as error:
+                    refused = refusal(error, "the answer of a parameter server", "this process")
+                    self._deliver(ServerReply(number_in(error.head), [Failed(refused)]))
         except OSError as error:
             self._error = error
             self._stream.abort()

@@ -18,6 +18,7 @@ from psnb._src.server.commit_messages import Commit, Fact, Part
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.duplicates import add_up, distinct, often_repeated, summed
 from psnb._src.server.kernels import all_finite, copy_with_norm, norm
+from psnb._src.server.memory import refusal
 from psnb._src.server.operations import (
     APART,
     BUSY,
@@ -62,6 +63,7 @@ from psnb._src.server.operations import (
     TakeSnapshot,
     WriteTables,
     WritingProgress,
+    number_in,
 )
 from psnb._src.server.optimizers import (
     FTRL,
@@ -253,8 +255,10 @@ __all__ = [
     "distinct",
     "hash_ids",
     "norm",
+    "number_in",
     "often_repeated",
     "read_only",
+    "refusal",
     "summed",
     "tuned",
     "with_rates",

@@ -7,6 +7,7 @@ and `Host.run`. `ServerRequest` and `ServerReply` are the messages themselves.
 
 from __future__ import annotations
 
+import pickletools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -489,3 +490,12 @@ class ServerReply(Message, frozen=True):
     def unwired(cls, *fields: Any) -> ServerReply:
         number, answers = fields
         return cls(number, None if answers is None else [part_unwired(each) for each in answers])
+
+
+def number_in(head: bytes) -> int:
+    """Return the number of a request or reply, from the pickle of it: the first of its fields."""
+    return next(
+        argument
+        for code, argument, _ in pickletools.genops(head)
+        if isinstance(argument, int) and code.name not in ("PROTO", "FRAME")
+    )

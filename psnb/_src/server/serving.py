@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import pickletools
 import threading
 import time
 from collections import deque
@@ -53,6 +52,7 @@ from psnb._src.server.operations import (
     ServerRequest,
     StartServer,
     StopServer,
+    number_in,
 )
 from psnb._src.server.optimizers import rate_at
 from psnb._src.server.reply import PendingReply
@@ -169,7 +169,7 @@ class ParameterServers:
         """Return the answer to a request that there is no memory for."""
         where = f"the parameter server at {self._worker.address}"
         refused = refusal(error, "a request", where)
-        return ServerReply(_number(error.head), [Failed(refused)])
+        return ServerReply(number_in(error.head), [Failed(refused)])
 
     def _run(self, stream: MessageStream, request: ServerRequest, made: Made) -> None:
         number, key = request.number, request.key
@@ -212,7 +212,9 @@ class ParameterServers:
             except MemoryError as error:
                 where = f"the parameter server at {self._worker.address}"
                 refused = Failed(refusal(error, "the answer to a request", where))
-                stream.send(ServerReply(number, [refused] * len(found)).wire())
+                # What was changed is changed: only what reads has large answers.
+                answered = [refused if _is_large(each) else each for each in found]
+                stream.send(ServerReply(number, answered).wire())
 
         with answers.going_to(stream.lend):
             server.host.run(request.operations, PendingReply(send), self._connect, made)
@@ -262,13 +264,8 @@ class ParameterServers:
                     stream.send(ServerReply(BUSY, None).wire())
 
 
-def _number(head: bytes) -> int:
-    """Return the number of a `ServerRequest`, from its pickle alone: the first of its fields."""
-    return next(
-        argument
-        for code, argument, _ in pickletools.genops(head)
-        if isinstance(argument, int) and code.name not in ("PROTO", "FRAME")
-    )
+def _is_large(answer: ServerAnswer) -> bool:
+    return isinstance(answer, Done) and not isinstance(answer.result, int | float | str | None)
 
 
 _Run = Callable[[MessageStream, ServerRequest, Made], None]

@@ -236,12 +236,20 @@ class ShardCopy:
     def _go_on(self) -> None:
         transfer = self._transfer
         assert transfer is not None
-        steps = transfer.next()
+        try:
+            steps = transfer.next()
+            # Then all that is left, as it is at this moment; from here on, changes are forwarded
+            # behind it.
+            rest = [] if steps else transfer.last()
+        except MemoryError as error:
+            self.broken(
+                ConnectionError(f"there is no memory to send it what it is to hold: {error}")
+            )
+            return
         if steps:
             self._fill(steps, self._go_on)
             return
-        # All that is left, as it is at this moment; from here on, changes are forwarded behind it.
-        *parts, last = transfer.last()
+        *parts, last = rest
         transfer.close()
         self._transfer, self._follows = None, True
         for part in parts:
@@ -260,7 +268,11 @@ class ShardCopy:
         if self._unsent is not None:
             self._unsent.append(change)
         elif self._link is not None:
-            self._link.send(change)
+            try:
+                self._link.send(change)
+            except MemoryError:
+                # The shard has the change already, and what comes after it would come out of turn.
+                self.broken(ConnectionError("there is no memory to send it a change"))
 
     def _enter(self, state: CopyState) -> None:
         if (self.state, state) not in COPY_STATES:

@@ -1,0 +1,100 @@
+"""What there is no memory for, here, is the answer of who asked; others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import psnb
+from psnb._src.parameters.server_connection import ServerConnection
+from psnb._src.server.operations import Done, Failed, ServerAnswer, ServerReply
+from psnb._src.server.table_operations import Operation
+from psnb._src.transport.stream import MessageStream, UnreceivedError
+from psnb.errors import ServerMemoryError
+
+
+class Stream:
+    """Receives what the test puts there, and has memory to send or not."""
+
+    def __init__(self) -> None:
+        self.incoming: asyncio.Queue[Any] = asyncio.Queue()
+        self.has_memory = True
+
+    def send(self, message: object) -> None:
+        if not self.has_memory:
+            raise MemoryError
+
+    async def receive(self) -> Any:
+        found = await self.incoming.get()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def abort(self) -> None: ...
+
+
+class Asked:
+    """A request, and its answers."""
+
+    def __init__(self) -> None:
+        self.answers: Sequence[ServerAnswer] | None = None
+
+    def message(self) -> tuple[str, Sequence[Operation]]:
+        return "key", []
+
+    def answered(self, answers: Sequence[ServerAnswer] | None) -> None:
+        self.answers = answers
+
+
+def reply(number: int) -> tuple[Any, ...]:
+    return ServerReply(number, [Done(number)]).wire()
+
+
+def test_an_answer_that_there_is_no_memory_to_receive_fails_its_request_only() -> None:
+    async def ask() -> list[Asked]:
+        stream = Stream()
+        connection = ServerConnection(
+            stream,  # type: ignore[arg-type]
+            lambda requests, error: None,
+            lambda: None,
+            shared=False,
+        )
+        asked = [Asked() for _ in range(3)]
+        for each in asked:
+            connection.send(each)
+        stream.incoming.put_nowait(UnreceivedError(pickle.dumps(reply(1), protocol=5), 5_000))
+        for number in (0, 2):
+            stream.incoming.put_nowait(reply(number))
+        while any(each.answers is None for each in asked):
+            await asyncio.sleep(0)
+        stream.incoming.put_nowait(ConnectionResetError())
+        await connection._reader
+        return asked
+
+    first, second, third = asyncio.run(ask())
+    assert (first.answers, third.answers) == ([Done(0)], [Done(2)])
+    assert second.answers is not None
+    (answer,) = second.answers
+    assert isinstance(answer, Failed)
+    assert isinstance(answer.error, ServerMemoryError)
+    assert "this process has no memory for the answer of a parameter server" in str(answer.error)
+    assert "5,000 bytes more" in str(answer.error)
+
+
+def test_a_request_that_there_is_no_memory_to_send_fails_at_once_and_the_next_is_sent(
+    strategy: psnb.ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    v = strategy.variable([1.0, 2.0], "v")
+    with monkeypatch.context() as without:
+
+        def no_memory(self: MessageStream, message: object) -> None:
+            raise MemoryError
+
+        without.setattr(MessageStream, "send", no_memory)
+        with pytest.raises(ServerMemoryError, match="this process has no memory for a request"):
+            v.read()
+    assert v.read().tolist() == [1, 2]
