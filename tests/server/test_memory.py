@@ -14,7 +14,7 @@ import pytest
 
 from psnb._src.first_rows.admission import CountFilter, Probability
 from psnb._src.first_rows.initializers import Uniform
-from psnb._src.server import serving, spare_room
+from psnb._src.server import spare_room
 from psnb._src.server.changed_rows import ChangedRows
 from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.memory import NoMemoryError, Promise, refusal
@@ -26,6 +26,7 @@ from psnb._src.server.operations import (
     OnShard,
     ServerRequest,
     SquareNorms,
+    number_in,
 )
 from psnb._src.server.optimizers.adam import Adam
 from psnb._src.server.optimizers.sgd import SGD
@@ -446,7 +447,7 @@ def test_a_request_that_cannot_be_read_is_answered_by_its_number(number: int) ->
     buffers: list[pickle.PickleBuffer] = []
     request = ServerRequest(number, "key", [OnShard(3, OnTable("e", PushRows(ids(), rows())))])
     head = pickle.dumps(request.wire(), protocol=5, buffer_callback=buffers.append)
-    assert serving._number(head) == number
+    assert number_in(head) == number
 
 
 # Who watches a table needs memory when it changes: whoever has none does without.
