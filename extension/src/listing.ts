@@ -110,6 +110,16 @@ function figure(value: string, label: string, alarming = false): Figure {
   return { value, label, alarming };
 }
 
+/** The text of the status bar: what somebody must do something about, then what is queued and in flight. */
+export function statusText(
+  summaries: readonly { state: string; tone: Tone; queued: number; in_flight: number }[],
+): string {
+  const bad = [...new Set(summaries.filter((one) => one.tone === 'bad').map((one) => one.state))];
+  const queued = shortCount(summaries.reduce((sum, one) => sum + one.queued, 0));
+  const inFlight = shortCount(summaries.reduce((sum, one) => sum + one.in_flight, 0));
+  return `psnb: ${[...bad, `${queued} queued`, `${inFlight} in flight`].join(', ')}`;
+}
+
 /** A count in few characters. */
 export function shortCount(value: number): string {
   return value < 10_000 ? formatCount(value) : formatRate(value);

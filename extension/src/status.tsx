@@ -6,7 +6,7 @@ import { Signal, type ISignal } from '@lumino/signaling';
 
 import { sourcesOf, type Active } from './active';
 import type { Hub } from './hub';
-import { shortCount } from './listing';
+import { statusText } from './listing';
 import type { Preferences } from './preferences';
 import { Redraw } from './redraw';
 
@@ -45,12 +45,10 @@ export class Status extends ReactWidget {
 
   protected override render() {
     const all = this.summaries();
-    const queued = shortCount(all.reduce((sum, one) => sum + one.queued, 0));
-    const inFlight = shortCount(all.reduce((sum, one) => sum + one.in_flight, 0));
     const state = [...new Set(all.map((one) => one.state))].join(', ');
     return (
       <TextItem
-        source={`psnb: ${queued} queued, ${inFlight} in flight`}
+        source={statusText(all)}
         title={`Training of this notebook is ${state}. Click to open the panel.`}
         onClick={this.open}
       />

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 
 import { Store } from '../src/dashboard';
-import { blank, rows } from '../src/listing';
+import { blank, rows, statusText } from '../src/listing';
 import { VERSION, type Identity, type Source, type Update } from '../src/protocol';
 import { SOURCE, update } from './messages';
 
@@ -162,4 +162,11 @@ test('an empty list says how to start, an unreachable hub what stands in the way
   assert.equal(blank({ state: 'connected' }, 1), null);
   const off = { state: 'unreachable', reason: 'off', remedy: 'switch it on' } as const;
   assert.deepEqual(blank(off, 1), { ...off, title: 'Hub unreachable', retry: true });
+});
+
+test('the status bar says first what somebody must do something about', () => {
+  const idle = { state: 'idle', tone: 'good' as const, queued: 0, in_flight: 2 };
+  const lost = { state: 'parameters lost', tone: 'bad' as const, queued: 1, in_flight: 0 };
+  assert.equal(statusText([idle]), 'psnb: 0 queued, 2 in flight');
+  assert.equal(statusText([idle, lost, lost]), 'psnb: parameters lost, 2 queued, 2 in flight');
 });

@@ -24,6 +24,16 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def size_text(nbytes: int) -> str:
+    """Return a number of bytes as people read it: ``"1.5 MiB"``."""
+    size = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:,.3g} TiB"
+
+
 def excerpt(text: str, most: int = LINE) -> str:
     """Return a text as `printable` does, or its beginning and its end if it is too long.
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from distributed import Client
 
+import psnb
 import psnb._src.cluster.cluster
 from psnb._src import cli
 from psnb._src.demo.learning_curve import write_learning_curve
@@ -68,6 +69,32 @@ def test_the_demo_trains_saves_and_resumes_with_the_same_batch_size_only(
     said = capsys.readouterr().out
     assert "3 of 3 steps are done" in said
     assert _auc(said) == auc
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_lost_server_is_answered_with_what_the_command_can_do(
+    cluster: Client,
+    tmp_path: Path,
+    no_flights: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    saved: bool,
+) -> None:
+    def lose(
+        trainer: psnb.Trainer, *args: Any, checkpoint: psnb.CheckpointManager, **how: Any
+    ) -> None:
+        if saved:
+            checkpoint.save()
+        raise psnb.errors.ServerLostError("shard 0 is gone; strategy.recover() it is")
+
+    monkeypatch.setattr(psnb.Trainer, "train_from_dataset", lose)
+    scheduler = ("--scheduler", cluster.scheduler.address)
+    assert cli.main(["demo", "--checkpoint-dir", str(tmp_path), *scheduler]) == 1
+    said = capsys.readouterr().err
+    assert "shard 0 is gone; " in said
+    assert "strategy.recover" not in said
+    way = f"the same command goes on from {tmp_path / 'ckpt-'}" if saved else "--checkpoint-seconds"
+    assert way in said
 
 
 @pytest.mark.second_tier("two full runs: the first tier has a short one, and the quickstart's AUC")

@@ -13,7 +13,7 @@ A, B = ServerAddress("tcp://a", "a"), ServerAddress("tcp://b", "b")
 
 def kinds(before: ShardPlace, after: ShardPlace) -> list[EventKind]:
     layout = Layout("s", 1, 1, 10.0, (before,))
-    return [kind for kind, _ in changes(layout, layout.with_places([after]))]
+    return [kind for kind, _ in changes(layout, layout.with_places([after]), str)]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from psnb._src.checkpoint import folder_of
 from psnb._src.dask_internals import scheduler_address
 from psnb._src.demo import flights, train
 from psnb._src.demo.outcome import StepLines, show
+from psnb.errors import ServerLostError
 
 PARTS = 8
 """How often the held-out flights are scored in a pass."""
@@ -52,19 +53,35 @@ def run(
         trainer = train.make_trainer(coordinator, train.place(strategy))
         steps, parts = epochs * (flights.TRAINING // batch_size), epochs * PARTS
         # An epoch of the trainer is a part of a pass, after which the held-out flights are scored.
-        history = trainer.train_from_dataset(
-            lambda part: train.training(
-                steps * (part - 1) // parts, steps * part // parts, batch_size
-            ),
-            parts,
-            validation=train.held_out(),
-            callbacks=[StepLines(steps)],
-            checkpoint=manager,
-            save_every=checkpoint_seconds,
-            metadata={"batch_size": batch_size},
-            resume=_resumed(manager, batch_size, steps),
-        )
+        try:
+            history = trainer.train_from_dataset(
+                lambda part: train.training(
+                    steps * (part - 1) // parts, steps * part // parts, batch_size
+                ),
+                parts,
+                validation=train.held_out(),
+                callbacks=[StepLines(steps)],
+                checkpoint=manager,
+                save_every=checkpoint_seconds,
+                metadata={"batch_size": batch_size},
+                resume=_resumed(manager, batch_size, steps),
+            )
+        except ServerLostError as error:
+            raise _lost(error, manager.latest_checkpoint) from error
         show(history, batch_size, manager)
+
+
+def _lost(error: ServerLostError, checkpoint: object) -> ServerLostError:
+    """Return the error for those who have no notebook to recover in."""
+    what = str(error).partition("; ")[0]  # the ways on are those of a notebook
+    if checkpoint is None:
+        way = (
+            "nothing was saved yet: the same command begins anew, and with a smaller "
+            "--checkpoint-seconds it saves sooner"
+        )
+    else:
+        way = f"the same command goes on from {checkpoint}"
+    return ServerLostError(f"{what}; {way}")
 
 
 def _resumed(

@@ -45,10 +45,12 @@ from psnb._src.parameters.table_statistics import EmbeddingStatistics, RowStatis
 from psnb._src.parameters.together import pull, push
 from psnb._src.parameters.updates import Round, Updates, buffered
 from psnb._src.parameters.variable import Variable
+from psnb._src.parameters.ways_on import UNKNOWN, advise, completed
 
 __all__ = [
     "FAILOVER_TIMEOUT",
     "PATIENCE",
+    "UNKNOWN",
     "Blend",
     "CommServerClient",
     "ControlConnection",
@@ -77,6 +79,7 @@ __all__ = [
     "Variable",
     "accumulating",
     "add_process_client",
+    "advise",
     "apply_round",
     "as_admission",
     "as_initializer",
@@ -87,6 +90,7 @@ __all__ = [
     "check_optimizer",
     "check_rows",
     "checked_ids",
+    "completed",
     "initial_array",
     "open_connection",
     "prefetch",

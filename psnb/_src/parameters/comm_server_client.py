@@ -453,7 +453,7 @@ class CommServerClient(ServerClient):
         if there is None or (
             there == server and isinstance(error, ConnectionRefusedError) and not copied
         ):
-            return lost(request, error)
+            return lost(request, error, server)
         moves = there != server or error is None or copied
         if waited < self._longest(request, server, moves):
             return None

@@ -96,6 +96,15 @@ class DenseShards(ParameterShards):
         """Return the shape of a part's table."""
         return self.shape if len(self._shards) == 1 else (part.stop - part.start, *self.shape[1:])
 
+    def part_nbytes(self, part: DenseShard) -> int:
+        """Return the size of a part's values in bytes."""
+        return math.prod(self.part_shape(part)) * self.dtype.itemsize
+
+    def by_table(self, value: np.ndarray) -> dict[tuple[int, str], np.ndarray]:
+        """Return the parts of a value, by the numbers of their shards and the names of tables."""
+        parts = zip(self._shards, self._parts(value), strict=True)
+        return {(part.shard.number, part.table): values for part, values in parts}
+
     @property
     def clips_by_norm(self) -> bool:
         # For a variable with several shards, clipnorm may be switched on live.

@@ -7,8 +7,7 @@ and keeps no values, so any number of threads may use one. It pickles into closu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from psnb._src.parameters.request_batch import on_table
 from psnb._src.parameters.server_client import ServerClient
 from psnb._src.parameters.updates import ShardWrite, client_of, write
 from psnb._src.placement import ShardId
-from psnb._src.server import Optimizer, ReadOptimizer, TuneOptimizer
+from psnb._src.server import Optimizer, ReadOptimizer
 
 
 class ParameterShards:
@@ -117,15 +116,16 @@ class ParameterShards:
         """Return whether servers know the norm of a push."""
         return True
 
-    def tune_like_survivors(self, lost: frozenset[int]) -> None:
-        """Give the tables of recreated shards the hyperparameters of the others."""
+    def optimizer_left(self, lost: Collection[int]) -> Optimizer | None:
+        """Return the optimizer with the hyperparameters that it has on shards that are not lost.
+
+        Without such a shard, as it was made.
+        """
         kept = [table for table in self._tables if table[0].number not in lost]
-        anew = [table for table in self._tables if table[0].number in lost]
-        if self._made is None or not kept or not anew:
-            return
-        current = self.server_client.call([on_table(*kept[0], ReadOptimizer())])[0]
-        tune = TuneOptimizer({each.name: getattr(current, each.name) for each in fields(current)})
-        self.server_client.call([on_table(shard, table, tune) for shard, table in anew])
+        if self._made is None or not kept:
+            return self._made
+        left: Optimizer = self.server_client.call([on_table(*kept[0], ReadOptimizer())])[0]
+        return left
 
     def send(self, writes: Sequence[ShardWrite], immediate: bool) -> None:
         """Make writes of this parameter, and of others with the same `ServerClient`."""

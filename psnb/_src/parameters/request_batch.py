@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from psnb._src.dask_internals import cloudpickled
+from psnb._src.parameters.ways_on import lost_shard
 from psnb._src.placement import ServerAddress, ShardId
 from psnb._src.server import (
     CommitParts,
@@ -62,20 +63,25 @@ def silent(request: Request, reason: str) -> ServerSilentError:
         return ServerSilentError(f"parameter {to.name} at {to.address} does not answer: {reason}")
     return ServerSilentError(
         f"shard {to.number} of {_tables(request)} does not answer: {reason}. If it does not "
-        "come back, strategy.recover() brings the shard back from the last checkpoint"
+        "come back, strategy.recover() brings the shard back from the last checkpoint, or "
+        "strategy.recover(initialize=True) begins anew without one"
     )
 
 
-def lost(request: Request, reason: BaseException | None) -> ServerLostError:
-    """Return the error for a request that cannot be answered any more."""
+def lost(
+    request: Request, reason: BaseException | None, server: ServerAddress | None = None
+) -> ServerLostError:
+    """Return the error for a request that cannot be answered any more.
+
+    ``server`` is the one that had the shard, if that is known.
+    """
     to = request.to
     if isinstance(to, ServerAddress):
         error = ServerLostError(f"parameter {to.name} at {to.address} does not answer: {reason}")
     else:
-        error = ServerLostError(
-            f"shard {to.number} of {_tables(request)} is gone with its server: "
-            f"{reason or 'no server has it'}. Bring it back from the last checkpoint with "
-            "strategy.recover(); with replicas=1 a copy takes over"
+        why = reason or "no server has it"
+        error = lost_shard(
+            f"shard {to.number} of {_tables(request)} is gone with its server: {why}", to, server
         )
     error.__cause__ = reason
     return error

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import cloudpickle
 
 from psnb._src.excerpt import error_text, excerpt, is_interrupt, text_of
+from psnb._src.parameters import completed
 from psnb._src.runtime.left_behind import left_behind
 from psnb._src.runtime.remote_traceback import NOWHERE, RemoteTraceback
 from psnb._src.shown_error import briefly
@@ -321,7 +322,7 @@ def unpack_error(data: bytes) -> BaseException:
         )
     if not isinstance(error, BaseException):
         raise InternalError(f"a closure failed with {error!r}, which is no exception")
-    error = _raisable(error)
+    error = completed(_raisable(error))
     if note := "\n".join(filter(None, (where, told.text()))):
         error.add_note(note)
     with contextlib.suppress(Exception):  # its class may allow no attributes

@@ -27,6 +27,7 @@ from psnb._src.parameters import (
     SparseShards,
     TableSnapshots,
     Variable,
+    advise,
     apply_round,
     prepare_snapshots,
     shards_of,
@@ -36,6 +37,7 @@ from psnb._src.remote_path import Place
 from psnb._src.runtime import UploadedModule, Uploads, read_files
 from psnb._src.server import FenceCommits
 from psnb._src.strategy.departures import Departures, LastSave, no_last_save
+from psnb._src.strategy.losses import Losses
 from psnb._src.strategy.measuring import measured
 from psnb._src.strategy.rebalancing import rebalance
 from psnb._src.strategy.reconciler import Reconciler
@@ -108,6 +110,8 @@ class StrategyCore:
         Repairs the layout.
     watch : ServerWatch
         The servers' figures.
+    losses : Losses
+        What was lost, and the ways on.
     uploads : Uploads
         The local modules that the workers were sent.
     """
@@ -134,9 +138,16 @@ class StrategyCore:
             return (no_last_save if known is None else known.save_last)(then)
 
         departures = Departures(event_loop(client), servers, last_save)
+
+        def way(lost: Collection[int]) -> str:
+            known = me()
+            return "" if known is None else known.losses.briefly(lost)
+
         # On the event loop, which must not keep the core.
         ended = partial(_end, servers, self.server_client)
-        self.reconciler = Reconciler(client, servers, departures, ended)
+        self.losses = Losses(servers, self.registry, self.tables)
+        advise(self.losses)
+        self.reconciler = Reconciler(client, servers, departures, ended, way)
         self._names = WorkerNames()
         self.uploads = Uploads()
         self._loop = event_loop(client)
@@ -145,7 +156,6 @@ class StrategyCore:
         self._coordinator: Coordinator | None = None
         self._fences: Callable[[], Fences] = tuple  # the coordinator's; else there are none
         self._save_last: LastSave = no_last_save  # the coordinator's
-        self._last_checkpoint: Place | None = None
         # Shards whose recovery was begun and has not ended. The event loop adds to it, so every
         # operation on it must be one that needs no lock.
         self.lost: set[int] = set()
@@ -268,21 +278,26 @@ class StrategyCore:
 
     def note_checkpoint(self, path: Place) -> None:
         """Remember a checkpoint, for recovery."""
-        with self._lock:
-            self._last_checkpoint = path
+        self.losses.checkpoint = path
 
-    @property
-    def last_checkpoint(self) -> Place | None:
-        """The checkpoint that was noted last."""
-        with self._lock:
-            return self._last_checkpoint
+    def host_lost(
+        self, restart_timeout: float, check: Callable[[Collection[int]], object] = bool
+    ) -> None:
+        """Make lost shards again, empty; see `recover_shards`. An interrupt ends only waiting.
 
-    def host_lost(self, fences: Fences, restart_timeout: float) -> None:
-        """Make lost shards again, empty; see `recover_shards`. An interrupt ends only waiting."""
+        ``check`` is called with all shards whose recovery has not ended, and may raise.
+        """
+        _, fences = self.coordinator()
+        given_up = fences()
 
         async def host() -> None:
             lost = await recover_shards(
-                self.client, self.servers, self.reconciler, fences, restart_timeout
+                self.client,
+                self.servers,
+                self.reconciler,
+                given_up,
+                restart_timeout,
+                lambda lost: check(self.lost.union(lost)),
             )
             self.lost.update(lost)
 

@@ -12,7 +12,7 @@ from psnb._src.descriptions import made
 from psnb._src.first_rows import ADMISSIONS, INITIALIZERS
 from psnb._src.sealed_json import keys
 from psnb._src.server import OPTIMIZERS, CtrAccessor
-from psnb._src.strategy.strategy import ParameterServerStrategy
+from psnb._src.strategy.strategy import ParameterServerStrategy, core_of
 from psnb.errors import ConfigurationError
 
 Make = Callable[[ParameterServerStrategy], object]
@@ -78,6 +78,7 @@ def _variable(
     name: str, shape: tuple[int, ...], how: dict[str, Any], strategy: ParameterServerStrategy
 ) -> None:
     strategy.variable(np.zeros(shape, how["dtype"]), name, **how)
+    core_of(strategy).tables.forget_values(name)  # zeros were never its initial values
 
 
 def _embedding(name: str, how: dict[str, Any], strategy: ParameterServerStrategy) -> None:

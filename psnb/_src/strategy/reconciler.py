@@ -24,7 +24,7 @@ from distributed import Client
 from psnb._src.cluster import roles
 from psnb._src.dask_internals import event_loop, has_ended, scheduler_identity
 from psnb._src.monitor import EventKind
-from psnb._src.parameters import FAILOVER_TIMEOUT
+from psnb._src.parameters import FAILOVER_TIMEOUT, UNKNOWN
 from psnb._src.placement import (
     PUBLISH_AGAIN,
     DesiredLayout,
@@ -68,6 +68,8 @@ class Reconciler:
     on_end : callable
         Called if nobody can look after the servers any more, with the reason: the strategy was
         taken over, or the scheduler has ended.
+    way : callable
+        Returns what was lost with some shards, and the way on, in words.
     """
 
     def __init__(
@@ -76,9 +78,10 @@ class Reconciler:
         servers: Servers,
         departures: Departures,
         on_end: Callable[[CoordinatorClosedError], None] = lambda error: None,
+        way: Callable[[Collection[int]], str] = lambda lost: UNKNOWN,
     ) -> None:
         self._client, self._servers, self._departures = client, servers, departures
-        self._on_end = on_end
+        self._on_end, self._way = on_end, way
         self._wanted = len(servers.running)
         self._homes: Mapping[int, ServerAddress] = {}
         self._drained: frozenset[ServerAddress] = frozenset()
@@ -258,7 +261,7 @@ class Reconciler:
                     # is there again.
                     logger.warning("where the parameters are cannot be published: %s", error)
                     self._published = now - PUBLISH_AGAIN + _PUBLISH_SOON
-        for kind, text in changes(before, after):
+        for kind, text in changes(before, after, self._way):
             self._servers.events.add(kind, text)
         able = [each for each in usable if not self.is_silent(each)]
         writing = {server for server, each in observed.items() if each.writes}
@@ -311,8 +314,10 @@ class Reconciler:
             logger.warning("a parameter server cannot be used: %s", error)
 
 
-def changes(before: Layout, after: Layout) -> list[tuple[EventKind, str]]:
-    """Return the events to report for a new layout. Pure."""
+def changes(
+    before: Layout, after: Layout, way: Callable[[Collection[int]], str]
+) -> list[tuple[EventKind, str]]:
+    """Return the events to report for a new layout, with the way on from lost shards. Pure."""
     taken: dict[str, list[int]] = {}
     outdated: dict[str, list[int]] = {}
     lost = []
@@ -338,9 +343,6 @@ def changes(before: Layout, after: Layout) -> list[tuple[EventKind, str]]:
         for address, shards in outdated.items()
     ]
     if lost:
-        text = (
-            f"shards {lost} are lost with all of their copies; strategy.recover() brings them back "
-            "from the last checkpoint"
-        )
-        found.append((EventKind.SHARDS_LOST, text))
+        text = f"shards {lost} are lost with all of their copies"
+        found.append((EventKind.SHARDS_LOST, f"{text}: {way(lost)}"))
     return found

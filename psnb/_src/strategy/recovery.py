@@ -6,7 +6,7 @@ On the client's event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from distributed import Client
 
@@ -28,6 +28,7 @@ async def recover_shards(
     reconciler: Reconciler,
     fences: Sequence[FenceCommits],
     restart_timeout: float,
+    check: Callable[[Collection[int]], object] = bool,
 ) -> list[int]:
     """Host lost shards again, empty, and return which they are: those that no server holds.
 
@@ -43,6 +44,8 @@ async def recover_shards(
         Operations that tell new shards which commits were given up.
     restart_timeout : float
         Seconds in which Dask's nannies may start the processes of dead servers again.
+    check : callable
+        Called with the lost shards before anything is changed, and may raise.
 
     Raises
     ------
@@ -58,6 +61,7 @@ async def recover_shards(
         if not pending:
             break
         await reconciler.next_round()
+    check(lost)
     if not lost:
         return []
     # This is final: silent servers are not waited for any more.

@@ -58,7 +58,7 @@ from psnb._src.server import (
     Initializer,
     Optimizer,
 )
-from psnb._src.strategy.bringing_back import bring_back
+from psnb._src.strategy.bringing_back import begin_anew, bring_back
 from psnb._src.strategy.core import StrategyCore
 from psnb._src.strategy.described import describe
 from psnb._src.strategy.ownership import Ownership
@@ -432,10 +432,11 @@ class ParameterServerStrategy:
         self,
         checkpoint: str | os.PathLike[str] | None = None,
         *,
+        initialize: bool | Mapping[str, ArrayLike] = False,
         consistent: bool = True,
         restart_timeout: float = 15.0,
     ) -> Mapping[str, Any]:
-        """Bring back the shards that were lost with their servers, from a checkpoint.
+        """Bring back the shards that were lost with their servers: from a checkpoint, or anew.
 
         Shards on servers that do not respond count as lost, unless a server that responds has a
         copy. Lost shards go to the servers that there are; this waits up to ``restart_timeout`` for
@@ -448,9 +449,15 @@ class ParameterServerStrategy:
         ----------
         checkpoint : str or os.PathLike, optional
             By default the last one that a `CheckpointManager` of this strategy saved or restored.
+        initialize : bool or mapping of str to array_like
+            Without a checkpoint: parameters begin anew, embeddings by their initializers and
+            variables with the values that they were made with, of which the notebook keeps 256 MiB
+            (equal ones take none). Values by name are used in their place, and are needed for what
+            is not kept, or was made by `psnb.resume` or taken over by `psnb.attach`.
         consistent : bool
-            True: all parameters go back to the checkpoint, so that they fit each other. False: only
-            lost shards do; the others keep what they have learned since.
+            True: all parameters go back to the checkpoint, or begin anew, so that they fit each
+            other. False: only lost shards do (of a variable that is split, the rows there); the
+            others keep what they have learned since.
         restart_timeout : float
             Seconds in which Dask's nannies may start the processes of dead servers again. With 0
             those that are left take everything at once.
@@ -458,7 +465,7 @@ class ParameterServerStrategy:
         Returns
         -------
         mapping
-            The metadata that the checkpoint was saved with.
+            The metadata that the checkpoint was saved with; nothing without one.
 
         Raises
         ------
@@ -467,15 +474,21 @@ class ParameterServerStrategy:
         ClusterError
             If there is no worker that can be a server.
         ConfigurationError
-            If ``restart_timeout`` is no number of seconds.
+            If an argument is of the wrong kind, or ``initialize`` lacks a value that is needed;
+            nothing was changed.
         ServerLostError
             If another server dies meanwhile; call it again, as after an interrupt.
         CoordinatorClosedError
             If the strategy is closed.
         """
         self._core.check_open()
-        given = None if checkpoint is None else as_place(checkpoint)
         wait = seconds("recover: restart_timeout", restart_timeout, zero=True)
+        if initialize is not False:
+            if checkpoint is not None:
+                raise ConfigurationError("recover: give a checkpoint or initialize=, not both")
+            begin_anew(self._core, initialize, consistent=consistent, restart_timeout=wait)
+            return {}
+        given = None if checkpoint is None else as_place(checkpoint)
         return bring_back(self._core, given, consistent=consistent, restart_timeout=wait)
 
     def rebalance(self, drain: Sequence[str] = ()) -> int:

@@ -5,9 +5,8 @@ Thread-safe. `PlacedTables` records which table is where.
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -125,10 +124,10 @@ class TableFactory:
             taken = Variable(shards)
             with self._lock:
                 for part in shards.parts:
-                    size = math.prod(shards.part_shape(part)) * shards.dtype.itemsize
-                    self._tables.count(part.shard.number, size * copies(shards.made_with))
+                    size = shards.part_nbytes(part) * copies(shards.made_with)
+                    self._tables.count(part.shard.number, size)
         with self._lock:
-            self._tables.remember(taken.name, made)
+            self._tables.remember(taken.name, made, known=False)
         return taken
 
     def _count_rows(self, spec: EmbeddingSpec) -> None:
@@ -139,11 +138,37 @@ class TableFactory:
                 for index in range(count):
                     self._tables.count(index, len(range(index, spec.rows, count)) * row)
 
-    def make_again(self, lost: Sequence[int]) -> None:
-        """Make all tables of some shards again, as they were made first; variables hold zeros."""
+    def make_again(
+        self,
+        numbers: Collection[int],
+        optimizers: Mapping[str, Optimizer | None],
+        values: Mapping[tuple[int, str], np.ndarray],
+    ) -> None:
+        """Make all tables of some shards again, with nothing of what they have learned.
+
+        Parameters
+        ----------
+        numbers : collection of int
+            The shards.
+        optimizers : mapping
+            Those of all parameters, with the hyperparameters that they have now.
+        values : mapping
+            What variables begin with, by shard and table, in place of the values that they were
+            made with. Of others, those that are not kept (`unkept`) hold zeros.
+        """
         with self._lock:
-            made = [creation for index in lost for creation in self._tables.made_on(index)]
+            made = self._tables.made_on(numbers, optimizers, values)
         self._server_client.call(self._requests(made))
+
+    def forget_values(self, variable: str) -> None:
+        """Note that the values that a variable was made with only hold the place of others."""
+        with self._lock:
+            self._tables.forget_values(variable)
+
+    def unkept(self, numbers: Collection[int]) -> list[str]:
+        """Return the variables on some shards that cannot begin with their initial values."""
+        with self._lock:
+            return self._tables.unkept(numbers)
 
     def _make(self, parameter: Variable | Embedding, made: Sequence[Creation]) -> None:
         requests = self._requests(made)

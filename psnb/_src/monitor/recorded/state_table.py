@@ -68,7 +68,7 @@ COORDINATOR_STATES: tuple[StateRule, ...] = (
         "parameters lost",
         "bad",
         "Servers are lost with all copies of some parameters. strategy.recover() brings these back "
-        "from a checkpoint.",
+        "from a checkpoint, strategy.recover(initialize=True) begins anew without one.",
         lambda s: s.parameters_lost,
     ),
     StateRule(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from html import escape
 
+from psnb._src.excerpt import size_text
 from psnb._src.monitor.recorded import Tone
 from psnb._src.monitor.shown.html_table import MOST_ROWS, html_table, left_out
 from psnb._src.monitor.shown.sparkline import sparkline
@@ -195,14 +196,7 @@ def _share(value: Number) -> str:
 
 
 def _bytes(count: int | None) -> str:
-    if count is None:
-        return ""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:,.3g} TiB"
+    return "" if count is None else size_text(count)
 
 
 def _seconds(seconds: float) -> str:
