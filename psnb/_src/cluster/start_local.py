@@ -147,6 +147,8 @@ def local_cluster(
         raise
 
 
+_PRELOADS = ("psnb._src.runtime.interrupt", "psnb._src.runtime.ending")
+
 _NO_LINK: dict[str, Any] = {"protocol": "inproc://", "security": Security()}
 
 
@@ -157,7 +159,7 @@ def _process(link: dict[str, Any], security: bool, settings: dict[str, Any]) -> 
         "settings": settings,
         "dashboard": False,
         "silence_logs": logging.WARNING,
-        "preload": [*dask.config.get("distributed.worker.preload"), "psnb._src.runtime.interrupt"],
+        "preload": [*dask.config.get("distributed.worker.preload"), *_PRELOADS],
     }
     return lambda threads, resources: {
         "cls": PatientNanny,

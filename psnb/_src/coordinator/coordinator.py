@@ -177,7 +177,8 @@ class ClusterCoordinator(Observed):
             Positional arguments. Per-worker values among them, at any depth, are replaced by the
             value of the worker that runs the closure, and remote values of this coordinator by
             their results: the closure stays queued until they are there. If one fails, the closure
-            fails with `ClosureInputError`; see `RemoteValue.fetch`.
+            fails with `ClosureInputError`; see `RemoteValue.fetch`. So are futures of Dask's, whose
+            results the worker fetches, and for which it waits.
         kwargs : mapping of str to Any, optional
             Keyword arguments, likewise.
         worker : str, int or callable, optional

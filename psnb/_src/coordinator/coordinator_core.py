@@ -51,7 +51,7 @@ from psnb._src.coordinator.workers import Membership, Services
 from psnb._src.labels import Labels
 from psnb._src.modes import Geo, Sync
 from psnb._src.monitor import LiveView, ProgressLine, Records, Share, tell_panels, wanted
-from psnb._src.runtime import unpack_error
+from psnb._src.runtime import GivenFutures, unpack_error
 from psnb._src.strategy import ParameterServerStrategy, core_of
 from psnb._src.threads import uninterrupted
 from psnb.errors import CoordinatorClosedError
@@ -166,7 +166,8 @@ class CoordinatorCore:
     ) -> RemoteValue:
         """Queue a call; see `ClusterCoordinator.schedule`."""
         function = self._functions.register(fn)
-        call = pack_call(function.name, args, kwargs, self.queue.settled)
+        futures = GivenFutures(self._strategy.client)
+        call = pack_call(function.name, args, kwargs, self.queue.settled, futures)
         name = function.name
         self.resources.require_own(function.references, f"a per-worker value that {name} uses")
         self.resources.require_own(call.references, f"a per-worker value that {name} is given")

@@ -8,6 +8,7 @@ newest release with which the tests pass (``make test-oldest`` and ``make test``
 from psnb._src.dask_internals.additions import (
     add_handler,
     add_route,
+    be_worker,
     call_every,
     keep_awake,
     memory_limit,
@@ -52,6 +53,7 @@ from psnb._src.dask_internals.reaching import (
     tls_context,
     tls_context_of,
 )
+from psnb._src.dask_internals.words import await_heartbeats
 
 TESTED = ("2026.3.0", "2026.8.0")
 """The oldest and the newest release of Dask with which the tests pass."""
@@ -70,6 +72,8 @@ __all__ = [
     "add_route",
     "ask",
     "ask_scheduler",
+    "await_heartbeats",
+    "be_worker",
     "call_every",
     "cloudpickled",
     "connect_apart",

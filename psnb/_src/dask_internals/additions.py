@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from distributed import Scheduler, Worker
+from distributed.worker import _worker_cvar
 from tornado.ioloop import PeriodicCallback
 from tornado.web import RequestHandler
 
@@ -108,3 +109,12 @@ def threads_of(worker: Worker) -> int:
     Relies on ``Worker.state``, a ``WorkerState`` of the worker's own side.
     """
     return int(worker.state.nthreads)
+
+
+def be_worker(worker: Worker) -> None:
+    """Let this thread be one of a worker's for ``distributed.get_worker`` and ``get_client``.
+
+    Not on the event loop. Relies on ``distributed.worker._worker_cvar``, which Dask sets in the
+    threads of its tasks.
+    """
+    _worker_cvar.set(worker)

@@ -13,6 +13,7 @@ from distributed.deploy.cluster import Cluster
 from distributed.node import ServerNode
 
 from psnb._src.dask_internals.spawning import script_hidden
+from psnb._src.dask_internals.words import of_process
 
 DRAIN_TIMEOUT = 30.0
 """Seconds that closures get to end when their worker is scaled away."""
@@ -53,7 +54,7 @@ class PatientNanny(Nanny):
     Relies on ``pre_spawn_env``, the environment of the worker's process; on ``instantiate``, which
     starts it, also after it has died; on ``_cluster``, a weak reference to the cluster that closes
     the nanny, set when all of the cluster has started; and on how ``close`` goes: by ``kill`` and
-    ``close_gracefully``.
+    ``close_gracefully``; and on ``_on_worker_exit``, which starts a process again that has ended.
     """
 
     _cluster: Callable[[], Cluster | None] | None = None
@@ -67,6 +68,15 @@ class PatientNanny(Nanny):
         """Start the worker's process."""
         with script_hidden():
             return await super().instantiate()
+
+    async def kill(self, timeout: float = 5, reason: str = "nanny-kill") -> None:
+        """End the worker's process, by force if it does not end in time."""
+        with of_process(self.name):
+            await super().kill(timeout, reason)
+
+    async def _on_worker_exit(self, exitcode: int | None) -> None:
+        with of_process(self.name):
+            await super()._on_worker_exit(exitcode)
 
     async def close(self, timeout: float = 5, reason: str = "nanny-close") -> Any:
         """Close the worker and then the nanny; quickly if the whole cluster closes."""

@@ -1,6 +1,7 @@
 """What runs inside a worker process: sessions, per-worker values, the worker plugin."""
 
 from psnb._src.runtime import session_messages, worker_memory
+from psnb._src.runtime.futures import GivenFutures
 from psnb._src.runtime.left_behind import leave_behind
 from psnb._src.runtime.module_files import Uploads, is_local, read_files
 from psnb._src.runtime.packing import (
@@ -34,6 +35,7 @@ from psnb._src.runtime.worker_context import (
 )
 
 __all__ = [
+    "GivenFutures",
     "InputContext",
     "InputReference",
     "NothingKept",

@@ -30,6 +30,9 @@ from psnb.errors import ClosureError, EndOfDataWarning, InternalError, Serializa
 PROTOCOL = 5
 
 
+Reduced = Callable[[Any], tuple[Any, ...] | None]
+"""Returns how an object is pickled, like ``__reduce__``; None if by itself."""
+
 _INPUT = ""
 """Stands for the owner where an input is pickled."""
 
@@ -99,14 +102,17 @@ class _Pickler(cloudpickle.Pickler):
         buffer: io.BytesIO,
         references: list[PerWorkerReference],
         inputs: list[InputReference] | None,
+        reduced: Reduced | None = None,
     ) -> None:
         super().__init__(buffer, protocol=PROTOCOL)
-        self._references, self._inputs = references, inputs
+        self._references, self._inputs, self._reduced = references, inputs, reduced
         self._places: dict[InputReference, int] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         if (stays := left_behind(obj)) is not None:
             return stays.__reduce__()
+        if self._reduced is not None and (reduced := self._reduced(obj)) is not None:
+            return reduced
         return super().reducer_override(obj)
 
     def persistent_id(self, obj: Any) -> tuple[str, int] | None:
@@ -145,6 +151,7 @@ def dumps(
     references: list[PerWorkerReference] | None = None,
     names: tuple[str, ...] = (),
     inputs: list[InputReference] | None = None,
+    reduced: Reduced | None = None,
 ) -> bytes:
     """Pickle by value what the other side cannot import.
 
@@ -161,6 +168,8 @@ def dumps(
     inputs : list, optional
         Gets the results of other closures in it, whose pickled values must be there when it is
         unpickled; without this list they are refused.
+    reduced : callable, optional
+        Returns how an object is pickled that travels in another way than by itself, or None.
 
     Raises
     ------
@@ -169,12 +178,12 @@ def dumps(
     """
     buffer = io.BytesIO()
     try:
-        _Pickler(buffer, [] if references is None else references, inputs).dump(value)
+        _Pickler(buffer, [] if references is None else references, inputs, reduced).dump(value)
     except BaseException as error:  # each class may raise its own while it is pickled
         if is_interrupt(error):
             raise
         named = _Named(zip(names, value, strict=True)) if names else value  # type: ignore[call-overload]
-        path, culprit = _find_culprit(named, None if inputs is None else [])
+        path, culprit = _find_culprit(named, None if inputs is None else [], reduced)
         raise SerializationError(
             f"{what} cannot be pickled: {path or 'it'} is {_shortened(culprit)} "
             f"({error_text(error)}). Only data and functions travel; what is bound to "
@@ -218,9 +227,9 @@ def shorten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     return text if len(text) <= 300 else text[:297] + "..."
 
 
-def _picklable(value: object, inputs: list[InputReference] | None) -> bool:
+def _picklable(value: object, inputs: list[InputReference] | None, reduced: Reduced | None) -> bool:
     try:
-        _Pickler(io.BytesIO(), [], inputs).dump(value)
+        _Pickler(io.BytesIO(), [], inputs, reduced).dump(value)
     except BaseException as error:  # whatever it is, it is the object that we look for
         if is_interrupt(error):
             raise
@@ -252,11 +261,13 @@ def _parts(value: object) -> list[tuple[str, object]]:
     return [(f".{name}", item) for name, item in getattr(value, "__dict__", {}).items()]
 
 
-def _find_culprit(value: object, inputs: list[InputReference] | None) -> tuple[str, object]:
+def _find_culprit(
+    value: object, inputs: list[InputReference] | None, reduced: Reduced | None
+) -> tuple[str, object]:
     path = ""
     for _ in range(8):  # deep enough for any message, and cycles end
         for name, part in _parts(value):
-            if not _picklable(part, inputs):
+            if not _picklable(part, inputs, reduced):
                 path, value = path + name, part
                 break
         else:

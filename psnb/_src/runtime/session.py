@@ -22,7 +22,7 @@ from functools import partial
 import psutil
 from distributed import Worker
 
-from psnb._src.dask_internals import Comm, threads_of
+from psnb._src.dask_internals import Comm, be_worker, threads_of
 from psnb._src.data import StageLog, log_stages
 from psnb._src.parameters import CommServerClient
 from psnb._src.placement import unpacked
@@ -98,7 +98,7 @@ class Session:
         self._resources = Resources()
         self._functions: dict[str, LoadedFunction] = {}
         self._stages = StageLog()
-        self._threads = ClosureThreads(lambda: self._link.closed, partial(log_stages, self._stages))
+        self._threads = ClosureThreads(lambda: self._link.closed, partial(self._begin, worker))
         self._threads_there = threads_of(worker)
         # Closures that no thread has taken; each operation on a dict is atomic.
         self._unstarted: dict[int, None] = {}
@@ -116,6 +116,11 @@ class Session:
         self._told_at = float("-inf")
         self._leaving = False
         self._ended = asyncio.Event()
+
+    def _begin(self, worker: Worker) -> None:
+        """Begin a closure thread."""
+        log_stages(self._stages)
+        be_worker(worker)
 
     async def serve(self) -> None:
         """Talk to the coordinator until the connection ends."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from psnb._src.coordinator.closures.remote_value import RemoteValue
 from psnb._src.excerpt import excerpt
-from psnb._src.runtime import InputReference, PerWorkerReference, dumps
+from psnb._src.runtime import GivenFutures, InputReference, PerWorkerReference, dumps
 from psnb._src.threads import Condition
 from psnb.errors import ConfigurationError
 
@@ -21,21 +21,24 @@ class Call:
         Pickled ``(args, kwargs)``; empty for no arguments.
     references : tuple of PerWorkerReference
         Per-worker values among the arguments, kept alive until the closure has ended.
+    held : sequence
+        What must stay alive likewise: the futures among the arguments.
     inputs : list
         Remote values among the arguments, each replaced by its pickled value as soon as there is
         one; guarded by the queue's lock once the closure was put.
     """
 
-    __slots__ = ("inputs", "payload", "references")
+    __slots__ = ("held", "inputs", "payload", "references")
 
     def __init__(
         self,
         payload: bytes,
         references: tuple[PerWorkerReference, ...] = (),
         inputs: list[RemoteValue | bytes] | None = None,
+        held: Sequence[object] = (),
     ) -> None:
         self.payload = payload
-        self.references = references
+        self.references, self.held = references, held
         self.inputs = [] if inputs is None else inputs
 
     def missing(self) -> list[tuple[int, RemoteValue]]:
@@ -81,7 +84,11 @@ NO_ARGUMENTS = Call(b"")
 
 
 def pack_call(
-    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], condition: Condition
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    condition: Condition,
+    futures: GivenFutures | None = None,
 ) -> Call:
     """Pickle the arguments of a call.
 
@@ -98,7 +105,12 @@ def pack_call(
     references: list[PerWorkerReference] = []
     inputs: list[InputReference] = []
     payload = dumps(
-        (args, dict(kwargs)), f"a call of {name}", references, ("args", "kwargs"), inputs
+        (args, dict(kwargs)),
+        f"a call of {name}",
+        references,
+        ("args", "kwargs"),
+        inputs,
+        futures and futures.reduced,
     )
     remotes: list[RemoteValue | bytes] = []
     for remote in inputs:
@@ -108,4 +120,4 @@ def pack_call(
                 "fetch() it and pass the value"
             )
         remotes.append(remote)
-    return Call(payload, tuple(references), remotes)
+    return Call(payload, tuple(references), remotes, futures.found if futures else ())

@@ -1,0 +1,32 @@
+"""Preloaded into the processes of a local cluster, so that they end soon, and quietly.
+
+What a process does after its worker has closed and its exit handlers have run is Python's taking
+itself apart. There the garbage collector looks through all objects again and again: with torch or
+jax and numba imported that takes seconds on a busy machine, more than Dask waits for before it
+kills. So it does so once, and what is left then is no garbage.
+
+Modules are still cleared, so files that nobody has closed are written, and ``__del__`` is called.
+(To end with ``os._exit``, as multiprocessing does where it forks, would be a little faster, and
+lose these.)
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+
+from distributed import Worker
+
+from psnb._src.dask_internals import await_heartbeats
+
+
+def dask_setup(worker: Worker) -> None:
+    """Have the process end soon; Dask calls this in its main thread when the worker starts."""
+    atexit.register(_collect_once)  # what is registered later, as most is, is called before
+    await_heartbeats(worker)
+
+
+def _collect_once() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.disable()
