@@ -22,13 +22,13 @@ def dask_setup(worker):
 
 def tell(name):
     told = [gc.get_freeze_count() > 0, gc.isenabled()]
-    Path(__file__).with_name(name).write_text(json.dumps(told))
+    Path("{folder}", name).write_text(json.dumps(told))
 """
 
 
 def test_python_looks_for_garbage_once_and_writes_what_is_open(tmp_path: Path) -> None:
     preload, written = tmp_path / "told.py", str(tmp_path / "written")
-    preload.write_text(PRELOAD)
+    preload.write_text(PRELOAD.format(folder=tmp_path))
 
     def leave_open(path: str) -> None:
         import sys

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from distributed import Client, Future, get_client
+from distributed import Client, Future, get_client, get_worker
 
 from psnb._src.dask_internals import scheduler_address
 from psnb._src.excerpt import error_text
@@ -35,28 +35,43 @@ class GivenFutures:
         self.found: list[Future] = []
 
     def reduced(self, value: Any) -> tuple[Any, ...] | None:
-        """Return how a future is pickled; None for any other value.
-
-        Raises
-        ------
-        ConfigurationError
-            If it is of another cluster.
-        """
+        """Return how a future is pickled; None for any other value."""
         if not isinstance(value, Future):
             return None
-        if scheduler_address(value.client) != scheduler_address(self._client):
-            raise ConfigurationError(
-                "a future of another cluster: take its result(), and pass that"
-            )
         self.found.append(value)
         return _result, (value.key,)
 
+    def require_own(self, name: str) -> None:
+        """Raise ConfigurationError if one among a function's arguments is of another cluster."""
+        mine = scheduler_address(self._client)
+        for future in self.found:
+            if scheduler_address(future.client) != mine:
+                raise ConfigurationError(
+                    f"a Dask future among the arguments of {name} is of another cluster: take its "
+                    "result(), and pass that"
+                )
+
 
 def _result(key: Any) -> Any:
+    """Return the result of a future; in a closure thread, or where its client is."""
     client = get_client()
+    future: Future = Future(key, client)
     try:
-        return client.gather(Future(key, client))
+        # Dask tells a client of its own tasks only, so the future is given to one. It runs here:
+        # elsewhere, on a parameter server above all, the result would only take memory.
+        return client.submit(_same, future, workers=_here(), pure=False).result()
     except Exception as error:  # whatever the task has raised, or what became of it
         raise ClosureInputError(
             f"a Dask future among the closure's arguments has no result: {error_text(error)}"
         ) from error
+
+
+def _here() -> list[str] | None:
+    try:
+        return [get_worker().address]
+    except ValueError:  # in the notebook, where a closure that has failed is called again
+        return None
+
+
+def _same(value: Any) -> Any:
+    return value

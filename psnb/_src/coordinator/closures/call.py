@@ -97,8 +97,8 @@ def pack_call(
     SerializationError
         If they cannot be pickled; the message names the part that cannot.
     ConfigurationError
-        If a remote value among them belongs to another coordinator: it does not share
-        ``condition``.
+        If a remote value among them belongs to another coordinator (it does not share
+        ``condition``), or a future to another cluster.
     """
     if not args and not kwargs:
         return NO_ARGUMENTS
@@ -112,6 +112,8 @@ def pack_call(
         inputs,
         futures and futures.reduced,
     )
+    if futures is not None:
+        futures.require_own(name)
     remotes: list[RemoteValue | bytes] = []
     for remote in inputs:
         if not isinstance(remote, RemoteValue) or not remote.shares(condition):
