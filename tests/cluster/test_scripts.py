@@ -81,6 +81,8 @@ def test_a_worker_that_is_killed_comes_back_in_a_script_without_a_guard(tmp_path
     done = run(tmp_path, BEGINNING, WORK, KILL)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["script begins", "42 True True", "once more 8"]
+    assert "the process of worker-0 has ended: it is started again" in done.stderr
+    assert "distributed.nanny" not in done.stderr
 
 
 def test_a_cluster_that_cannot_start_says_what_went_wrong(tmp_path: Path) -> None:
@@ -111,3 +113,45 @@ def test_other_processes_import_the_script_as_ever(
         ours = spawn.get_preparation_data("Dask Worker process (from Nanny)")
     assert theirs.keys() - ours.keys() == {f"init_main_from_{how}"}
     assert spawn.get_preparation_data is before
+
+
+PRELOAD = """
+import atexit
+import gc
+import sys
+import types
+
+
+def dask_setup(worker):
+    if worker.name == "worker-0":
+        atexit.register(tell)  # before psnb's, so it is called after that
+        module = sys.modules["of_a_user"] = types.ModuleType("of_a_user")
+        module.file = open("written", "w")
+        module.file.write("all of it")
+
+
+def tell():
+    with open("told", "w") as told:
+        print(gc.get_freeze_count() > 0, gc.isenabled(), file=told)
+"""
+
+PRELOADED = """
+import dask
+
+dask.config.set({"distributed.worker.preload": [os.path.abspath("preload.py")]})
+"""
+
+CLOSE = """
+client.close()
+"""
+
+
+def test_python_collects_garbage_once_when_a_process_ends_and_writes_what_is_open(
+    tmp_path: Path,
+) -> None:
+    # In processes of Dask's own kind: those that tests fork end in another way.
+    (tmp_path / "preload.py").write_text(PRELOAD)
+    done = run(tmp_path, BEGINNING, PRELOADED, WORK, CLOSE)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "told").read_text() == "True False\n"
+    assert (tmp_path / "written").read_text() == "all of it"
