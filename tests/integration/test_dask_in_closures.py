@@ -87,6 +87,19 @@ def test_the_error_of_a_future_is_that_of_the_closure(
     assert "KeyError: 'of a task'" in str(e.value)
 
 
+def test_a_captured_future_is_refused_where_it_is_used(
+    cluster: Client, coordinator: psnb.ClusterCoordinator
+) -> None:
+    future = cluster.submit(abs, -1, pure=False)
+
+    def use(really: bool) -> Any:
+        return future.result() if really else None
+
+    assert coordinator.schedule(use, args=(False,)).fetch(DEADLINE) is None
+    with pytest.raises(errors.ConfigurationError, match="pass it among the arguments"):
+        coordinator.schedule(use, args=(True,)).fetch(DEADLINE)
+
+
 def test_the_future_of_another_cluster_is_refused(coordinator: psnb.ClusterCoordinator) -> None:
     with psnb.local_cluster(1, 1, processes=False) as other:
         future = other.submit(abs, -1)

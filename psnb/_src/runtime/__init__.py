@@ -1,7 +1,7 @@
 """What runs inside a worker process: sessions, per-worker values, the worker plugin."""
 
 from psnb._src.runtime import session_messages, worker_memory
-from psnb._src.runtime.futures import GivenFutures
+from psnb._src.runtime.futures import GivenFutures, captured
 from psnb._src.runtime.left_behind import leave_behind
 from psnb._src.runtime.module_files import Uploads, is_local, read_files
 from psnb._src.runtime.packing import (
@@ -47,6 +47,7 @@ __all__ = [
     "UploadedModule",
     "Uploads",
     "WorkerContext",
+    "captured",
     "current_context",
     "dumps",
     "entered",

@@ -2,7 +2,7 @@
 
 A closure gets what a task of Dask's would get: results in the place of futures, at any depth. They
 go from the worker that has them to the one that needs them, and not through the notebook. What a
-function has captured stays a future, as in Dask.
+function has captured is refused where it is used: Dask makes nothing of it there either.
 """
 
 from __future__ import annotations
@@ -13,7 +13,18 @@ from distributed import Client, Future, get_client, get_worker
 
 from psnb._src.dask_internals import scheduler_address
 from psnb._src.excerpt import error_text
+from psnb._src.runtime.left_behind import LeftBehind
 from psnb.errors import ClosureInputError, ConfigurationError
+
+_CAPTURED = (
+    "a Dask future that a function has captured, or that a per-worker value is made with, stays in "
+    "the notebook: pass it among the arguments of schedule(...), where its result takes its place"
+)
+
+
+def captured(value: Any) -> tuple[Any, ...] | None:
+    """Return how a future is pickled that is no argument of a closure; None for other values."""
+    return LeftBehind(_CAPTURED).__reduce__() if isinstance(value, Future) else None
 
 
 class GivenFutures:
@@ -45,7 +56,8 @@ class GivenFutures:
         """Raise ConfigurationError if one among a function's arguments is of another cluster."""
         mine = scheduler_address(self._client)
         for future in self.found:
-            if scheduler_address(future.client) != mine:
+            theirs = future.client  # None: it was unpickled, and belongs to nobody
+            if theirs is None or scheduler_address(theirs) != mine:
                 raise ConfigurationError(
                     f"a Dask future among the arguments of {name} is of another cluster: take its "
                     "result(), and pass that"

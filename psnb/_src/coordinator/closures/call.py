@@ -104,13 +104,9 @@ def pack_call(
         return NO_ARGUMENTS
     references: list[PerWorkerReference] = []
     inputs: list[InputReference] = []
+    reduced = None if futures is None else futures.reduced
     payload = dumps(
-        (args, dict(kwargs)),
-        f"a call of {name}",
-        references,
-        ("args", "kwargs"),
-        inputs,
-        futures and futures.reduced,
+        (args, dict(kwargs)), f"a call of {name}", references, ("args", "kwargs"), inputs, reduced
     )
     if futures is not None:
         futures.require_own(name)

@@ -20,7 +20,7 @@ from psnb._src.coordinator.closures.referred import Referred
 from psnb._src.coordinator.closures.remote_value import RemoteValue
 from psnb._src.coordinator.closures.schedule_options import ScheduleOptions
 from psnb._src.excerpt import NAME, excerpt
-from psnb._src.runtime import InputContext, PerWorkerReference, Uploads, dumps
+from psnb._src.runtime import InputContext, PerWorkerReference, Uploads, captured, dumps
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -99,7 +99,7 @@ class FunctionRegistry:
             )
         references: list[PerWorkerReference] = []
         name = excerpt(getattr(function, "__qualname__", type(function).__qualname__), NAME)
-        payload = dumps(function, f"closure {name}", references)
+        payload = dumps(function, f"closure {name}", references, reduced=captured)
         digest = hashlib.blake2b(payload, digest_size=16, salt=version.to_bytes(8, "little"))
         duration = Duration() if known is None else known[0].duration
         made = Function(digest.hexdigest(), name, payload, tuple(references), duration)

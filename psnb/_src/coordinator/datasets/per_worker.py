@@ -16,7 +16,14 @@ from typing import Any, NoReturn
 from psnb._src.data import Spec
 from psnb._src.excerpt import NAME, excerpt
 from psnb._src.monitor import html_table
-from psnb._src.runtime import PerWorkerReference, dumps, make_dataset, make_iterator, read_spec
+from psnb._src.runtime import (
+    PerWorkerReference,
+    captured,
+    dumps,
+    make_dataset,
+    make_iterator,
+    read_spec,
+)
 from psnb._src.threads import uninterrupted
 from psnb.errors import ConfigurationError, CoordinatorClosedError, WorkerLostError
 
@@ -175,7 +182,9 @@ class PerWorkerValues(PerWorkerReference):
         self._origin = _origin(function, args)
         references: list[PerWorkerReference] = []
         call = (function, args, dict(kwargs or {}))
-        payload = dumps(call, "a per-worker value", references, ("fn", "args", "kwargs"))
+        payload = dumps(
+            call, "a per-worker value", references, ("fn", "args", "kwargs"), reduced=captured
+        )
         with uninterrupted:  # or nobody might ever release it
             self.owner, self.resource_id = registry.owner, registry.add(payload, references)
             weakref.finalize(self, registry.release, self.resource_id)
