@@ -380,15 +380,30 @@ def other_dtype(net: Net) -> Any:
     return net.out.weight.detach().view(torch.int32)
 
 
+def scripted(net: Net) -> Any:
+    return torch.jit.script(clamped)
+
+
+def clamped(x: torch.Tensor) -> torch.Tensor:
+    return x.clamp(-1, 1)
+
+
+def computed(net: Net) -> Any:
+    return [net.out.weight * 2]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (scripted, r"clamped, a function of TorchScript, .*: use the function that it was made of"),
+        (computed, r"a tensor that was computed of parameters, .*: compute it in forward"),
         (optimizing, r"a torch\.optim\.Adam of parameter 'table\.weight'.*give psnb"),
         (showing_an_array, r"an array that shows the memory of parameter 'out\.weight'"),
         (shown_table, r"a tensor that shows the memory of parameter 'table\.weight'"),
         (other_dtype, r"a tensor that shows the memory of parameter 'out\.weight'"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_what_cannot_be_followed_is_refused_by_name(make: Any, message: str) -> None:
     net, strategy = Net(), InProcessStrategy()
     net.out.extra = make(net)  # type: ignore[assignment]

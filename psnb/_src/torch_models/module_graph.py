@@ -27,6 +27,7 @@ from torch.nn.parameter import is_lazy
 
 from psnb._src.models import functions_of, leads_to, used_global
 from psnb._src.runtime import leave_behind
+from psnb._src.torch_models.computed_weights import is_parametrized, reduced
 from psnb._src.torch_models.table_weight import TableWeight
 from psnb.errors import ConfigurationError
 
@@ -272,6 +273,14 @@ class _Pickler(cloudpickle.Pickler):
         super().__init__(self.buffer, protocol=5)
         self.known = known
 
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, torch.jit.ScriptFunction):
+            raise ConfigurationError(
+                f"{obj.name}, a function of TorchScript, which cannot travel to workers: use the "
+                "function that it was made of"
+            )
+        return reduced(obj) if is_parametrized(obj) else super().reducer_override(obj)
+
 
 class _Checking(_Pickler):
     """Raises ConfigurationError if what is pickled leads to the module, or a part of it."""
@@ -331,6 +340,11 @@ class _Copier(_Pickler):
     def _tensor(self, tensor: Tensor) -> Tensor:
         if (shown := self.known.shown(tensor)) is not None:
             return self._view(tensor, shown)
+        if not tensor.is_leaf:
+            raise ConfigurationError(
+                "a tensor that was computed of parameters, and would stay as it is while they "
+                "learn: compute it in forward; if a call has left it, set it to None before"
+            )
         made: Tensor = copy.deepcopy(tensor, self._memo)
         vars(made).update(copy.deepcopy(vars(tensor), self._memo))  # torch leaves them out
         return made

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from psnb._src.torch_models.computed_weights import computed_before_calls, placeholder
 from psnb._src.torch_models.hashed_embedding import HashedEmbedding
 from psnb._src.torch_models.module_graph import (
     ModuleGraph,
@@ -132,11 +133,12 @@ def split(module: nn.Module) -> SplitModule:
     for form in tables:
         if form.hashed is not None:
             instead |= {id(buffer): buffer[:0].clone() for buffer in form.hashed.buffers()}
+    instead |= {id(weight): placeholder(weight) for weight in computed_before_calls(module)}
     graph = _copied(module, instead)
     _serve_hashed(module, graph.module, tables)
     for name in parameters:
         value = graph.module.get_parameter(name)
-        value.data = value.data.new_zeros(()).expand(value.shape)
+        value.data = placeholder(value)
     try:
         check_references(module, graph)
     except ConfigurationError:

@@ -124,6 +124,15 @@ class _Flat(nn.Module):
         return flat
 
 
+def _normed(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    axes = [axis for axis in range(v.ndim) if axis != dim]  # -1 is none, in that operator
+    return v * (g / torch.linalg.vector_norm(v, 2, axes, keepdim=dim >= 0))
+
+
+_DECOMPOSED: dict[Any, Any] = {torch.ops.aten._weight_norm.default: _normed}
+"""Operators that a graph has in parts, which loaded models may call."""
+
+
 def exported(
     module: nn.Module, tables: Mapping[str, Embedding], example: Any, sources: DenseSources
 ) -> Exported:
@@ -154,7 +163,7 @@ def exported(
             warnings.simplefilter("ignore")  # those of torch about itself
             dims = (_dims(places),)
             program = torch.export.export(flat, tuple(tensors), dynamic_shapes=dims)
-            program = program.run_decompositions({})
+            program = program.run_decompositions(_DECOMPOSED)
     except Exception as error:  # whatever the user's code raises when it is traced
         if isinstance(error, ConfigurationError):
             raise
