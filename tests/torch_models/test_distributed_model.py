@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import psnb.torch
+from psnb._src.server import SGD, Adam
 from psnb.errors import ConfigurationError
 from tests.torch_models.wide_deep import (
     IDS,
@@ -223,3 +225,48 @@ def test_a_frozen_embedding_that_forward_moves_is_refused() -> None:
     model = distributed(Moved(), sparse=None)
     with pytest.raises(ConfigurationError, match=r"'rows\.weight'.*moves"), model.step():
         model(torch.tensor([1]))
+
+
+class Factors(nn.Module):
+    """Tables and nothing else."""
+
+    def __init__(self, users: nn.Module) -> None:
+        super().__init__()
+        self.users, self.items = users, nn.EmbeddingBag(9, 4, mode="sum")
+
+    def forward(self, users: Tensor, items: Tensor, offsets: Tensor) -> Tensor:
+        users = users.to(next(self.items.parameters()).device)
+        return self.users(users).square().sum() + self.items(items, offsets).square().sum()
+
+
+NO_IDS = torch.zeros(0, dtype=torch.long)
+
+
+@pytest.mark.parametrize("optimizer", [SGD(RATE), Adam(RATE)])
+def test_a_batch_without_any_id_moves_nothing(optimizer: Any) -> None:
+    alone = Factors(nn.Embedding(9, 4))
+    model = distributed(alone, sparse=optimizer, dense=None)
+    for _ in range(2):
+        with model.step():
+            loss = model(NO_IDS, NO_IDS, torch.zeros(2, dtype=torch.long))
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        assert loss.item() == 0.0
+    assert_same(model, alone)
+
+
+def test_a_step_with_a_call_without_ids_learns_of_the_others() -> None:
+    """Of several calls, tables with ids of any number among them."""
+    model = distributed(Factors(psnb.torch.Embedding(4, 0.5)), dense=None)
+    offsets = torch.tensor([0])
+    with model.step():
+        model(NO_IDS, NO_IDS, offsets).backward()
+        model(torch.tensor([3]), NO_IDS, offsets).backward()
+        model(NO_IDS, NO_IDS, offsets).backward()
+    assert model.state_dict()["users.rows"].tolist() == [[0.5 - RATE * 2 * 0.5] * 4]
+
+
+def test_without_backward_a_batch_without_any_id_is_refused_like_others() -> None:
+    model = distributed(Factors(nn.Embedding(9, 4)), dense=None)
+    with pytest.raises(ConfigurationError, match="belongs into the block"), model.step():
+        model(NO_IDS, NO_IDS, torch.tensor([0]))

@@ -27,7 +27,7 @@ def reduced(module: nn.Module) -> tuple[Any, ...]:
     """Return how a module with parametrizations is pickled, as ``__reduce_ex__`` does."""
     kind = parametrize.type_before_parametrizations(module)
     names = tuple(module.parametrizations)  # type: ignore[arg-type]
-    state = super(type(module), module).__getstate__()  # type: ignore[misc]
+    state = super(type(module), module).__getstate__()
     return _made, (kind, names), state
 
 
@@ -55,8 +55,12 @@ def placeholder(value: Tensor) -> Tensor:
 def _made(kind: type[nn.Module], names: Sequence[str]) -> nn.Module:
     """Return a module without state, whose weights of these names are computed."""
     made = kind.__new__(kind)
-    parametrize._inject_new_class(made)  # type: ignore[no-untyped-call]
+    parametrize._inject_new_class(made)
     for name in names:
-        parametrize._inject_property(made, name)  # type: ignore[no-untyped-call]
-    type(made).__reduce_ex__ = lambda self, protocol: reduced(self)  # type: ignore[assignment]
+        parametrize._inject_property(made, name)
+    type(made).__reduce_ex__ = _reduced  # type: ignore[method-assign]
     return made
+
+
+def _reduced(self: nn.Module, protocol: object) -> tuple[Any, ...]:
+    return reduced(self)

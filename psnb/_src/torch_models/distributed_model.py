@@ -313,7 +313,8 @@ class DistributedModel:
 
     def _push(self, replica: Replica, current: ModelPass) -> None:
         of_parameters, of_rows = replica.gradients(), current.gradients()
-        if not of_parameters and not of_rows and current.expects_gradients:
+        learned = of_parameters or of_rows or current.has_learned_of_no_ids()
+        if not learned and current.expects_gradients:
             raise ConfigurationError(
                 "the model was called in a step, and no parameter has a gradient at its end: "
                 "loss.backward() belongs into the block. Call it under torch.no_grad() if nothing "

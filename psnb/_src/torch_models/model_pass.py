@@ -88,6 +88,7 @@ class ModelPass:
         self._names = {table: name for name, table in tables.items()}
         self._rows = BatchRows(training=training)
         self._leaves: dict[str, list[Tensor]] = {}
+        self._no_rows: dict[str, Tensor] = {}
         self._wanted: list[tuple[_ExpectedIds, np.ndarray]] = []
         self._ahead: list[tuple[_ExpectedIds, Tensor]] = []
         self._looked_up: dict[str, set[int]] = {}
@@ -182,6 +183,10 @@ class ModelPass:
         """Return whether rows of a table have got a gradient."""
         return any(leaf.grad is not None for leaf in self._leaves.get(name, ()))
 
+    def has_learned_of_no_ids(self) -> bool:
+        """Return whether tables that no id was looked up in have got a gradient: it is of no row."""
+        return any(row.grad is not None for row in self._no_rows.values())
+
     def find(self, name: str, number: int | None) -> int | None:
         """Return the position of an id; None if it is not used."""
         return None if number is None else self._rows.find(self._tables[name], number)
@@ -191,6 +196,7 @@ class ModelPass:
         for name, leaves in self._leaves.items():
             for leaf in leaves:
                 yield name, leaf
+        yield from self._no_rows.items()
 
     def gradients(self) -> dict[Embedding, Tensor]:
         """Return the gradients of all rows of the tables that have some."""
@@ -256,9 +262,16 @@ class ModelPass:
     def _weight(self, name: str) -> Tensor:
         leaves = self._leaves.get(name)
         if leaves is None:  # no id at all
-            table = self._tables[name]
-            return to_device([np.zeros((1, table.dim), table.dtype)], self._device)[0]
+            return self._no_row(name)
         return leaves[0] if len(leaves) == 1 else torch.cat(leaves)
+
+    def _no_row(self, name: str) -> Tensor:
+        """Return a row that no id has, through which autograd goes as through others."""
+        if name not in self._no_rows:
+            table = self._tables[name]
+            row = to_device([np.zeros((1, table.dim), table.dtype)], self._device)[0]
+            self._no_rows[name] = row.requires_grad_(self._learns)
+        return self._no_rows[name]
 
 
 def _plain(each: Tensor) -> Tensor:
