@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -171,6 +172,91 @@ def test_what_cannot_be_exported_is_told(
     with pytest.raises(ConfigurationError, match=said):
         psnb.export(tmp_path / "m", model, example=example)
     assert list(tmp_path.iterdir()) == []
+
+
+class Pair(NamedTuple):
+    """A batch, or what a model returns of it."""
+
+    ids: Tensor
+    x: Any
+
+
+@dataclass
+class Batch:
+    """The same as a data class."""
+
+    ids: Tensor
+    x: Any
+
+
+def of_parts(self: Any, batch: Any) -> Any:
+    return Pair(self.linear(self.table(batch.ids)).sum(1) * batch.x, {"kept": batch.ids})
+
+
+@pytest.mark.parametrize("kind", [Pair, Batch])
+@pytest.mark.parametrize("inner", [False, True], ids=["alone", "within another"])
+def test_named_tuples_and_data_classes_have_their_names(
+    tmp_path: Path, kind: Any, inner: bool
+) -> None:
+    forward = (lambda self, batch: of_parts(self, batch["pair"])) if inner else of_parts
+    model = psnb.torch.distribute(Linear(forward), InProcessStrategy(), sparse=SGD(1), dense=SGD(1))
+    model.eval()
+    ids, x = torch.arange(6).reshape(3, 2), torch.ones(3, 1)
+    given = {"pair": kind(ids, x)} if inner else kind(ids, x)
+    with torch.no_grad():
+        expected = model(given)
+    loaded = psnb.load_model(psnb.export(tmp_path / "m", model, example=given))
+    prefix = "pair." if inner else ""
+    assert [feed.name for feed in loaded.feeds] == [f"{prefix}ids", f"{prefix}x"]
+    assert [fetch.name for fetch in loaded.fetches] == ["ids", "x.kept"]
+    found = loaded.predict({f"{prefix}ids": ids.numpy(), f"{prefix}x": x.numpy()})
+    assert (type(found).__name__, found._fields) == ("Pair", ("ids", "x"))
+    np.testing.assert_allclose(found.ids, expected.ids, atol=1e-6)
+    np.testing.assert_array_equal(found.x["kept"], ids)
+
+
+def test_a_named_tuple_may_be_the_arguments(tmp_path: Path) -> None:
+    class Two(nn.Module):
+        def forward(self, ids: Tensor, x: Tensor) -> Tensor:
+            return ids * x
+
+    model = psnb.torch.distribute(Two(), InProcessStrategy()).eval()
+    example = Pair(torch.arange(3), torch.ones(3))
+    loaded = psnb.load_model(psnb.export(tmp_path / "m", model, example=example))
+    assert [feed.name for feed in loaded.feeds] == ["ids", "x"]
+
+
+class Prompted(nn.Module):
+    """Ids that are constants of the module, of one number in all among them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.bias = nn.Embedding(9, 4), nn.Embedding(9, 1)
+        self.any = psnb.torch.Embedding(4, 0.5)
+        self.register_buffer("positions", torch.arange(3))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        constant = self.table(torch.tensor([0])) + self.bias(torch.tensor(4))
+        found: Tensor = self.table(ids).sum(1) + constant + self.any(torch.tensor([[7]]))[0]
+        return found + self.table(self.positions).sum(0) + self.table(torch.arange(2)).sum(0)
+
+
+def test_ids_that_are_constants_are_looked_up(tmp_path: Path) -> None:
+    strategy, ids = InProcessStrategy(), torch.tensor([[1, 2], [0, 8]])
+    model = psnb.torch.distribute(Prompted(), strategy, sparse=SGD(0.5), dense=SGD(0.5))
+    manager = manager_of(strategy, tmp_path)
+    with model.step():
+        model(ids).square().sum().backward()
+    loaded = psnb.load_model(psnb.export(tmp_path / "m", model.eval(), example=ids, follow=manager))
+    for _ in range(2):
+        with torch.no_grad():
+            expected = model.eval()(ids)
+        np.testing.assert_allclose(loaded.predict(ids.numpy()), expected, rtol=1e-5)
+        model.train()
+        with model.step():
+            model(ids).sum().backward()
+        manager.save()
+        assert loaded.refresh()
 
 
 class Hooked(nn.Module):

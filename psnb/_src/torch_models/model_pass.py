@@ -184,7 +184,7 @@ class ModelPass:
         return any(leaf.grad is not None for leaf in self._leaves.get(name, ()))
 
     def has_learned_of_no_ids(self) -> bool:
-        """Return whether tables that no id was looked up in have got a gradient: it is of no row."""
+        """Return whether tables in which no id was looked up have got a gradient, of no row."""
         return any(row.grad is not None for row in self._no_rows.values())
 
     def find(self, name: str, number: int | None) -> int | None:

@@ -6,6 +6,7 @@ examples as a symbol: one graph is for batches of any size, and nothing is compi
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import math
@@ -26,14 +27,16 @@ from psnb._src.torch_models.table_weight import TableWeight
 from psnb._src.torch_programs import OPERATORS, PROGRAM, is_allowed
 from psnb.errors import ConfigurationError
 
+# Stands in a traced graph for the lookup of rows. By its tag, ids that are constants of the module
+# are looked up when the graph runs: of other operators, torch would compute the result now.
+torch.library.define(
+    "psnb::lookup",
+    "(Tensor ids, str table, int dim, bool double) -> Tensor",
+    tags=(torch.Tag.nondeterministic_seeded,),
+)
 
-@torch.library.custom_op("psnb::lookup", mutates_args=())
-def _lookup(ids: Tensor, table: str, dim: int, double: bool) -> Tensor:
-    """Stands in a traced graph for the lookup of rows."""
-    raise NotImplementedError("rows are looked up by what runs the graph")
 
-
-@_lookup.register_fake
+@torch.library.register_fake("psnb::lookup")
 def _(ids: Tensor, table: str, dim: int, double: bool) -> Tensor:
     dtype = torch.float64 if double else torch.float32
     return ids.new_empty((*ids.shape, dim), dtype=dtype)
@@ -235,26 +238,65 @@ def _feeds(module: nn.Module, example: Any) -> tuple[Any, list[_FedTensors], lis
             "a dict by name"
         )
     given = as_torch(example)
-    alone = isinstance(given, TensorBags) or not isinstance(given, tuple | Mapping)
-    args, kwargs = ((given,) if alone else given, {})
-    if isinstance(given, Mapping):
-        args, kwargs = (), dict(given)
-    signature = inspect.signature(module.forward)
-    try:
-        bound = signature.bind(*args, **kwargs)
-    except TypeError as error:
-        if not isinstance(given, Mapping):
-            raise ConfigurationError(
-                f"psnb.export: example= does not fit forward: {error}"
-            ) from error
-        bound = signature.bind(given)  # one argument, which is a batch
+    bound = _bound(inspect.signature(module.forward), given)
     places: list[_FedTensors] = []
     tensors: list[Tensor] = []
     sole = len(bound.arguments) == 1
     for name, value in bound.arguments.items():
-        nested = isinstance(value, Mapping) and sole
-        bound.arguments[name] = _with_holes(value, "" if nested else name, places, tensors)
+        inner = sole and _has_names(value)
+        bound.arguments[name] = _with_holes(value, "" if inner else name, places, tensors)
     return (bound.args, bound.kwargs), places, _long_enough(tensors)
+
+
+def _bound(signature: inspect.Signature, given: Any) -> inspect.BoundArguments:
+    """Return an example as the arguments of ``forward``, or as the one that is a batch."""
+    batch = ((given,), {})
+    ways: list[tuple[Any, dict[str, Any]]] = [batch]
+    if isinstance(given, Mapping):
+        ways = [((), dict(given)), batch]
+    elif isinstance(given, tuple) and _has_names(given):
+        ways = [((), given._asdict()), batch, (given, {})]  # type: ignore[attr-defined]
+    elif isinstance(given, tuple) and not isinstance(given, TensorBags):
+        ways = [(given, {})]
+    for args, kwargs in ways:
+        try:
+            return signature.bind(*args, **kwargs)
+        except TypeError as error:
+            said = error
+    raise ConfigurationError(f"psnb.export: example= does not fit forward: {said}") from said
+
+
+def _has_names(value: Any) -> bool:
+    """Return whether the parts of a structure have names: a mapping, named tuple or data class."""
+    if isinstance(value, TensorBags):
+        return False
+    named = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return named or isinstance(value, Mapping) or hasattr(value, "_fields")
+
+
+def _parts(value: Any) -> dict[Any, Any] | None:
+    """Return what a structure consists of, by name or number; None if it is none."""
+    match value:
+        case Mapping():
+            return dict(value)
+        case tuple() if hasattr(value, "_fields"):
+            return dict(value._asdict())
+        case tuple() | list():
+            return dict(enumerate(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    return None
+
+
+def _joined(value: Any, parts: dict[Any, Any]) -> Any:
+    """Return a structure of the same kind, of other parts."""
+    if isinstance(value, Mapping):
+        return parts
+    if hasattr(value, "_fields"):
+        return type(value)(*parts.values())
+    if isinstance(value, tuple | list):
+        return type(value)(parts.values())
+    return dataclasses.replace(value, **parts)
 
 
 def _with_holes(value: Any, name: str, places: list[_FedTensors], tensors: list[Tensor]) -> Any:
@@ -273,16 +315,13 @@ def _with_holes(value: Any, name: str, places: list[_FedTensors], tensors: list[
         places.append(_FedTensors(ModelFeed(name, dtype, shape, holds), len(tensors)))
         tensors.append(value)
         return _Hole(len(tensors) - 1, False)
-    if isinstance(value, Mapping):
-        return {
-            key: _with_holes(each, f"{name}.{key}" if name else str(key), places, tensors)
-            for key, each in value.items()
-        }
-    if isinstance(value, tuple | list):
-        return type(value)(
-            [_with_holes(v, f"{name}.{i}", places, tensors) for i, v in enumerate(value)]
-        )
-    return value
+    if (parts := _parts(value)) is None:
+        return value
+    held = {
+        key: _with_holes(each, f"{name}.{key}" if name else str(key), places, tensors)
+        for key, each in parts.items()
+    }
+    return _joined(value, held)
 
 
 def _long_enough(tensors: list[Tensor]) -> list[Tensor]:
@@ -313,11 +352,9 @@ def _replaced(given: Any, tensors: Sequence[Tensor]) -> Any:
         if given.bags:
             return TensorBags(tensors[given.first], tensors[given.first + 1])
         return tensors[given.first]
-    if isinstance(given, Mapping):
-        return {key: _replaced(each, tensors) for key, each in given.items()}
-    if isinstance(given, tuple | list):
-        return type(given)([_replaced(each, tensors) for each in given])
-    return given
+    if (parts := _parts(given)) is None:
+        return given
+    return _joined(given, {key: _replaced(each, tensors) for key, each in parts.items()})
 
 
 def _numbered(found: Any, flat: list[Tensor]) -> Any:
@@ -325,11 +362,9 @@ def _numbered(found: Any, flat: list[Tensor]) -> Any:
     if isinstance(found, Tensor):
         flat.append(found)
         return len(flat) - 1
-    if isinstance(found, Mapping):
-        return {key: _numbered(each, flat) for key, each in found.items()}
-    if isinstance(found, tuple | list):
-        several = [_numbered(each, flat) for each in found]
-        return tuple(several) if isinstance(found, tuple) else several
+    if isinstance(found, Mapping | tuple | list):
+        parts = _parts(found) or {}
+        return _joined(found, {key: _numbered(each, flat) for key, each in parts.items()})
     if found is None:
         return None
     raise ConfigurationError(
