@@ -18,7 +18,8 @@ def in_closure(number: int, attempt: int = 1) -> WorkerContext:
 
 
 def modes(model: psnb.torch.DistributedModel) -> tuple[bool, bool]:
-    return model.training, model.module.norm.training  # type: ignore[return-value]
+    module = model._replicas.get().module  # of what has travelled, the servers are not here
+    return model.training, module.norm.training  # type: ignore[return-value]
 
 
 def travelled(model: psnb.torch.DistributedModel) -> psnb.torch.DistributedModel:

@@ -224,6 +224,10 @@ def test_a_parameter_that_changes_while_the_module_runs_is_named() -> None:
         with pytest.raises(GradientError, match=message + ".*place it anew"), model.step():
             loss_of(model).backward()
         assert_same(model, module)
+        model = distributed(module)
+        model.eval().module.grows = (layer,)
+        with pytest.raises(GradientError, match=message):
+            loss_of(model)
 
 
 def test_a_batch_that_lacks_a_feature_says_what_it_has() -> None:
@@ -267,3 +271,42 @@ def test_a_parameter_that_is_written_to_is_refused(shown: Any) -> None:
         model(torch.ones(1, 2)).sum().backward()
     after = model.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+class Scored(nn.Module):
+    """A module with a method that others call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(2, 1)
+
+    def score(self, x: Tensor) -> Tensor:
+        return self.out(x).sum()  # type: ignore[no-any-return]
+
+
+def test_a_method_that_only_the_module_has_says_where_it_is() -> None:
+    model = distributed(Scored())
+    with pytest.raises(AttributeError, match=r"has no 'score'; .*call model\.module\.score within"):
+        model.score  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"'other'$"):
+        model.other  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_outside_of_a_step_methods_have_the_values_of_the_servers() -> None:
+    alone, x = Scored(), torch.ones(3, 2)
+    model = distributed(alone)
+    torch.testing.assert_close(model.module.score(x), alone.score(x))
+    with model.step():
+        model.module.score(x).backward()
+    alone.load_state_dict(model.state_dict())
+    torch.testing.assert_close(model.module.score(x), alone.score(x))
+
+
+def test_gradients_of_values_that_were_not_fetched_in_the_step_are_refused() -> None:
+    model = distributed(Scored())
+    module = model.module
+    with (
+        pytest.raises(ConfigurationError, match=r"take model\.module within the block"),
+        model.step(),
+    ):
+        module.score(torch.ones(3, 2)).backward()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from psnb._src.torch_models.worker_state import WorkerState
 from psnb.errors import ConfigurationError
+from tests.torch_models.wide_deep import distributed
 
 
 class Leaving(nn.Module):
@@ -126,3 +127,40 @@ def test_layers_of_torch_that_keep_their_weights_in_lists_are_not_refused() -> N
         with state.calling(module):
             found: tuple[Tensor, Any] = module(x)
     assert found[0].shape == (2, 5, 4)
+
+
+class Annealed(nn.Module):
+    """A module that counts its calls, and has a method that others call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out, self.seen, self.hidden = nn.Linear(2, 1), 0, None
+
+    def loss(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        loss: Tensor = self.out(x).sum() * 0.5**self.seen
+        return loss
+
+    def again(self, x: Tensor) -> Any:
+        found = self.out(x) + (0 if self.hidden is None else self.hidden)
+        self.hidden = found.detach()
+        return found.sum()
+
+
+def test_what_a_method_reads_of_an_earlier_step_is_refused_and_pushes_nothing() -> None:
+    model, x = distributed(Annealed()), torch.ones(3, 2)
+    with model.step():
+        model.module.loss(x).backward()
+    before = model.state_dict()
+    with pytest.raises(ConfigurationError, match="'seen' is what a call"), model.step():
+        model.module.loss(x).backward()
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+
+
+def test_a_step_may_use_what_it_has_left_itself() -> None:
+    model, x = distributed(Annealed()), torch.ones(3, 2)
+    for _ in range(3):
+        with model.step():
+            model.module.hidden = None
+            for _ in range(2):
+                model.module.again(x).backward()

@@ -58,7 +58,7 @@ def _made(kind: type[nn.Module], names: Sequence[str]) -> nn.Module:
     parametrize._inject_new_class(made)
     for name in names:
         parametrize._inject_property(made, name)
-    type(made).__reduce_ex__ = _reduced  # type: ignore[method-assign]
+    type(made).__reduce_ex__ = _reduced  # type: ignore[method-assign, assignment]
     return made
 
 

@@ -122,11 +122,26 @@ class DistributedModel:
 
     @property
     def module(self) -> nn.Module:
-        """The module of this thread; in a step its parameters are fresh."""
+        """The module of this thread, with the parameters that the servers have; for its methods.
+
+        Asked for in a step, it is as the model is when it is called, and its tables have rows::
+
+            with model.step():
+                model.module.loss(batch).backward()
+        """
         replica = self._replicas.get()
-        if replica.current is not None:
-            self._refresh(replica, replica.current)
+        current = replica.current or self._pass(replica, training=False, learns=False)
+        self._refresh(replica, current)
         return replica.module
+
+    def __getattr__(self, name: str) -> Any:
+        placed: PlacedModule | None = vars(self).get("_placed")
+        if placed is None or name.startswith("__") or not hasattr(placed.template, name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise AttributeError(
+            f"{type(self).__name__} has no {name!r}; the module has: call model.module.{name} "
+            "within `with model.step():`, to evaluate under torch.no_grad()"
+        )
 
     @property
     def training(self) -> bool:
@@ -219,9 +234,9 @@ class DistributedModel:
         Raises
         ------
         ConfigurationError
-            If the model was called, and nothing has a gradient at the end; if a call reads what an
-            earlier one has left, which would be that of one worker; or if this process does not
-            have the device.
+            If the model was called, and nothing has a gradient at the end; if the module reads
+            what an earlier step has left, which would be that of one worker; if there are gradients
+            of parameters that were fetched before; or if this process does not have the device.
         GradientError
             If the loss or a gradient is not finite, ids are no integers, or a parameter changed its
             shape or was written to.
@@ -242,8 +257,9 @@ class DistributedModel:
         replica.clear()
         replica.current = current
         try:
-            with computing(current):
+            with computing(current), replica.state.calling(replica.module):
                 yield
+            replica.check()
             current.check()
             self._push(replica, current)
         finally:
@@ -269,10 +285,13 @@ class DistributedModel:
             current = self._pass(replica, training=False, learns=False)
         current.expect((args, kwargs), self._plan)
         self._refresh(replica, current)
-        with computing(current), replica.state.calling(replica.module):
+        if replica.current is None:
+            with computing(current), replica.state.calling(replica.module):
+                result = replica.module(*args, **kwargs)
+            replica.check()
+            current.check()
+        else:  # which looks at all that is called in it, and has the rows
             result = replica.module(*args, **kwargs)
-        replica.check()
-        current.check()
         if (plan := current.learned()) is not None:
             self._plan = plan
         return result
@@ -319,6 +338,11 @@ class DistributedModel:
                 "the model was called in a step, and no parameter has a gradient at its end: "
                 "loss.backward() belongs into the block. Call it under torch.no_grad() if nothing "
                 "is to be learned"
+            )
+        if of_parameters and not current.has_values:
+            raise ConfigurationError(
+                "parameters have gradients, and were not fetched in this step: take model.module "
+                "within the block, `with model.step(): model.module.loss(...).backward()`"
             )
         # What is on the CPU need not be moved; what numpy has no dtype for fits into float32.
         losses = [e.float() if e.element_size() < 4 else e for e in current.losses]

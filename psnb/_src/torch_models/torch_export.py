@@ -250,14 +250,13 @@ def _feeds(module: nn.Module, example: Any) -> tuple[Any, list[_FedTensors], lis
 
 def _bound(signature: inspect.Signature, given: Any) -> inspect.BoundArguments:
     """Return an example as the arguments of ``forward``, or as the one that is a batch."""
-    batch = ((given,), {})
-    ways: list[tuple[Any, dict[str, Any]]] = [batch]
+    batch: tuple[Any, dict[str, Any]] = ((given,), {})
+    ways = [batch]
     if isinstance(given, Mapping):
         ways = [((), dict(given)), batch]
-    elif isinstance(given, tuple) and _has_names(given):
-        ways = [((), given._asdict()), batch, (given, {})]  # type: ignore[attr-defined]
     elif isinstance(given, tuple) and not isinstance(given, TensorBags):
-        ways = [(given, {})]
+        named = [((), _parts(given) or {}), batch] if _has_names(given) else []
+        ways = [*named, (given, {})]
     for args, kwargs in ways:
         try:
             return signature.bind(*args, **kwargs)

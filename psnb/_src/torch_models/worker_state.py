@@ -3,7 +3,8 @@
 A module may leave behind what it likes, for whoever called it. But a call that reads what an
 earlier one has left computes something else on each worker. So after the first call it is looked
 for what has changed, and during the next ones it is noticed whether that is read before it is
-written. Belongs to one thread.
+written. All that is called in a step, methods too, counts as one call: a step is whole on one
+worker. Belongs to one thread.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class WorkerState:
 
     @contextmanager
     def calling(self, module: nn.Module) -> Iterator[None]:
-        """Look at one call.
+        """Look at one call, or at all that is called in a step.
 
         Raises
         ------
