@@ -97,6 +97,23 @@ def test_parquet_and_json_lines_are_read_and_written(bags: Path, tmp_path: Path)
         np.testing.assert_allclose(each, whole, atol=1e-6)
 
 
+def test_json_lines_may_write_whole_floats_and_large_ids(
+    bags: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each line is alone with the types of its numbers; a mark may begin the file."""
+    ids = np.array([[1, 2], [2**63 + 5, 7], [2**64 - 5, 2**63]], np.uint64)
+    x, words = [[1, 0, 2], [0.5, 1, 2], [True, 3, 4.5]], [[], [3, 1], []]
+    rows = zip(ids.tolist(), x, words, strict=True)
+    lines = [json.dumps({"ads": a, "x": b, "words": c}) for a, b, c in rows]
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("\ufeff" + "\n".join(lines))
+    assert main(["predict", str(bags), str(source), "--to", str(out)]) == 0, capsys.readouterr()
+    found = [json.loads(line)["score"] for line in out.read_text().splitlines()]
+    batch = {"ads": ids, "x": np.float32(x), "words": psnb.data.Ragged.from_rows(words, np.int64)}
+    whole = psnb.load_model(bags).predict(batch)["score"]
+    np.testing.assert_allclose(found, whole, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
 def test_without_rows_there_is_a_file_with_the_columns(
     model: Path, tmp_path: Path, kind: str
@@ -138,6 +155,8 @@ def test_what_fails_leaves_no_file(
         ("in.txt", "", "expected a file that ends with .csv"),
         ("in.csv", "x.0,x.1,x.2,ads.0\n1,2,3,4\n", "ads.1"),
         ("in.jsonl", '{"x": [1, 2, 3]}\n', "'ads'"),
+        ("in.jsonl", '{"x": [1, 2, 3], "ads": [1, 0.5]}\n', "numbers of int64"),
+        ("in.jsonl", '{"x": [1, null, 3], "ads": [1, 2]}\n', "numbers of float32"),
         ("in.jsonl", '{"x": [1, 2, 3], "ads": [1]}\n', "expected 2 numbers in each row, found 1"),
     ],
 )

@@ -49,11 +49,11 @@ class ModelFeed(NamedTuple):
         if self.ragged:
             if not isinstance(given, Ragged):
                 raise self._wrong("psnb.data.Ragged", type(given).__name__)
-            values = self._cast(given.values)
+            values = self.cast(given.values)
             if values.shape[1:] != self.shape[1:]:
                 raise self._wrong(f"values of shape {self._shown()}", str(values.shape))
             return given if values is given.values else Ragged(values, given.offsets)
-        array = self._cast(array_of(given))
+        array = self.cast(array_of(given))
         if array.ndim != len(self.shape) or any(
             expected is not None and size != expected
             for size, expected in zip(array.shape, self.shape, strict=True)
@@ -61,7 +61,14 @@ class ModelFeed(NamedTuple):
             raise self._wrong(f"shape {self._shown()}", str(array.shape))
         return array
 
-    def _cast(self, array: np.ndarray) -> np.ndarray:
+    def cast(self, array: np.ndarray) -> np.ndarray:
+        """Return numbers in the dtype of this feed.
+
+        Raises
+        ------
+        ConfigurationError
+            If it does not hold them.
+        """
         wanted = np.dtype(self.dtype)
         if array.dtype == wanted:
             return array

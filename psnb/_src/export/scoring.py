@@ -121,7 +121,7 @@ class _Parsed:
 
     def __call__(self, line: str) -> dict[str, Any]:
         try:
-            found = json.loads(line)
+            found = json.loads(line.removeprefix("\ufeff"))  # which may begin a file
             return {feed.name: _row(feed, found[feed.name]) for feed in self._feeds}
         except (ValueError, KeyError, TypeError) as error:
             raise DatasetError(
@@ -131,10 +131,10 @@ class _Parsed:
 
 
 def _row(feed: ModelFeed, given: Any) -> np.ndarray:
+    # In the dtype of the feed: a line alone does not show what numbers others have.
     found = array_of(given)
-    if feed.holds == "examples":
-        return found.reshape(-1) if found.ndim else found
-    return found if found.size else found.astype(feed.dtype)  # an empty list has no dtype
+    found = feed.cast(found) if found.size else found.astype(feed.dtype)
+    return found.reshape(-1) if feed.holds == "examples" and found.ndim else found
 
 
 class _Shaped:

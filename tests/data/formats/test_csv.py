@@ -65,6 +65,20 @@ def test_records_end_in_any_way_and_empty_lines_are_none(tmp_path: Path) -> None
     assert read(tmp_path, b"a,b\n") == []
 
 
+@pytest.mark.parametrize("rows", [1, 9000])
+def test_a_byte_order_mark_is_none_of_the_first_field(tmp_path: Path, rows: int) -> None:
+    data = b"1,2\n" * rows
+    found = read(tmp_path, b'\xef\xbb\xbf"a\n,b",c\n' + data)
+    assert found == [{"a\n,b": 1, "c": 2}] * rows
+    path = write(tmp_path, b'\xef\xbb\xbf"a\n,b",c\n' + data)
+    form = Csv(header=False, dtypes={"f0": str, "f1": str})
+    chunks = list(form.read(path))
+    first = chunks[0]
+    assert records(chunks)[0] == {"f0": "a\n,b", "f1": "c"}
+    rest = form.read(path, first.next_offset, first.count)
+    assert records(rest) == records(chunks)[first.count :]
+
+
 def test_a_quoted_field_may_be_longer_than_what_is_read_at_a_time(tmp_path: Path) -> None:
     long = "x\n" * 1_500_000
     assert read(tmp_path, f'a,b\n1,"{long}"\n2,y\n'.encode()) == [

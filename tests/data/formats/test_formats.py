@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
 import itertools
+import lzma
 import os
 import pickle
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import fsspec
 import pytest
 
 from psnb._src.data.formats.chunk import CHUNK_BYTES
 from psnb._src.data.formats.csv import Csv
+from psnb._src.data.formats.parquet import Parquet
 from psnb._src.data.formats.text_lines import TextLines
 from psnb._src.data.formats.tfrecords import TFRecords
 from psnb.errors import DatasetError
@@ -198,6 +204,35 @@ def test_compressed_files_are_known_by_their_suffix(
     sample = _made(samples.tfrecords)
     path = write(tmp_path, compress(sample.content), f"part{suffix}")
     assert records(TFRecords().read(path)) == sample.expected
+
+
+def zipped(content: bytes) -> bytes:
+    file = io.BytesIO()
+    with ZipFile(file, "w", ZIP_DEFLATED) as archive:
+        archive.writestr("part", content)
+    return file.getvalue()
+
+
+PACKED = {"gzip": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zip": zipped}
+
+
+@pytest.mark.parametrize("how", PACKED)
+def test_a_file_whose_name_does_not_say_how_it_is_packed_is_refused(
+    how: str, tmp_path: Path, sample: Sample
+) -> None:
+    if isinstance(sample.format, Parquet):
+        return  # compressed within; what is no Parquet, its footer says
+    path = write(tmp_path, PACKED[how](sample.content), "part")
+    said = f"part is packed with {how}, .*: give compression='{how}', or let its name end with"
+    with pytest.raises(DatasetError, match=said):
+        next(sample.format.read(path))
+    plain = replace(sample.format, compression=None)
+    if len(plain.splits(path, 1 << 10)) > 1:
+        with pytest.raises(DatasetError, match=said):
+            sample.format.splits(path, 1 << 10)
+    with suppress(DatasetError):
+        assert next(plain.read(path)).count  # it is read as it is
+    assert records(replace(sample.format, compression=how).read(path)) == sample.expected
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, zlib.compress])

@@ -120,12 +120,6 @@ def test_a_bad_example_is_named_after_those_before_it(tmp_path: Path) -> None:
         next(reader)
 
 
-def test_a_gzip_file_that_is_not_named_so_is_recognised(tmp_path: Path) -> None:
-    path = write(tmp_path, gzip.compress(GOOD * 9))
-    with pytest.raises(DatasetError, match='give compression="gzip"'):
-        next(TFRecords().read(path))
-
-
 @given(st.lists(st.tuples(st.integers(0, 60), st.binary(max_size=3)), max_size=3))
 def test_mutated_files_are_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[int, bytes]]

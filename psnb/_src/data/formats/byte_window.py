@@ -10,7 +10,7 @@ import numpy as np
 
 from psnb._src.data.formats.chunk import CHUNK_BYTES
 from psnb._src.data.formats.limit import LONGEST
-from psnb._src.data.formats.open_files import compression_of, opened, reading
+from psnb._src.data.formats.open_files import check_plain, compression_of, opened, reading
 from psnb._src.own_pages import zeroed
 from psnb.errors import DatasetError
 
@@ -138,4 +138,12 @@ def window_on(
                 window.discard(offset)
         elif not window.more():
             raise DatasetError(f"{path} is empty")
+        else:
+            check_plain(path, compression, window.data[:16].tobytes())
         yield window
+
+
+def check_begin(path: str, compression: str | None) -> None:
+    """Raise what `window_on` raises for a file's beginning, before it is read in parts."""
+    with window_on(path, compression, 0):
+        pass

@@ -26,6 +26,9 @@ from psnb._src.exact_integers import dtype_of
 from psnb.errors import ConfigurationError, DatasetError
 
 _ROW = re.compile(r"Row #(\d+): *")
+_MARK = b"\xef\xbb\xbf"
+"""With which some programs begin UTF-8; a quote behind it begins a field."""
+
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
@@ -94,6 +97,8 @@ class Csv:
         place = FilePosition(path, offset, first)
         limit = self.max_record_bytes
         with window_on(path, self.compression, 0, limit) as window:
+            if window.data[: len(_MARK)].tobytes() == _MARK:
+                window.skip(len(_MARK))
             schema = _Schema(self, window, place)
             if offset <= window.offset:
                 yield from self._read(window, schema, place, end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from psnb._src.data.formats.byte_window import window_on
+from psnb._src.data.formats.byte_window import check_begin, window_on
 from psnb._src.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS, Chunk
 from psnb._src.data.formats.file_position import FilePosition
 from psnb._src.data.formats.limit import LONGEST
@@ -96,4 +96,6 @@ class FixedLengthRecords:
         step = max(1, size // self.record_bytes) * self.record_bytes
         stop = size_of(path) - self.footer_bytes
         cuts = [0, *range(self.header_bytes + step, stop, step)]
+        if len(cuts) > 1:
+            check_begin(path, self.compression)
         return list(zip(cuts, [*cuts[1:], None], strict=True))

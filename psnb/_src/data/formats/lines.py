@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psnb._src.data.formats.byte_window import ByteWindow, window_on
+from psnb._src.data.formats.byte_window import ByteWindow, check_begin, window_on
 from psnb._src.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS
 from psnb._src.data.formats.file_position import FilePosition
 from psnb._src.data.formats.limit import too_long, within
@@ -118,10 +118,17 @@ def line_splits(path: str, compression: str | None, size: int) -> list[tuple[int
     """Return ranges of about ``size`` bytes that begin where lines do.
 
     Of a compressed file there is only one. Reads a little of the file at each cut.
+
+    Raises
+    ------
+    DatasetError
+        If the file cannot be read, or is compressed and its name does not say so.
     """
     if compression_of(path, compression) is not None:
         return [(0, None)]
     total = size_of(path)
+    if size < total:
+        check_begin(path, compression)
     cuts = [0]
     while cuts[-1] + size < total:
         # From the byte before, so that a line that begins right there begins the range.

@@ -15,6 +15,7 @@ from __future__ import annotations
 import glob
 import os
 import platform
+import re
 import stat
 import zlib
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,14 @@ INFER = "infer"
 
 _HTTP = ("http://", "https://")
 _ZLIB_SUFFIXES = (".zlib", ".zz")
+_MARKS = (
+    ("gzip", rb"\x1f\x8b\x08", ".gz"),
+    ("bz2", rb"BZh[1-9]1AY&SY", ".bz2"),
+    ("xz", rb"\xfd7zXZ\x00", ".xz"),
+    ("zstd", rb"\x28\xb5\x2f\xfd", ".zst"),
+    ("zip", rb"PK\x03\x04", ".zip"),
+)
+"""What packed files begin with, as regular expressions, and how their names end."""
 
 
 def list_files(patterns: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
@@ -110,6 +119,25 @@ def check_compression(compression: str | None) -> None:
     known = sorted({INFER, "zlib", *(name for name in compr if name)})
     if compression is not None and compression not in known:
         raise ConfigurationError(f"compression is {compression!r}: not one of {known} or None")
+
+
+def check_plain(path: str, compression: str | None, begin: bytes) -> None:
+    """Raise `DatasetError` if a file is packed, and it was to be known by its name that it is not.
+
+    Parameters
+    ----------
+    begin : bytes
+        What the file begins with; some 16 bytes are enough.
+    """
+    if compression != INFER or compression_of(path, compression) is not None:
+        return
+    for how, mark, suffix in _MARKS:
+        if re.match(mark, begin):
+            raise DatasetError(
+                f"{path} is packed with {how}, which its name does not say: give "
+                f"compression={how!r}, or let its name end with {suffix}. compression=None reads "
+                "its bytes as they are"
+            )
 
 
 def missing(path: str) -> str:

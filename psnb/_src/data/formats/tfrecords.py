@@ -26,8 +26,6 @@ from psnb._src.data.formats.record_kernels import (
 from psnb._src.data.formats.words import word_at
 from psnb.errors import DatasetError
 
-_GZIP = b"\x1f\x8b"
-
 
 @dataclass(frozen=True)
 class TFRecords:
@@ -139,8 +137,6 @@ class TFRecords:
 def _corrupt(window: ByteWindow, place: FilePosition, number: int, why: int) -> DatasetError:
     what = "length" if why == BAD_LENGTH else "data"
     problem = f"corrupt: the CRC of its {what} is wrong"
-    if number == 0 and window.data[:2].tobytes() == _GZIP:
-        problem = 'this is a gzip file, not a TFRecord file: give compression="gzip"'
     return place.error("record", number, window.offset, problem)
 
 
