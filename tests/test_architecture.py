@@ -91,6 +91,12 @@ KNOWN_PRIVATE = {
     "_version",  # of tensors: there is no other count of their changes
     *("_C", "_make_wrapper_subclass", "_is_param", "_modules"),  # of torch: tensors of one's own
     *("_backward_hooks", "_post_accumulate_grad_hooks", "_has_any_global_hook"),  # of torch
+    *("_forward_pre_hooks", "_tensor_name"),  # of torch: hooks that compute a weight, and its name
+    *(
+        "_inject_new_class",
+        "_inject_property",
+    ),  # of torch: classes of modules with computed weights
+    "_weight_norm",  # an operator of torch
     *("_strip_protocol", "_get_kwargs_from_urls", "_parent"),  # of fsspec
 }
 """Private names that psnb does not define and uses all the same."""

@@ -278,3 +278,43 @@ def test_what_refers_to_a_module_from_anywhere_refers_to_what_is_served(cluster:
         assert losses == pytest.approx(expected, rel=1e-5)
         for key, value in training.model.state_dict().items():
             torch.testing.assert_close(value, alone.state_dict()[key], rtol=1e-5, atol=1e-6)
+
+
+class Critic(nn.Module):
+    """Weights that are computed of others, and a method that closures call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, 4)
+        self.hidden = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
+        self.out = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 1))
+
+    def loss(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.out(self.hidden(self.table(ids))).square().mean()
+        return found
+
+
+def test_methods_and_computed_weights_are_those_of_torch_on_workers(cluster: Client) -> None:
+    ids = torch.arange(9)
+    alone = Critic()
+    with psnb.ParameterServerStrategy(cluster, mode=psnb.Sync(1)) as strategy:
+        rate = psnb.SGD(0.5)
+        model = psnb.torch.distribute(alone, strategy, sparse=rate, dense=rate)
+        coordinator = psnb.ClusterCoordinator(strategy)
+
+        def step() -> float:
+            with model.step():
+                loss = model.module.loss(ids)  # type: ignore[operator]
+                loss.backward()
+            return loss.item()
+
+        losses = [coordinator.fetch(coordinator.schedule(step)) for _ in range(4)]
+        optimizer = torch.optim.SGD(alone.parameters(), 0.5)
+        for found in losses:
+            optimizer.zero_grad()
+            loss = alone.loss(ids)
+            loss.backward()
+            optimizer.step()
+            assert found == pytest.approx(loss.item(), rel=1e-5)
+        for key, value in model.state_dict().items():
+            torch.testing.assert_close(value, alone.state_dict()[key], rtol=1e-5, atol=1e-6)

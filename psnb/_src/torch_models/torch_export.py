@@ -275,13 +275,10 @@ def _has_names(value: Any) -> bool:
 
 def _parts(value: Any) -> dict[Any, Any] | None:
     """Return what a structure consists of, by name or number; None if it is none."""
-    match value:
-        case Mapping():
-            return dict(value)
-        case tuple() if hasattr(value, "_fields"):
-            return dict(value._asdict())
-        case tuple() | list():
-            return dict(enumerate(value))
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple | list):
+        return dict(zip(getattr(value, "_fields", range(len(value))), value, strict=True))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
     return None
