@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb._src.coordinator.closures.closure import FunctionRegistry
-from psnb._src.excerpt import LINE, NAME, PAGE, excerpt
+from psnb._src.excerpt import LINE, NAME, PAGE, excerpt, with_article
 from psnb._src.monitor.recorded.events import EventKind, EventLog
 from psnb._src.monitor.recorded.failures import MOST_BYTES, FailureLog
 from psnb._src.monitor.told.commands import execute
@@ -131,3 +131,14 @@ def test_a_checkpoint_that_failed_tells_why_in_a_line(
     with pytest.raises(OSError, match="begin"):
         made.save()
     assert len(made.status.error) == LINE
+
+
+@pytest.mark.parametrize(
+    ("noun", "said"),
+    [
+        *(("object", "an object"), ("int64", "an int64"), ("ndarray", "an ndarray")),
+        *(("uint64", "a uint64"), ("NoneType", "a NoneType"), ("", "a ")),
+    ],
+)
+def test_a_noun_has_the_article_that_is_said(noun: str, said: str) -> None:
+    assert with_article(noun) == said

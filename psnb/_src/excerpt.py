@@ -34,6 +34,13 @@ def size_text(nbytes: int) -> str:
     return f"{size:,.3g} TiB"
 
 
+def with_article(noun: str) -> str:
+    """Return a noun, often the name of a type, with the article that is said: ``"an object"``."""
+    spoken = noun.lower()
+    vowel = spoken[:1] in ("a", "e", "i", "o") or spoken.startswith(("nd", "unk"))
+    return f"{'an' if vowel else 'a'} {noun}"
+
+
 def excerpt(text: str, most: int = LINE) -> str:
     """Return a text as `printable` does, or its beginning and its end if it is too long.
 

@@ -260,3 +260,11 @@ def test_a_buffer_that_fills_for_long_says_so(caplog: pytest.LogCaptureFixture) 
     caplog.clear()
     BufferIterator(numbers.node, 4000, 0, Context(0), state, tell_seconds=0.0)
     assert caplog.messages
+
+
+def test_a_small_buffer_that_fills_slowly_tells_so_before_it_is_full(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    numbers = D.range(100)
+    BufferIterator(numbers.node, 100, 0, Context(0), None, tell_seconds=0.0).next_block(1)
+    assert any(re.search(r" [1-9]\d? of 100 elements", message) for message in caplog.messages)

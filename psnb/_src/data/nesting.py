@@ -14,6 +14,7 @@ import numpy as np
 
 from psnb._src.data.ragged import Ragged
 from psnb._src.exact_integers import array_of
+from psnb._src.excerpt import with_article
 from psnb.errors import DatasetError
 
 
@@ -237,4 +238,4 @@ def _listed(keys: tuple[Any, ...]) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"an array {value.shape} of {value.dtype}"
-    return f"a {type(value).__name__}"
+    return with_article(type(value).__name__)

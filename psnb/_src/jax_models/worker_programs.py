@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 
+from psnb._src.excerpt import with_article
 from psnb._src.runtime import current_context, dumps
 from psnb.errors import SerializationError
 
@@ -30,7 +31,7 @@ _kept: OrderedDict[bytes, Any] = OrderedDict()
 def travelling(kind: Callable[..., Any], *made_of: Any) -> tuple[Any, ...]:
     """Return what the ``__reduce__`` of a step returns that is ``kind(*made_of)``."""
     try:
-        packed = dumps(made_of, f"a {kind.__qualname__}")
+        packed = dumps(made_of, with_article(kind.__qualname__))
     except SerializationError as error:
         # As it was: who pickles the step names the culprit, by where it is in the closure.
         raise error.__cause__ or error from None

@@ -14,6 +14,7 @@ import cloudpickle
 import keras
 import numpy as np
 
+from psnb._src.excerpt import with_article
 from psnb._src.export import Exported
 from psnb._src.keras_backend import unpickled
 from psnb._src.keras_models.keras_network import KerasNetwork
@@ -159,7 +160,7 @@ class KerasProgram(ABC):
         if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
             found = type(batch).__name__
             if isinstance(batch, tuple | list):
-                found = f"a {found} of {len(batch)}: are the targets, y, missing?"
+                found = f"{with_article(found)} of {len(batch)}: are the targets, y, missing?"
             raise ConfigurationError(
                 "a batch for training or evaluation is a tuple (inputs, targets) or (inputs, "
                 f"targets, weights), found {found}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from psnb._src.excerpt import counted
 from psnb._src.runtime.packing import dumps
 from psnb.errors import ClosureInputError, SerializationError
 
@@ -114,8 +115,8 @@ class TakenAgain:
         if self._ended:
             raise StopIteration
         raise ClosureInputError(
-            f"the closure had taken {self._count} elements from this iterator when it failed, and "
-            "asks for more now: those behind them are not here"
+            f"the closure had taken {counted(self._count, 'element')} from this iterator when it "
+            "failed, and asks for more now: those behind them are not here"
         )
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Set
 from functools import partial
 
+from psnb._src.excerpt import counted
 from psnb._src.monitor import EventKind
 from psnb._src.placement import Layout, ServerAddress
 from psnb._src.remote_path import Place
@@ -85,7 +86,7 @@ class Departures:
                 self._began[server] = time.monotonic()
                 held = sum(place.primary == server for place in layout.places)
                 text = f"parameter {server.name} at {server.address} was asked to end; "
-                text += f"its {held} shards move to {len(usable)} others"
+                text += f"its {counted(held, 'shard')} move to {counted(len(usable), 'other')}"
                 self._servers.events.add(EventKind.SERVER_RETIRING, text)
         for server in leaving:
             if server not in writing and not holds(layout, server, len(usable)):

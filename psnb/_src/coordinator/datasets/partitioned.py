@@ -21,6 +21,7 @@ from psnb._src.coordinator.datasets.per_worker import PerWorkerValues
 from psnb._src.coordinator.datasets.piece_owners import PieceOwners, by_owner
 from psnb._src.coordinator.datasets.whole_splits import WholeSplits
 from psnb._src.data import InMemoryDataset, ShufflePlan, Spec, as_seed, identity, splits
+from psnb._src.excerpt import counted
 from psnb._src.monitor import WorkerStatistics
 from psnb._src.runtime import worker_memory
 from psnb.errors import ConfigurationError, WorkerLostError
@@ -233,8 +234,8 @@ class PartitionedDataset(Epochs[LeasedIterator]):
     def __repr__(self) -> str:
         now = self.statistics()
         return (
-            f"<psnb.PartitionedDataset of {now.examples:,} examples in {now.pieces} pieces on "
-            f"{len(now.workers)} workers>"
+            f"<psnb.PartitionedDataset of {counted(now.examples, 'example')} in "
+            f"{counted(now.pieces, 'piece')} on {counted(len(now.workers), 'worker')}>"
         )
 
     def _shuffle(self, seed: int | None, *, spread: bool) -> None:

@@ -116,7 +116,7 @@ class WorkerConnection:
             self._enter(ConnectionState.READY)
             self.was_ready = True
             self._leases.enter(self, self.name)
-            self._note(EventKind.WORKER_JOINED, f"gets work as number {self.index}")
+            self._note(EventKind.WORKER_JOINED, f"has joined; its worker_index is {self.index}")
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._receive(link))
                 tasks.create_task(self._watch())

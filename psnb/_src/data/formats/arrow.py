@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from psnb._src.data.ragged import Ragged
-from psnb._src.excerpt import excerpt
+from psnb._src.excerpt import excerpt, with_article
 from psnb.errors import ConfigurationError, DatasetError
 
 
@@ -79,7 +79,7 @@ def with_columns(structure: Any) -> Any:
         table = pa.table(frame)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DatasetError(
-            f"a {type(structure).__name__} has columns that Arrow does not hold: "
+            f"{with_article(type(structure).__name__)} has columns that Arrow does not hold: "
             f"{excerpt(str(error), 200)}"
         ) from error
     if len(set(table.schema.names)) < len(table.schema.names):
@@ -154,6 +154,9 @@ def _column(name: str, column: Any) -> np.ndarray | Ragged:
         problem = "text that is not UTF-8: write bytes" if text else excerpt(str(error), 200)
         if _is_whole(kind):
             wanted = "uint64" if kind.precision == 20 else "int64"
-            problem = f"a {kind} that is no {wanted}: write integers, or decimal(20, 0) for uint64"
+            problem = (
+                f"{with_article(str(kind))} that is no {wanted}: write integers, or "
+                "decimal(20, 0) for uint64"
+            )
         raise DatasetError(f"column {name!r} holds {problem}") from error
     return array

@@ -17,6 +17,7 @@ from psnb._src.data.nodes.first_spec import first_spec
 from psnb._src.data.nodes.single_input import SingleInputIterator
 from psnb._src.data.ragged import Ragged
 from psnb._src.data.spec import ArraySpec, Spec, of_arrays
+from psnb._src.excerpt import with_article
 from psnb.errors import DatasetError
 
 
@@ -88,7 +89,7 @@ class Batch(Batching):
         if column.dtype == object and column.ndim == 1:
             for leaf in column:
                 if not is_text(leaf):
-                    raise different(block, index, f"a {type(leaf).__name__} each")
+                    raise different(block, index, f"{with_article(type(leaf).__name__)} each")
         return column
 
 
@@ -106,7 +107,7 @@ class RaggedBatch(Batching):
         if column.dtype == object and column.ndim == 1:
             for leaf in column:
                 if not is_text(leaf):
-                    raise different(block, index, f"a {type(leaf).__name__} each")
+                    raise different(block, index, f"{with_article(type(leaf).__name__)} each")
             return column
         if column.ndim == 1 or self._fixed(block, index):
             return column

@@ -12,6 +12,7 @@ from psnb._src.data.nesting import Nesting, flatten, flatten_like, is_text, unfl
 from psnb._src.data.nodes.batch import Batching, different, named
 from psnb._src.data.ragged import Ragged
 from psnb._src.data.spec import ArraySpec, Spec
+from psnb._src.excerpt import with_article
 from psnb.errors import DatasetError
 
 
@@ -110,7 +111,7 @@ def _shapes(block: Block, index: int) -> np.ndarray:
     if column.dtype == object and column.ndim == 1:
         for leaf in column:
             if not isinstance(leaf, np.ndarray):
-                raise different(block, index, f"a {type(leaf).__name__} each")
+                raise different(block, index, f"{with_article(type(leaf).__name__)} each")
         return np.array([leaf.shape for leaf in column], np.int64)
     shape = np.array(column.shape[1:], np.int64)
     return np.broadcast_to(shape, (len(column), len(shape)))

@@ -142,17 +142,31 @@ def _translated(numbers: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return found
 
 
+_MOMENT = 0.25
+"""Seconds that it may take to read elements while nobody hears of it."""
+
+
 class _Patience:
     """Tells people every so many seconds how full the buffer is: until then nothing comes."""
 
     def __init__(self, seconds: float) -> None:
         self._began: float | None = None
+        self._last = 0.0
         self._seconds = self._next = seconds
+        self._step = 1
 
-    def tell(self, count: int, size: int) -> None:
+    def tell(self, count: int, size: int) -> int:
+        """Tell if it is time, and return how many elements to read before the next call.
+
+        As many as take a moment: elements may be slow, and a buffer smaller than a block.
+        """
         now = time.monotonic()
         if self._began is None:
             self._began = now
+        else:
+            quick = now - self._last < _MOMENT
+            self._step = min(BLOCK, 2 * self._step) if quick else max(1, self._step // 2)
+        self._last = now
         if (seconds := now - self._began) >= self._next:
             self._next = seconds + self._seconds
             logger.warning(
@@ -162,6 +176,7 @@ class _Patience:
                 f"{size:,}",
                 seconds,
             )
+        return self._step
 
 
 class BufferIterator(NodeIterator):
@@ -203,8 +218,8 @@ class BufferIterator(NodeIterator):
     def next_block(self, limit: int) -> Block | None:
         """Return elements, and read as many."""
         while self._size < self._size_limit and not self._ended:
-            self._patience.tell(self._size, self._size_limit)
-            block = self._take(min(BLOCK, self._size_limit - self._size))
+            step = self._patience.tell(self._size, self._size_limit)
+            block = self._take(min(step, self._size_limit - self._size))
             if block is not None:
                 self._append(block, self._read - block.count)
         incoming = None if self._ended else self._take(limit)
@@ -300,9 +315,9 @@ class BufferIterator(NodeIterator):
         reader = Reader(source, context.child(0), base)
         try:
             while self._size < size:
-                self._patience.tell(self._size, size)
+                step = self._patience.tell(self._size, size)
                 try:
-                    block = reader.take(BLOCK)
+                    block = reader.take(step)
                 except DatasetError:
                     continue  # raised before
                 if block is None:
