@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         ServerStatistics,
         StalenessStatistics,
         Statistics,
+        TrainingProgress,
         WorkerStatistics,
     )
     from psnb._src.parameters import (
@@ -161,6 +162,7 @@ __all__ = [
     "TensorBoard",
     "Trainer",
     "TrainingHistory",
+    "TrainingProgress",
     "TrainingSnapshot",
     "Uniform",
     "Variable",

@@ -39,7 +39,7 @@ PUBLIC = [
     *("MaxSize", "MetricStatistics", "MinSize", "Normal"),
     *("Optimizer", "ParameterServerStrategy", "PerWorkerValues", "RemoteValue", "Statistics"),
     *("Resumed", "resume"),
-    *("Uniform", "Variable", "WorkerContext", "WorkerStatistics"),
+    *("TrainingProgress", "Uniform", "Variable", "WorkerContext", "WorkerStatistics"),
     *(
         "as_completed",
         "attach",

@@ -155,7 +155,7 @@ function Entry({ row, actions }: { row: Row; actions: RowActions }) {
       <div className="psnb-Entry-detail" title={row.kernel}>
         {row.kernel}
       </div>
-      <div className="psnb-Entry-detail" title={row.cluster}>
+      <div className="psnb-Entry-detail" title={`${row.cluster} ${row.clusterId}`}>
         {row.cluster}
         {row.dashboard && (
           <>
@@ -166,6 +166,11 @@ function Entry({ row, actions }: { row: Row; actions: RowActions }) {
           </>
         )}
       </div>
+      {row.clusterSince && (
+        <div className="psnb-Entry-detail" title={row.clusterId}>
+          cluster {row.clusterSince}
+        </div>
+      )}
       {row.notice && <div className="psnb-Entry-notice">{row.notice}</div>}
       {!row.gone && row.figures.length > 0 && (
         <>

@@ -1,8 +1,8 @@
 // What the panel's list says of each coordinator, and what it says when there is none.
 
 import type { Obstacle, Reach } from './connection';
-import { formatCount, formatRate, toNumber, type Store } from './dashboard';
-import type { Source, Tone } from './protocol';
+import { formatCount, formatOf, formatRate, formatSince, toNumber, type Store } from './dashboard';
+import type { Source, Tone, Training } from './protocol';
 
 export interface Row {
   coordinator: string;
@@ -14,7 +14,11 @@ export interface Row {
   file: string;
   /** The kernel's name, or what there is instead of one. */
   kernel: string;
+  /** Address of the scheduler. */
   cluster: string;
+  /** Which of those that have had this address: its id, shortened, and since when; or empty. */
+  clusterSince: string;
+  clusterId: string;
   /** URL of Dask's dashboard, or empty. */
   dashboard: string;
   state: string;
@@ -79,6 +83,8 @@ function row(source: Source, store: Store | undefined, kernel: string, seconds: 
       kernel ||
       (source.kind === 'scheduler' ? 'seen through its scheduler' : 'no kernel of this server'),
     cluster: identity?.cluster || source.address,
+    clusterSince: since(identity?.cluster_id ?? '', identity?.cluster_started ?? 0, summary?.time ?? 0),
+    clusterId: identity?.cluster_id ?? '',
     dashboard: webAddress(identity?.dashboard ?? ''),
     state: summary?.state ?? (gone ? 'gone' : 'silent'),
     tone: summary?.tone ?? 'quiet',
@@ -89,13 +95,16 @@ function row(source: Source, store: Store | undefined, kernel: string, seconds: 
     started: identity?.started ?? 0,
     figures: summary
       ? [
+          ...training(summary.training),
           figure(formatRate(toNumber(summary.closures_per_second)), 'closures/s'),
           ...(summary.examples_per_second === null
             ? []
             : [figure(formatRate(toNumber(summary.examples_per_second)), 'examples/s')]),
           figure(shortCount(summary.queued), 'queued'),
           figure(shortCount(summary.in_flight), 'in flight'),
-          ...(summary.failed ? [figure(shortCount(summary.failed), 'failed', true)] : []),
+          ...alarming(summary.failed, 'failed'),
+          ...alarming(summary.workers_lost, summary.workers_lost === 1 ? 'worker lost' : 'workers lost'),
+          ...alarming(summary.servers_lost, summary.servers_lost === 1 ? 'server lost' : 'servers lost'),
         ]
       : [],
     queue: (depth ?? []).filter(([time]) => time >= oldest).map(([, queued]) => queued),
@@ -104,6 +113,26 @@ function row(source: Source, store: Store | undefined, kernel: string, seconds: 
       why: gone ? source.gone : summary ? (controls?.[command] ?? '') : SILENT,
     },
   };
+}
+
+function training(now: Training | null): Figure[] {
+  if (!now) {
+    return [];
+  }
+  const { epoch, epochs, batch, batches } = now;
+  return [
+    epoch === null ? figure(formatOf(batch, batches), 'batches') : figure(formatOf(epoch, epochs), 'epochs'),
+  ];
+}
+
+function alarming(count: number, label: string): Figure[] {
+  return count ? [figure(shortCount(count), label, true)] : [];
+}
+
+/** Which cluster it is, of those that have had one address; empty if that is not known. */
+export function since(id: string, started: number, now: number): string {
+  const short = id.replace(/^Scheduler-/, '').slice(0, 8);
+  return started ? `${short}, since ${formatSince(started, now)}` : short;
 }
 
 function figure(value: string, label: string, alarming = false): Figure {

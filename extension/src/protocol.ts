@@ -12,6 +12,14 @@ export type Num = number | 'nan' | 'inf' | '-inf';
 /** How a state is to be taken; a view has one colour for each. */
 export type Tone = 'good' | 'busy' | 'waiting' | 'bad' | 'quiet';
 
+/** How far training is, or was when it ended. */
+export interface Training {
+  epoch: number | null; // From 1 on; null of an epoch that somebody runs.
+  epochs: number | null;
+  batch: number;
+  batches: number | null; // Null until that is known.
+}
+
 export interface Summary {
   time: number;
   state: string;
@@ -19,6 +27,7 @@ export interface Summary {
   meaning: string;
   elapsed: number;
   eta: Num | null;
+  training: Training | null; // Null if there was none.
   examples: Num | null;
   examples_per_second: Num | null;
   closures_per_second: Num;
@@ -134,6 +143,8 @@ export interface Identity {
   process: number;
   host: string;
   cluster: string;
+  cluster_id: string; // Empty if it is not known.
+  cluster_started: number; // Seconds since the epoch; 0 if it is not known.
   dashboard: string;
   started: number;
 }
@@ -193,7 +204,11 @@ export interface Source {
 }
 
 export interface Scheduler {
-  address: string;
+  address: string; // Of its dashboard.
+  cluster: string; // Its own; empty until it is known.
+  cluster_id: string;
+  cluster_started: number;
+  coordinators: number; // That have reported to it, and live.
   error: string;
 }
 

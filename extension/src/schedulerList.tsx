@@ -4,6 +4,9 @@ import { closeIcon, ReactWidget } from '@jupyterlab/ui-components';
 
 import { Action } from './action';
 import type { Hub } from './hub';
+import { since } from './listing';
+
+const NOBODY = 'No coordinator outside of Jupyter has reported to it yet.';
 
 export class SchedulerList extends ReactWidget {
   constructor(
@@ -33,7 +36,7 @@ export class SchedulerList extends ReactWidget {
     }
     return (
       <ul aria-label="Schedulers">
-        {this.hub.schedulers.map(({ address, error }) => (
+        {this.hub.schedulers.map(({ address, error, cluster, coordinators, ...of }) => (
           <li key={address} className="psnb-Entry" data-scheduler={address}>
             <div className="psnb-Entry-head">
               <span className="psnb-Entry-title">{address}</span>
@@ -45,10 +48,22 @@ export class SchedulerList extends ReactWidget {
             </div>
             <div className="psnb-Entry-detail">
               <span className="psnb-State" data-tone={error ? 'bad' : 'good'}>
-                {error ? 'no answer' : 'attached'}
+                {error ? 'out of reach' : 'attached'}
               </span>
             </div>
-            {error && <div className="psnb-Entry-notice">{error}</div>}
+            {cluster && (
+              <div className="psnb-Entry-detail" title={`${cluster} ${of.cluster_id}`}>
+                {cluster}
+              </div>
+            )}
+            {of.cluster_id && (
+              <div className="psnb-Entry-detail" title={of.cluster_id}>
+                cluster {since(of.cluster_id, of.cluster_started, Date.now() / 1000)}
+              </div>
+            )}
+            {(error || !coordinators) && (
+              <div className="psnb-Entry-notice">{error || NOBODY}</div>
+            )}
           </li>
         ))}
       </ul>

@@ -5,8 +5,10 @@ import {
   formatBytes,
   formatDuration,
   formatNumber,
+  formatOf,
   formatRate,
   formatShare,
+  formatSince,
   plural,
 } from '../src/dashboard/format';
 import { isWebAddress } from '../src/dashboard/header';
@@ -67,4 +69,13 @@ test('a learning rate has the digits that were set, and few of a schedule', () =
     formatLearningRate({ parameter: 'w', optimizer: 'SGD', learning_rate, schedule });
   const texts = [told(0.0123456, ''), told(1 / 30, 'Warmup'), told('nan', 'fails')];
   assert.deepEqual(texts, ['0.0123456', '0.03333', 'NaN']);
+});
+
+test('a count says of how many, once that is known', () => {
+  assert.deepEqual([formatOf(1200, 3600), formatOf(120, null)], ['1,200 of 3,600', '120']);
+});
+
+test('a moment has its day if that is another one', () => {
+  const now = new Date(2026, 10, 26, 15, 30).getTime() / 1000;
+  assert.deepEqual([formatSince(now - 3600, now), formatSince(now - 86_400, now)], ['14:30', '2026-11-25 15:30']);
 });

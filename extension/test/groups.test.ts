@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { grouped, matching } from '../src/dashboard/groups';
+import { charted, grouped, matching } from '../src/dashboard/groups';
 
 test('metrics are grouped by what is before their first slash, in their order', () => {
   const names = ['loss', 'train/loss', 'val/loss', 'train/layer/norm', 'auc', '/odd'];
@@ -11,6 +11,20 @@ test('metrics are grouped by what is before their first slash, in their order', 
       ['train/', ['train/loss', 'train/layer/norm']],
       ['val/', ['val/loss']],
       ['/', ['/odd']],
+    ],
+  );
+});
+
+test('validation is drawn with its metric, and what says nothing of the model last', () => {
+  const names = ['programs', 'loss', 'auc', 'val_auc', 'train/auc', 'val_train/auc', 'val_alone'];
+  assert.deepEqual(
+    [...charted(names)],
+    [
+      ['loss', ['loss']],
+      ['auc', ['auc', 'val_auc']],
+      ['train/auc', ['train/auc', 'val_train/auc']],
+      ['val_alone', ['val_alone']],
+      ['programs', ['programs']],
     ],
   );
 });

@@ -12,6 +12,8 @@ const IDENTITY: Identity = {
   process: 1,
   host: 'here',
   cluster: 'tcp://127.0.0.1:8786',
+  cluster_id: 'Scheduler-5f2e1a0c-77',
+  cluster_started: 500,
   dashboard: 'http://127.0.0.1:8787/status',
   started: 0,
 };
@@ -35,6 +37,25 @@ test('a row is called by its name and tells notebook, kernel and cluster', () =>
   assert.equal(row.file, 'train.ipynb');
   assert.equal(row.kernel, 'Python 3');
   assert.equal(row.cluster, 'tcp://127.0.0.1:8786');
+  assert.match(row.clusterSince, /^5f2e1a0c, since \d\d:\d\d$/);
+});
+
+test('a row of which the cluster is not known says nothing of it', () => {
+  assert.equal(only(SOURCE).clusterSince, '');
+});
+
+test('a row tells how far training is, and what was lost', () => {
+  const { summary } = update();
+  const figures = (changes: Partial<typeof summary>): string[] =>
+    only(SOURCE, update({ summary: { ...summary, ...changes } })).figures.map(
+      ({ value, label, alarming }) => `${value} ${label}${alarming ? '!' : ''}`,
+    );
+  const training = { epoch: 3, epochs: 100, batch: 120, batches: 360 };
+  assert.equal(figures({ training })[0], '3 of 100 epochs');
+  const one = { epoch: null, epochs: null, batch: 120, batches: null };
+  assert.equal(figures({ training: one })[0], '120 batches');
+  const lost = figures({ workers_lost: 2, servers_lost: 1 });
+  assert.deepEqual(lost.slice(-2), ['2 workers lost!', '1 server lost!']);
 });
 
 test('a coordinator that has not told its name is called after its notebook', () => {

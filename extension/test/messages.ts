@@ -25,6 +25,7 @@ export function update(changes: Partial<Update> = {}): Update {
       meaning: 'Closures run or wait.',
       elapsed: 10,
       eta: null,
+      training: null,
       examples: null,
       examples_per_second: null,
       closures_per_second: 120,

@@ -23,6 +23,7 @@ import {
   type Sources,
   type Span,
   type Summary,
+  type Training,
   type Update,
   type WorkerRow,
 } from '../src/protocol';
@@ -64,6 +65,13 @@ function members<T>(checks: Members<T>, optional: (keyof T)[] = []): Check {
 const tone: Check = (value) =>
   ['good', 'busy', 'waiting', 'bad', 'quiet'].includes(value as string);
 
+const training = members<Training>({
+  epoch: maybe,
+  epochs: maybe,
+  batch: number,
+  batches: maybe,
+});
+
 const summary = members<Summary>({
   time: number,
   state: text,
@@ -71,6 +79,7 @@ const summary = members<Summary>({
   meaning: text,
   elapsed: number,
   eta: maybeNum,
+  training: either(training, one(null)),
   examples: maybeNum,
   examples_per_second: maybeNum,
   closures_per_second: num,
@@ -170,6 +179,8 @@ const identity = members<Identity>({
   process: number,
   host: text,
   cluster: text,
+  cluster_id: text,
+  cluster_started: number,
   dashboard: text,
   started: number,
 });
@@ -258,7 +269,16 @@ const checks: Members<typeof examples> = {
     type: one('sources'),
     version,
     sources: list(source),
-    schedulers: list(members<Scheduler>({ address: text, error: text })),
+    schedulers: list(
+      members<Scheduler>({
+        address: text,
+        cluster: text,
+        cluster_id: text,
+        cluster_started: number,
+        coordinators: number,
+        error: text,
+      }),
+    ),
   }),
   attach,
   detach: attach,

@@ -49,6 +49,62 @@ def test_each_epoch_trains_on_every_example_once_and_is_a_row_of_the_history(
     assert lines[-1].split()[-4:-1] == ["auc", "0.7500", "batch_auc"]
 
 
+class Watching(psnb.Callback):
+    """Writes down what views have at the end of each epoch."""
+
+    def __init__(self) -> None:
+        self.found: list[psnb.Statistics] = []
+
+    def on_epoch(self, trainer: psnb.Trainer, row: psnb.EpochRow) -> None:
+        self.found.append(trainer.coordinator.statistics())
+
+
+def test_views_have_where_training_is_and_the_metrics_of_its_epochs(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    watching = Watching()
+    trainer = psnb.Trainer(coordinator, counting(visits_of(strategy, 200)))
+
+    def odd_then_all(epoch: int) -> data.Dataset:
+        ids = np.arange(1, 200, 2) if epoch == 1 else np.arange(200)
+        return data.Dataset.from_tensor_slices(ids).batch(5)
+
+    history = trainer.train_from_dataset(
+        odd_then_all, epochs=2, callbacks=[watching], validation=odd_then_all(2)
+    )
+    first, second = (each.training for each in watching.found)
+    assert first is not None
+    assert second is not None
+    assert (first.epoch, first.epochs, first.batch, first.batches) == (1, 2, 20, 20)
+    assert (second.epoch, second.epochs, second.batch, second.batches) == (2, 2, 40, 40)
+    assert first.left == watching.found[0].eta is not None
+    ended = coordinator.statistics()
+    assert ended.training is not None
+    assert (ended.training.epoch, ended.training.left) == (2, None)
+    assert [each.metrics["auc"].last for each in watching.found] == history["auc"]
+    charted = coordinator.history()
+    assert charted["val_auc"]["value"].tolist() == history["val_auc"]
+    assert charted["val_loss"]["step"].tolist() == [20, 60]
+
+
+def test_views_have_how_far_an_epoch_is_that_one_runs(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    found = []
+    step = counting(visits_of(strategy, 40))
+    dataset = coordinator.create_per_worker_dataset(
+        data.Dataset.range(40).batch(5).filter(lambda ids: True), sharding="dynamic"
+    )
+    for _ in range(2):
+        coordinator.run_epoch(
+            step, iter(dataset), watch=lambda: found.append(coordinator.statistics().training)
+        )
+    last = coordinator.statistics().training
+    assert last == psnb.TrainingProgress(None, None, 8, 8)
+    assert {each.batches for each in found if each.batch < 8} <= {None, 8}
+    assert found[-1].batches == 8
+
+
 def test_numbers_of_the_history_are_means_over_examples(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
 ) -> None:

@@ -152,3 +152,24 @@ def test_no_report_is_lost_between_threads() -> None:
     for thread in threads:
         thread.join()
     assert history.metrics()["loss"].count == 2000
+
+
+def test_validation_stands_where_its_metric_was() -> None:
+    history = History()
+    for _ in range(5):
+        history.add(0.0, {"train/auc": 0.5})
+    history.add_validation(7.0, {"train/auc": 0.75, "other": 1.0})
+    history.add(8.0, {"train/auc": 0.5})
+    history.add_validation(9.0, {"train/auc": 0.8})
+    found = history.series("val_train/auc")
+    assert found["step"].tolist() == [5, 6]
+    assert found["value"].tolist() == found["smoothed"].tolist() == [0.75, 0.8]
+    assert found["time"].tolist() == [7.0, 9.0]
+    assert history.series("val_other")["step"].tolist() == [1]  # nobody reported it
+
+
+def test_what_says_nothing_of_the_model_comes_last() -> None:
+    history = History()
+    history.add(0.0, {"examples": 1.0, "programs": 1.0, "loss": 0.5})
+    history.add_validation(0.0, {"loss": 0.25})
+    assert list(history.metrics()) == ["loss", "val_loss", "examples", "programs"]

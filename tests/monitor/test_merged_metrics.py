@@ -9,7 +9,7 @@ import pickle
 import numpy as np
 import pytest
 
-from psnb._src.metrics import AUC, Mean, MetricState
+from psnb._src.metrics import AUC, Mean, MetricState, MetricStates
 from psnb._src.monitor.recorded.history import MOST_METRICS, History
 from psnb._src.monitor.recorded.merged_metrics import MOST_ARRIVED, MergedMetrics
 from psnb._src.monitor.recorded.statistics import MetricStatistics
@@ -96,6 +96,32 @@ def test_what_closures_report_does_not_pile_up_until_someone_reads(reported: Rep
         reported.merged.draw(100.0)
         assert len(reported.merged._arrived) < MOST_ARRIVED
     assert reported.merged.states()["loss"] == MEAN(range(10 * MOST_ARRIVED))
+
+
+def test_points_are_of_the_epoch_and_what_was_merged_is_of_all(reported: Reported) -> None:
+    reported.report(loss=MEAN([1.0]))
+    reported.merged.begin(100.0)
+    assert reported.values("loss") == [1.0]  # the last point of what was before
+    reported.report(loss=MEAN([3.0]))
+    reported.merged.draw(101.0, period=0.0)
+    assert reported.values("loss") == [1.0, 3.0]
+    reported.report(loss=MEAN([5.0]))
+    assert reported.merged.bring_up_to_date(reported.history.metrics())["loss"].last == 4.0
+    assert reported.merged.states()["loss"] == MEAN([1.0, 3.0, 5.0])
+
+
+def test_what_another_run_had_of_the_epoch_counts_in_its_points(reported: Reported) -> None:
+    reported.report(loss=MEAN([1.0]))
+    reported.merged.begin(100.0, MetricStates({"loss": MEAN([7.0]), "auc": AUC().empty()}))
+    reported.report(loss=MEAN([3.0]))
+    reported.merged.draw(101.0, period=0.0)
+    assert reported.values("loss") == [1.0, 5.0]
+
+
+def test_before_an_epoch_has_news_figures_are_those_of_the_last_one(reported: Reported) -> None:
+    reported.report(loss=MEAN([1.0]))
+    reported.merged.begin(100.0)
+    assert reported.merged.bring_up_to_date(reported.history.metrics())["loss"].last == 1.0
 
 
 def test_without_news_there_are_no_points(reported: Reported) -> None:

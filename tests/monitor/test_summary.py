@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 
 import numpy as np
@@ -15,7 +16,7 @@ HOSTILE = '<img src=x onerror="alert(1)">&\''
 
 ELEMENTS = {
     *("div", "strong", "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "pre"),
-    *("svg", "title", "rect", "path"),
+    *("svg", "title", "rect", "path", "text", "span"),
 }
 
 
@@ -99,6 +100,37 @@ def test_a_metric_has_its_figures_and_a_chart() -> None:
     assert "(avg 1.5, 3 values)" in page.text
     assert page.elements.count("svg") == 1
     assert page.elements.count("path") == 2
+
+
+def test_the_axes_of_a_chart_have_their_numbers_and_names() -> None:
+    html = render(full_update(metrics=[metric("loss", [3.0, 1.25, 2.0])]))
+    assert re.findall("<text[^>]*>([^<]*)", html) == ["3", "1.25", "2", "0", "values so far"]
+    constant = render(full_update(metrics=[metric("loss", [0.5])]))
+    assert re.findall("<text[^>]*>([^<]*)", constant) == ["0.5", "0", "values so far"]
+
+
+def test_validation_is_in_the_chart_of_its_metric() -> None:
+    metrics = [metric("auc", [0.5, 0.75]), metric("val_auc", [0.25, 1.0]), metric("val_x", [1.0])]
+    page = Reader(html := render(full_update(metrics=metrics)))
+    assert page.elements.count("svg") == 2
+    assert page.elements.count("path") == 6
+    assert "auc: 0.5 to 0.75; val_auc: 0.25 to 1" in page.text
+    assert re.findall("<text[^>]*>([^<]*)", html)[:2] == ["1", "0.25"]
+
+
+def test_a_single_value_has_no_average_and_is_one() -> None:
+    text = Reader(render(full_update(metrics=[metric("loss", [1.5])]))).text
+    assert "(1 value)" in text
+
+
+def test_how_far_training_is_stands_at_the_top() -> None:
+    training = {"epoch": 3, "epochs": 100, "batch": 1200, "batches": 3600}
+    text = Reader(render(full_update(summary={"training": training, "eta": 245.0}))).text
+    assert "epoch 3 of 100 · batch 1,200 of 3,600 · 4:05 left" in text
+    one = {"epoch": None, "epochs": None, "batch": 120, "batches": None}
+    text = Reader(render(full_update(summary={"training": one}))).text
+    assert "batch 120" in text
+    assert "epoch" not in text
 
 
 def test_a_saved_checkpoint_is_told_with_its_path() -> None:

@@ -38,6 +38,7 @@ def full_update(**parts: Any) -> Update:
         "meaning": "Closures run or wait.",
         "elapsed": 3725.0,
         "eta": None,
+        "training": None,
         "examples": None,
         "examples_per_second": None,
         "closures_per_second": 12.5,
@@ -59,6 +60,8 @@ def full_update(**parts: Any) -> Update:
         "process": 1,
         "host": "here",
         "cluster": "tcp://127.0.0.1:1",
+        "cluster_id": "Scheduler-1",
+        "cluster_started": 1_699_990_000.0,
         "dashboard": "",
         "started": 1_700_000_000.0,
     }

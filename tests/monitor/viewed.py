@@ -56,6 +56,8 @@ class FakeViewed:
             process=1,
             host="here",
             cluster="tcp://127.0.0.1:2",
+            cluster_id="Scheduler-1",
+            cluster_started=0.0,
             dashboard="",
             started=0.0,
         )

@@ -13,6 +13,7 @@ import {
 import { decimate } from './decimate';
 import { make, setHidden, setText } from './dom';
 import { formatCount, formatDuration, plural } from './format';
+import { isValidation } from './groups';
 import { Legend } from './legend';
 import type { MetricState } from './store';
 import type { Theme } from './theme';
@@ -28,6 +29,7 @@ export interface Modes {
 // eslint-disable-next-line @typescript-eslint/no-unsafe-enum-assignment
 const LOGARITHMIC: uPlot.Scale.Distr.Logarithmic = 3;
 const HEIGHT = 150;
+const MOST_MARKS = 50; // of a line with a value an epoch
 const MOST_POINTS = 2; // for each pixel
 const RAW_ALPHA = 0.35; // behind its smoothed curve
 const ROUNDING = 1e-6; // seconds: more than what a time loses as a difference of two
@@ -36,6 +38,7 @@ const PAD = 0.1; // above and below the values, of their range
 export class Chart {
   readonly root: HTMLElement;
   private readonly plot: HTMLElement;
+  private readonly axis: HTMLElement;
   private readonly where: HTMLElement;
   private readonly logButton: HTMLButtonElement;
   private readonly legend: Legend;
@@ -73,7 +76,9 @@ export class Chart {
       this.redraw();
     });
     this.plot = make('div', 'psnb-plot', this.root);
-    this.where = make('div', 'psnb-where', this.root);
+    const foot = make('div', 'psnb-chart-foot', this.root);
+    this.axis = make('span', '', foot);
+    this.where = make('span', 'psnb-where', foot);
     this.sizes = new ResizeObserver((entries) => {
       const width = Math.floor(entries[0]?.contentRect.width ?? 0);
       if (width === this.width) return;
@@ -89,6 +94,7 @@ export class Chart {
     this.lines = metrics.filter((metric) => !this.legend.hides(metric.name));
     setHidden(this.plot, !this.lines.length);
     const { raw, smoothed, byTime } = this.modes;
+    setText(this.axis, byTime ? 'time since the first value' : 'values so far');
     const names = this.lines.map((metric) => metric.name);
     const whole = this.whole;
     const shape = JSON.stringify([names, this.log, raw, smoothed, byTime, whole]);
@@ -155,7 +161,9 @@ export class Chart {
     const series: uPlot.Series[] = [{}];
     for (const metric of this.lines) {
       const stroke = this.legend.color(metric.name);
-      const points: uPlot.Series.Points = { show: isPoint, size: 6, fill: stroke };
+      const most = isValidation(metric.name) ? MOST_MARKS : 1;
+      const show = (chart: uPlot, line: number): boolean => hasMarks(chart, line, most);
+      const points: uPlot.Series.Points = { show, size: 6, fill: stroke };
       if (raw) series.push({ stroke, width: 1, alpha: smoothed ? RAW_ALPHA : 1, points });
       if (smoothed) series.push({ stroke, width: 2, points });
     }
@@ -173,7 +181,7 @@ export class Chart {
     };
     const xAxis: uPlot.Axis = {
       ...axis,
-      size: 24,
+      size: 20,
       gap: 4,
       space: 70,
       incrs: byTime ? TIME_STEPS : WHOLE_STEPS,
@@ -236,11 +244,11 @@ export class Chart {
   }
 }
 
-/** Whether a line is a single point, which would not be seen without a mark. */
-function isPoint(chart: uPlot, line: number): boolean {
+/** Whether the points of a line have marks; a single one would not be seen without. */
+function hasMarks(chart: uPlot, line: number, most: number): boolean {
   let points = 0;
   for (const value of chart.data[line] ?? []) {
-    if (value !== null && value !== undefined && ++points > 1) return false;
+    if (value !== null && value !== undefined && ++points > most) return false;
   }
-  return points === 1;
+  return points > 0;
 }

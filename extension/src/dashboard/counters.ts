@@ -73,7 +73,7 @@ export class Counters implements Part {
     const line = points.length ? `M${points.join('L')}` : '';
     setAttribute(this.line, 'd', line);
     setAttribute(this.area, 'd', line && `${line}V${HEIGHT}H${x(first)}Z`);
-    setText(this.peak, most ? `last minute, at most ${formatCount(most)} to do` : 'last minute');
+    setText(this.peak, `to do, last minute${most ? `: up to ${formatCount(most)}` : ''}`);
     const now = formatCount(summary.queued + summary.in_flight);
     const label = `Queued and in flight over the last minute: now ${now}, at most ${formatCount(most)}`;
     setAttribute(this.spark, 'aria-label', label);

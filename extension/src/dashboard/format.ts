@@ -57,9 +57,21 @@ export function formatDuration(seconds: number): string {
   return `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
+/** How many of how many; how many alone if nobody knows of how many. */
+export function formatOf(count: number, of: number | null): string {
+  return of === null ? formatCount(count) : `${formatCount(count)} of ${formatCount(of)}`;
+}
+
 /** The time of day of seconds since the epoch. */
 export function formatClock(time: number): string {
   return new Date(1000 * time).toLocaleTimeString('en-GB');
+}
+
+/** A moment as people say it on that day or on another one. */
+export function formatSince(time: number, now: number): string {
+  const day = new Date(1000 * time).toLocaleDateString('en-CA');
+  const clock = formatClock(time).slice(0, 5);
+  return day === new Date(1000 * now).toLocaleDateString('en-CA') ? clock : `${day} ${clock}`;
 }
 
 /** A noun with its number, for nouns that take an s. */

@@ -15,6 +15,28 @@ export function grouped(names: Iterable<string>): Map<string, string[]> {
   return groups;
 }
 
+const VALIDATION = 'val_'; // What begins the name of what validation gave of a metric.
+const LAST = 'programs'; // Of compiled steps: it says nothing of the model.
+
+/** The metrics that have a chart, each with what it draws: its validation, too. */
+export function charted(names: Iterable<string>): Map<string, string[]> {
+  const all = [...names];
+  const charts = new Map<string, string[]>();
+  const first = all.filter((name) => name !== LAST);
+  for (const name of [...first, ...all.filter((name) => name === LAST)]) {
+    const beside = name.slice(VALIDATION.length);
+    if (isValidation(name) && all.includes(beside)) continue;
+    const validation = VALIDATION + name;
+    charts.set(name, all.includes(validation) ? [name, validation] : [name]);
+  }
+  return charts;
+}
+
+/** Whether a metric has a value an epoch, as validation gives it. */
+export function isValidation(name: string): boolean {
+  return name.startsWith(VALIDATION);
+}
+
 /** The names that have every word of a text in them, in capitals or not. */
 export function matching(names: Iterable<string>, text: string): string[] {
   const words = text.toLowerCase().split(/\s+/);

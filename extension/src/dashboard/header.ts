@@ -1,7 +1,7 @@
 // Who the coordinator is, what state it is in, and how fast it goes.
 
 import { make, setAttribute, setData, setHidden, setText } from './dom';
-import { formatCount, formatDuration, formatNumber, formatRate } from './format';
+import { formatCount, formatDuration, formatNumber, formatOf, formatRate } from './format';
 import type { Part } from './part';
 import { toNumber, type State } from './store';
 
@@ -9,6 +9,8 @@ import { toNumber, type State } from './store';
 export function isWebAddress(text: string): boolean {
   return /^https?:\/\//i.test(text);
 }
+
+const LEFT = 'Estimated time until all epochs are over; without training, until all that is queued has ended';
 
 export class Header implements Part {
   readonly needs = ['summary', 'identity', 'notice'] as const;
@@ -35,8 +37,10 @@ export class Header implements Part {
       make('dt', '', box, label);
       this.figures[key] = make('dd', '', box);
     };
+    figure('epoch', 'epoch', 'The epoch of the present training, or of the last one');
+    figure('batch', 'batch', 'Batches of the epoch that were used, of how many once that is known');
+    figure('eta', 'time left', LEFT);
     figure('elapsed', 'elapsed', 'Time since the coordinator started');
-    figure('eta', 'remaining', 'Estimated time until all that is queued has ended');
     figure('closures', 'closures/s', 'Closures that ended, per second');
     figure('examples', 'examples/s', 'Sum of the metric "examples" that closures report, per second');
     figure('staleness', 'staleness', 'Updates that others made between a pull and the push: mean, maximum');
@@ -56,6 +60,12 @@ export class Header implements Part {
     const linked = isWebAddress(identity.dashboard);
     setHidden(this.link, !linked);
     if (linked) setAttribute(this.link, 'href', identity.dashboard);
+    const { training } = summary;
+    this.show('epoch', training?.epoch ? formatOf(training.epoch, training.epochs) : '');
+    this.show('batch', training ? formatOf(training.batch, training.batches) : '');
+    const most = training?.batches ?? 0;
+    // Its digits grow in number, and must not move what is beside them.
+    this.figures['batch']?.style.setProperty('min-width', most ? `${formatOf(most, most).length}ch` : '');
     this.figure('elapsed', formatDuration(summary.elapsed));
     this.figure('eta', summary.eta === null ? '' : formatDuration(toNumber(summary.eta)));
     this.figure('closures', formatRate(toNumber(summary.closures_per_second)));
@@ -65,6 +75,13 @@ export class Header implements Part {
     const staleness = `${formatNumber(mean)}, ${formatCount(summary.staleness_max)}`;
     this.figure('staleness', Number.isNaN(mean) ? '' : staleness);
     setText(this.notice, notice);
+  }
+
+  /** Shows a figure, or nothing of it if there is none. */
+  private show(key: string, text: string): void {
+    const box = this.figures[key]?.parentElement;
+    if (box) setHidden(box, !text);
+    this.figure(key, text);
   }
 
   private figure(key: string, text: string): void {

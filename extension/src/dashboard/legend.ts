@@ -82,7 +82,9 @@ export class Legend {
       },
       show: (value, average) => {
         setText(latest, value === null ? '–' : formatNumber(value));
-        setText(mean, `avg ${average === null ? '–' : formatNumber(average)}`);
+        // Of a value that is of all examples so far, there is none.
+        const text = average === null ? '–' : formatNumber(average);
+        setText(mean, average === value ? '' : `avg ${text}`);
         setData(latest, 'bad', String(value !== null && !Number.isFinite(value)));
       },
       dispose: () => {

@@ -4,7 +4,7 @@
 import { Chart, type Modes } from './chart';
 import { make, Section, setAttribute, setHidden, setText } from './dom';
 import { formatCount, plural } from './format';
-import { grouped, MANY, matching } from './groups';
+import { charted, grouped, MANY, matching } from './groups';
 import type { Context, Part } from './part';
 import type { MetricState, State } from './store';
 import { Visibility } from './visible';
@@ -71,20 +71,24 @@ export class Metrics implements Part {
 
   update({ metrics }: State, end: number): void {
     setHidden(this.section.root, !metrics.size);
-    const many = metrics.size >= MANY;
-    const names = many ? matching(metrics.keys(), this.filter.value) : [...metrics.keys()];
-    const shown = names.length < metrics.size ? `${formatCount(names.length)} of ` : '';
-    this.section.describe(shown + plural(metrics.size, 'metric'));
+    const charts = charted(metrics.keys());
+    const many = charts.size >= MANY;
+    const wanted = (lines: string[]): boolean => !many || matching(lines, this.filter.value).length > 0;
+    const names = [...charts].filter(([, lines]) => wanted(lines)).map(([name]) => name);
+    const shown = names.length < charts.size ? `${formatCount(names.length)} of ` : '';
+    this.section.describe(shown + plural(charts.size, 'metric'));
     if (!this.section.open) return;
     setHidden(this.filter, !many);
     setHidden(this.nothing, !!names.length);
     for (const [name, chart] of this.charts) {
-      if (!metrics.has(name)) this.forget(name, chart);
+      if (!charts.has(name)) this.forget(name, chart);
     }
-    const found = names.map((name) => metrics.get(name)).filter((metric) => metric !== undefined);
+    const found = names.map((name) =>
+      (charts.get(name) ?? []).map((line) => metrics.get(line)).filter((metric) => metric !== undefined),
+    );
     const { together } = this.modes;
-    this.drawTogether(together ? found : []);
-    this.place(many ? grouped(metrics.keys()) : new Map([['', names]]), new Set(together ? [] : names));
+    this.drawTogether(together ? found.flat() : []);
+    this.place(many ? grouped(charts.keys()) : new Map([['', names]]), new Set(together ? [] : names));
     if (!together) this.drawEach(found, end);
   }
 
@@ -116,11 +120,11 @@ export class Metrics implements Part {
     }
   }
 
-  private drawEach(metrics: MetricState[], end: number): void {
-    for (const metric of metrics) {
-      const chart = this.chart(metric.name);
+  private drawEach(charts: MetricState[][], end: number): void {
+    for (const lines of charts) {
+      const chart = this.chart(lines[0]?.name ?? '');
       if (!this.visible.has(chart.root)) continue;
-      chart.update([metric]); // Does nothing if it is up to date: the next frame goes on from here.
+      chart.update(lines); // Does nothing if it is up to date: the next frame goes on from here.
       if (performance.now() < end) continue;
       this.context.redraw(this);
       return;

@@ -9,7 +9,7 @@ import { makeCell, makeRow, makeTable, type ColumnTitle } from './table';
 
 const COLUMNS: readonly ColumnTitle[] = [
   ['server', 'Name in the cluster and address'],
-  ['state', 'serving, unreachable or lost; unknown if it was not asked yet'],
+  ['state', 'serving, unreachable, lost, or released as the coordinator is closed; unknown if it was not asked yet'],
   ['shards', 'Shards of parameters that it holds'],
   ['bytes', 'Memory of its parameters, with what optimizers keep'],
   ['pulls/s', 'Reads of variables and of rows of embeddings, per second'],

@@ -108,6 +108,8 @@ function empty(update: Update): State {
       process: 0,
       host: '',
       cluster: '',
+      cluster_id: '',
+      cluster_started: 0,
       dashboard: '',
       started: update.summary.time - update.summary.elapsed,
     },

@@ -18,6 +18,7 @@ from psnb._src.coordinator.datasets import (
     PerWorkerValues,
 )
 from psnb._src.coordinator.resumed import Resumed, resume
+from psnb._src.coordinator.shown_epochs import clock_shown, epoch_metrics_shown, epoch_shown
 
 __all__ = [
     "Attached",
@@ -32,7 +33,10 @@ __all__ = [
     "Resumed",
     "as_completed",
     "attach",
+    "clock_shown",
     "closures_of_epoch",
+    "epoch_metrics_shown",
+    "epoch_shown",
     "filling",
     "go_on_from",
     "map_whole_splits",

@@ -42,7 +42,8 @@ from psnb._src.coordinator.saving_settings import SavingSettings
 from psnb._src.coordinator.settings import DEFAULT_QUEUE_SIZE, Settings
 from psnb._src.coordinator.workers import DRAIN, HEARTBEAT, StartDelay, Timeouts
 from psnb._src.labels import check_label
-from psnb._src.monitor import Share
+from psnb._src.metrics import MetricStates
+from psnb._src.monitor import Share, TrainingClock
 from psnb._src.strategy import Fences, LastSave, ParameterServerStrategy, core_of
 from psnb._src.threads import uninterrupted
 from psnb.errors import ConfigurationError
@@ -508,8 +509,12 @@ class ClusterCoordinator(Observed):
             )
         iterator.require_rest()
         schedule = _scheduling(self, fn, (iterator, *positional(args)), keyword(kwargs))
+        # After an error, a call goes on with the epoch, and with its metrics.
+        earlier = None if iterator.may_be_over else MetricStates({})
         iterator.may_be_over = True
-        with self._core.progress(progress, iterator.share):
+        clock, view = TrainingClock(), self._view
+        with view.training(clock), self._core.progress(progress, iterator.share):
+            view.begin_epoch(clock, None, iterator.count, earlier)
             ended = self._core.run_epoch(iterator, schedule, bool if watch is None else watch)
             deque(ended, maxlen=0)
             self._core.queue.join(None, self._core.poll)
@@ -597,9 +602,11 @@ def map_whole_splits(
 def training_shown(
     coordinator: ClusterCoordinator,
     shown: bool | None,
+    clock: TrainingClock,
     share: Callable[[], Share],
     stop: Callable[[], object],
 ) -> Iterator[None]:
     """Show the progress of a trainer while the block runs, and offer views to stop it."""
-    with coordinator._view.training(stop), coordinator._core.progress(shown, share):
+    view = coordinator._view
+    with view.training(clock), view.stoppable(stop), coordinator._core.progress(shown, share):
         yield

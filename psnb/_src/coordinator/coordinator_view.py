@@ -20,18 +20,24 @@ from psnb._src.cluster import add_worker, cannot_add, retire_worker
 from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.saving import Saving
 from psnb._src.coordinator.workers import Membership
-from psnb._src.dask_internals import scheduler_address
+from psnb._src.dask_internals import scheduler_address, scheduler_since
+from psnb._src.excerpt import counted
 from psnb._src.jupyter_internals import kernel_id
+from psnb._src.metrics import MetricStates
 from psnb._src.monitor import (
+    IDLE,
     RUNNING,
     CommandName,
+    EpochCount,
     Event,
     EventKind,
     Identity,
     OptimizerState,
     Records,
+    ServerStatistics,
     Situation,
     Statistics,
+    TrainingClock,
     WorkerStatistics,
     coordinator_state,
 )
@@ -83,6 +89,8 @@ class CoordinatorView:
         self._elapsed: float | None = None  # when it was closed
         # How to stop each trainer that trains; one call each adds, removes or copies, atomically.
         self._trainings: list[Callable[[], object]] = []
+        self._clocks: list[TrainingClock] = []  # likewise; of those within others, the outermost
+        self._clock = TrainingClock()  # the present one's, or the last one's
         self._last_workers: tuple[WorkerStatistics, ...] | None = None  # likewise
 
     def __repr__(self) -> str:
@@ -91,7 +99,7 @@ class CoordinatorView:
         text = (
             f"<psnb.ClusterCoordinator {self.name!r} {s.state}: {s.queued} queued, "
             f"{s.in_flight} in flight, {s.completed} completed, {s.failed} failed, "
-            f"{s.retried} retried; {ready} workers"
+            f"{s.retried} retried; {counted(ready, 'worker')}"
         )
         metrics = ", ".join(f"{name} {m.smoothed:.4g}" for name, m in s.metrics.items())
         return f"{text}; {metrics}>" if metrics else f"{text}>"
@@ -135,6 +143,13 @@ class CoordinatorView:
         )
         rate = sum(worker.closures_per_second for worker in workers)
         left = queue.queued + queue.in_flight
+        training = self._clock.progress()
+        if self._clocks:
+            # Between epochs nothing is scheduled.
+            goes_on = state in (RUNNING, IDLE) and training is not None
+            eta = training.left if goes_on and training is not None else None
+        else:
+            eta = left / rate if left and rate and state == RUNNING else None
         records.merged.draw(time.time())
         metrics = records.merged.bring_up_to_date(records.history.metrics())
         return Statistics(
@@ -147,16 +162,28 @@ class CoordinatorView:
             cancelled=queue.cancelled,
             retried=queue.retried,
             workers=workers,
-            servers=self._strategy.watch.statistics(),
+            servers=self._servers(),
             metrics=metrics,
             staleness=records.staleness.statistics(),
             closures_per_second=rate,
-            eta=left / rate if left and rate and state == RUNNING else None,
+            eta=eta,
             examples=metrics["examples"].total if "examples" in metrics else None,
             examples_per_second=records.history.examples_per_second(),
             checkpoint=self.saving.status,
             workers_lost=records.events.count(EventKind.WORKER_LOST),
             servers_lost=self._strategy.servers.events.count(EventKind.SERVER_LOST),
+            training=training,
+        )
+
+    def _servers(self) -> tuple[ServerStatistics, ...]:
+        """Return what the servers said last; once closed, nobody asks them what they do now."""
+        found = self._strategy.watch.statistics()
+        if self._last_workers is None:
+            return found
+        idle = {"pulls_per_second": 0.0, "pushes_per_second": 0.0}
+        return tuple(
+            each if each.state == "lost" else replace(each, state="released", **idle)
+            for each in found
         )
 
     def events(self, since: float = 0.0) -> tuple[Event, ...]:
@@ -167,12 +194,15 @@ class CoordinatorView:
     def identity(self) -> Identity:
         """Return the coordinator's name, process, host and cluster, for views."""
         client = self._client
+        cluster_id, cluster_started = scheduler_since(client)
         return Identity(
             name=self.name,
             kernel=kernel_id(),
             process=os.getpid(),
             host=socket.gethostname(),
             cluster=scheduler_address(client),
+            cluster_id=cluster_id,
+            cluster_started=cluster_started,
             dashboard=self._strategy.dashboard,
             started=self._began,
         )
@@ -247,7 +277,40 @@ class CoordinatorView:
         return self._queue.cancel_queued()
 
     @contextmanager
-    def training(self, stop: Callable[[], object]) -> Iterator[None]:
+    def training(self, clock: TrainingClock) -> Iterator[None]:
+        """Show how far training is while the block runs, and at its end where it has ended."""
+        self._clocks.append(clock)
+        self._clock = self._clocks[0]
+        try:
+            yield
+        finally:
+            clock.end()
+            self._clocks.remove(clock)
+
+    def begin_epoch(
+        self,
+        clock: TrainingClock,
+        epoch: int | None,
+        count: Callable[[], EpochCount],
+        earlier: MetricStates | None = None,
+    ) -> None:
+        """Note that an epoch of training begins.
+
+        Parameters
+        ----------
+        clock : TrainingClock
+            The training's.
+        epoch, count
+            As for `TrainingClock.begin`.
+        earlier : MetricStates, optional
+            What was reported of it before; None if views go on with what they have of it.
+        """
+        clock.begin(epoch, count)
+        if earlier is not None and self._clock is clock:
+            self.records.merged.begin(time.time(), earlier)
+
+    @contextmanager
+    def stoppable(self, stop: Callable[[], object]) -> Iterator[None]:
         """Offer views to stop a trainer while the block runs; ``stop`` returns at once."""
         self._trainings.append(stop)
         try:

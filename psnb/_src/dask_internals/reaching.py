@@ -148,6 +148,16 @@ def scheduler_address(client: Client) -> str:
     return "" if scheduler is None else str(scheduler.address)
 
 
+def scheduler_since(client: Client) -> tuple[str, float]:
+    """Return a scheduler's id and when it was started, in seconds since the epoch; cheap.
+
+    Empty and 0 if that is not known. Relies on ``Client._scheduler_identity``, a mapping with the
+    last answer of the scheduler's ``identity``; `Client.scheduler_info` would ask it.
+    """
+    known = getattr(client, "_scheduler_identity", {})
+    return str(known.get("id", "")), float(known.get("started", 0.0))
+
+
 def is_connected(client: Client) -> bool:
     """Return whether a client has a connection to its scheduler.
 

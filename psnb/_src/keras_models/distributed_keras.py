@@ -193,8 +193,7 @@ class DistributedKeras:
         if validation_data is not None:
             held_out = as_batches(*parted(validation_data, validation_batch_size or batch_size))
             validation = self._pass("test_metrics", held_out, validation_steps)
-        steps = steps_of(data, steps_per_epoch)
-        told = callback_list(callbacks, self, verbose, epochs=epochs, steps=steps)
+        told = callback_list(callbacks, self, verbose, epochs=epochs, steps=training.length)
         self._loop().fit(
             range(initial_epoch, epochs),
             training,
@@ -219,8 +218,7 @@ class DistributedKeras:
         """Return loss and metrics, as Keras does; ``x`` is what `fit` takes."""
         data = as_batches(x, y, sample_weight, batch_size)
         given = self._pass("test_metrics", data, steps)
-        target = steps_of(data, steps)
-        told = callback_list(callbacks, self, verbose, epochs=1, steps=target)
+        told = callback_list(callbacks, self, verbose, epochs=1, steps=given.length)
         found = self._loop().evaluate(given, told)
         if return_dict:
             return found
@@ -353,7 +351,7 @@ class DistributedKeras:
         if batch is None:
             raise ConfigurationError("there is no batch in the data")
         metrics = self._compiled().metrics(what, batch)
-        return Pass(passes(self._coordinator, data), metrics, steps)
+        return Pass(passes(self._coordinator, data), metrics, steps, steps_of(data, steps))
 
 
 def distribute(

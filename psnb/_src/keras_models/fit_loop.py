@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from psnb._src.coordinator import ClusterCoordinator
+from psnb._src.coordinator import (
+    ClusterCoordinator,
+    clock_shown,
+    epoch_metrics_shown,
+    epoch_shown,
+)
 from psnb._src.keras_models.callback_list import ends_at_nan, looks_at_batches
 from psnb._src.keras_models.counted_metrics import CountedMetrics, Logs
 from psnb._src.keras_models.keras_program import KerasProgram, Trained
 from psnb._src.keras_models.passes import Passes
+from psnb._src.monitor import VALIDATION, EpochCount, TrainingClock
 
 Step = Callable[[Iterator[Any]], Trained | None]
 
@@ -28,11 +35,14 @@ class Pass:
         What is counted.
     steps : int or None
         How many batches; None for all.
+    length : int or None
+        How many these are; None if nobody knows.
     """
 
     data: Passes
     metrics: CountedMetrics
     steps: int | None
+    length: int | None
 
 
 class FitLoop:
@@ -50,6 +60,7 @@ class FitLoop:
 
     def __init__(self, coordinator: ClusterCoordinator, program: KerasProgram, model: Any) -> None:
         self._coordinator, self._program, self._model = coordinator, program, model
+        self._taken = 0  # batches of the epoch
 
     def fit(
         self, epochs: range, training: Pass, validation: Pass | None, each: Any, told: Any
@@ -60,22 +71,37 @@ class FitLoop:
         self._model.stop_training = False
         told.on_train_begin()
         logs: Logs = {}
-        for epoch in epochs:
-            told.on_epoch_begin(epoch)
-            training.metrics.begin()
-            for number, found in self._numbered(step, training, told.on_train_batch_begin, hold):
-                told.on_train_batch_end(number, training.metrics.add(found))
+        clock = TrainingClock(epochs.stop)
+        with clock_shown(self._coordinator, clock):
+            for epoch in epochs:
+                self._taken = 0
+                told.on_epoch_begin(epoch)
+                epoch_shown(self._coordinator, clock, epoch + 1, partial(self._count, training))
+                training.metrics.begin()
+                begin = told.on_train_batch_begin
+                for number, found in self._numbered(step, training, begin, hold):
+                    self._taken = number + 1
+                    told.on_train_batch_end(number, training.metrics.add(found))
+                    if self._model.stop_training:
+                        break
+                self._coordinator.join(progress=False)  # what ran when it was stopped
+                if training.length is None and not self._model.stop_training:
+                    training.length = self._taken
+                logs = training.metrics.results()
+                validated: Logs = {}
+                if validation is not None and each(epoch):
+                    validated = self.evaluate(validation, told)
+                # Closures report the loss of each batch.
+                whole = {name: value for name, value in logs.items() if name != "loss"}
+                epoch_metrics_shown(self._coordinator, whole, validated)
+                logs |= {f"{VALIDATION}{name}": value for name, value in validated.items()}
+                told.on_epoch_end(epoch, logs)
                 if self._model.stop_training:
                     break
-            self._coordinator.join(progress=False)  # what ran when it was stopped
-            logs = training.metrics.results()
-            if validation is not None and each(epoch):
-                found_logs = self.evaluate(validation, told)
-                logs |= {f"val_{name}": value for name, value in found_logs.items()}
-            told.on_epoch_end(epoch, logs)
-            if self._model.stop_training:
-                break
         told.on_train_end(logs)
+
+    def _count(self, training: Pass) -> EpochCount:
+        return EpochCount(self._taken, training.length)
 
     def evaluate(self, given: Pass, told: Any) -> Logs:
         """Return loss and metrics."""

@@ -8,7 +8,7 @@ from psnb._src.metrics.mae import MAE
 from psnb._src.metrics.mean import Mean
 from psnb._src.metrics.mergeable_metric import MergeableMetric
 from psnb._src.metrics.metric_state import MetricState, joined
-from psnb._src.metrics.metric_states import MetricStates
+from psnb._src.metrics.metric_states import MetricStates, united
 from psnb._src.metrics.normalized_entropy import NormalizedEntropy
 from psnb._src.metrics.pr_auc import PRAUC
 from psnb._src.metrics.rmse import RMSE
@@ -32,4 +32,5 @@ __all__ = [
     "joined",
     "loaded_states",
     "saved_states",
+    "united",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from psnb._src.metrics.metric_state import MetricState
+from psnb._src.metrics.metric_state import MetricState, joined
 
 
 class MetricStates(Mapping[str, MetricState]):
@@ -69,3 +69,12 @@ class MetricStates(Mapping[str, MetricState]):
     def __repr__(self) -> str:
         results = ", ".join(f"{name} {value:.4g}" for name, value in self.results().items())
         return f"<psnb.MetricStates {results or 'nothing reported'}>"
+
+
+def united(earlier: Mapping[str, MetricState], later: Mapping[str, MetricState]) -> MetricStates:
+    """Return what was reported earlier or later; a metric that is another one now, only later."""
+    found = dict(earlier)
+    for name, state in later.items():
+        known = name in found and found[name].metric == state.metric
+        found[name] = joined([found[name], state]) if known else state
+    return MetricStates(found)

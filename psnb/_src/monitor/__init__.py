@@ -1,8 +1,13 @@
 """Snapshots and history of a coordinator's work, and their displays."""
 
 from psnb._src.monitor.recorded import (
+    EXAMPLES,
+    IDLE,
+    NO_METRICS,
     RUNNING,
+    VALIDATION,
     CheckpointStatistics,
+    EpochCount,
     Event,
     EventKind,
     EventLog,
@@ -14,6 +19,8 @@ from psnb._src.monitor.recorded import (
     Situation,
     StalenessStatistics,
     Statistics,
+    TrainingClock,
+    TrainingProgress,
     WorkerStatistics,
     coordinator_state,
 )
@@ -33,9 +40,14 @@ from psnb._src.monitor.told import CommandName, Identity, OptimizerState
 from psnb._src.phases import PhaseStatistics
 
 __all__ = [
+    "EXAMPLES",
+    "IDLE",
+    "NO_METRICS",
     "RUNNING",
+    "VALIDATION",
     "CheckpointStatistics",
     "CommandName",
+    "EpochCount",
     "Event",
     "EventKind",
     "EventLog",
@@ -56,6 +68,8 @@ __all__ = [
     "Situation",
     "StalenessStatistics",
     "Statistics",
+    "TrainingClock",
+    "TrainingProgress",
     "WorkerStatistics",
     "coordinator_state",
     "html_table",

@@ -10,12 +10,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from psnb._src.coordinator import ClusterCoordinator
-from psnb._src.metrics import MetricStates, joined, loaded_states, saved_states
-
-EXAMPLES = "examples"
-
-NO_METRICS = (EXAMPLES, "programs")
-"""What steps report that says nothing of the model; its mean says nothing at all."""
+from psnb._src.metrics import MetricStates, loaded_states, saved_states, united
+from psnb._src.monitor import EXAMPLES, NO_METRICS
 
 RECENT = "batch_"
 """What begins the name of a metric that is wanted of the print period alone."""
@@ -59,14 +55,10 @@ class _Reported(NamedTuple):
 
     def and_(self, other: _Reported) -> _Reported:
         """Return what was reported here or there."""
-        numbers, states = dict(other.numbers), dict(other.states)
+        numbers = dict(other.numbers)
         for name, each in self.numbers.items():
             numbers[name] = numbers.get(name, _Sum()).plus(each)
-        for name, state in self.states.items():
-            # A metric that is another one now counts from where it became that.
-            known = name in states and states[name].metric == state.metric
-            states[name] = joined([states[name], state]) if known else state
-        return _Reported(numbers, MetricStates(states))
+        return _Reported(numbers, united(other.states, self.states))
 
     def results(self) -> dict[str, float]:
         """Return the mean of each number, and the value of each metric."""
@@ -109,6 +101,11 @@ class EpochFigures:
 
     def _epoch(self) -> _Reported:
         return self._now().since(self._begin).and_(self._earlier)
+
+    @property
+    def earlier(self) -> MetricStates:
+        """What an earlier run had of the metrics."""
+        return MetricStates(self._earlier.states)
 
     @property
     def examples(self) -> int | None:

@@ -12,9 +12,9 @@ from typing import Any
 
 from psnb._src.data import Dataset
 from psnb._src.metrics import MetricState
+from psnb._src.monitor import EXAMPLES, NO_METRICS
 from psnb._src.parameters import writing_nothing
 from psnb._src.runtime import ReportedStates, entered, worker_context
-from psnb._src.training.epoch_figures import EXAMPLES, NO_METRICS
 from psnb._src.training.rows import CountedRows
 from psnb.errors import ConfigurationError
 

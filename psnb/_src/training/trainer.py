@@ -390,7 +390,7 @@ class Trainer:
         def stop() -> None:
             run.stop("stopped by a view")
 
-        return training_shown(self.coordinator, self._progress, run.share, stop)
+        return training_shown(self.coordinator, self._progress, run.clock, run.share, stop)
 
 
 def _manager(given: Any) -> CheckpointManager | None:

@@ -14,13 +14,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from psnb._src.checkpoint import Rhythm
-from psnb._src.coordinator import CheckpointManager, LeasedIterator
+from psnb._src.coordinator import (
+    CheckpointManager,
+    LeasedIterator,
+    epoch_metrics_shown,
+    epoch_shown,
+)
 from psnb._src.excerpt import error_text
-from psnb._src.monitor import Share
+from psnb._src.monitor import EXAMPLES, VALIDATION, Share, TrainingClock
 from psnb._src.remote_path import Place
 from psnb._src.threads import Lock
 from psnb._src.training.callback import Callback
-from psnb._src.training.epoch_figures import EXAMPLES, NOTHING, EpochFigures
+from psnb._src.training.epoch_figures import NOTHING, EpochFigures
 from psnb._src.training.epoch_source import EpochSource
 from psnb._src.training.epoch_under_way import EpochUnderWay
 from psnb._src.training.fetch_lines import FetchLines
@@ -112,6 +117,7 @@ class TrainingRun:
         self._begun: LeasedIterator | None = None  # the rest of that epoch, before it is trained
         self._current: EpochUnderWay | None = None
         self._moment = Lock()  # guards the above, which change together when an epoch ends
+        self.clock = TrainingClock(plan.epochs)
         self._stopped = self._reason = ""
         self._told = time.monotonic()
         self._rhythm = Rhythm(plan.save_every, plan.save_steps, self._told)
@@ -205,10 +211,14 @@ class TrainingRun:
             epoch, iterator, figures, time.monotonic(), self._part["seconds"]
         )
         self._rhythm.count_from(iterator.progress().visits)  # what is resumed was saved
+        epoch_shown(self._coordinator, self.clock, epoch, iterator.count, figures.earlier)
         self._trainer.worker.train(self._coordinator, self._trainer.step, iterator, self._watch)
         current.end()
         self._print_if_due(current)
-        row = self._end_epoch({} if plan.validate is None else plan.validate())
+        validation = {} if plan.validate is None else plan.validate()
+        validation = {name: value for name, value in validation.items() if name != EXAMPLES}
+        epoch_metrics_shown(self._coordinator, {}, validation)
+        row = self._end_epoch(validation)
         self._tell("on_epoch", row)
         self._save()
 
@@ -246,9 +256,7 @@ class TrainingRun:
             return None
         snapshot = current.snapshot()
         metrics = {**snapshot.metrics}
-        metrics |= {
-            f"val_{name}": value for name, value in (validation or {}).items() if name != EXAMPLES
-        }
+        metrics |= {f"{VALIDATION}{name}": value for name, value in (validation or {}).items()}
         row = EpochRow(
             current.epoch,
             metrics,
@@ -314,12 +322,10 @@ class TrainingRun:
             return Share(row.batches, row.batches, "batches", self._name(row.epoch))
         if current is None:
             return Share(0, 1, "parts", self._name(self._done + 1))
-        done = current.iterator.progress()
-        name = self._name(current.epoch)
-        if self._rows:  # as many batches as the last time; files= may have others
-            of = max(self._rows[-1].batches, done.visits)
-            return Share(done.visits, of, "batches", name)
-        return Share(*done.parts, "parts", name)
+        found, name = current.iterator.count(), self._name(current.epoch)
+        if found.batches is None:
+            return Share(*found.parts, "parts", name)
+        return Share(found.batch, found.batches, "batches", name)
 
     def _name(self, epoch: int) -> str:
         return f"epoch {epoch} of {self._plan.epochs}"

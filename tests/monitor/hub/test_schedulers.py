@@ -133,7 +133,8 @@ def test_the_dashboard_at_the_usual_port_is_attached_only_if_it_is_of_the_schedu
                 identity.update(stranger)
                 assert "another scheduler" in await bench.schedulers.attach(typed.format(port))
                 assert bench.schedulers.listed() == []
-            identity["address"] = f"tcp://10.0.0.1:{port}"  # as it calls itself in its network
+            # As it calls itself in its network.
+            identity.update(address=f"tcp://10.0.0.1:{port}", id="Scheduler-1", started=50.5)
             assert await bench.schedulers.attach(typed.format(port)) == ""
             (listed,) = bench.schedulers.listed()
             assert listed["address"] == dashboard
@@ -147,6 +148,35 @@ def test_host_and_port_attach_the_dashboard(bench: Bench) -> None:
             assert await bench.schedulers.attach(address.removeprefix("http://")) == ""
             (listed,) = bench.schedulers.listed()
             assert listed["address"] == address
+
+    asyncio.run(test())
+
+
+def test_a_row_has_the_cluster_that_answers_there_by_now(bench: Bench) -> None:
+    started, there = 50.5, True
+
+    def answer(handler: RequestHandler) -> None:
+        if not there:
+            handler.send_error(500)
+        elif handler.request.path.endswith("/json/identity.json"):
+            handler.write({"address": "tcp://10.0.0.1:8786", "id": "S-1", "started": started})
+        else:
+            handler.send_error(404)  # there is no coordinator
+
+    async def test() -> None:
+        nonlocal started, there
+        with serving(answer) as address:
+            assert await bench.schedulers.attach(address) == ""
+            (listed,) = bench.schedulers.listed()
+            assert listed["cluster"] == "tcp://10.0.0.1:8786"
+            assert (listed["cluster_id"], listed["cluster_started"]) == ("S-1", 50.5)
+            assert (listed["coordinators"], listed["error"]) == (0, "")  # it has answered
+            there = False
+            await bench.poll()
+            started, there = 60.5, True
+            await bench.poll()
+            (listed,) = bench.schedulers.listed()
+            assert listed["cluster_started"] == 60.5
 
     asyncio.run(test())
 
@@ -199,9 +229,10 @@ def test_a_scheduler_that_was_told_nothing_yet_is_watched_until_it_was(bench: Be
     async def test() -> None:
         with serving(lambda handler: handler.send_error(404)) as address:
             assert await bench.schedulers.attach(address) == ""
-            assert "no coordinator outside of Jupyter" in bench.error()
+            assert bench.error() == ""  # it has answered
             await bench.poll()
-            assert "no coordinator outside of Jupyter" in bench.error()
+            (listed,) = bench.schedulers.listed()
+            assert (listed["coordinators"], listed["error"]) == (0, "")
 
     asyncio.run(test())
 
@@ -356,7 +387,8 @@ def test_while_no_page_listens_it_is_asked_seldom(bench: Bench) -> None:
     asked: list[float] = []
 
     def answer(handler: RequestHandler) -> None:
-        asked.append(bench.now)
+        if handler.request.path.endswith(module.ROUTE):
+            asked.append(bench.now)
         handler.write(_extracts())
 
     async def test() -> None:

@@ -22,6 +22,7 @@ def update(sequence: int, full: bool = False, coordinator: str = "abc", **more: 
         meaning="Closures run or wait.",
         elapsed=1.0,
         eta=None,
+        training=None,
         examples=None,
         examples_per_second=None,
         closures_per_second=1.5,
@@ -56,6 +57,8 @@ def identity(kernel: str = "") -> Identity:
         process=1,
         host="here",
         cluster="tcp://127.0.0.1:1",
+        cluster_id="Scheduler-1",
+        cluster_started=0.0,
         dashboard="",
         started=0.0,
     )

@@ -18,9 +18,10 @@ from psnb._src.coordinator.datasets.per_worker import (
 )
 from psnb._src.coordinator.datasets.whole_splits import WholeSplits
 from psnb._src.data import Dataset, Spec, identity
-from psnb._src.monitor import Share, WorkerStatistics
+from psnb._src.excerpt import counted
+from psnb._src.monitor import EpochCount, Share, WorkerStatistics
 from psnb._src.runtime import make_leased_iterator
-from psnb.errors import ConfigurationError
+from psnb.errors import ConfigurationError, DatasetError
 
 
 class LeasedIterator(PerWorkerIterator):
@@ -45,6 +46,8 @@ class LeasedIterator(PerWorkerIterator):
         # Whether `run_epoch` may find it over: its state was, or a call was cut short and is made
         # again, while the closures that it had scheduled have used the rest.
         self.may_be_over = self.exhausted
+        self.length: int | None = None
+        """How many elements it has; None if nobody knows."""
 
     def require_rest(self) -> None:
         """Raise ConfigurationError if every example was used, and not by a call cut short."""
@@ -57,6 +60,11 @@ class LeasedIterator(PerWorkerIterator):
     def progress(self) -> Progress:
         """Return the progress of the epoch; cheap, any thread."""
         return self._leases.progress(self._epoch)
+
+    def count(self) -> EpochCount:
+        """Return how much of the epoch is done, for views; cheap, any thread."""
+        found = self.progress()
+        return EpochCount(found.visits, found.visits if found.over else self.length, found.parts)
 
     def share(self) -> Share:
         """Return how much of the epoch is done, for lines of progress; cheap, any thread."""
@@ -119,8 +127,11 @@ class Epochs(ABC, Generic[Epoch]):
             If the state belongs to a dataset that was cut or shuffled in another way, or if the
             dataset must be in memory and is not.
         """
-        self._latest = self._begin(state)
-        return self._latest
+        begun, latest = self._begin(state), self._latest
+        if begun.length is None and latest is not None:
+            begun.length = latest.count().batches  # the same elements in another order
+        self._latest = begun
+        return begun
 
     def progress(self) -> Progress:
         """Return the progress of the latest epoch: splits done, leased and left, and visits.
@@ -164,7 +175,9 @@ class LeasedDataset(Epochs[LeasedIterator]):
     def _begin(self, state: Mapping[str, Any] | None) -> LeasedIterator:
         epoch = self._leases.open(len(self._splits), state, dataset=self._known)
         arguments = make_leased_iterator, (list(self._splits),), partial(_spec, self._splits)
-        return LeasedIterator(self._registry, self._leases, epoch, *arguments)
+        begun = LeasedIterator(self._registry, self._leases, epoch, *arguments)
+        begun.length = _length(self._splits)
+        return begun
 
     @property
     def element_spec(self) -> Spec:
@@ -178,11 +191,21 @@ class LeasedDataset(Epochs[LeasedIterator]):
         return WholeSplits(self._whole, [_anyone() for _ in self._splits])
 
     def __repr__(self) -> str:
-        return f"<psnb.LeasedDataset of {len(self._splits)} splits>"
+        return f"<psnb.LeasedDataset of {counted(len(self._splits), 'split')}>"
 
 
 def _spec(splits: Sequence[Dataset]) -> Spec:
     return splits[0].element_spec
+
+
+def _length(splits: Sequence[Dataset]) -> int | None:
+    """Return how many elements there are; None if that is not known here."""
+    try:
+        counts = [split.cardinality() for split in splits]
+    except (OSError, DatasetError):  # of files that only the workers see
+        return None
+    known = [each for each in counts if each is not None and each >= 0]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def _anyone() -> Chooser:

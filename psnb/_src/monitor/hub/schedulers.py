@@ -14,11 +14,13 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 from tornado.httpclient import HTTPClientError
 from tornado.simple_httpclient import HTTPStreamClosedError, HTTPTimeoutError, SimpleAsyncHTTPClient
 
+from psnb._src.excerpt import NAME, excerpt
 from psnb._src.monitor.hub import messages
 from psnb._src.monitor.hub.dashboard_address import base, dashboards, malformed, scheduler_port
 from psnb._src.monitor.hub.known_coordinators import CoordinatorRegistry, Known, TooManyError
@@ -40,8 +42,16 @@ class _AnswerError(Exception):
     """Why a scheduler gave no answer, in plain words."""
 
 
-class _NothingYetError(_AnswerError):
-    """psnb has no route on this scheduler yet."""
+class _NoRouteError(_AnswerError):
+    """No coordinator has reported to this scheduler yet."""
+
+
+class _Cluster(NamedTuple):
+    """What a scheduler says of itself; nothing is known of one that says nothing."""
+
+    address: str = ""
+    id: str = ""
+    started: float = 0.0
 
 
 class _AttachedScheduler:
@@ -49,6 +59,8 @@ class _AttachedScheduler:
 
     def __init__(self, address: str, now: float) -> None:
         self.address = address
+        self.cluster: _Cluster | None = None  # to be asked, as another one may be there by now
+        self.coordinators = 0  # that live
         self.error = ""
         self.due = now
         self.answered = now
@@ -103,14 +115,13 @@ class Schedulers:
             watched = _AttachedScheduler(address, self._clock())
             try:
                 answer = await self._answer(watched)
-            except _NothingYetError as error:
-                answer, watched.error = None, str(error)  # it will, once there is a coordinator
             except _AnswerError as error:
                 errors.append(str(error) if address == typed else f"{address}: {error}")
                 continue
+            watched.cluster = await _cluster_of(address, self._time_limit)
             named = scheduler_port(typed)
             guessed = named not in (None, urlsplit(address).port)
-            if guessed and not await _is_of(address, named, self._time_limit):
+            if guessed and urlsplit(watched.cluster.address).port != named:
                 errors.append(f"{address}: that is the dashboard of another scheduler")
                 continue
             break
@@ -120,8 +131,7 @@ class Schedulers:
             return f"{MOST_SCHEDULERS} schedulers are attached already: detach one first"
         watched = self._watched.setdefault(address, watched)
         self._relist()
-        if answer is not None:
-            self._take(watched, answer)
+        self._take(watched, answer)
         return ""
 
     def detach(self, address: str) -> str:
@@ -136,9 +146,7 @@ class Schedulers:
 
     def listed(self) -> list[protocol.Scheduler]:
         """Return the rows that panels get for them."""
-        return [
-            protocol.Scheduler(address=w.address, error=w.error) for w in self._watched.values()
-        ]
+        return [_row(each) for each in self._watched.values()]
 
     def hasten(self) -> None:
         """Ask all at the next poll."""
@@ -164,13 +172,17 @@ class Schedulers:
             answer = await self._answer(watched)
         except _AnswerError as error:
             self._failed(watched, str(error))
-        else:
-            self._take(watched, answer)
+            return
+        if watched.cluster is None:
+            watched.cluster = await _cluster_of(watched.address, self._time_limit)
+            self._relist()
+        self._take(watched, answer)
 
     def _failed(self, watched: _AttachedScheduler, error: str) -> None:
         if self._watched.get(watched.address) is not watched:
             return
         changed, watched.error = watched.error != error, error
+        watched.cluster = None
         if self._clock() - watched.answered > self._time_limit:
             for known in self._of(watched):
                 if not known.gone:
@@ -182,8 +194,9 @@ class Schedulers:
     def _take(self, watched: _AttachedScheduler, answer: Extracts) -> None:
         if self._watched.get(watched.address) is not watched:
             return  # it was detached meanwhile
-        before = [each.listed() for each in self._sources], watched.error
+        before = [each.listed() for each in self._sources], _row(watched)
         watched.error, watched.answered = "", self._clock()
+        watched.coordinators = sum(not each["gone"] for each in answer["coordinators"])
         for extract in answer["coordinators"]:
             try:
                 self._take_one(watched, extract)
@@ -193,7 +206,7 @@ class Schedulers:
         for known in self._of(watched):
             if known.coordinator not in told and not known.gone:
                 self._sources.end(known, "its scheduler does not know it any more")
-        if ([each.listed() for each in self._sources], watched.error) != before:
+        if ([each.listed() for each in self._sources], _row(watched)) != before:
             self._relist()
         self._news()
 
@@ -226,6 +239,8 @@ class Schedulers:
         try:
             url = f"{base(watched.address)}{ROUTE}?after={query}"
             return messages.extracts(await _fetch(url, self._time_limit))
+        except _NoRouteError:
+            return Extracts(version=protocol.VERSION, coordinators=[])
         except TimeoutError:
             raise _AnswerError(f"no answer within {self._time_limit:g} s") from None
         except messages.VersionError:
@@ -243,14 +258,28 @@ class Schedulers:
             raise _AnswerError(f"what answers there is no HTTP: {type(error).__name__}") from error
 
 
-async def _is_of(dashboard: str, port: int | None, time_limit: float) -> bool:
-    """Return whether a dashboard is that of the scheduler that listens on a port."""
+def _row(watched: _AttachedScheduler) -> protocol.Scheduler:
+    cluster = watched.cluster or _Cluster()
+    return protocol.Scheduler(
+        address=watched.address,
+        cluster=cluster.address,
+        cluster_id=cluster.id,
+        cluster_started=cluster.started,
+        coordinators=watched.coordinators,
+        error=watched.error,
+    )
+
+
+async def _cluster_of(dashboard: str, time_limit: float) -> _Cluster:
+    """Return which scheduler a dashboard is of."""
     try:
-        identity = json.loads(await _fetch(f"{base(dashboard)}/json/identity.json", time_limit))
-        return bool(urlsplit(identity["address"]).port == port)
+        found = json.loads(await _fetch(f"{base(dashboard)}/json/identity.json", time_limit))
+        address = excerpt(str(found["address"]), NAME)
+        _ = urlsplit(address).port  # raises if it is no address
+        return _Cluster(address, excerpt(str(found["id"]), NAME), float(found["started"]))
     except Exception:  # a boundary: an HTTP client may raise anything, and so may what answers
         _log.debug("%s did not say whose dashboard it is", dashboard, exc_info=True)
-        return False
+        return _Cluster()
 
 
 async def _fetch(url: str, time_limit: float) -> bytes:
@@ -286,9 +315,7 @@ async def _fetch(url: str, time_limit: float) -> bytes:
 
 def _told(error: HTTPClientError) -> _AnswerError:
     if error.code == 404:
-        return _NothingYetError(
-            "no coordinator outside of Jupyter has reported to this scheduler yet"
-        )
+        return _NoRouteError("psnb has no route there yet: there will be one with a coordinator")
     if 300 <= error.code < 400:
         return _AnswerError("it redirects to another address, where psnb does not follow")
     return _AnswerError(f"its HTTP server answers with status {error.code}")

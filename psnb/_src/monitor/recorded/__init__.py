@@ -2,12 +2,13 @@
 
 from psnb._src.monitor.recorded.events import Event, EventKind, EventLog
 from psnb._src.monitor.recorded.failures import Failure
-from psnb._src.monitor.recorded.history import EXAMPLES, Points
+from psnb._src.monitor.recorded.history import EXAMPLES, NO_METRICS, VALIDATION, Points
 from psnb._src.monitor.recorded.rate import Rate
 from psnb._src.monitor.recorded.records import Records
 from psnb._src.monitor.recorded.staleness import StalenessStatistics
 from psnb._src.monitor.recorded.state_table import (
     CLOSED,
+    IDLE,
     RUNNING,
     SERVER_TONES,
     WORKER_TONES,
@@ -25,14 +26,23 @@ from psnb._src.monitor.recorded.statistics import (
     WorkerStatistics,
 )
 from psnb._src.monitor.recorded.timeline import Span
+from psnb._src.monitor.recorded.training_progress import (
+    EpochCount,
+    TrainingClock,
+    TrainingProgress,
+)
 
 __all__ = [
     "CLOSED",
     "EXAMPLES",
+    "IDLE",
+    "NO_METRICS",
     "RUNNING",
     "SERVER_TONES",
+    "VALIDATION",
     "WORKER_TONES",
     "CheckpointStatistics",
+    "EpochCount",
     "Event",
     "EventKind",
     "EventLog",
@@ -47,6 +57,8 @@ __all__ = [
     "StalenessStatistics",
     "Statistics",
     "Tone",
+    "TrainingClock",
+    "TrainingProgress",
     "WorkerStatistics",
     "coordinator_state",
     "coordinator_tone",

@@ -7,6 +7,7 @@ merged metrics when they do. One lock guards the series, and no callback runs wh
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -28,6 +29,12 @@ MOST_METRICS = 500
 EXAMPLES = "examples"
 """The metric that counts training examples: ``psnb.report(examples=len(batch))``."""
 
+NO_METRICS = (EXAMPLES, "programs")
+"""What steps report that says nothing of the model; views have it last."""
+
+VALIDATION = "val_"
+"""What begins the name of what validation gave of a metric."""
+
 _POINT = np.dtype([("step", "i8"), ("time", "f8"), ("value", "f8"), ("smoothed", "f8")])
 """One point; arrays of points are copied in microseconds, so a reader holds the lock only
 briefly."""
@@ -44,7 +51,7 @@ class Points:
     thinnings : int
         How often the series was thinned out; each time, its points get new numbers.
     steps : numpy.ndarray
-        int64: how many values had been reported by then.
+        int64: how many values had been reported by then; of validation, how many of its metric.
     times : numpy.ndarray
         float64, seconds since the epoch.
     values, averages : numpy.ndarray
@@ -107,31 +114,60 @@ class History:
             if (examples := values.get(EXAMPLES)) is not None:
                 self._examples.add(examples, monotonic())
             for name, value in values.items():
-                series = self._series.get(name)
-                if series is None:
-                    if len(self._series) >= MOST_METRICS:
-                        dropped = name
-                        continue
-                    series = _Series(points=np.empty(self._capacity, _POINT))
-                    self._series[name] = series
-                series.count += 1
-                series.last = value
-                # A plain mean until there are enough values, then exponential: no slow start from
-                # the first value. A NaN does not spoil the average for ever.
-                weight = max(SMOOTHING, 1.0 / series.count)
-                if not averaged or np.isnan(series.smoothed):
-                    series.smoothed = value
-                elif not np.isnan(value):
-                    series.smoothed += weight * (value - series.smoothed)
-                if series.count % series.stride == 0:
-                    series.points[series.length] = (series.count, time, value, series.smoothed)
-                    series.length += 1
-                    if series.length >= self._capacity:
-                        kept = series.points[1::2].copy()  # The two sides overlap.
-                        series.length = len(kept)
-                        series.points[: series.length] = kept
-                        series.stride *= 2
-                        series.thinnings += 1
+                if not self._append(name, time, value, averaged):
+                    dropped = name
+        self._warn(dropped)
+
+    def add_validation(self, time: float, values: Mapping[str, float]) -> None:
+        """Record what validation gave of metrics, beside the values that they had by then.
+
+        Parameters
+        ----------
+        time : float
+            When, in seconds since the epoch.
+        values : mapping of str to float
+            By the names of the metrics; here they begin with `VALIDATION`.
+        """
+        dropped = None
+        with self._lock:
+            for name, value in values.items():
+                beside = self._series.get(name)
+                place = None if beside is None else beside.count
+                if not self._append(VALIDATION + name, time, value, False, place):
+                    dropped = VALIDATION + name
+        self._warn(dropped)
+
+    def _append(
+        self, name: str, time: float, value: float, averaged: bool, place: int | None = None
+    ) -> bool:
+        """Append a value, in the place of its number or another; return whether there is room."""
+        series = self._series.get(name)
+        if series is None:
+            if len(self._series) >= MOST_METRICS:
+                return False
+            series = self._series[name] = _Series(points=np.empty(self._capacity, _POINT))
+        series.count += 1
+        series.last = value
+        # A plain mean until there are enough values, then exponential: no slow start from the first
+        # value. A NaN does not spoil the average for ever.
+        weight = max(SMOOTHING, 1.0 / series.count)
+        if not averaged or np.isnan(series.smoothed):
+            series.smoothed = value
+        elif not np.isnan(value):
+            series.smoothed += weight * (value - series.smoothed)
+        if series.count % series.stride == 0:
+            step = series.count if place is None else place
+            series.points[series.length] = (step, time, value, series.smoothed)
+            series.length += 1
+            if series.length >= self._capacity:
+                kept = series.points[1::2].copy()  # The two sides overlap.
+                series.length = len(kept)
+                series.points[: series.length] = kept
+                series.stride *= 2
+                series.thinnings += 1
+        return True
+
+    def _warn(self, dropped: str | None) -> None:
         if dropped is not None and not self._full:
             self._full = True
             logger.warning(
@@ -147,12 +183,22 @@ class History:
             return self._examples.value(monotonic()) if EXAMPLES in self._series else None
 
     def metrics(self) -> dict[str, MetricStatistics]:
-        """Return the newest figures of each metric, by name; without totals."""
+        """Return the newest figures of each metric, by name; without totals.
+
+        Each is followed by its validation, and what is no metric of the model comes last.
+        """
         with self._lock:
-            return {
+            found = {
                 name: MetricStatistics(s.count, s.last, s.smoothed)
                 for name, s in self._series.items()
             }
+        first = {name: number for number, name in enumerate(found)}
+
+        def place(name: str) -> tuple[bool, int, int]:
+            beside = name.removeprefix(VALIDATION)
+            return name in NO_METRICS, first.get(beside, first[name]), first[name]
+
+        return {name: found[name] for name in sorted(found, key=place)}
 
     def points(self, name: str, thinnings: int = 0, start: int = 0) -> Points:
         """Return one metric's points from ``start`` on; all of them if it was thinned since.
@@ -189,8 +235,9 @@ class History:
         Returns
         -------
         dict of str to numpy.ndarray
-            ``step`` (int64: how many values had been reported), ``time`` (float64, seconds since
-            the epoch), ``value`` and ``smoothed`` (float64), each of shape ``(points,)``.
+            ``step`` (int64: how many values had been reported; of validation, how many of its
+            metric), ``time`` (float64, seconds since the epoch), ``value`` and ``smoothed``
+            (float64), each of shape ``(points,)``.
 
         Raises
         ------

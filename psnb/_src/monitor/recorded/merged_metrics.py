@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from psnb._src.excerpt import NAME, excerpt, text_of
-from psnb._src.metrics import MergeableMetric, MetricState, MetricStates, joined
+from psnb._src.metrics import MergeableMetric, MetricState, MetricStates, joined, united
 from psnb._src.monitor.recorded.history import MOST_METRICS, History
 from psnb._src.monitor.recorded.statistics import MetricStatistics
 from psnb._src.threads import Lock
@@ -23,6 +23,8 @@ logger = logging.getLogger("psnb")
 
 MOST_ARRIVED = 32
 """Closures whose states are merged at once: more are cheaper, and hold others up for longer."""
+
+_NOTHING = MetricStates({})
 
 PERIOD = 1.0
 """Seconds between two points of the charts, at least."""
@@ -40,6 +42,9 @@ def recent_name(name: str) -> str:
 class MergedMetrics:
     """Metrics by name, since the coordinator was made. Thread-safe.
 
+    What is drawn, and shown as a figure, is of the epoch: a trainer's printed lines and its history
+    say the same by the same name. Before the first epoch, it is of all.
+
     Parameters
     ----------
     history : History
@@ -55,7 +60,8 @@ class MergedMetrics:
         self._merged: dict[tuple[str, MergeableMetric], MetricState] = {}
         self._latest: dict[str, MergeableMetric] = {}
         self._numbers: dict[str, tuple[float, float, int]] = {}  # as `ReportedStates` has them
-        self._drawn = MetricStates({})
+        self._begun = self._earlier = _NOTHING  # before the epoch; of it, in an earlier run
+        self._drawn = _NOTHING
         self._drawn_at = float("-inf")
         self._complaint: str | None = None  # the first; more would be too much
         self._told = False
@@ -70,6 +76,20 @@ class MergedMetrics:
             states = self._merge()
         self._tell()
         return states
+
+    def begin(self, now: float, earlier: MetricStates = _NOTHING) -> None:
+        """Draw what there is, and count for views anew from here: an epoch begins.
+
+        Parameters
+        ----------
+        now : float
+            Seconds since the epoch.
+        earlier : MetricStates
+            What an earlier run had of the epoch.
+        """
+        self.draw(now, period=0.0)
+        with self._lock:
+            self._begun, self._earlier = self._merge(), earlier
 
     def draw(self, now: float, period: float = PERIOD) -> None:
         """Add points to the history if the last ones are old enough and there is news.
@@ -93,7 +113,8 @@ class MergedMetrics:
             recent = states.since(self._drawn)
             if recent:
                 self._drawn, self._drawn_at = states, now
-                whole = MetricStates({name: states[name] for name in recent})
+                epoch = self._of_epoch(states)
+                whole = MetricStates({name: epoch[name] for name in recent if name in epoch})
                 self._history.add(now, self._results(whole), averaged=False)
                 latest = self._results(recent)
                 self._history.add(now, {recent_name(name): latest[name] for name in latest})
@@ -105,7 +126,7 @@ class MergedMetrics:
         """Return figures of the history with the merged values and totals as they are now."""
         states = self.states()
         with self._lock:
-            current, numbers = self._results(states), dict(self._numbers)
+            current, numbers = self._results(self._of_epoch(states)), dict(self._numbers)
         self._tell()
         found = dict(metrics)
         for name, each in metrics.items():
@@ -115,6 +136,11 @@ class MergedMetrics:
                 total, weight, not_finite = numbers[name]
                 found[name] = replace(each, total=total, weight=weight, not_finite=not_finite)
         return found
+
+    def _of_epoch(self, states: MetricStates) -> MetricStates:
+        news = states.since(self._begun)
+        both = united(self._earlier, news)
+        return MetricStates({name: both[name] for name in news})
 
     def _merge(self) -> MetricStates:
         arrived: dict[tuple[str, MergeableMetric], list[MetricState]] = {}

@@ -55,6 +55,7 @@ class StateRule(NamedTuple):
 
 CLOSED = "closed"
 RUNNING = "running"
+IDLE = "idle"
 
 COORDINATOR_STATES: tuple[StateRule, ...] = (
     StateRule(CLOSED, "quiet", "It was closed; these are its last figures.", lambda s: s.closed),
@@ -85,7 +86,7 @@ COORDINATOR_STATES: tuple[StateRule, ...] = (
         lambda s: s.queued and not s.workers,
     ),
     StateRule(RUNNING, "busy", "Closures run or wait.", lambda s: s.queued or s.in_flight),
-    StateRule("idle", "good", "All that was scheduled has ended.", lambda s: True),
+    StateRule(IDLE, "good", "All that was scheduled has ended.", lambda s: True),
 )
 """The states of a coordinator: it is in the first one that holds."""
 
@@ -105,9 +106,10 @@ SERVER_TONES: dict[str, Tone] = {
     "serving": "good",
     "unreachable": "bad",
     "lost": "bad",
+    "released": "quiet",
 }
 """The states of a server. Unknown is one that was not asked yet; lost, one whose process has ended,
-until all shards have a server again."""
+until all shards have a server again; released, one whose coordinator was closed: nobody asks."""
 
 _RULES = {rule.state: rule for rule in COORDINATOR_STATES}
 

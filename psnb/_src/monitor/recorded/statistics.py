@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from psnb._src.monitor.recorded.staleness import StalenessStatistics
+from psnb._src.monitor.recorded.training_progress import TrainingProgress
 from psnb._src.phases import PhaseStatistics
 from psnb._src.stages import Stages, merged_chains, starved
 
@@ -107,8 +108,8 @@ class ServerStatistics:
     address : str
         Its Dask address.
     state : str
-        ``"unknown"`` (not asked yet), ``"serving"``, ``"unreachable"``, or ``"lost"`` until all
-        shards have a server again.
+        ``"unknown"`` (not asked yet), ``"serving"``, ``"unreachable"``, ``"lost"`` until all
+        shards have a server again, or ``"released"`` once the coordinator is closed.
     shards : int
         Shards that it serves, and copies that it keeps.
     bytes : int
@@ -159,14 +160,15 @@ class CheckpointStatistics:
 class MetricStatistics:
     """One metric that closures report with `psnb.report`.
 
-    Of one that they report as states of a metric, the values are the points of its chart.
+    Of one that they report as states of a metric, the values are the points of its chart. It is of
+    the epoch: of all examples since the last epoch began, of a trainer or of ``run_epoch``.
 
     Attributes
     ----------
     count : int
         Values reported so far.
     last : float
-        The newest value; of states, that of all merged, as of now.
+        The newest value; of states, that of all merged of the epoch, as of now.
     smoothed : float
         Exponential moving average over about the last hundred values; of states the same as
         ``last``.
@@ -222,14 +224,16 @@ class Statistics:
     closures_per_second : float
         Closures that ended over the last seconds.
     eta : float or None
-        Estimated seconds until all queued and running closures have ended, at the present rate;
-        None if there are none, or none end.
+        Estimated seconds until all epochs of training are over; without training, until all queued
+        and running closures have ended, at the present rate. None if nobody knows.
     examples : float or None
         The sum of the metric ``examples`` that closures reported; None if none did.
     examples_per_second : float or None
         The same per second, over the last seconds.
     checkpoint : CheckpointStatistics
         The newest checkpoint.
+    training : TrainingProgress or None
+        How far the present training is, or the last one was; None if there was none.
     """
 
     state: str
@@ -251,6 +255,7 @@ class Statistics:
     checkpoint: CheckpointStatistics = CheckpointStatistics()
     workers_lost: int = 0
     servers_lost: int = 0
+    training: TrainingProgress | None = None
 
     @property
     def phases(self) -> PhaseStatistics:

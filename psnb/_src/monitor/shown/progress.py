@@ -129,7 +129,9 @@ class ProgressLine:
                     line.draw(done, max(1, done + now.queued + now.in_flight), describe(now))
                 else:
                     share = self._epoch()
-                    line.draw(share.done, share.of, describe(now, share, left.of(share)))
+                    # Of training, all of it, as other views say; of anything else, by its parts.
+                    time_left = now.eta if now.training and now.eta is not None else left.of(share)
+                    line.draw(share.done, share.of, describe(now, share, time_left))
                 if ended:
                     return
                 self._ended.wait(_INTERVAL)

@@ -3,47 +3,62 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from html import escape
+from typing import NamedTuple
 
 import numpy as np
 
 from psnb._src.monitor.told import Metric, Packed
 
-WIDTH, HEIGHT = 240, 70
+WIDTH, HEIGHT = 280, 104
 """Size in CSS pixels."""
 
-MOST_POINTS = WIDTH // 2
+COLOURS = ("#3b82c4", "#c2761c")
+"""Of the metric, and of its validation."""
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 274, 6, 74
+
+MOST_POINTS = (_RIGHT - _LEFT) // 2
 """Points drawn of one series: enough for the eye, and small, because the notebook keeps the
 page."""
 
-_MARGIN = 3
 
+def sparkline(metrics: Sequence[Metric]) -> str:
+    """Return a chart of metrics' whole series: values in pale, their average in strong colour.
 
-def sparkline(metric: Metric) -> str:
-    """Return a chart of a metric's whole series: values in pale, their average in strong colour.
-
-    Values that are not finite leave gaps; a series without finite values gives an empty string.
+    Values that are not finite leave gaps; series without finite values give an empty string.
     """
-    steps, values = unpack(metric["steps"]), unpack(metric["values"])
-    averages = unpack(metric["averages"])
-    if len(steps) > MOST_POINTS:
-        chosen = np.linspace(0, len(steps) - 1, MOST_POINTS).astype(int)
-        steps, values, averages = steps[chosen], values[chosen], averages[chosen]
-    finite = values[np.isfinite(values)]
-    if not len(finite):
+    lines = [_thinned(metric) for metric in metrics]
+    finite = [line.values[np.isfinite(line.values)] for line in lines]
+    every = np.concatenate(finite)
+    if not len(every):
         return ""
-    low, high = float(finite.min()), float(finite.max())
-    title = f"{metric['name']}: {low:.4g} to {high:.4g}"
-    box = _Box(float(steps[0]), float(steps[-1]), low, high)
+    places = np.concatenate([line.steps for line in lines])
+    box = _Box(places.min(), places.max(), every.min(), every.max())
+    titles = [
+        f"{metric['name']}: {found.min():.4g} to {found.max():.4g}"
+        for metric, found in zip(metrics, finite, strict=True)
+        if len(found)
+    ]
+    drawn = [
+        f'<path d="{box.path(line.steps, values)}" fill="none" stroke="{colour}" '
+        f'stroke-linecap="round" {style}></path>'
+        for line, colour in zip(lines, COLOURS, strict=False)
+        for values, style in (
+            (line.values, 'stroke-opacity="0.45"'),
+            (line.averages, 'stroke-width="1.5"'),
+        )
+    ]
     return (
-        f'<svg width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
-        f"<title>{escape(title)}</title>"
-        f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" fill="none" '
-        'stroke="#808080" stroke-opacity="0.4"></rect>'
-        f'<path d="{box.path(steps, values)}" fill="none" stroke="#3b82c4" '
-        'stroke-opacity="0.45"></path>'
-        f'<path d="{box.path(steps, averages)}" fill="none" stroke="#3b82c4" '
-        'stroke-width="1.5"></path></svg>'
+        f'<svg width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        'style="max-width:100%">'
+        f"<title>{escape('; '.join(titles))}</title>"
+        f'<rect x="{_LEFT - 3.5}" y="{_TOP - 3.5}" width="{_RIGHT - _LEFT + 7}" '
+        f'height="{_BOTTOM - _TOP + 7}" fill="none" stroke="#808080" stroke-opacity="0.4"></rect>'
+        + box.axes()
+        + "".join(drawn)
+        + "</svg>"
     )
 
 
@@ -52,22 +67,36 @@ def unpack(packed: Packed) -> np.ndarray:
     return np.frombuffer(base64.b64decode(packed), "<f8")
 
 
+class _Line(NamedTuple):
+    steps: np.ndarray
+    values: np.ndarray
+    averages: np.ndarray
+
+
+def _thinned(metric: Metric) -> _Line:
+    line = _Line(*(unpack(metric[part]) for part in ("steps", "values", "averages")))  # type: ignore[literal-required]
+    if len(line.steps) <= MOST_POINTS:
+        return line
+    chosen = np.linspace(0, len(line.steps) - 1, MOST_POINTS).astype(int)
+    return _Line(*(each[chosen] for each in line))
+
+
 class _Box:
     """Converts steps and values to the chart's pixels."""
 
     def __init__(self, first: float, last: float, low: float, high: float) -> None:
-        self._first, self._across = first, max(last - first, 1e-300)
-        self._low, self._up = low, high - low
+        self._first, self._last, self._low, self._high = first, last, float(low), float(high)
+        self._across, self._up = max(last - first, 1e-300), self._high - self._low
 
     def path(self, steps: np.ndarray, values: np.ndarray) -> str:
-        x = _MARGIN + (steps - self._first) / self._across * (WIDTH - 2 * _MARGIN)
+        x = _LEFT + (steps - self._first) / self._across * (_RIGHT - _LEFT)
         # A series that never changes is a line in the middle.
         share = (
             (values - self._low) / self._up
             if self._up
             else np.where(np.isfinite(values), 0.5, np.nan)
         )
-        y = HEIGHT - _MARGIN - share * (HEIGHT - 2 * _MARGIN)
+        y = _BOTTOM - share * (_BOTTOM - _TOP)
         parts, pen = [], "M"
         for across, down in zip(x.tolist(), y.tolist(), strict=True):
             if np.isfinite(down):
@@ -75,4 +104,25 @@ class _Box:
                 pen = "L"
             else:
                 pen = "M"
-        return "".join(parts)
+        # A point alone is a dot: it takes a line of no length.
+        return "".join(parts) if len(parts) != 1 else f"{parts[0]}h0"
+
+    def axes(self) -> str:
+        """Return the least and the greatest value and step, and what the steps are."""
+        values = ((self._high, _TOP + 4), (self._low, _BOTTOM + 4))
+        if not self._up:
+            values = ((self._low, (_TOP + _BOTTOM) // 2 + 4),)
+        texts = [_text(f"{value:.4g}", _LEFT - 8, y, "end") for value, y in values]
+        below = _BOTTOM + 18
+        texts += [_text(f"{self._last:,.0f}", _RIGHT + 3, below, "end")]
+        if self._last > self._first:
+            texts += [_text(f"{self._first:,.0f}", _LEFT - 3, below, "start")]
+        texts += [_text("values so far", (_LEFT + _RIGHT) // 2, below, "middle")]
+        return "".join(texts)
+
+
+def _text(text: str, x: int, y: int, anchor: str) -> str:
+    return (
+        f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="10" fill="currentColor" '
+        f'fill-opacity="0.75">{escape(text)}</text>'
+    )

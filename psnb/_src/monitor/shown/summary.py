@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from html import escape
 
-from psnb._src.excerpt import size_text
-from psnb._src.monitor.recorded import Tone
+from psnb._src.excerpt import counted, size_text
+from psnb._src.monitor.recorded import VALIDATION, Tone
 from psnb._src.monitor.shown.html_table import MOST_ROWS, html_table, left_out
-from psnb._src.monitor.shown.sparkline import sparkline
+from psnb._src.monitor.shown.sparkline import COLOURS, WIDTH, sparkline
 from psnb._src.monitor.told import (
     CheckpointRow,
     FailureRow,
@@ -80,8 +80,24 @@ def _header(update: Update) -> str:
         f"<div><strong>psnb {escape(name)}</strong> "
         f'<strong style="color:{colour}" title="{escape(summary["meaning"])}">{escape(state)}'
         "</strong> "
-        f"after {_seconds(summary['elapsed'])}, as of {moment}</div>"
+        f"after {_seconds(summary['elapsed'])}, as of {moment}{_training(summary)}</div>"
     )
+
+
+def _training(summary: Summary) -> str:
+    training, left = summary["training"], summary["eta"]
+    parts = []
+    if training is not None:
+        if training["epoch"] is not None:
+            parts.append(f"epoch {_of(training['epoch'], training['epochs'])}")
+        parts.append(f"batch {_of(training['batch'], training['batches'])}")
+    if isinstance(left, float | int):
+        parts.append(f"{_seconds(left)} left")
+    return f"<div>{' · '.join(parts)}</div>" if parts else ""
+
+
+def _of(count: int, of: int | None) -> str:
+    return f"{count:,}" if of is None else f"{count:,} of {of:,}"
 
 
 def _paragraph(text: str) -> str:
@@ -129,15 +145,30 @@ def _checkpoint(checkpoint: CheckpointRow) -> str:
 
 
 def _metrics(metrics: list[Metric]) -> str:
-    charts = [
-        '<div style="display:inline-block;margin:6px 12px 0 0">'
-        f"<div>{escape(metric['name'])} <strong>{_number(metric['last'])}</strong>"
-        f" (avg {_number(metric['smoothed'])}, {metric['count']:,} values)</div>"
-        f"{sparkline(metric)}</div>"
-        for metric in metrics[:MOST_ROWS]
-    ]
+    """Return the charts; validation is in that of its metric."""
+    by_name = {metric["name"]: metric for metric in metrics}
+    beside = {name: by_name.get(VALIDATION + name) for name in by_name}
+    within = {VALIDATION + name for name, found in beside.items() if found is not None}
+    alone = [metric for metric in metrics if metric["name"] not in within]
+    charts = []
+    for metric in alone[:MOST_ROWS]:
+        validation = beside[metric["name"]]
+        lines = [metric] if validation is None else [metric, validation]
+        charts.append(
+            f'<div style="display:inline-block;vertical-align:top;width:{WIDTH}px;max-width:100%;'
+            f'margin:6px 16px 0 0">{"".join(map(_figures, lines, COLOURS))}{sparkline(lines)}</div>'
+        )
+    return "<div>" + "".join(charts) + "</div>" + left_out(len(alone), "metrics") if charts else ""
+
+
+def _figures(metric: Metric, colour: str) -> str:
+    last, average = metric["last"], metric["smoothed"]
+    # Of a value that is of all examples so far, there is none.
+    figures = [] if last == average else [f"avg {_number(average)}"]
+    figures.append(counted(metric["count"], "value"))
     return (
-        "<div>" + "".join(charts) + "</div>" + left_out(len(metrics), "metrics") if charts else ""
+        f'<div><span style="color:{colour}">■</span> {escape(metric["name"])} '
+        f"<strong>{_number(last)}</strong> ({', '.join(figures)})</div>"
     )
 
 
@@ -183,7 +214,8 @@ def _failures(failures: list[FailureRow]) -> str:
         f'<pre style="overflow-x:auto">{escape(row["traceback"])}</pre></details>'
         for row in failures[-MOST_FAILURES:]
     ]
-    head = f'<div style="margin-top:8px"><strong>The last {len(shown)} failures</strong></div>'
+    many = "failure" if len(shown) == 1 else f"{len(shown)} failures"
+    head = f'<div style="margin-top:8px"><strong>The last {many}</strong></div>'
     return head + "".join(shown) if shown else ""
 
 

@@ -19,6 +19,7 @@ from psnb._src.monitor.told.protocol import (
     Packed,
     ServerRow,
     Summary,
+    Training,
     Update,
     WorkerRow,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "Publisher",
     "ServerRow",
     "Summary",
+    "Training",
     "Update",
     "Viewed",
     "WorkerRow",

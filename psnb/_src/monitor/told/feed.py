@@ -26,6 +26,7 @@ from psnb._src.monitor.recorded import (
     Points,
     ServerStatistics,
     Statistics,
+    TrainingProgress,
     WorkerStatistics,
     coordinator_tone,
     meaning,
@@ -40,6 +41,7 @@ from psnb._src.monitor.told.protocol import (
     OptimizerRow,
     ServerRow,
     Summary,
+    Training,
     Update,
     WorkerRow,
 )
@@ -250,6 +252,7 @@ def _summary(statistics: Statistics, now: float) -> Summary:
         meaning=meaning(statistics.state),
         elapsed=round(statistics.elapsed, 3),
         eta=statistics.eta,
+        training=_training(statistics.training),
         examples=statistics.examples,
         examples_per_second=statistics.examples_per_second,
         closures_per_second=round(statistics.closures_per_second, 3),
@@ -264,6 +267,14 @@ def _summary(statistics: Statistics, now: float) -> Summary:
         staleness_mean=statistics.staleness.mean,
         staleness_max=statistics.staleness.max,
         phases=_shares(statistics.phase_shares),
+    )
+
+
+def _training(found: TrainingProgress | None) -> Training | None:
+    if found is None:
+        return None
+    return Training(
+        epoch=found.epoch, epochs=found.epochs, batch=found.batch, batches=found.batches
     )
 
 

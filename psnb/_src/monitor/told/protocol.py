@@ -39,6 +39,15 @@ Number = float | Literal["nan", "inf", "-inf"]
 """A single number; JSON has no NaN and no infinities."""
 
 
+class Training(TypedDict):
+    """How far training is, or was when it ended."""
+
+    epoch: int | None  # from 1 on; None of an epoch that somebody runs
+    epochs: int | None
+    batch: int
+    batches: int | None  # None until that is known
+
+
 class Summary(TypedDict):
     """The coordinator now; in every update."""
 
@@ -47,7 +56,9 @@ class Summary(TypedDict):
     tone: Tone  # of the state
     meaning: str  # of the state, in a sentence
     elapsed: float  # seconds
-    eta: Number | None  # seconds until all that is queued has ended; None if nobody knows
+    eta: Number | None  # seconds until training is over, or else all that is queued has ended; None
+    # if nobody knows
+    training: Training | None  # None if there was none
     examples: Number | None  # examples so far, if closures report "examples"
     examples_per_second: Number | None
     closures_per_second: Number
@@ -173,6 +184,8 @@ class Identity(TypedDict):
     process: int
     host: str
     cluster: str  # the scheduler's address
+    cluster_id: str  # the scheduler's own, another one each time that it is started
+    cluster_started: float  # seconds since the epoch; 0 if nobody knows
     dashboard: str  # URL of Dask's own dashboard, or empty
     started: float  # seconds since the epoch
 
@@ -245,7 +258,11 @@ class Source(TypedDict):
 class Scheduler(TypedDict):
     """A scheduler that was attached to the hub."""
 
-    address: str
+    address: str  # of its dashboard
+    cluster: str  # its own address; empty until it is known
+    cluster_id: str
+    cluster_started: float
+    coordinators: int  # that have reported to it, and live
     error: str  # why it does not answer; empty if it does
 
 

@@ -1,0 +1,90 @@
+"""How far training is, and how long it takes yet."""
+
+from __future__ import annotations
+
+import pytest
+
+from psnb._src.monitor.recorded.training_progress import (
+    EpochCount,
+    TrainingClock,
+    TrainingProgress,
+)
+
+
+class Training:
+    """A clock over an epoch whose figures tests set."""
+
+    def __init__(self, epochs: int | None) -> None:
+        self.now, self.count = 100.0, EpochCount(0)
+        self.clock = TrainingClock(epochs, lambda: self.now)
+
+    def begin(self, epoch: int | None, count: EpochCount) -> None:
+        self.count = count
+        self.clock.begin(epoch, lambda: self.count)
+
+    def at(self, now: float, count: EpochCount) -> TrainingProgress:
+        self.now, self.count = now, count
+        found = self.clock.progress()
+        assert found is not None
+        return found
+
+
+def test_there_is_none_before_an_epoch_begins() -> None:
+    assert TrainingClock().progress() is None
+
+
+def test_time_left_is_that_of_all_epochs() -> None:
+    training = Training(100)
+    training.begin(1, EpochCount(0, 10))
+    training.at(101.0, EpochCount(1, 10))  # from here on: the first batch compiles
+    assert training.at(110.0, EpochCount(10, 10)) == TrainingProgress(1, 100, 10, 10, 990.0)
+
+
+def test_epochs_long_past_say_nothing_of_the_speed_of_now() -> None:
+    training = Training(4)
+    training.begin(1, EpochCount(0, 10))
+    training.at(1000.0, EpochCount(10, 10))
+    training.begin(2, EpochCount(0, 10))
+    training.at(1010.0, EpochCount(10, 10))
+    training.begin(3, EpochCount(0, 10))
+    assert training.at(1020.0, EpochCount(10, 10)).left == 10.0
+
+
+def test_without_its_length_an_epoch_says_only_how_many_batches_were_used() -> None:
+    training = Training(5)
+    training.begin(1, EpochCount(0))
+    assert training.at(110.0, EpochCount(120)) == TrainingProgress(1, 5, 120, None, None)
+
+
+def test_parts_of_the_dataset_stand_in_for_a_length_that_is_not_known() -> None:
+    training = Training(2)
+    training.begin(1, EpochCount(0, parts=(0, 8)))
+    assert training.at(101.0, EpochCount(10, parts=(0, 8))).left is None
+    assert training.at(111.0, EpochCount(50, parts=(4, 8))).left == 30.0
+
+
+def test_an_epoch_that_somebody_runs_has_no_number() -> None:
+    training = Training(None)
+    training.begin(None, EpochCount(0, 4))
+    training.at(101.0, EpochCount(1, 4))
+    assert training.at(103.0, EpochCount(3, 4)) == TrainingProgress(None, None, 3, 4, 1.0)
+
+
+def test_what_another_run_has_trained_took_no_time_here() -> None:
+    training = Training(10)
+    training.begin(9, EpochCount(5, 10))
+    training.at(102.0, EpochCount(6, 10))
+    assert training.at(110.0, EpochCount(10, 10)).left == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("epochs", [None, 3])
+def test_when_training_has_ended_it_stays_where_it_is_and_nothing_is_left(
+    epochs: int | None,
+) -> None:
+    training = Training(epochs)
+    number = None if epochs is None else 1
+    training.begin(number, EpochCount(0, 10))
+    training.count = EpochCount(6, 10)
+    training.clock.end()
+    training.count = EpochCount(0, 10)
+    assert training.clock.progress() == TrainingProgress(number, epochs, 6, 10, None)
