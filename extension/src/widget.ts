@@ -5,10 +5,13 @@
 
 import '../style/dashboard.css';
 import { Dashboard, Store } from './dashboard';
+import { holdBelow } from './hold';
 import { VERSION, type Command, type Hello, type Reply, type Update } from './protocol';
 
 // What a model tells when its connection to the kernel ends; anywidget passes on all events.
 const CUT = 'comm_live_update';
+
+const CLOSED = 'closed'; // The state of a coordinator.
 
 const GONE =
   'The connection to its kernel has ended: it was restarted or shut down. Run the cell again.';
@@ -69,7 +72,16 @@ export default function (): object {
       const dashboard = new Dashboard(el, store, (command) => {
         say(model, command);
       });
+      const shown = store;
+      const ignore = shown.listen({
+        changed: () => {
+          if (shown.state?.summary.state !== CLOSED) return;
+          ignore();
+          holdBelow(el); // The kernel puts a summary in the place of this.
+        },
+      });
       return () => {
+        ignore();
         dashboard.dispose();
       };
     },

@@ -104,6 +104,37 @@ def test_a_saved_notebook_has_the_final_state_in_the_place_of_what_was_live(
 
 
 @REST
+def test_what_is_below_a_dashboard_stays_in_place_when_it_is_closed(
+    notebook: OpenNotebook, set_up: str
+) -> None:
+    opened = notebook(
+        set_up,
+        "coordinator",
+        "for n in range(123): coordinator.schedule(step, (n, 0.0))\ncoordinator.join()",
+        "import threading\nthreading.Timer(2.0, coordinator.close).start()" + 60 * "\n# below",
+    )
+    opened.run(0, 1, 2)
+    Dashboard(opened.output(1)).wait_for_state("idle")
+    opened.run(3)
+    below = opened.page.locator(".jp-Notebook .jp-Cell").nth(3)
+    # Near the beginning of the page, which cannot be scrolled by as much as the output shrinks.
+    below.evaluate(
+        """cell => {
+            const view = cell.closest('.jp-WindowedPanel-outer').getBoundingClientRect();
+            const shift = cell.getBoundingClientRect().top - view.bottom + 150;
+            cell.closest('.jp-WindowedPanel-outer').scrollTop += shift;
+        }"""
+    )
+    before = below.bounding_box()
+    expect(opened.output(1)).to_contain_text("closed", timeout=PATIENCE)
+    expect(opened.output(1).locator(".psnb-dashboard, .psnb-static")).to_have_count(0)
+    after = below.bounding_box()
+    assert before is not None
+    assert after is not None
+    assert abs(after["y"] - before["y"]) < 2
+
+
+@REST
 def test_a_saved_notebook_shows_the_final_state_without_a_kernel(
     notebook: OpenNotebook, set_up: str, page: Page, tmp_path: Path
 ) -> None:

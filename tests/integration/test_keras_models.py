@@ -257,6 +257,28 @@ def test_fit_has_keras_parameters_drives_callbacks_and_saves_a_plain_file(
     np.testing.assert_allclose(again, predicted, rtol=1e-5, atol=1e-6)
 
 
+def test_views_have_the_epochs_of_fit_and_its_validation_beside_its_metrics(
+    small: psnb.keras.DistributedKeras,
+) -> None:
+    x, y = nets.joined(nets.data(steps=20))
+    coordinator, found = small._coordinator, []
+
+    class Watching(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            found.append(coordinator.statistics().training)
+
+    recorder = Watching()
+    history = small.fit(x, y, batch_size=24, epochs=2, validation_split=0.2, callbacks=[recorder])
+    where = [(each.epoch, each.epochs, each.batch, each.batches) for each in found]
+    assert where == [(epoch, 2, batch, 8) for epoch in (1, 2) for batch in range(1, 9)]
+    assert found[-1].left == 0.0
+    charted = coordinator.history()
+    assert charted["auc"]["value"].tolist() == history.history["auc"]
+    assert charted["val_loss"]["value"].tolist() == history.history["val_loss"]
+    assert charted["val_loss"]["step"].tolist() == [8, 16]
+    assert charted["val_auc"]["step"].tolist() == [1, 2]
+
+
 def test_datasets_steps_and_what_is_refused(small: psnb.keras.DistributedKeras) -> None:
     x, y = nets.joined(nets.data(steps=20))
     dataset = psnb.data.Dataset.from_tensor_slices((x, y)).batch(24)

@@ -180,9 +180,10 @@ class CoordinatorView:
         found = self._strategy.watch.statistics()
         if self._last_workers is None:
             return found
-        idle = {"pulls_per_second": 0.0, "pushes_per_second": 0.0}
         return tuple(
-            each if each.state == "lost" else replace(each, state="released", **idle)
+            each
+            if each.state == "lost"
+            else replace(each, state="released", pulls_per_second=0.0, pushes_per_second=0.0)
             for each in found
         )
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from psnb._src.monitor.told import Metric, Packed
 
-WIDTH, HEIGHT = 280, 104
+WIDTH, HEIGHT = 280, 98
 """Size in CSS pixels."""
 
 COLOURS = ("#3b82c4", "#c2761c")
@@ -74,7 +74,7 @@ class _Line(NamedTuple):
 
 
 def _thinned(metric: Metric) -> _Line:
-    line = _Line(*(unpack(metric[part]) for part in ("steps", "values", "averages")))  # type: ignore[literal-required]
+    line = _Line(unpack(metric["steps"]), unpack(metric["values"]), unpack(metric["averages"]))
     if len(line.steps) <= MOST_POINTS:
         return line
     chosen = np.linspace(0, len(line.steps) - 1, MOST_POINTS).astype(int)
@@ -109,9 +109,9 @@ class _Box:
 
     def axes(self) -> str:
         """Return the least and the greatest value and step, and what the steps are."""
-        values = ((self._high, _TOP + 4), (self._low, _BOTTOM + 4))
+        values = [(self._high, _TOP + 4), (self._low, _BOTTOM + 4)]
         if not self._up:
-            values = ((self._low, (_TOP + _BOTTOM) // 2 + 4),)
+            values = [(self._low, (_TOP + _BOTTOM) // 2 + 4)]
         texts = [_text(f"{value:.4g}", _LEFT - 8, y, "end") for value, y in values]
         below = _BOTTOM + 18
         texts += [_text(f"{self._last:,.0f}", _RIGHT + 3, below, "end")]

@@ -154,10 +154,9 @@ def _metrics(metrics: list[Metric]) -> str:
     for metric in alone[:MOST_ROWS]:
         validation = beside[metric["name"]]
         lines = [metric] if validation is None else [metric, validation]
-        charts.append(
-            f'<div style="display:inline-block;vertical-align:top;width:{WIDTH}px;max-width:100%;'
-            f'margin:6px 16px 0 0">{"".join(map(_figures, lines, COLOURS))}{sparkline(lines)}</div>'
-        )
+        style = f"display:inline-block;vertical-align:bottom;width:{WIDTH}px;max-width:100%"
+        figures = "".join(map(_figures, lines, COLOURS))
+        charts.append(f'<div style="{style};margin:6px 16px 0 0">{figures}{sparkline(lines)}</div>')
     return "<div>" + "".join(charts) + "</div>" + left_out(len(alone), "metrics") if charts else ""
 
 
@@ -167,7 +166,8 @@ def _figures(metric: Metric, colour: str) -> str:
     figures = [] if last == average else [f"avg {_number(average)}"]
     figures.append(counted(metric["count"], "value"))
     return (
-        f'<div><span style="color:{colour}">■</span> {escape(metric["name"])} '
+        '<div style="overflow:hidden;text-overflow:ellipsis;white-space:nowrap">'
+        f'<span style="color:{colour}">■</span> {escape(metric["name"])} '
         f"<strong>{_number(last)}</strong> ({', '.join(figures)})</div>"
     )
 
