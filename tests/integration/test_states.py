@@ -81,3 +81,4 @@ def test_a_closed_coordinator_has_released_its_workers(
     now = coordinator.statistics()
     assert now.state == "closed"
     assert {worker.state for worker in now.workers} == {"released"}
+    assert {server.state for server in now.servers} == {"released"}  # nobody asks them now

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from psnb._src.monitor.recorded.training_progress import TrainingProgress
 from psnb._src.monitor.shown import progress
 from psnb._src.monitor.shown.progress import ProgressLine, Share, describe, wanted
 from tests.monitor.viewed import WORKER, FakeViewed, reporting
@@ -57,6 +58,16 @@ def test_of_an_epoch_it_tells_the_parts_that_are_done(
     assert "6 of 16 parts of the epoch" in shown["text/plain"]
     assert 'value="6" max="16"' in shown["text/html"]
     assert not re.search("to do|left", shown["text/plain"])
+
+
+def test_of_training_it_tells_the_time_left_of_all_epochs(
+    notebook: list[tuple[dict[str, str], str, bool]],
+) -> None:
+    training = TrainingProgress(2, 3, 6, 16)
+    viewed = FakeViewed(state="running", eta=3725.0, training=training)
+    with ProgressLine(viewed, delay=0.0, epoch=lambda: Share(6, 16, "batches", "epoch 2 of 3")):
+        viewed.wait_for_looks(1)
+    assert "62:05 left" in notebook[-1][0]["text/plain"]
 
 
 def test_of_an_epoch_it_tells_its_name_and_the_time_left() -> None:

@@ -9,7 +9,6 @@ from psnb._src.coordinator.coordinator import (
     filling,
     go_on_from,
     map_whole_splits,
-    training_shown,
 )
 from psnb._src.coordinator.datasets import (
     Epochs,
@@ -18,7 +17,12 @@ from psnb._src.coordinator.datasets import (
     PerWorkerValues,
 )
 from psnb._src.coordinator.resumed import Resumed, resume
-from psnb._src.coordinator.shown_epochs import clock_shown, epoch_metrics_shown, epoch_shown
+from psnb._src.coordinator.shown_epochs import (
+    clock_shown,
+    epoch_metrics_shown,
+    epoch_shown,
+    training_shown,
+)
 
 __all__ = [
     "Attached",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 from psnb._src.checks import integer
@@ -598,15 +598,8 @@ def map_whole_splits(
     return coordinator._core.map_splits(function, dataset.whole_splits(), shown)
 
 
-@contextmanager
-def training_shown(
-    coordinator: ClusterCoordinator,
-    shown: bool | None,
-    clock: TrainingClock,
-    share: Callable[[], Share],
-    stop: Callable[[], object],
-) -> Iterator[None]:
-    """Show the progress of a trainer while the block runs, and offer views to stop it."""
-    view = coordinator._view
-    with view.training(clock), view.stoppable(stop), coordinator._core.progress(shown, share):
-        yield
+def progress_shown(
+    coordinator: ClusterCoordinator, shown: bool | None, share: Callable[[], Share]
+) -> AbstractContextManager[None]:
+    """Return a context in which progress is shown: see `CoordinatorCore.progress`."""
+    return coordinator._core.progress(shown, share)

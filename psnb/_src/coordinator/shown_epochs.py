@@ -6,12 +6,26 @@ In the thread that trains.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 
-from psnb._src.coordinator.coordinator import ClusterCoordinator, view_of
+from psnb._src.coordinator.coordinator import ClusterCoordinator, progress_shown, view_of
 from psnb._src.metrics import MetricStates
-from psnb._src.monitor import EpochCount, TrainingClock
+from psnb._src.monitor import EpochCount, Share, TrainingClock
+
+
+@contextmanager
+def training_shown(
+    coordinator: ClusterCoordinator,
+    shown: bool | None,
+    clock: TrainingClock,
+    share: Callable[[], Share],
+    stop: Callable[[], object],
+) -> Iterator[None]:
+    """Show the progress of a trainer while the block runs, and offer views to stop it."""
+    view = view_of(coordinator)
+    with view.training(clock), view.stoppable(stop), progress_shown(coordinator, shown, share):
+        yield
 
 
 def clock_shown(
