@@ -287,6 +287,7 @@ class CoordinatorView:
         finally:
             clock.end()
             self._clocks.remove(clock)
+            self._clock = next(iter(self._clocks.copy()), clock)
 
     def begin_epoch(
         self,

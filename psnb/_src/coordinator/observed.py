@@ -126,10 +126,11 @@ class Observed:
         Returns
         -------
         dict of str to dict
-            Of each metric ``step`` (int64: how many values had been reported), ``time`` (float64,
-            seconds since the epoch), ``value`` and ``smoothed`` (float64), each of shape
-            ``(points,)``. A series is thinned out evenly when it gets longer than ten thousand
-            points, so it always spans the whole run.
+            Of each metric ``step`` (int64: how many values had been reported; of validation, as
+            ``val_auc``, how many of its metric), ``time`` (float64, seconds since the epoch),
+            ``value`` and ``smoothed`` (float64), each of shape ``(points,)``. A series is thinned
+            out evenly when it gets longer than ten thousand points, so it always spans the whole
+            run.
         """
         records = self._view.records
         records.merged.draw(time.time(), period=0.0)  # with the very last examples

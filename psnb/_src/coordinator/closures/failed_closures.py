@@ -73,7 +73,7 @@ def _attach(first: BaseException, others: Sequence[BaseException]) -> None:
     if others:
         names = ", ".join(sorted({type(error).__name__ for error in others}))
         first.add_note(
-            f"{len(others)} more closures failed before this was raised ({names}): "
+            f"{counted(len(others), 'more closure')} failed before this was raised ({names}): "
             "they are in the attribute other_errors"
         )
     first.other_errors = tuple(others)  # type: ignore[attr-defined]

@@ -314,7 +314,8 @@ class ScheduledClosures:
             else:
                 self._end_failed(closure, failed)
         if cancelled:
-            text = f"{len(cancelled)} queued closures were cancelled: {reason}"
+            were = "was" if len(cancelled) == 1 else "were"
+            text = f"{counted(len(cancelled), 'queued closure')} {were} cancelled: {reason}"
             self.news.add(EventKind.CLOSURES_CANCELLED, text, cancelled)
         for closure in cancelled:
             self._cancel(closure, reason)
