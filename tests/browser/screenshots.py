@@ -32,7 +32,8 @@ users = strategy.embedding("users", 16, optimizer=psnb.Adagrad(0.05))
 items = strategy.embedding("items", 16, optimizer=psnb.Adagrad(0.05))
 tower = strategy.variable(np.zeros(64, np.float32), "tower", optimizer=psnb.SGD(0.1))
 
-def step(number):
+def step(iterator):
+    number = int(next(iterator)[0])
     rng = np.random.default_rng(number)
     ids = rng.integers(0, 10_000, 256)
     gradients = rng.normal(0, 0.01, (256, 16)).astype(np.float32)
@@ -44,18 +45,24 @@ def step(number):
     psnb.report(loss=loss, auc=0.82 - 0.3 * np.exp(-number / 300) + 0.01 * rng.normal(),
                 examples=256)
 
-for number in range(4000):
-    coordinator.schedule(step, (number,))
+def batches(epoch):
+    return psnb.data.Dataset.range(300 * epoch - 300, 300 * epoch).batch(1)
+"""
+
+FIT = """
+psnb.Trainer(coordinator, step).train_from_dataset(
+    batches, epochs=8, validation=psnb.data.Dataset.range(900, 920).batch(1))
 """
 
 
 def take(lab: Lab, page: Page, address: str, folder: Path) -> None:
     """Take all pictures of one run."""
-    path = lab.write("training.ipynb", [TRAIN.format(address=address), "coordinator"])
+    path = lab.write("training.ipynb", [TRAIN.format(address=address), "coordinator", FIT])
     notebook = Notebook(lab, page, path).open()
     notebook.run(0, 1)
+    notebook.start(2)
     widget = Dashboard(notebook.output(1))
-    widget.wait_for_more("completed", 600, deadline=300)
+    widget.wait_for_more("completed", 1200, deadline=300)
     picture(notebook, folder / "widget-light.png")
     theme(page, "JupyterLab Dark")
     picture(notebook, folder / "widget-dark.png")
