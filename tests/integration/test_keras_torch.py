@@ -15,6 +15,7 @@ OTHER = {"jax": "torch", "torch": "jax"}[keras.backend.backend()]
 TESTS = (
     "tests/keras_models",
     "tests/integration/test_keras_models.py",
+    "tests/integration/test_adopting.py::test_a_keras_model_fits_on_from_the_epoch_of_a_checkpoint",
     "tests/integration/test_flights_models.py"
     "::test_one_epoch_of_keras_over_the_flights_reaches_an_auc_of_081",
 )

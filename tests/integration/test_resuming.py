@@ -30,6 +30,10 @@ OPTIMIZERS: list[psnb.Optimizer] = [
 ]
 
 
+MODEL: dict[str, Any] = {"arrays": {}, "tables": {}, "local": {}, "scratch": {}}
+"""The record of a model without anything."""
+
+
 def ckpt(directory: Path) -> list[Path]:
     return sorted(directory.glob("ckpt-*"))
 
@@ -241,6 +245,10 @@ def test_a_checkpoint_has_its_run_as_json(
         lambda run: run.clear(),
         lambda run: run.update(recipes={}),
         lambda run: run["recipes"].update(w={"nonfinite": "allow", "initial_value": 3}),
+        lambda run: run.update(models=[]),
+        lambda run: run["models"].update(M={"arrays": {}}),
+        lambda run: run["models"].update(M=MODEL | {"tables": {"t": "w"}}),
+        lambda run: run["models"].update(M=MODEL | {"arrays": {"parameters": {"w": [["a", [1]]]}}}),
         lambda run: run.update(mode={"name": "os.system"}),
         lambda run: run.update(closures=-1),
         lambda run: run.update(closures=10**40),

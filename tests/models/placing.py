@@ -14,6 +14,7 @@ from psnb._src.parameters.dense_shards import DenseShard, DenseShards
 from psnb._src.parameters.embedding import Embedding
 from psnb._src.parameters.embedding_spec import EmbeddingSpec
 from psnb._src.parameters.gradients import as_nonfinite
+from psnb._src.parameters.model_records import ModelRecord, ModelRecords
 from psnb._src.parameters.parameter_arguments import as_initializer
 from psnb._src.parameters.request_batch import Request
 from psnb._src.parameters.sparse_shards import SparseShards
@@ -41,6 +42,7 @@ class InProcessStrategy:
         self.mode = mode or Async()
         self.transport = CopyingInProcess(shards)
         self._parameters: dict[str, Variable | Embedding] = {}
+        self.__psnb_models__ = ModelRecords(lambda name, record: None)
 
     @property
     def parameters(self) -> Mapping[str, Variable | Embedding]:
@@ -101,6 +103,14 @@ class InProcessStrategy:
             self.transport.call([Request(shard, made)])
         made_table = Embedding(SparseShards(spec, shards, self.transport))
         return self._parameters.setdefault(name, made_table)  # type: ignore[return-value]
+
+    def again(self) -> InProcessStrategy:
+        """Return it as another process finds it: with parameters, and no handle of a model."""
+        found = InProcessStrategy(mode=self.mode)
+        found.transport, found._parameters = self.transport, self._parameters
+        for name, record in self.__psnb_models__.all().items():
+            found.__psnb_models__.know(name, ModelRecord.unpacked(record.packed()))
+        return found
 
     def calls(self) -> int:
         """Return how many round trips there were since it was asked the last time."""

@@ -83,6 +83,6 @@ def test_half_precision_is_refused_with_what_to_do() -> None:
 def test_a_name_that_is_taken_is_refused_before_anything_is_placed() -> None:
     strategy = InProcessStrategy()
     strategy.variable(np.zeros(1), "m.1")
-    with pytest.raises(ConfigurationError, match=r"\['m\.1'\] already: give this model another"):
+    with pytest.raises(ConfigurationError, match=r"\['m\.1'\] already, .* another name="):
         placed(strategy)
     assert list(strategy.parameters) == ["m.1"]

@@ -26,7 +26,7 @@ class World:
     def register(self, strategy: str, name: str, keep: float = 60.0, owner: str = "me") -> object:
         """Register a strategy and publish its layout."""
         deed, who = [name, 1.0, keep, b"terms"], [owner, f"client of {owner}", owner, 2.0]
-        told = self.registry.register(strategy, deed, who, {})
+        told = self.registry.register(strategy, deed, who, {}, {})
         self.registry.publish(owner, strategy, FIRST.packed())
         return told
 
@@ -112,11 +112,14 @@ def test_an_owner_that_lives_is_named(world: World) -> None:
 def test_what_an_owner_leaves_another_may_have_with_all_that_is_known(world: World) -> None:
     world.register("s", "mine")
     world.registry.describe("me", "s", "v", b"a variable")
+    world.registry.note_model("me", "s", "M", b"what was placed")
+    world.registry.note_model("me", "s", "M", b"what became of it")
+    assert world.registry.note_model("you", "s", "M", b"another") != ""
     world.leave("me")
     found = world.claim("s", "you")
     assert isinstance(found, list)
     assert found[0][0] == "mine"
-    assert found[2:] == [FIRST.packed(), {"v": b"a variable"}]
+    assert found[2:] == [FIRST.packed(), {"v": b"a variable"}, {"M": b"what became of it"}]
     assert world.claim("s", "him") == "you owns it, and lives"
 
 

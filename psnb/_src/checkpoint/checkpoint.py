@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,6 +33,15 @@ class Parameter(Loads, Protocol):
 
 _ALL = RestoreChoice()
 
+Moved = Callable[[Mapping[str, Any]], Callable[[str, str], str]]
+"""Takes what psnb saved of a run. Returns what takes the name of a parameter, and that of one in
+the checkpoint, and returns what lies elsewhere in it; empty if nothing does."""
+
+
+def stays(run: Mapping[str, Any]) -> Callable[[str, str], str]:
+    """Tell that nothing lies elsewhere."""
+    return lambda now, before: ""
+
 
 class Checkpoint:
     """A checkpoint that was checked to fit some parameters.
@@ -49,6 +58,8 @@ class Checkpoint:
         Which of them to load.
     strict : bool
         Whether all that is chosen must fit; otherwise only what fits is loaded.
+    moved : callable
+        Tells what lies elsewhere in a parameter than it did; by default nothing.
 
     Attributes
     ----------
@@ -75,6 +86,7 @@ class Checkpoint:
         choice: RestoreChoice = _ALL,
         *,
         strict: bool = True,
+        moved: Moved = stays,
     ) -> None:
         self.path = path
         self._stored = use(path)
@@ -83,10 +95,14 @@ class Checkpoint:
         saved = {new: manifest.entries[old] for new, old in choice.among(manifest.entries).items()}
         wanted = {name: each for name, each in parameters.items() if choice.takes(name)}
         both = {name: (saved[name], each) for name, each in wanted.items() if name in saved}
+        tell = moved(manifest.run)
         different = {
             name: "; ".join(differences)
             for name, (entry, parameter) in both.items()
-            if (differences := list(_differences(name, entry, parameter.describe())))
+            if (
+                differences := list(_differences(name, entry, parameter.describe()))
+                or [*filter(None, [tell(name, entry.name)])]
+            )
         }
         self._parts = {name: part for name, part in both.items() if name not in different}
         self.complete = self._parts.keys() == parameters.keys() and all(

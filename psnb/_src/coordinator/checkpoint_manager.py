@@ -128,5 +128,6 @@ class CheckpointManager(FolderManager):
             view.held if consistent else None,
             state,
             lambda: saved_run(coordinator, settings).described(),
+            core_of(coordinator.strategy).moved,
         )
         view.saving.use(self, rhythm)

@@ -192,6 +192,7 @@ class CoordinatorCore:
             self._ended_before + found.completed + found.failed + found.cancelled,
             tuple(self._leases.states()),
             {name: each.recipe() for name, each in core.parameters().items()},
+            core.models.all(),
         )
 
     @uninterrupted  # to the end: nobody else finds out what became of a closure that is open

@@ -15,7 +15,7 @@ from psnb._src.coordinator.coordinator import ClusterCoordinator, go_on_from
 from psnb._src.coordinator.saved_run import SavedRun
 from psnb._src.excerpt import counted
 from psnb._src.remote_path import Place, as_place
-from psnb._src.strategy import ParameterServerStrategy, described_parameter
+from psnb._src.strategy import ParameterServerStrategy, core_of, described_parameter
 from psnb.errors import CheckpointError, ConfigurationError
 
 
@@ -138,6 +138,8 @@ def resume(directory: str | os.PathLike[str], client: Client, **settings: Any) -
     try:
         for make in parameters:
             make(strategy)
+        for name, record in run.models.items():
+            core_of(strategy).models.add(name, record)
         coordinator = ClusterCoordinator(strategy)
         manager = CheckpointManager(coordinator, directory, **vars(run.manager))
         restored = manager.restore(saved.path)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -13,6 +13,7 @@ from psnb._src.checks import is_integer
 from psnb._src.coordinator.saving_settings import SavingSettings
 from psnb._src.descriptions import described, made
 from psnb._src.modes import MODES, Mode
+from psnb._src.parameters import ModelRecord
 from psnb._src.sealed_json import keys, require
 from psnb._src.version import own_version
 
@@ -48,6 +49,8 @@ class SavedRun:
         The states of the epochs that were not over, in the order of their beginning.
     recipes : mapping of str to mapping
         How the parameters were made, by name.
+    models : mapping of str to ModelRecord
+        What of which model is in which parameter; none in what an earlier psnb saved.
     """
 
     versions: Mapping[str, str]
@@ -57,22 +60,25 @@ class SavedRun:
     closures: int
     epochs: tuple[Mapping[str, Any], ...]
     recipes: Mapping[str, Mapping[str, Any]]
+    models: Mapping[str, ModelRecord] = field(default_factory=dict)
 
     def described(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
         return asdict(self) | {"mode": described(self.mode), "manager": described(self.manager)}
 
     @classmethod
-    def read(cls, run: Mapping[str, Any], parameters: Collection[str]) -> SavedRun:
-        """Return what `described` returned.
+    def read(cls, run: Mapping[str, Any], parameters: Mapping[str, Mapping[str, Any]]) -> SavedRun:
+        """Return what `described` returned; its parameters are described by name.
 
         Raises
         ------
         ValueError
             If it is none, or of other parameters than these.
         """
+        run = {"models": {}, **run}
         keys("what it says of the run", run, set(cls.__annotations__))
-        for name, kind in (("versions", dict), ("epochs", list), ("recipes", dict)):
+        kinds = {"versions": dict, "epochs": list, "recipes": dict, "models": dict}
+        for name, kind in kinds.items():
             require(isinstance(run[name], kind), f"its {name} are {run[name]!r:.80}")
         for name in ("replicas", "closures"):
             good = is_integer(run[name]) and 0 <= run[name] < _MOST
@@ -82,5 +88,9 @@ class SavedRun:
             "mode": made("its mode", run["mode"], MODES),
             "manager": made("its manager", run["manager"], _MANAGERS),
             "epochs": tuple(run["epochs"]),
+            "models": {name: ModelRecord.read(name, each) for name, each in run["models"].items()},
         }
+        sizes = {name: each.get("shape") for name, each in parameters.items()}
+        for name, record in read["models"].items():
+            record.check_sizes(name, sizes)
         return cls(**{**run, **read})

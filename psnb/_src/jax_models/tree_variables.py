@@ -10,7 +10,16 @@ import jax
 import numpy as np
 
 from psnb._src.export import DenseSources
-from psnb._src.models import FlatVariables, OptimizerChoice, Strategy, place_flat
+from psnb._src.models import (
+    LEARNING,
+    FlatVariables,
+    OptimizerChoice,
+    Strategy,
+    WantedModel,
+    adopted,
+    place_flat,
+    place_record,
+)
 from psnb._src.parameters import Variable
 from psnb.errors import ConfigurationError
 
@@ -114,9 +123,19 @@ class TreeVariables:
 
 
 def variables(
-    strategy: Strategy, tree: Any, optimizer: OptimizerChoice, name: str = "params"
+    strategy: Strategy,
+    tree: Any,
+    optimizer: OptimizerChoice | None = None,
+    name: str = "params",
+    *,
+    adopt: bool | None = None,
 ) -> TreeVariables:
-    """Put the parameters of a model on the servers.
+    """Put the parameters of a model on the servers, or take up what the strategy has of them.
+
+    On a strategy of `psnb.attach` or `psnb.resume`, the tree *adopts* the parameters that had its
+    name there, if the leaves have the same names, shapes and dtypes: they stay as they are, with
+    the state of their optimizers, and training goes on; a warning says so. The values of the tree
+    are not used then. Tables are there again as ``strategy.parameters["ads"]``.
 
     Parameters
     ----------
@@ -128,11 +147,18 @@ def variables(
         floats, arrays and Python's. Bools and what is no number stay in the tree; of modules of
         Equinox all that is no array of floats, as with ``equinox.filter_grad``.
     optimizer : Optimizer or callable
+        Not needed to adopt: servers keep their optimizers, with the hyperparameters that they have
+        now. One of another kind is refused, and a warning says which hyperparameters are others.
         What the servers do with gradients; or a function from a leaf's name, such as
         ``"['dense']['kernel']"``, to an optimizer. ``clipnorm`` counts the norm of all leaves with
         the same optimizer together.
     name : str
         The name of the variable on the servers; unique within the strategy.
+    adopt : bool, optional
+        True: there must be parameters to adopt, also those that this process has placed itself;
+        both handles then train the same ones. False: there must be none. By default those from
+        before are adopted, those of this process are refused, and where there are none, the tree is
+        placed.
 
     Returns
     -------
@@ -143,8 +169,8 @@ def variables(
     ------
     ConfigurationError
         If there are no floats; a leaf is an integer, complex, of half precision, or state of nnx
-        that is no ``nnx.Param``, or of linen; there is no optimizer for one, or the name is taken;
-        nothing was placed.
+        that is no ``nnx.Param``, or of linen; there is no optimizer for one, the name is taken, or
+        what is to be adopted does not fit, which the message lists; nothing was placed.
     ServerLostError
         If a server is gone.
     """
@@ -155,7 +181,13 @@ def variables(
             f"psnb.jax.variables: there are no floats in {type(tree).__name__}: a model's "
             "initial parameters are expected, such as those that its init function returns"
         )
-    return TreeVariables(place_flat(strategy, name, arrays, optimizer), form)
+    wanted = WantedModel({LEARNING: arrays})
+    found = adopted(strategy, name, wanted, sparse=None, dense=optimizer, adopt=adopt)
+    if found is not None:
+        return TreeVariables(found.arrays[LEARNING], form)
+    flat = place_flat(strategy, name, arrays, optimizer)  # type: ignore[arg-type]
+    place_record(strategy, name, {LEARNING: flat}, {}, {})
+    return TreeVariables(flat, form)
 
 
 def by_name(flat: FlatVariables) -> TreeVariables:

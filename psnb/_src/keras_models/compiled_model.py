@@ -14,7 +14,7 @@ from psnb._src.keras_models.keras_program import program
 from psnb._src.keras_models.placed_values import place
 from psnb._src.keras_models.split_keras import SplitKeras, as_array
 from psnb._src.keras_models.steered_optimizer import SteeredOptimizer
-from psnb._src.models import OptimizerChoice, Strategy
+from psnb._src.models import OptimizerChoice, Strategy, scratch
 from psnb.errors import GradientError
 
 
@@ -35,6 +35,8 @@ class CompiledModel:
         That of `compile`, for what `distribute` was given none for.
     compiled : mapping
         Loss and metrics.
+    adopt : bool or None
+        What `distribute` was given.
 
     Attributes
     ----------
@@ -53,13 +55,14 @@ class CompiledModel:
         dense: OptimizerChoice | None,
         optimizer: Any,
         compiled: Mapping[str, Any],
+        adopt: bool | None = None,
     ) -> None:
         self._strategy, self._name = strategy, name
         own = as_optimizer(optimizer) if sparse is None or dense is None else None
         for what, each in compiled.items():
             parts.model.check(f"{what}=", each)
         network = KerasNetwork(parts.tail, compiled)
-        values = place(strategy, parts, network, sparse or own, dense or own, name)  # type: ignore[arg-type]
+        values = place(strategy, parts, network, sparse or own, dense or own, name, adopt)  # type: ignore[arg-type]
         steered = [
             *(values.tables.values() if sparse is None else ()),
             *(values.weights.variables if dense is None else ()),
@@ -79,7 +82,7 @@ class CompiledModel:
             self.program.build(batch)
         if what not in self._counted:
             size = sum(int(np.prod(shape)) for shape in self.program.network.metric_shapes())
-            variable = self._strategy.variable(np.zeros(size), f"{self._name}.{what}")
+            variable = scratch(self._strategy, self._name, what, size)
             self._counted[what] = CountedMetrics(self.program, variable)
         return self._counted[what]
 

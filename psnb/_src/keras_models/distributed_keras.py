@@ -15,6 +15,7 @@ import numpy as np
 from psnb._src.coordinator import ClusterCoordinator
 from psnb._src.data import Dataset
 from psnb._src.export import Exported
+from psnb._src.keras_models.automatic_names import name_there
 from psnb._src.keras_models.batches import (
     ClassWeights,
     as_batches,
@@ -74,8 +75,9 @@ class DistributedKeras:
         sparse: OptimizerChoice | None,
         dense: OptimizerChoice | None,
         name: str,
+        adopt: bool | None,
     ) -> None:
-        self._model, self._strategy, self._name = model, strategy, name
+        self._model, self._strategy, self._name, self._adopt = model, strategy, name, adopt
         self._parts = split(model)
         self._optimizers = sparse, dense
         # The strategy's only one: asking again returns it.
@@ -108,6 +110,10 @@ class DistributedKeras:
     ) -> None:
         """Choose the optimizer, loss and metrics, and put the model on the servers; once.
 
+        Where the strategy has the model from before, it is adopted, as `distribute` says; with the
+        optimizer that the servers have. It must be of the kind that is given here, and a warning
+        says which hyperparameters are others.
+
         Parameters
         ----------
         optimizer : str, keras.optimizers.Optimizer or Optimizer
@@ -119,7 +125,8 @@ class DistributedKeras:
         Raises
         ------
         ConfigurationError
-            If psnb has no such optimizer, the name is taken, or it was compiled before.
+            If psnb has no such optimizer, the name is taken, what is to be adopted does not fit, or
+            it was compiled before.
         """
         if self._made is not None:
             raise ConfigurationError(
@@ -133,7 +140,13 @@ class DistributedKeras:
             "weighted_metrics": weighted_metrics,
         }
         self._made = CompiledModel(
-            self._strategy, self._name, self._parts, *self._optimizers, optimizer, given
+            self._strategy,
+            self._name,
+            self._parts,
+            *self._optimizers,
+            optimizer,
+            given,
+            self._adopt,
         )
 
     def fit(
@@ -361,8 +374,9 @@ def distribute(
     sparse: OptimizerChoice | None = None,
     dense: OptimizerChoice | None = None,
     name: str | None = None,
+    adopt: bool | None = None,
 ) -> DistributedKeras:
-    """Put a Keras model on parameter servers.
+    """Put a Keras model on parameter servers, or take up what the strategy has of it.
 
     Its ``keras.layers.Embedding`` become tables, those of models in it too, however often each is
     called; all other weights become parts of few variables. BatchNormalization's averages are
@@ -370,6 +384,12 @@ def distribute(
     computed, however late a step comes. Keras's backend is JAX or torch, the same in the notebook
     and on the workers: models bring it along to workers that have not imported Keras. The model
     itself stays as it is.
+
+    On a strategy of `psnb.attach` or `psnb.resume`, `compile` *adopts* the parameters of the model
+    that had its name, if names, shapes and dtypes of weights are those of the model: they stay as
+    they are, with the state of their optimizers, and training goes on; a warning says so. The
+    model's own values are not used, but for those that are frozen, which must be equal. Models and
+    layers that Keras has given names with a number (``dense_1``) are found by their order.
 
     Parameters
     ----------
@@ -383,6 +403,11 @@ def distribute(
         the path of a weight, to one; by default that of ``compile``.
     name : str, optional
         Before the names of tables and variables; by default the model's.
+    adopt : bool, optional
+        True: there must be a model to adopt, also one that this process has compiled already; both
+        then train the same parameters. False: there must be none. By default one from before is
+        adopted, one of this process is refused, and where there is none, the model is placed with
+        its own values.
 
     Returns
     -------
@@ -399,4 +424,7 @@ def distribute(
             f"psnb.keras computes with JAX or torch, and Keras's backend is {backend!r}: set "
             'KERAS_BACKEND="jax" or "torch" before Keras is imported'
         )
-    return DistributedKeras(model, strategy, sparse, dense, name or model.name)
+    if name is None:
+        models = strategy.__psnb_models__
+        name = model.name if adopt is False else name_there(model, models)
+    return DistributedKeras(model, strategy, sparse, dense, name, adopt)

@@ -15,6 +15,7 @@ from typing import Any
 import cloudpickle
 import keras
 import numpy as np
+from xxhash import xxh3_64_hexdigest
 
 from psnb._src.keras_models.model_inputs import ModelInputs
 from psnb._src.keras_models.moving_averages import Blended, MovingAverages, follow
@@ -233,6 +234,11 @@ class KerasNetwork:
         """Return the values that the variables have in this process, by name."""
         return {name: each.value for name, each in {**self.weights, **self.state}.items()}
 
+    def local_values(self) -> dict[str, str]:
+        """Return what identifies the values that are not on servers, such as frozen weights."""
+        names = _names(self._local)
+        return dict(zip(names, (_identity(as_array(e)) for e in self._local), strict=True))
+
     def metric_shapes(self) -> list[tuple[int, ...]]:
         """Return the shapes of the metrics' variables."""
         return [tuple(each.shape) for each in self._tail.metrics_variables]
@@ -247,6 +253,11 @@ class KerasNetwork:
         found = {name: _number(each) for name, each in self._tail.get_metrics_result().items()}
         self._tail.reset_metrics()
         return found
+
+
+def _identity(value: np.ndarray) -> str:
+    digest = xxh3_64_hexdigest(np.ascontiguousarray(value).tobytes())
+    return f"{value.dtype} of shape {value.shape} with checksum {digest}, on no server"
 
 
 def _names(variables: Sequence[Any]) -> list[str]:

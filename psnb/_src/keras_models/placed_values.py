@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from psnb._src.keras_models.automatic_names import named_alike, numbered_kinds
 from psnb._src.keras_models.keras_network import KerasNetwork
 from psnb._src.keras_models.split_keras import SplitKeras, as_array
 from psnb._src.models import (
+    LEARNING,
+    MOVED,
     FlatVariables,
     OptimizerChoice,
     Place,
     Strategy,
+    WantedModel,
+    WantedTable,
+    adopted,
     check_free,
     optimizer_for,
     place_flat,
+    place_record,
     place_state,
 )
 from psnb._src.parameters import Embedding, Variable
@@ -96,20 +104,39 @@ def place(
     sparse: OptimizerChoice,
     dense: OptimizerChoice,
     name: str,
+    adopt: bool | None = None,
 ) -> PlacedValues:
-    """Put the values of a model on the servers.
+    """Put the values of a model on the servers, or find them there.
 
     Raises
     ------
     ConfigurationError
-        If there is no optimizer for one, or a name is taken; nothing was placed.
+        If there is no optimizer for one, a name is taken, or what is there does not fit; nothing
+        was placed.
     """
+    arrays = {each: as_array(variable) for each, variable in network.weights.items()}
+    state = {each: as_array(variable) for each, variable in network.state.items()}
+    wanted = WantedModel(
+        {LEARNING: arrays, MOVED: state},
+        {each: _wanted(layer) for each, layer in parts.tables.items()},
+        network.local_values(),
+    )
+    there = adopted(
+        strategy,
+        name,
+        wanted,
+        sparse=sparse,
+        dense=dense,
+        adopt=adopt,
+        named=partial(named_alike, numbered_kinds(parts.tail)),
+    )
+    if there is not None:
+        return PlacedValues(there.arrays[LEARNING], there.arrays[MOVED], there.tables)
     optimizers = {each: optimizer_for(sparse, each) for each in parts.tables}
     for each in network.weights:
         optimizer_for(dense, each)
     names = {each: f"{name}.{each}" for each in parts.tables}
     check_free(strategy, [name, f"{name}.state", *names.values()])
-    arrays = {each: as_array(variable) for each, variable in network.weights.items()}
     # Keras clips the norm of each weight by itself, servers that of each variable.
     clipped = [each for each in arrays if optimizer_for(dense, each).clipnorm is not None]
     groups = [[each] for each in clipped]
@@ -123,7 +150,6 @@ def place(
         )
         for number, group in enumerate(groups)
     ]
-    state = {each: as_array(variable) for each, variable in network.state.items()}
     tables = {
         each: strategy.embedding(
             names[each], layer.output_dim, layer.input_dim, 0.0, optimizers[each]
@@ -136,7 +162,13 @@ def place(
     for each, table in tables.items():
         for ids in _parts(table):
             table.assign(ids, rows[each][ids])
+    arrays_there = {LEARNING: found.weights, MOVED: flat}
+    place_record(strategy, name, arrays_there, tables, wanted.local)
     return found
+
+
+def _wanted(layer: Any) -> WantedTable:
+    return WantedTable(layer.output_dim, layer.input_dim, np.dtype(np.float32))
 
 
 def _joined(several: Sequence[FlatVariables]) -> FlatVariables:

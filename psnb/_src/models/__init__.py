@@ -1,5 +1,15 @@
 """What models of all frameworks share: rows of a batch, flat variables, few sizes."""
 
+from psnb._src.models.adopting import (
+    LEARNING,
+    MOVED,
+    WantedModel,
+    WantedTable,
+    adopted,
+    note_local,
+    place_record,
+    scratch,
+)
 from psnb._src.models.batch_rows import BatchRows
 from psnb._src.models.batch_summary import batch_summary
 from psnb._src.models.few_sizes import FewSizes
@@ -23,6 +33,8 @@ from psnb._src.models.step_description import (
 )
 
 __all__ = [
+    "LEARNING",
+    "MOVED",
     "BatchRows",
     "FewSizes",
     "FlatVariables",
@@ -31,15 +43,21 @@ __all__ = [
     "StepDescription",
     "StepOperation",
     "Strategy",
+    "WantedModel",
+    "WantedTable",
+    "adopted",
     "array_text",
     "batch_summary",
     "check_free",
     "functions_of",
     "leads_to",
+    "note_local",
     "optimizer_for",
     "place_flat",
+    "place_record",
     "place_state",
     "pulling",
     "pushing",
+    "scratch",
     "used_global",
 ]

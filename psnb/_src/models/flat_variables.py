@@ -15,7 +15,7 @@ import numpy as np
 
 from psnb._src.export import DenseSources
 from psnb._src.modes import Mode
-from psnb._src.parameters import Blend, Embedding, Variable
+from psnb._src.parameters import Blend, Embedding, ModelRecords, Variable
 from psnb._src.server import OPTIMIZABLE, Optimizer
 from psnb.errors import ConfigurationError, GradientError
 
@@ -33,6 +33,10 @@ class Strategy(Protocol):
     @property
     def parameters(self) -> Mapping[str, Variable | Embedding]:
         """All variables and embeddings by name."""
+
+    @property
+    def __psnb_models__(self) -> ModelRecords:
+        """The models that were placed on it."""
 
     def variable(self, *arguments: Any, **options: Any) -> Variable:
         """Put an array on the servers."""
@@ -225,5 +229,6 @@ def check_free(strategy: Strategy, names: Sequence[str]) -> None:
     """Raise ConfigurationError if a name is taken."""
     if taken := sorted(strategy.parameters.keys() & set(names)):
         raise ConfigurationError(
-            f"the strategy has parameters called {taken} already: give this model another name="
+            f"the strategy has parameters called {taken} already, which are of no model that was "
+            "placed wholly: give this model another name="
         )

@@ -17,6 +17,7 @@ from psnb._src.parameters.gradients import NonFinite, as_nonfinite
 from psnb._src.parameters.handles import Handle, shards_of
 from psnb._src.parameters.ids import DistinctIds
 from psnb._src.parameters.local_copies import LocalCopies
+from psnb._src.parameters.model_records import Arrays, ModelRecord, ModelRecords
 from psnb._src.parameters.parameter_arguments import (
     as_admission,
     as_initializer,
@@ -51,6 +52,7 @@ __all__ = [
     "FAILOVER_TIMEOUT",
     "PATIENCE",
     "UNKNOWN",
+    "Arrays",
     "Blend",
     "CommServerClient",
     "ControlConnection",
@@ -65,6 +67,8 @@ __all__ = [
     "LocalCopies",
     "MaxSize",
     "MinSize",
+    "ModelRecord",
+    "ModelRecords",
     "NonFinite",
     "Partitioner",
     "PulledVariables",

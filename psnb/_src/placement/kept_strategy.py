@@ -71,6 +71,8 @@ class KeptStrategy:
         Where its shards are, packed; empty until it was published.
     parameters : dict
         Its parameters by name, pickled, in the order in which they were made.
+    models : dict
+        What of which model is in which parameter, by the models' names.
     heard : float
         When its owner was heard last, by the scheduler's clock.
     left : bool
@@ -82,6 +84,7 @@ class KeptStrategy:
     heard: float
     layout: list[Any] = field(default_factory=list)
     parameters: dict[str, bytes] = field(default_factory=dict)
+    models: dict[str, bytes] = field(default_factory=dict)
     left: bool = False
 
     @property

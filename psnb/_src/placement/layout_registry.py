@@ -2,12 +2,12 @@
 
 The scheduler is the one process that all others in a cluster can always ask; when it ends, Dask
 ends all workers, and the servers with them. A strategy's owner writes there what it is (`REGISTER`,
-`DESCRIBE`) and, again and again, its layout (`PUBLISH`); workers that cannot find a shard read that
-(`LAYOUT`). Another process lists the strategies (`STRATEGIES`), and becomes the owner of one whose
-owner has gone (`CLAIM`); then it gives the strategy another id (`MOVE`), which the one before does
-not know. What is kept of a strategy is removed when it is closed, or when it had no owner for as
-long as its deed says: a client whose connection breaks may come back. All of it runs on the
-scheduler's event loop.
+`DESCRIBE`, `NOTE_MODEL`) and, again and again, its layout (`PUBLISH`); workers that cannot find a
+shard read that (`LAYOUT`). Another process lists the strategies (`STRATEGIES`), and becomes the
+owner of one whose owner has gone (`CLAIM`); then it gives the strategy another id (`MOVE`), which
+the one before does not know. What is kept of a strategy is removed when it is closed, or when it
+had no owner for as long as its deed says: a client whose connection breaks may come back. All of it
+runs on the scheduler's event loop.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ PUBLISH = "psnb_publish"
 LAYOUT = "psnb_layout"
 REGISTER = "psnb_register"
 DESCRIBE = "psnb_describe"
+NOTE_MODEL = "psnb_note_model"
 STRATEGIES = "psnb_strategies"
 CLAIM = "psnb_claim"
 LEAVE = "psnb_leave"
@@ -66,6 +67,7 @@ class LayoutRegistry(SchedulerPlugin):
             (LAYOUT, self.layout),
             (REGISTER, self.register),
             (DESCRIBE, self.describe),
+            (NOTE_MODEL, self.note_model),
             (STRATEGIES, self.strategies),
             (CLAIM, self.claim),
             (LEAVE, self.leave),
@@ -79,6 +81,7 @@ class LayoutRegistry(SchedulerPlugin):
         deed: list[Any],
         owner: list[Any],
         parameters: Mapping[str, bytes],
+        models: Mapping[str, bytes],
     ) -> list[str] | str:
         """Begin to keep a strategy; return its name in a list, with a number if it is taken."""
         if strategy in self._taken:
@@ -86,7 +89,11 @@ class LayoutRegistry(SchedulerPlugin):
         own, others = Deed(*deed), [each for key, each in self._kept.items() if key != strategy]
         name = numbered(own.name, {each.deed.name for each in others})
         self._kept[strategy] = KeptStrategy(
-            replace(own, name=name), Owner(*owner), self._clock(), parameters=dict(parameters)
+            replace(own, name=name),
+            Owner(*owner),
+            self._clock(),
+            parameters=dict(parameters),
+            models=dict(models),
         )
         self._wait_for_owner(strategy)
         return [name]
@@ -100,6 +107,13 @@ class LayoutRegistry(SchedulerPlugin):
             parameters.pop(name, None)
         else:
             parameters[name] = packed
+        return ""
+
+    def note_model(self, token: str, strategy: str, name: str, packed: bytes) -> str:
+        """Note a model of a strategy, or what became of it."""
+        if refusal := self._refusal(token, strategy):
+            return refusal
+        self._kept[strategy].models[name] = packed
         return ""
 
     def publish(self, token: str, strategy: str, layout: list[Any] | None) -> str:
@@ -122,7 +136,7 @@ class LayoutRegistry(SchedulerPlugin):
         return kept.layout or None if kept is not None else self._taken.get(strategy)
 
     def strategies(self) -> list[list[Any]]:
-        """Return id, deed, owner, whether that lives, layout and parameters of all strategies."""
+        """Return of all strategies the id, what `claim` returns, and whether the owner lives."""
         now = self._clock()
         return [
             [key, *self._told(kept), kept.lives(now)]
@@ -131,7 +145,10 @@ class LayoutRegistry(SchedulerPlugin):
         ]
 
     def claim(self, strategy: str, owner: list[Any]) -> list[Any] | str:
-        """Give a strategy that has no owner this one; return what is kept of it."""
+        """Give a strategy that has no owner this one; return what is kept of it.
+
+        That is its deed, the owner, its layout, its parameters and its models.
+        """
         kept = self._kept.get(strategy)
         if kept is None:
             return self._taken.get(strategy, "it was closed, or freed, this very moment")
@@ -179,6 +196,7 @@ class LayoutRegistry(SchedulerPlugin):
             [owner.token, owner.client, owner.where, owner.since],
             kept.layout,
             kept.parameters,
+            kept.models,
         ]
 
     def _refusal(self, token: str, strategy: str) -> str:

@@ -22,6 +22,8 @@ from psnb._src.parameters import (
     CommServerClient,
     DenseShards,
     Embedding,
+    ModelRecord,
+    ModelRecords,
     Partitioner,
     Request,
     SparseShards,
@@ -104,6 +106,8 @@ class StrategyCore:
         Sends requests to the servers.
     registry : Registry
         The parameters.
+    models : ModelRecords
+        What of which model is in which parameter.
     tables : TableFactory
         Makes the parameters' tables.
     reconciler : Reconciler
@@ -129,6 +133,7 @@ class StrategyCore:
             event_loop(client), pool_of(client), servers.layout_cache
         )
         self.registry = Registry()
+        self.models = ModelRecords(self._note_model)
         self.tables = TableFactory(servers, self.server_client, partitioner, half, self._describe)
         self.watch = ServerWatch(servers, self.server_client, self.registry.all)
         me = weakref.ref(self)
@@ -187,8 +192,12 @@ class StrategyCore:
         """Return how each parameter is spread over the servers, by name."""
         return {name: shards_of(handle) for name, handle in self.registry.all().items()}
 
+    def moved(self, run: Mapping[str, Any]) -> Callable[[str, str], str]:
+        """Tell which arrays of models lie elsewhere in their variables than in what was saved."""
+        return self.models.moved(run.get("models"))
+
     def take(self) -> None:
-        """Make handles of the parameters that an owner before this process has made.
+        """Take the parameters and models over that an owner before this process has made.
 
         Raises
         ------
@@ -197,11 +206,17 @@ class StrategyCore:
         """
         for name, packed in self.servers.ownership.parameters.items():
             self.registry.add(self.tables.take(unpickled_here(f"parameter {name!r}", packed)))
+        for name, packed in self.servers.ownership.models.items():
+            self.models.know(name, ModelRecord.unpacked(packed))
 
     def _describe(self, parameter: Variable | Embedding) -> None:
         # For those who take the strategy over.
         name, packed = parameter.name, cloudpickled(parameter)
         on_loop(self._loop, lambda: self.servers.ownership.describe(self.name, name, packed))
+
+    def _note_model(self, name: str, record: ModelRecord) -> None:
+        packed = record.packed()
+        on_loop(self._loop, lambda: self.servers.ownership.note_model(self.name, name, packed))
 
     def prepare_snapshots(self) -> None:
         """Have servers get ready for snapshots of all parameters, and wait for that."""

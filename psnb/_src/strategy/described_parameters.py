@@ -64,8 +64,8 @@ def described_parameter(
             except ValueError as error:
                 raise ConfigurationError(
                     f"parameter {name!r:.200} cannot be made again: {error}, which is none of "
-                    "psnb's own, and checkpoints have no pickles. Make a strategy and all its "
-                    "parameters as they were made before, with the same names, and restore them: "
+                    "psnb's own, and checkpoints have no pickles. Make a strategy with all its "
+                    "parameters and models as before, with the same names, and restore them: "
                     "psnb.CheckpointManager(coordinator, directory).restore()"
                 ) from error
     if variable:

@@ -25,6 +25,7 @@ from psnb._src.placement import (
     DESCRIBE,
     LEAVE,
     MOVE,
+    NOTE_MODEL,
     PUBLISH,
     REGISTER,
     UNKNOWN,
@@ -54,7 +55,7 @@ class Ownership:
         What the strategy is.
     owner : Owner, optional
         What the scheduler knows of the owner, if it does.
-    parameters : mapping of str to bytes, optional
+    parameters, models : mapping of str to bytes, optional
         Those that are known to the scheduler.
 
     Attributes
@@ -69,15 +70,21 @@ class Ownership:
         deed: Deed,
         owner: Owner | None = None,
         parameters: Mapping[str, bytes] | None = None,
+        models: Mapping[str, bytes] | None = None,
     ) -> None:
         self._client, self.deed = client, deed
         self._owner = owner or _new_owner(client)
-        self._parameters = dict(parameters or {})
+        self._parameters, self._models = dict(parameters or {}), dict(models or {})
 
     @property
     def parameters(self) -> Mapping[str, bytes]:
         """The strategy's parameters by name, pickled."""
         return self._parameters
+
+    @property
+    def models(self) -> Mapping[str, bytes]:
+        """What of which model is in which parameter, by the models' names, packed."""
+        return self._models
 
     async def register(self, strategy: str) -> None:
         """Begin to be the owner of a new strategy."""
@@ -88,6 +95,7 @@ class Ownership:
             deed=list(astuple(self.deed)),
             owner=list(astuple(self._owner)),
             parameters=self._parameters,
+            models=self._models,
         )
         if isinstance(found, str):
             raise OwnershipLostError(found)
@@ -105,6 +113,14 @@ class Ownership:
             with suppress(PsnbError):
                 await self._tell(DESCRIBE, **told, packed=None)
             raise
+
+    async def note_model(self, strategy: str, name: str, packed: bytes) -> None:
+        """Note a model, or what became of it."""
+        told = {"strategy": strategy, "name": name, "packed": packed}
+        if await self._tell(NOTE_MODEL, **told) == UNKNOWN:
+            await self.register(strategy)
+            await self._tell(NOTE_MODEL, **told)
+        self._models[name] = packed
 
     async def publish(self, layout: Layout) -> None:
         """Publish where the shards are, as a sign of life."""
@@ -152,8 +168,8 @@ async def claim(client: Client, strategy: str) -> tuple[Ownership, Layout]:
             f"the strategy cannot be attached: {found}. It can be when that process has ended or "
             "has closed its Dask client; one that says nothing for some seconds counts as gone"
         )
-    deed, _, layout, parameters = found
-    return Ownership(client, Deed(*deed), owner, parameters), unpacked(layout)
+    deed, _, layout, parameters, models = found
+    return Ownership(client, Deed(*deed), owner, parameters, models), unpacked(layout)
 
 
 def _new_owner(client: Client) -> Owner:

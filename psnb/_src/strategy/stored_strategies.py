@@ -87,7 +87,7 @@ def stored_strategies(client: Client) -> StoredStrategies:
 
 async def _stored(client: Client) -> StoredStrategies:
     found = []
-    for key, deed, owner, layout, parameters, lives in await ask_scheduler(client, STRATEGIES):
+    for key, deed, owner, layout, parameters, _, lives in await ask_scheduler(client, STRATEGIES):
         what, who = Deed(*deed), Owner(*owner)
         nbytes = await _weigh(client, unpacked(layout))
         found.append(

@@ -38,6 +38,7 @@ from psnb._src.parameters import (
     CommServerClient,
     Embedding,
     EmbeddingSpec,
+    ModelRecords,
     Partitioner,
     Variable,
     as_admission,
@@ -298,6 +299,11 @@ class ParameterServerStrategy:
     def parameters(self) -> Mapping[str, Variable | Embedding]:
         """All variables and embeddings by name, in the order in which they were made; read-only."""
         return self._core.registry.all()
+
+    @property
+    def __psnb_models__(self) -> ModelRecords:
+        """The models that were placed on it; for psnb only."""
+        return self._core.models
 
     @uninterrupted  # except while it waits; the name is free then
     def variable(

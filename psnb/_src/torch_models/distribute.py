@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import nn
 
-from psnb._src.models import OptimizerChoice, Strategy
+from psnb._src.models import OptimizerChoice, Strategy, note_local
 from psnb._src.torch_models.distributed_model import DistributedModel
 from psnb._src.torch_models.model_values import place_values
 from psnb._src.torch_models.module_graph import keep_here
@@ -22,8 +24,9 @@ def distribute(
     dense: OptimizerChoice | None = None,
     name: str | None = None,
     device: str | torch.device = "cpu",
+    adopt: bool | None = None,
 ) -> DistributedModel:
-    """Put a module on parameter servers.
+    """Put a module on parameter servers, or take up what the strategy has of it.
 
     Its ``nn.Embedding`` and ``nn.EmbeddingBag`` become tables with the same initial rows, and
     `psnb.torch.Embedding` tables of any id; embeddings that share their weight share a table. All
@@ -32,6 +35,11 @@ def distribute(
     a step's update comes; see `DistributedModel`. The module itself stays as it is, so closures use
     the model: what they have captured of the module raises where it is used.
 
+    On a strategy of `psnb.attach` or `psnb.resume`, the module *adopts* the parameters of the model
+    that had its name, if names, shapes and dtypes are those of the module: they stay as they are,
+    with the state of their optimizers, and training goes on; a warning says so. The module's own
+    values are not used, but for what is on no server (frozen embeddings), which must be equal.
+
     Parameters
     ----------
     module : torch.nn.Module
@@ -39,6 +47,8 @@ def distribute(
     strategy : ParameterServerStrategy
         Whose servers.
     sparse : Optimizer or callable
+        Not needed to adopt: servers keep their optimizers, with the hyperparameters that they have
+        now. One of another kind is refused, and a warning says which hyperparameters are others.
         What the servers do with the gradients of rows; or a function from the name of a parameter
         (``"ads.weight"``) to an optimizer. Only rows of the batch change: no others decay, or move
         by their momentum.
@@ -52,6 +62,11 @@ def distribute(
         Where workers compute, ``"cuda"`` for instance; the notebook needs it only to call the
         model. A step moves what it has fetched there in one copy, and the gradients back in
         another one. Leave ids on the CPU, and move the other inputs: ``batch["x"].to("cuda")``.
+    adopt : bool, optional
+        True: there must be a model to adopt, also one that this process has distributed already;
+        both handles then train the same parameters. False: there must be none. By default one from
+        before is adopted, one of this process is refused, and where there is none, the module is
+        placed with its own values.
 
     Returns
     -------
@@ -64,7 +79,8 @@ def distribute(
         If an embedding has ``max_norm``, or a bag ``scale_grad_by_freq``; a parameter is of half
         precision or has no shape yet, or is referred to in a way that cannot be followed; a
         BatchNorm has ``momentum=None`` in another mode than `psnb.Sync`; there is no optimizer for
-        a parameter; a name is taken; or there is no such kind of device. Nothing was placed.
+        a parameter; a name is taken; what is to be adopted does not fit, which the message lists;
+        or there is no such kind of device. Nothing was placed.
     SerializationError
         If the module cannot be pickled; the message names the part that cannot.
     ServerLostError
@@ -76,6 +92,9 @@ def distribute(
         )
     where = device_name(device)
     parts = split(module)
-    values = place_values(strategy, parts, sparse, dense, name or type(module).__name__)
+    called = name or type(module).__name__
+    values = place_values(strategy, parts, sparse, dense, called, adopt)
     keep_here(module, "the module that psnb.torch.distribute was given")
-    return DistributedModel(PlacedModule(parts.graph, values, where))
+    model = DistributedModel(PlacedModule(parts.graph, values, where))
+    model.note_local = partial(note_local, strategy.__psnb_models__, called)
+    return model

@@ -6,7 +6,7 @@ Threads: each has its own copy of the module (without tables), so closures may r
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -94,6 +94,8 @@ class DistributedModel:
     ) -> None:
         self._placed, self._plan = placed, plan
         self._replicas = Replicas(placed, modes)
+        # Of the notebook alone: notes what identifies the values that are not on servers.
+        self.note_local: Callable[[Mapping[str, str]], object] = dict
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DistributedModel, (self._placed, self._plan, self._replicas.modes())
@@ -212,6 +214,7 @@ class DistributedModel:
         """
         self._placed, keys = self._placed.loaded(state_dict, strict=strict)
         self._replicas = Replicas(self._placed, self._replicas.modes())
+        self.note_local(self._placed.values.local(self._placed.template))
         return keys
 
     def to_export(self, example: Any) -> Exported:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,19 +14,26 @@ from torch import Tensor, nn
 
 from psnb._src.export import DenseSources
 from psnb._src.models import (
+    LEARNING,
+    MOVED,
     FlatVariables,
     OptimizerChoice,
     Strategy,
+    WantedModel,
+    WantedTable,
+    adopted,
     check_free,
     optimizer_for,
     place_flat,
+    place_record,
     place_state,
 )
 from psnb._src.modes import Sync
 from psnb._src.parameters import Embedding
 from psnb._src.torch_models.checked_state import CheckedState, checked_array, checked_rows
+from psnb._src.torch_models.local_values import local_values
 from psnb._src.torch_models.moving_averages import check_averages
-from psnb._src.torch_models.split_module import SplitModule
+from psnb._src.torch_models.split_module import SplitModule, TableForm
 from psnb._src.torch_models.whole_tables import IDS, ROWS, read_table, replace_rows, write_rows
 
 
@@ -75,10 +83,15 @@ class ModelValues:
 
     def is_local(self, key: str) -> bool:
         """Return whether a key of the state is of a value that is not on servers."""
-        name = self.names[key]
-        hashed = {f"{n}.{part}" for n in self.tables for part in (IDS, ROWS)}
-        on_servers = (self.tables, self.parameters.places, self.buffers.places, hashed)
-        return not any(name in each for each in on_servers)
+        return self.names[key] not in self._served
+
+    def local(self, module: nn.Module) -> dict[str, str]:
+        """Return what the values of a module are that are not on servers; see `local_values`."""
+        return local_values(module, self.names, self._served)
+
+    @property
+    def _served(self) -> set[str]:
+        return _served(self.tables, self.parameters.places, self.buffers.places)
 
     def check(self, state: Mapping[str, Any]) -> CheckedState:
         """Return what a state has for the servers; it may lack some.
@@ -129,17 +142,30 @@ def place_values(
     sparse: OptimizerChoice | None,
     dense: OptimizerChoice | None,
     name: str,
+    adopt: bool | None = None,
 ) -> ModelValues:
-    """Put the values of a module on the servers.
+    """Put the values of a module on the servers, or find them there.
 
     Raises
     ------
     ConfigurationError
-        If there is no optimizer for a parameter, an average needs mode `Sync`, or a name is taken;
-        nothing was placed.
+        If there is no optimizer for a parameter, an average needs mode `Sync`, a name is taken, or
+        what is there does not fit; nothing was placed.
     """
     if not isinstance(strategy.mode, Sync):
         check_averages(parts.graph.module)
+    forms = [form.name for form in parts.tables]
+    served = _served(forms, parts.parameters, parts.buffers)
+    local = local_values(parts.graph.module, parts.names, served)
+    wanted = WantedModel(
+        {LEARNING: parts.parameters, MOVED: parts.buffers},
+        {form.name: _wanted(form) for form in parts.tables},
+        local,
+    )
+    found = adopted(strategy, name, wanted, sparse=sparse, dense=dense, adopt=adopt)
+    if found is not None:
+        arrays = found.arrays[LEARNING], found.arrays[MOVED]
+        return ModelValues(found.tables, *arrays, parts.fixed, parts.names)
     optimizers = {form.name: optimizer_for(sparse, form.name) for form in parts.tables}  # type: ignore[arg-type]
     for each in parts.parameters:
         optimizer_for(dense, each)  # type: ignore[arg-type]
@@ -163,7 +189,21 @@ def place_values(
         elif form.hashed is not None and len(form.hashed.ids):
             write_rows(table, _as_array(form.hashed.ids), _as_array(form.hashed.rows))
         placed[form.name] = table
+    place_record(strategy, name, {LEARNING: parameters, MOVED: buffers}, placed, local)
     return ModelValues(placed, parameters, buffers, parts.fixed, parts.names)
+
+
+def _served(tables: Collection[str], *others: Iterable[str]) -> set[str]:
+    """Return the names of what is on servers."""
+    return {*tables, *chain(*others), *(f"{n}.{part}" for n in tables for part in (IDS, ROWS))}
+
+
+def _wanted(form: TableForm) -> WantedTable:
+    """Return what a table must be to be adopted."""
+    if form.weight is None:
+        assert form.hashed is not None
+        return WantedTable(form.dim, None, np.dtype(np.float32), form.hashed.initializer)
+    return WantedTable(form.dim, len(form.weight), _as_array(form.weight[:0]).dtype)
 
 
 def tensor_at(module: nn.Module, name: str) -> Tensor:

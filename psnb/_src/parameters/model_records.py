@@ -1,0 +1,225 @@
+"""ModelRecords: which models were placed on a strategy, and what of each is in which parameter.
+
+The parameters of a model lie one after another in few variables, whose values do not tell what they
+are of. A record does, and goes wherever the values go: to the scheduler, for those who attach the
+strategy, and into checkpoints. It is made when a model was placed wholly, and not before: what an
+interrupt has left halfway has none.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+from psnb._src.checks import is_integer
+from psnb._src.sealed_json import keys, require
+
+Arrays = tuple[tuple[str, tuple[int, ...]], ...]
+"""Names and shapes of the arrays in a variable, in the order in which they lie there."""
+
+_MOST = 1 << 53
+"""More numbers than an array ever has."""
+
+
+@dataclass(frozen=True)
+class ModelRecord:
+    """What of a model is in which parameter of its strategy.
+
+    Attributes
+    ----------
+    arrays : mapping of str to mapping
+        For each kind of arrays (those that learn, those that are moved) what the variables have, by
+        their names.
+    tables : mapping of str to str
+        By what the model calls them the names of its tables.
+    local : mapping of str to str
+        By name what identifies the values that are not on servers, such as frozen embeddings.
+    scratch : mapping of str to str
+        By what it is for the name of a variable whose value nobody needs later, such as metrics.
+    """
+
+    arrays: Mapping[str, Mapping[str, Arrays]]
+    tables: Mapping[str, str]
+    local: Mapping[str, str] = field(default_factory=dict)
+    scratch: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def variables(self) -> dict[str, Arrays]:
+        """What its variables have, of all kinds."""
+        return {name: each for kind in self.arrays.values() for name, each in kind.items()}
+
+    def described(self) -> dict[str, Any]:
+        """Return it as JSON can hold it."""
+        return asdict(self)
+
+    def packed(self) -> bytes:
+        """Return it as `unpacked` takes it."""
+        return json.dumps(self.described()).encode()
+
+    @classmethod
+    def unpacked(cls, packed: bytes) -> ModelRecord:
+        """Return what was packed."""
+        return cls.read("a model", json.loads(packed))
+
+    @classmethod
+    def read(cls, name: str, found: Any) -> ModelRecord:
+        """Return what `described` returned.
+
+        Raises
+        ------
+        ValueError
+            If it is none.
+        """
+        what = f"model {name!r:.80}"
+        require(isinstance(found, dict), f"{what} is {found!r:.80}")
+        keys(what, found, set(cls.__annotations__))
+        for part in ("arrays", "tables", "local", "scratch"):
+            require(isinstance(found[part], dict), f"{what}: its {part} are {found[part]!r:.80}")
+            if part != "arrays":
+                texts = all(isinstance(each, str) for each in found[part].values())
+                require(texts, f"{what}: its {part} are {found[part]!r:.80}")
+        arrays = {}
+        for kind, variables in found["arrays"].items():
+            require(isinstance(variables, dict), f"{what}: {kind!r:.80} is {variables!r:.80}")
+            arrays[kind] = {each: _arrays(what, given) for each, given in variables.items()}
+            names = [name for several in arrays[kind].values() for name, _ in several]
+            require(len({*names}) == len(names), f"{what}: two of its arrays have one name")
+        return cls(**{**found, "arrays": arrays})
+
+    def check_sizes(self, name: str, sizes: Mapping[str, Sequence[int] | None]) -> None:
+        """Raise ValueError unless its variables have their arrays' size, and its tables are there.
+
+        Parameters
+        ----------
+        name : str
+            The model's.
+        sizes : mapping
+            The shapes of all variables by name; None for tables.
+        """
+        what, missing = f"model {name!r:.80}", (-1,)
+        for variable, arrays in self.variables.items():
+            size = sum(math.prod(shape) for _, shape in arrays)
+            fits = tuple(sizes.get(variable) or missing) == (size,)
+            require(fits, f"{what}: variable {variable!r:.80} has not the size of its arrays")
+        for table in self.tables.values():
+            require(sizes.get(table, missing) is None, f"{what}: there is no table {table!r:.80}")
+        for variable in self.scratch.values():
+            require(sizes.get(variable) is not None, f"{what}: {variable!r:.80} is no variable")
+
+
+def placed_otherwise(here: Arrays, there: Arrays) -> str:
+    """Return what is different if arrays are not where they were; empty if nothing is.
+
+    What has another name at the same place was renamed. But what has the name of another place has
+    moved, and would get the values of another array.
+    """
+    for known, other in zip_longest(here, there):
+        if known is None or other is None or known[1] != other[1]:
+            return f"expected {_told(known)}, found {_told(other)} at its place"
+    names = {name for name, _ in here}
+    for known, other in zip(here, there, strict=True):
+        if known[0] != other[0] and other[0] in names:
+            return f"expected {_told(known)}, found {_told(other)} at its place"
+    return ""
+
+
+def _told(array: tuple[str, tuple[int, ...]] | None) -> str:
+    return "nothing more" if array is None else f"{array[0]!r:.200} of shape {array[1]}"
+
+
+class ModelRecords:
+    """The models of a strategy. Thread-safe.
+
+    Parameters
+    ----------
+    note : callable
+        Notes a record, by name, where others find it; if it raises, the record is not kept.
+    """
+
+    def __init__(self, note: Callable[[str, ModelRecord], object]) -> None:
+        self._note = note
+        self._lock = threading.Lock()  # guards the fields below; not held while it is noted
+        self._records: dict[str, ModelRecord] = {}
+        self._used: set[str] = set()
+
+    def all(self) -> dict[str, ModelRecord]:
+        """Return a snapshot of the records, by the names of the models."""
+        with self._lock:
+            return self._records.copy()
+
+    def add(self, name: str, record: ModelRecord) -> None:
+        """Note a model, or what became of it, for all who come later."""
+        self._note(name, record)
+        self.know(name, record)
+
+    def know(self, name: str, record: ModelRecord) -> None:
+        """Take a record over that others know already."""
+        with self._lock:
+            self._records[name] = record
+
+    def use(self, name: str) -> bool:
+        """Note that this process has a handle of a model, or uses a variable; return if it did."""
+        with self._lock:
+            before = name in self._used
+            self._used.add(name)
+            return before
+
+    def used(self, name: str) -> bool:
+        """Return whether this process has a handle of a model."""
+        return name in self._used
+
+    def moved(self, saved: Any) -> Callable[[str, str], str]:
+        """Return what tells of two variables whether arrays have moved: see `placed_otherwise`.
+
+        Parameters
+        ----------
+        saved : object
+            The models that a checkpoint has, from JSON; those that are none are left out.
+
+        Returns
+        -------
+        callable
+            Takes the name of a variable, and that of one in the checkpoint.
+        """
+        here = _contents(self.all().values())
+        there = _contents(_readable(saved if isinstance(saved, dict) else {}))
+
+        def tell(now: str, before: str) -> str:
+            if now not in here or before not in there:
+                return ""
+            return placed_otherwise(here[now], there[before])
+
+        return tell
+
+    def waiting(self) -> list[str]:
+        """Return the models that others have placed and that nobody here has taken up."""
+        with self._lock:
+            return [name for name in self._records if name not in self._used]
+
+
+def _contents(records: Iterable[ModelRecord]) -> dict[str, Arrays]:
+    return {name: each for record in records for name, each in record.variables.items()}
+
+
+def _readable(saved: Mapping[str, Any]) -> Iterator[ModelRecord]:
+    for name, each in saved.items():
+        with suppress(ValueError):
+            yield ModelRecord.read(name, each)
+
+
+def _arrays(what: str, found: Any) -> Arrays:
+    require(isinstance(found, list | tuple), f"{what}: arrays are {found!r:.80}")
+    read = []
+    for each in found:
+        good = isinstance(each, list | tuple) and len(each) == 2 and isinstance(each[0], str)
+        require(good and isinstance(each[1], list | tuple), f"{what}: an array is {each!r:.80}")
+        good = all(is_integer(size) and 0 <= size < _MOST for size in each[1])
+        require(good, f"{what}: the shape of {each[0]!r:.80} is {each[1]!r:.80}")
+        read.append((each[0], tuple(each[1])))
+    return tuple(read)
